@@ -149,12 +149,11 @@ def _respawn_problems(experiment: Experiment) -> Iterator[str]:
 
     for server_id, plan in experiment.servers.items():
         is_fixed = server_id in experiment.fixed_servers
-        is_joint = not is_fixed and find_entry(plan.algorithm).seating.is_joint
-        if is_joint:
+        # Its agents are updated in turn, by the same numbers of steps, and a new life counts anew.
+        if not is_fixed and not find_entry(plan.algorithm).seating.shares_policies:
             yield (
-                f"server {server_id!r}: {plan.algorithm} is a joint algorithm, which cannot tell "
-                "the lives of a member apart that comes back (simulation.respawn); take PPO, A2C, "
-                "IMPALA, APPO, DQN or SAC"
+                f"server {server_id!r}: {plan.algorithm} cannot tell the lives of an agent apart "
+                "that comes back (simulation.respawn); take MAPPO or PPO"
             )
 
 

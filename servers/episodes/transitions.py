@@ -63,7 +63,6 @@ class Transitions:
         observing: Observing | None = None,
     ) -> None:
         self._agents_return = agents_return
-        self._members_of = {seat_id: seat.members for seat_id, seat in seats.items()}
         self.agents_done: set[str] = set()
         self.returns: dict[str, float] = {}
         self._recorder = recorder
@@ -99,8 +98,9 @@ class Transitions:
         view = StepView(step.observations, step.state, departed, frames=self._frames)
         seen: dict[str, Any] = {}
         acting: list[tuple[Seat, SeatRecord, Any]] = []
+        anew = self._find_anew(done, back) if back else NOBODY
         for seat_id, seat, record in self._seated:
-            if back and not back.isdisjoint(seat.members):
+            if seat_id in anew:
                 record = SeatRecord(last_actions=self._last_actions)
             if not record.is_done:
                 observation = seat.observe(view, record)
@@ -112,11 +112,11 @@ class Transitions:
                 self._recorder.begin(seen)
             self._add_before_first_action(step.rewards, done)
         else:
-            self._add_transition(step, seen, done, back)
+            self._add_transition(step, seen, done, back, anew)
         if done:
             self.agents_done |= done
         if back:
-            self._begin_again(acting, back)
+            self._begin_again(acting, back, anew)
         if self._frames is not None:
             self._frames.advance(step.observations)
         if self._observing is not None:
@@ -250,16 +250,31 @@ class Transitions:
         self._sum(rewards)
         self._mark_done(done)
 
+    def _find_anew(self, done: AgentIds, back: AgentIds) -> AgentIds:
+        """Returns the seats that begin a new life: all of their members had ended, and one is back.
+
+        A team of which others have stayed goes on, and whoever comes back to it was absent.
+        """
+        return {
+            seat_id
+            for seat_id, seat, record in self._seated
+            if not back.isdisjoint(seat.members)
+            and (record.members_done | done).issuperset(seat.members)
+        }
+
     def _begin_again(
-        self, acting: Collection[tuple[Seat, SeatRecord, Any]], back: AgentIds
+        self, acting: Collection[tuple[Seat, SeatRecord, Any]], back: AgentIds, anew: AgentIds
     ) -> None:
-        """Gives seats whose agents come back a record of their own, and a new track."""
-        anew = {seat.seat_id: (r, o) for seat, r, o in acting if not back.isdisjoint(seat.members)}
-        self._seated = [(s, seat, anew.get(s, (r,))[0]) for s, seat, r in self._seated]
+        """Gives seats that begin a new life a record of their own, and a new track."""
+        begun = {seat.seat_id: (r, o) for seat, r, o in acting if seat.seat_id in anew}
+        self._seated = [(s, seat, begun.get(s, (r,))[0]) for s, seat, r in self._seated]
         self._records = {seat_id: record for seat_id, _, record in self._seated}
         self.agents_done -= back
+        for _, seat, record in self._seated:
+            # In a team that begins anew, those that are not back have still ended.
+            record.members_done = self.agents_done.intersection(seat.members)
         if self._is_training:
-            self._recorder.begin_again({s: observation for s, (_, observation) in anew.items()})
+            self._recorder.begin_again({s: observation for s, (_, observation) in begun.items()})
 
     def _add_transition(
         self,
@@ -267,6 +282,7 @@ class Transitions:
         seen: dict[str, Any],
         done: AgentIds,
         back: AgentIds = NOBODY,
+        anew: AgentIds = NOBODY,
         *,
         is_end: bool = False,
     ) -> None:
@@ -276,11 +292,12 @@ class Transitions:
             step: that came.
             seen: what seats observe and act on next.
             done: agents that end.
-            back: of these and of earlier ones, those that observe again, in a new life.
+            back: of these and of earlier ones, those that observe again.
+            anew: seats for which this begins a new life.
             is_end: whether no step follows.
         """
-        if back:
-            seen = {s: o for s, o in seen.items() if back.isdisjoint(self._members_of[s])}
+        if anew:
+            seen = {s: o for s, o in seen.items() if s not in anew}
         if self._is_training and step.truncated:
             missing = step.truncated.intersection(self._acting) - step.final_observations.keys()
             if missing:

@@ -425,3 +425,27 @@ def test_local_inference_is_checked_as_the_client_would_refuse_it():
         assert problem.endswith("leave it at inference_mode='remote'")
         other = {"ppo": "remote"} if isinstance(mode, dict) else "remote"
         assert inferring(other, servers, facts).servers.keys() == {"ppo"}
+
+
+@pytest.mark.parametrize("algorithm", ["HAPPO", "MAPPO", "QMIX", "PPO", "RANDOM"])
+def test_agents_that_come_back_are_for_all_but_those_that_learn_in_turn(algorithm):
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env", respawn="same_id"),
+        servers={
+            "all": ServerConfig(
+                algorithm=algorithm,
+                agents=["adversary_*"],
+                policies={name: [name] for name in TAG.agents if name[:3] == "adv"}
+                if algorithm == "HAPPO"
+                else {},
+            ),
+            "prey": ServerConfig(agents=["agent_*"]),
+        },
+        stop=StopConfig(env_steps=10),
+    )
+    if algorithm == "HAPPO":
+        with pytest.raises(ConfigError, match=r"HAPPO cannot tell the lives of an agent apart"):
+            resolve(config, TAG)
+    else:
+        assert all(plan.agents_return for plan in resolve(config, TAG).servers.values())

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.servers.agents.seating import Seating
+from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
 from muxrl.servers.rllib.episodes import by_agent
 
@@ -120,3 +122,71 @@ def stacks_of(store: ScriptedStore, key: str) -> list[tuple[float, ...]]:
     """Returns at which t each frame was seen, of every stack."""
     (one,) = store.trajectories(key)
     return [tuple(stack[1::2]) for stack in one.observations]
+
+
+# --- teams ----------------------------------------------------------------------------------
+
+
+def open_team(seating: Seating | None = None) -> ScriptedStore:
+    plan = replace(make_plan(groups={"team": ("a", "b")}), agents_return=True)
+    store = ScriptedStore(plan, seating=seating)
+    store.start()
+    return store
+
+
+def alive(store: ScriptedStore, key: str) -> list[list[float]]:
+    (one,) = store.trajectories(key)
+    return [np.ravel(o["alive"]).tolist() for o in one.observations]
+
+
+def test_a_member_that_comes_back_to_its_team_was_absent() -> None:
+    store = open_team()
+    store.step(0)
+    store.step(1, "a", terminations={"b": True}, rewards={"a": 1.0, "b": 5.0})
+    store.step(2, "a", rewards={"a": 1.0})
+    store.step(3, rewards={"a": 1.0})
+    store.step(4, terminations={"b": True}, rewards={"b": 7.0})  # and observes at once
+    store.step(5)
+    ended = store.end(6, rewards={"a": 1.0}, terminations={"a": True, "b": True})
+    assert ended.returns == {"a": 4.0, "b": 12.0}
+    assert store.flags() == {"": TERMINATED, "team": TERMINATED}
+    assert alive(store, "team")[:6] == [[1, 1], [1, 0], [1, 0], [1, 1], [1, 1], [1, 1]]
+    (one,) = store.trajectories("team")
+    assert [float(r) for r in one.rewards] == [6.0, 1.0, 1.0, 7.0, 0.0, 1.0]
+
+
+def test_a_team_of_which_nobody_is_left_ends_and_begins_anew() -> None:
+    store = open_team()
+    store.step(0)
+    store.step(1, "a", terminations={"b": True}, rewards={"b": 5.0})
+    store.step(2, "", terminations={"a": True}, rewards={"a": 3.0})
+    store.step(3, "a")
+    store.step(4, rewards={"a": 2.0})
+    store.end(5, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
+    assert store.flags() == {"": TRUNCATED, "team": TERMINATED, "team~2": TRUNCATED}
+    assert alive(store, "team")[:2] == [[1, 1], [1, 0]]
+    assert alive(store, "team~2") == [[1, 0], [1, 1], [1, 1]]
+    rewards = [store.trajectories(key)[0].rewards for key in ("team", "team~2")]
+    assert [list(map(float, r)) for r in rewards] == [[5.0, 3.0], [2.0, 0.0]]
+
+
+def test_critics_see_who_has_come_back() -> None:
+    store = open_team(CentralSeating())
+    store.step(0)
+    store.step(1, "a", terminations={"b": True})
+    store.step(2)
+    store.end(3, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
+    assert store.flags() == {"": TRUNCATED, "a": TRUNCATED, "b": TRUNCATED}
+    assert alive(store, "b") == [[1], [0], [1], [1]]
+    (one,) = store.trajectories("a")
+    assert [o["state"][3] for o in one.observations] == [0.0, 0.0, 2.0, 99.0]  # b's t
+
+
+def test_without_a_group_each_life_is_one_of_its_own_to_a_central_critic_too() -> None:
+    plan = replace(make_plan(), agents_return=True)
+    store = ScriptedStore(plan, seating=CentralSeating())
+    store.start()
+    store.step(0)
+    store.step(1, terminations={"b": True})
+    store.end(2, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
+    assert store.flags() == {"": TRUNCATED, "a": TRUNCATED, "b": TERMINATED, "b~2": TRUNCATED}
