@@ -73,8 +73,9 @@ learning: setup ## Runs the tests that train and check the result.
 benchmark: setup ## Measures the step path; more arguments with ARGS="--rounds 3".
 	$(BIN)/python benchmarks/step_path.py $(ARGS)
 
-docs: setup ## Writes docs/config.md, settings' tables and docs/openapi.json from the source.
+docs: setup ## Writes docs/config.md, settings' tables, openapi.json and schemas from the source.
 	$(BIN)/python -m muxrl.orchestrator.config_reference
+	$(BIN)/python -m muxrl.orchestrator.json_schema
 	$(BIN)/python -m muxrl.orchestrator.settings_reference
 	$(BIN)/python -c 'from muxrl.protocol.openapi import *; import json; \
 		print(json.dumps(openapi(), indent=1))' > docs/openapi.json

@@ -14,6 +14,7 @@ from muxrl import SERVERS_PYTHON, needs_newer_python
 from muxrl.orchestrator.commands import (
     algorithms,
     compare,
+    completion,
     compliance,
     configs,
     evaluate,
@@ -25,6 +26,7 @@ from muxrl.orchestrator.commands import (
     report,
     reproduce,
     runs,
+    schema,
     stop,
     sweep,
     track,
@@ -39,7 +41,9 @@ from muxrl.protocol.suggestions import did_you_mean
 _LONG_COMMANDS = frozenset({"launch", "reproduce", "serve", "gateway", "sweep"})
 """Those whose work goes on where nobody reads what they print; of the others it is the result."""
 
-_PRINTING_COMMANDS = frozenset({"algorithms", "configs", "check", "probe", "runs", "logs"})
+_PRINTING_COMMANDS = frozenset(
+    {"algorithms", "configs", "schema", "completion", "check", "probe", "runs", "logs"}
+)
 """Those that only print: whoever reads it may have seen enough, as in ``muxrl runs | head``."""
 
 _MODULES = (
@@ -122,6 +126,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     for command in (
         algorithms,
         configs,
+        schema,
         probe,
         gateway,
         runs,
@@ -138,6 +143,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         compliance,
     ):
         command.add_parser(commands)
+    completion.add_parser(commands, parser)
 
     if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
         names = ", ".join(commands.choices)

@@ -53,7 +53,9 @@ command line: `muxrl launch tag seed=3 servers.qmix.port=9900`. `muxrl check CON
 Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`. Of several choices
 the first is the default. A `null` means "not used". Keys with keys of their own are
 sections. On the command line `servers.ppo.settings={}` clears the file's settings; `stop={}`
-restores the defaults. Sections that begin with `(sweep)` are for [sweeps](sweeps.md).
+restores the defaults. Sections that begin with `(sweep)` are for [sweeps](sweeps.md). Editors
+complete and check a config with `# yaml-language-server: $schema=FILE` as its first line;
+`muxrl schema experiment > FILE` (or `sweep`) writes it.
 """
 
 

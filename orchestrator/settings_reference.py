@@ -27,11 +27,11 @@ _TABLE = re.compile(r"(<!-- (?:settings of (\w+)|common settings) -->\n\n)(?:\|.
 
 def table(algorithm: str) -> str:
     """Returns the table of an algorithm's settings, less the common ones, with the head."""
-    meanings = _meanings(algorithm)
+    meaning_of = meanings(algorithm)
     common = _common()
     defaults = get_algorithm(algorithm).settings()
-    own = {n: v for n, v in defaults.items() if (n, meanings[n]) not in common}
-    return _HEAD + "".join(f"| `{n}` | `{v}` | {meanings[n]} |\n" for n, v in own.items())
+    own = {n: v for n, v in defaults.items() if (n, meaning_of[n]) not in common}
+    return _HEAD + "".join(f"| `{n}` | `{v}` | {meaning_of[n]} |\n" for n, v in own.items())
 
 
 def common_table() -> str:
@@ -48,7 +48,8 @@ def with_tables(page: str) -> str:
     return _TABLE.sub(lambda f: f[1] + (table(f[2]) if f[2] else common_table()), page)
 
 
-def _meanings(algorithm: str) -> dict[str, str]:
+def meanings(algorithm: str) -> dict[str, str]:
+    """Returns what each setting that an algorithm's config declares means."""
     classes = declaring_classes(get_algorithm(algorithm).training.config_class)
     return {
         field.target.id: meaning
@@ -62,9 +63,9 @@ def _common() -> dict[tuple[str, str], list[str]]:
     """Returns the algorithms that have a setting, by its name and meaning."""
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for entry in ALGORITHMS:
-        meanings = _meanings(entry.name)
+        meaning_of = meanings(entry.name)
         for name in entry.settings():
-            owners[name, meanings[name]].append(entry.name)
+            owners[name, meaning_of[name]].append(entry.name)
     return {of: names for of, names in owners.items() if len({*names} - {*SHOWN_BY}) >= 3}
 
 

@@ -51,7 +51,8 @@ def describe(path: Path) -> str:
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
-        lines.append(line.removeprefix("#").strip())
+        if not line.startswith("# yaml-language-server:"):
+            lines.append(line.removeprefix("#").strip())
     text = " ".join(lines)
     first = _SENTENCE.match(text)
     return first[1] if first else text

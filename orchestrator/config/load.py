@@ -28,6 +28,7 @@ from muxrl.orchestrator.config.overrides import (
     apply_overrides,
     nested,
     override_keys,
+    override_value,
     plain,
     put,
 )
@@ -42,8 +43,12 @@ ConfigSource = str | Path | Mapping[str, Any] | ExperimentConfig
 T = TypeVar("T")
 Server = TypeVar("Server", bound=ServerConfig)
 
-_OF_SWEEPS = frozenset({"base", "experiment", "roles", "algorithms"})
-"""Keys by which a sweep is known."""
+_OF_SWEEPS = frozenset(
+    ("experiment", "roles", "algorithms", "assignments", "parameters", "seeds", "num_samples",
+     "metric", "scheduler", "searcher", "max_concurrent", "report_interval_s", "callbacks",
+     "calibration_s", "sweeps_dir")
+)  # fmt: skip
+"""Keys by which a sweep is known: no experiment has them."""
 _RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
 """What OmegaConf puts before the reason of a resolver such as `oc.env`."""
 
@@ -107,14 +112,46 @@ def load_config(source: ConfigSource, overrides: Overrides = ()) -> ExperimentCo
             a file that is missing or is not YAML. Whether the experiment makes sense
             is checked by `muxrl.orchestrator.config.resolve`.
     """
-    if not isinstance(source, str | Path):
-        config = load_structured(plain(source), ExperimentConfig(), overrides)
-        config.name = config.name or "experiment"
-        return config
+    if isinstance(source, str | Path):
+        return _load_file(source, overrides, ())
+    if isinstance(source, ExperimentConfig) and source.base:
+        raise ConfigError(["base: is for a mapping; an ExperimentConfig says all or nothing"])
+    tree = plain(source)
+    defaults = load_base(Path(), override_value(overrides, "base", tree.get("base")))
+    config = load_structured(tree, replace(defaults, name=""), overrides)
+    return replace(config, name=config.name or "experiment", base="")
+
+
+def load_base(folder: Path, base: Any, above: tuple[Path, ...] = ()) -> ExperimentConfig:
+    """Reads what a config's key `base` names.
+
+    Args:
+        folder: of the config.
+        base: the key's value; an empty one, or none that is text, gives the defaults.
+        above: the files that are based on it.
+
+    Raises:
+        ConfigError: as `load_config`; or it is one of the files above.
+    """
+    if not isinstance(base, str) or not base:  # another type is an error of the config itself
+        return ExperimentConfig()
+    beside = folder / base
+    return _load_file(beside if beside.is_file() else base, (), above)
+
+
+def _load_file(
+    source: str | Path, overrides: Overrides, above: tuple[Path, ...]
+) -> ExperimentConfig:
     if is_sweep(source):
         raise ConfigError([_a_sweep(source)], str(source))
     file = find_config(source)
-    return load_structured(file, ExperimentConfig(name=file.stem), overrides, str(source))
+    if file.resolve() in above:
+        files = " on ".join(str(path) for path in (*above, file.resolve()))
+        raise ConfigError([f"base: it is based on itself: {files}"], str(source))
+    base = override_value(overrides, "base", read_yaml(file)[0].get("base"))
+    defaults = load_base(file.parent, base, (*above, file.resolve()))
+    config = load_structured(file, replace(defaults, name=file.stem), overrides, str(source))
+    return replace(config, base="")
 
 
 def _a_sweep(name: str | Path) -> str:

@@ -200,6 +200,8 @@ class ExperimentConfig:
 
     name: str = ""
     """Name of the experiment and of its run directories; "": the config file's."""
+    base: str = ""
+    """Experiment whose keys hold where this one says nothing: as a sweep's `base`."""
     seed: int = 0
     """Seed of all servers and simulations."""
     runs_dir: str = "runs"

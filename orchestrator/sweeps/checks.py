@@ -61,7 +61,7 @@ def _key_problems(key: str, config: SweepConfig) -> Iterator[str]:
         if name not in config.algorithms:
             hint = similar_or_known(name, config.algorithms, "the sweep has")
             yield f"{at}: there is no algorithm {name!r}{hint}"
-    elif first not in {f.name for f in fields(ExperimentConfig)}:
+    elif first == "base" or first not in {f.name for f in fields(ExperimentConfig)}:
         hint = did_you_mean(first, [f.name for f in fields(ExperimentConfig)])
         yield f"{at}: unknown key {first!r}{hint or '; begin with a key of an experiment'}"
     elif first == "servers":

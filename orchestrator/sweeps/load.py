@@ -10,8 +10,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from muxrl.orchestrator.config import ExperimentConfig, find_config, load_config
-from muxrl.orchestrator.config.load import load_structured, mask_tokens, mask_tokens_of
+from muxrl.orchestrator.config import ExperimentConfig, find_config
+from muxrl.orchestrator.config.load import load_base, load_structured, mask_tokens, mask_tokens_of
 from muxrl.orchestrator.config.merge import read_yaml
 from muxrl.orchestrator.config.overrides import Overrides, override_value, plain
 from muxrl.orchestrator.errors import ConfigError
@@ -51,10 +51,11 @@ def load_sweep(
             del tree["experiment"]
     base = override_value(overrides, "base", tree.get("base"))
     defaults = SweepConfig(name=name, experiment=ExperimentConfig(name=name))
-    if isinstance(base, str) and base:  # a base of another type is an error below
-        beside = folder / base
-        defaults.experiment = load_config(beside if beside.is_file() else base)
+    if base:
+        defaults.experiment = load_base(folder, base)
     config = load_structured(file, defaults, overrides, said)
+    if config.experiment.base:
+        raise ConfigError(["experiment.base: a sweep names it at its top, as base"], said)
     config.experiment.name = config.experiment.name or name
     return config
 

@@ -44,7 +44,7 @@ def test_every_module_and_packaged_file_is_in_the_wheel(wheel: Path) -> None:
     files = {
         path.relative_to(ROOT)
         for folder in FOLDERS
-        for pattern in ("*.py", "*.yaml", "*.html", "*.css", "*.js", "*.java", "*.hpp")
+        for pattern in ("*.py", "*.yaml", "*.json", "*.html", "*.css", "*.js", "*.java", "*.hpp")
         for path in (ROOT / folder).rglob(pattern)
         if not {"studies", "results"} & set(path.relative_to(ROOT).parts)
     }

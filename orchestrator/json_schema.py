@@ -1,0 +1,191 @@
+"""JSON Schemas of an experiment's and a sweep's YAML, from the same classes that read them.
+
+    python -m muxrl.orchestrator.json_schema
+
+Writes experiments/schemas, which editors read; a test compares them. They say what can be said of
+a file alone: keys, types, choices, and the settings of an algorithm that the server names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.orchestrator.config_reference import documented_fields
+from muxrl.orchestrator.settings_reference import meanings
+from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
+from muxrl.servers.algorithms.registry import ALGORITHMS
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.fixed_policies import FIXED
+from muxrl.servers.trainers.lookup import registered
+
+FOLDER = Path(__file__).resolve().parents[1] / "experiments" / "schemas"
+KINDS: dict[str, type] = {"experiment": ExperimentConfig, "sweep": SweepConfig}
+
+Schema = dict[str, Any]
+_LATER = r"\$\{|^\?\?\?$"
+"""A value that stands elsewhere, or is left open."""
+_TYPES: dict[Any, list[str]] = {
+    int: ["integer"],
+    float: ["number"],
+    bool: ["boolean"],
+    types.NoneType: ["null"],
+}
+
+
+def schema_text(kind: str, *, installed: bool = True) -> str:
+    """Returns the schema of "experiment" or "sweep", as JSON.
+
+    Args:
+        kind: which.
+        installed: whether trainers that other packages than muxrl have registered are in it.
+    """
+    root = KINDS[kind]
+    definitions: dict[str, Schema] = {}
+    names = [*(e.name for e in ALGORITHMS), *(f.name for f in FIXED)]
+    trainers = [n for n, path in registered().items() if installed or path.startswith("muxrl.")]
+    definitions["algorithm"] = {
+        "anyOf": [
+            {"enum": [*names, *sorted(trainers)]},
+            # A name in other letters, and the import path of one's own.
+            {"type": "string", "pattern": f"{_in_any_case(names)}|^$|:|{_LATER}"},
+        ]
+    }
+    for entry in ALGORITHMS:
+        known = _settings(entry.training.known(), entry.training.config_class.declared())
+        for name, meaning in meanings(entry.name).items():
+            if name in known:
+                known[name]["description"] = meaning
+        definitions[f"settings of {entry.name}"] = _object(known)
+        model: dict[str, Schema] = {name: {} for name in entry.model_settings()}
+        definitions[f"model of {entry.name}"] = _object(model)
+    for fixed in FIXED:
+        definitions[f"settings of {fixed.name}"] = _object(_settings(fixed.defaults, {}))
+    _define(root, definitions)
+    head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"muxrl: {kind}"}
+    whole = {**head, **_ref(root.__name__), "definitions": definitions}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _define(cls: type, definitions: dict[str, Schema]) -> None:
+    """Adds the schema of a dataclass, and of those within it."""
+    definitions[cls.__name__] = schema = _object({})
+    schema["description"] = inspect.getdoc(cls)
+    kinds = typing.get_type_hints(cls)
+    meaning = {
+        field.target.id: doc
+        for one in reversed(cls.__mro__[:-1])
+        for field, doc in documented_fields(one)
+    }
+    for field in dataclasses.fields(cls):
+        value = _of(kinds[field.name], definitions)
+        if (cls, field.name) in ((ServerConfig, "algorithm"), (AlgorithmTemplate, "algorithm")):
+            value = {"allOf": [_ref("algorithm")]}
+        schema["properties"][field.name] = {"description": meaning[field.name], **value}
+    if issubclass(cls, ServerConfig):
+        schema["allOf"] = [
+            {"if": {"required": ["algorithm"], "properties": {"algorithm": _called(name)}}}
+            | {"then": _with_settings(name, definitions)}
+            for name in _algorithms(definitions)
+        ]
+    if cls is SweepConfig:
+        template = _ref(AlgorithmTemplate.__name__)
+        schema["properties"]["algorithms"]["patternProperties"] = {
+            _in_any_case([name]): {
+                "allOf": [template],
+                "if": {"not": {"required": ["algorithm"]}},
+                "then": _with_settings(name, definitions),
+            }
+            for name in _algorithms(definitions)
+        }
+
+
+def _of(kind: Any, definitions: dict[str, Schema]) -> Schema:
+    """Returns the schema of an annotation."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return {}
+    if dataclasses.is_dataclass(kind):
+        name = typing.cast(type, kind).__name__
+        if name not in definitions:
+            _define(typing.cast(type, kind), definitions)
+        return _ref(name)
+    if origin in (types.UnionType, typing.Union):
+        return {"anyOf": [_of(arg, definitions) for arg in args]}
+    if origin is Literal:
+        return {"anyOf": [{"enum": list(args)}, {"type": "string", "pattern": _LATER}]}
+    if origin is list:
+        return _or_later(["array"]) | {"items": _of(args[0], definitions)}
+    if origin is dict:
+        return _or_later(["object"]) | {"additionalProperties": _of(args[1], definitions)}
+    if kind is str:
+        return {"type": ["string", "number", "boolean"]}  # which are read as text
+    return _or_later(_TYPES[kind])
+
+
+def _settings(known: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Schema]:
+    """Returns the schemas of settings by name, as `check_kind` judges them by their defaults."""
+    found: dict[str, Schema] = {}
+    for name, default in known.items():
+        kind = declared.get(name)
+        if get_origin(kind) is Literal:
+            found[name] = _of(kind, {})
+        elif isinstance(default, bool):
+            found[name] = _or_later(["boolean"])
+        elif isinstance(default, int | float):
+            found[name] = _or_later(["number", "array", "null"])  # a schedule; no limit
+        elif isinstance(default, Mapping):
+            found[name] = _or_later(["object"])
+        else:
+            found[name] = {}
+    return found
+
+
+def _with_settings(name: str, definitions: Mapping[str, Schema]) -> Schema:
+    """Returns what holds of a server with this algorithm."""
+    found: Schema = {"properties": {"settings": _ref(f"settings of {name}")}}
+    if f"model of {name}" in definitions:
+        found["if"] = {"not": {"required": ["rl_module"]}}  # which has settings of its own
+        found["then"] = {"properties": {"model": _ref(f"model of {name}")}}
+    return found
+
+
+def _algorithms(definitions: Mapping[str, Schema]) -> list[str]:
+    start = "settings of "
+    return [name.removeprefix(start) for name in definitions if name.startswith(start)]
+
+
+def _object(properties: Mapping[str, Schema]) -> Schema:
+    closed = {"properties": dict(properties), "additionalProperties": False}
+    return _or_later(["object"]) | closed
+
+
+def _or_later(kinds: list[str]) -> Schema:
+    return {"type": [*kinds, "string"], "pattern": _LATER}
+
+
+def _called(name: str) -> Schema:
+    return {"type": "string", "pattern": _in_any_case([name])}
+
+
+def _in_any_case(names: list[str]) -> str:
+    """Returns a pattern; JSON Schema's have no flag for it."""
+    words = ("".join(f"[{c.upper()}{c.lower()}]" if c.isalpha() else c for c in n) for n in names)
+    return f"^({'|'.join(words)})$"
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/definitions/{name.replace(' ', '%20')}"}
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for kind in KINDS:
+        (FOLDER / f"{kind}.json").write_text(schema_text(kind, installed=False), encoding="utf-8")

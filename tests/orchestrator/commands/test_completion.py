@@ -1,0 +1,64 @@
+"""``muxrl completion`` and ``muxrl schema``: what they print is what a shell and an editor read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from muxrl.orchestrator import cli
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_of_the_shell_s_and_knows_every_command(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("shtab")
+    assert cli.main(["completion", shell]) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    for word in ("launch", "compliance", "completion", "resume", "replace"):
+        assert word in script.read_text()
+    if program := shutil.which(shell):
+        done = subprocess.run([program, "-n", script], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bash_completes_commands_options_and_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("shtab")
+    assert cli.main(["completion", "bash"]) == 0
+    (tmp_path / "mine.yaml").touch()
+    script = capsys.readouterr().out
+
+    def complete(*words: str) -> list[str]:
+        line = " ".join(f"'{word}'" for word in words)
+        asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _shtab_muxrl"
+        code = f"{script}\n{asked}\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+        done = subprocess.run(
+            ["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
+    assert complete("muxrl", "comp") == ["compare", "compliance", "completion"]
+    assert complete("muxrl", "launch", "--res") == ["--resume"]
+    assert complete("muxrl", "launch", "mi") == ["mine.yaml"]
+
+
+def test_without_shtab_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "shtab", None)
+    assert cli.main(["completion", "bash"]) == 2
+    err = capsys.readouterr().err
+    assert err == "muxrl: completion: needs shtab, not installed here: pip install shtab\n"
+
+
+def test_the_schema_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema", "sweep"]) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["title"], err) == ("muxrl: sweep", "")
