@@ -28,12 +28,15 @@ from typing import Any, Literal
 import numpy as np
 
 from muxrl.client import MultiplexingClient
-from muxrl.client.adapters import make_simulation
+from muxrl.client.adapters import make_simulation, make_vector_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.multiplexer import Outbox
+from muxrl.client.play_loop import PlayLoop
+from muxrl.client.vector_loop import VectorLoop
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
 from muxrl.orchestrator.supervise.ray_session import ONE_THREAD, ray_session
 from muxrl.orchestrator.supervise.server_process import ServerProcess
+from muxrl.protocol.messages import Mode
 
 CONFIG = Path(__file__).with_name("step_path.yaml")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -47,11 +50,14 @@ class Contestant:
     is_learning: bool
     asks_gateway: bool = False
     is_local: bool = False
+    is_vector: bool = False
 
     def __str__(self) -> str:
         learning = "learning" if self.is_learning else "acting only"
         through = ", gateway" if self.asks_gateway else ", local" if self.is_local else ""
         plural = "s" * (self.num_simulations > 1)
+        if self.is_vector:
+            return f"a vector of {self.num_simulations}, {learning}"
         return f"{self.num_simulations:>2} simulation{plural}, {learning}{through}"
 
 
@@ -89,18 +95,17 @@ def cpu_s(pids: list[int]) -> float:
 
 def play(contestant: Contestant, addresses: list[str], pids: list[int], seconds: float) -> Outcome:
     """Plays one round of `seconds` and measures it."""
-    simulations = [
-        make_simulation("muxrl.experiments.simulations.zero_cost:ZeroCost", {})
-        for _ in range(contestant.num_simulations)
-    ]
+    num, name = contestant.num_simulations, "muxrl.experiments.simulations.zero_cost:ZeroCost"
     with Timed(addresses, "local" if contestant.is_local else "remote") as client:
         # An evaluation episode takes the same path, but records nothing to learn from.
-        loop = EnvLoop(
-            simulations,
-            client,
-            mode="train" if contestant.is_learning else "eval",
-            should_explore=True,
-        )
+        mode: Mode = "train" if contestant.is_learning else "eval"
+        loop: PlayLoop
+        if contestant.is_vector:
+            vector = make_vector_simulation(f"{name}Vector", {}, num)
+            loop = VectorLoop(vector, client, mode=mode, should_explore=True)
+        else:
+            simulations = [make_simulation(name, {}) for _ in range(num)]
+            loop = EnvLoop(simulations, client, mode=mode, should_explore=True)
         cpu_before = cpu_s([*pids, os.getpid()])
         started = time.perf_counter()
         loop.run(should_stop=lambda: time.perf_counter() - started > seconds)
@@ -119,6 +124,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--simulations", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--vectors", type=int, nargs="*", default=[256], help="of so many copies")
     parser.add_argument("--gateway", action="store_true", help="ask through a gateway, too")
     parser.add_argument("--local", action="store_true", help="act in the client, too")
     parser.add_argument("--config", type=Path, default=CONFIG, help="step_path.yaml by default")
@@ -192,6 +198,10 @@ def run(
         for asks_gateway in ((False, True) if gateway else (False,))
         for is_local in ((False, True) if args.local else (False,))
         if not (asks_gateway and is_local)
+    ] + [
+        Contestant(n, is_learning, is_vector=True)
+        for n in args.vectors
+        for is_learning in (False, True)
     ]
 
     def play_one(contestant: Contestant, seconds: float) -> Outcome:

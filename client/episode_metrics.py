@@ -10,6 +10,9 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 
 EPISODE_LENGTH = "episode_length"
@@ -99,6 +102,76 @@ class MetricCollector:
             if (values := metrics.get(name)) and COMMON not in values:
                 values[COMMON] = combine(values.values())
         return {**metrics, EPISODE_LENGTH: {COMMON: float(num_steps)}}
+
+
+class VectorMetrics:
+    """The metrics of the open episodes of ``N`` copies, from infos that are arrays.
+
+    Args:
+        ways: see `MetricCollector`.
+        num_copies: N.
+    """
+
+    def __init__(self, ways: Mapping[str, str], num_copies: int) -> None:
+        self._ways = ways
+        self._num_copies = num_copies
+        self._values: dict[tuple[str, str], NDArray[np.float64]] = {}
+        self._counts: dict[tuple[str, str], NDArray[np.int64]] = {}
+
+    def add(self, infos: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes in the infos of a step; see `VectorStep`.
+
+        Raises:
+            SimulationError: a metric is no array of numbers, one for each copy.
+        """
+        for who, info in infos.items():
+            for part in (info, info.get("final_info")):
+                if isinstance(part, Mapping):
+                    for name in self._ways.keys() & part.keys():
+                        self._take(name, who, part[name], part.get(f"_{name}"))
+
+    def _take(self, name: str, who: str, given: Any, there: Any) -> None:
+        try:
+            new = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given, float)
+        except (TypeError, ValueError):
+            new = np.empty(0)
+        if new.size != self._num_copies:
+            raise SimulationError(
+                f"metric {name!r} in the infos of {who!r} is {given!r:.80}; expected an array of "
+                f"{self._num_copies} numbers, one for each copy"
+            )
+        new = new.reshape(self._num_copies)
+        has = np.isfinite(new) if there is None else np.isfinite(new) & np.asarray(there, bool)
+        key = name, who
+        if key not in self._values:
+            self._values[key] = np.zeros(self._num_copies)
+            self._counts[key] = np.zeros(self._num_copies, np.int64)
+        before, is_first = self._values[key], self._counts[key] == 0
+        reduction = self._ways[name].rpartition(" of ")[2]
+        if reduction == "last":
+            now = new
+        elif reduction in ("max", "min"):
+            now = (np.maximum if reduction == "max" else np.minimum)(before, new)
+        else:
+            now = before + np.where(has, new, 0.0)
+        self._values[key] = np.where(has, np.where(is_first, new, now), before)
+        self._counts[key] += has
+
+    def take(self, copy: int, num_steps: int) -> EpisodeMetrics:
+        """Returns the metrics of a copy's episode of so many env steps, and begins anew."""
+        collector = MetricCollector(self._ways)
+        for (name, who), counts in self._counts.items():
+            if counts[copy]:
+                is_mean = self._ways[name].rpartition(" of ")[2] == "mean"
+                value = self._values[name, who][copy] / (counts[copy] if is_mean else 1)
+                collector.add({who: {name: value}})
+        self.clear(copy)
+        return collector.result(num_steps)
+
+    def clear(self, copy: int) -> None:
+        """Begins anew for a copy."""
+        for counts in self._counts.values():
+            counts[copy] = 0
 
 
 def _number(name: str, who: str, value: Any) -> float | None:

@@ -255,6 +255,24 @@ class JointEpisode:
             agent_id, side = self._side(agent_id)
             side.final_observations[agent_id] = observation
 
+    def played(
+        self, num_steps: int, rewards: Mapping[str, float], returns: Mapping[str, float]
+    ) -> None:
+        """Takes in steps that went in rows, to each of which all servers have answered.
+
+        Args:
+            num_steps: how many.
+            rewards: what followed from the last one, by agent id.
+            returns: of all, these included.
+        """
+        self.num_steps = num_steps
+        for side in self._sides.values():
+            side.machine.t = num_steps
+        for agent_id, side in self._side_of.items():
+            if agent_id in returns:
+                side.rewards[agent_id] = rewards[agent_id]
+                side.returns[agent_id] = returns[agent_id]
+
     def end(
         self,
         observations: Mapping[str, Any],

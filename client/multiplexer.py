@@ -8,7 +8,7 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from muxrl.client.errors import (
     AssignmentError,
@@ -31,7 +31,9 @@ from muxrl.client.network_transport import PATIENCE_S, UPDATE_TIMEOUT_S
 from muxrl.client.sole_use import SoleUse
 from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
+from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import (
+    ActionRows,
     Actions,
     AnyItem,
     AnyReply,
@@ -39,7 +41,9 @@ from muxrl.protocol.messages import (
     Refused,
     ServerSpec,
     StartEpisode,
+    StepRows,
 )
+from muxrl.protocol.rows import Lineup, singles
 
 if TYPE_CHECKING:  # in `typing` since Python 3.11
     from typing_extensions import Self
@@ -59,18 +63,41 @@ _ABORT_PATIENCE_S = 5.0
 do not hear of expires there by itself."""
 
 
+class RowsOwner(Protocol):
+    """Whoever sends steps in rows; see `VectorEpisodes`."""
+
+    def episode_at(self, row: int) -> JointEpisode: ...
+
+    def hear_rows(self, server_id: str, reply: ActionRows) -> Mapping[int, Refused]: ...
+
+
 class Outbox:
     """What is sent in one exchange: a frame for each server, with the items of many episodes."""
 
     def __init__(self) -> None:
         self.items: defaultdict[str, list[AnyItem]] = defaultdict(list)
         self.owners: defaultdict[str, list[JointEpisode]] = defaultdict(list)
+        self.rows: dict[str, tuple[RowsOwner, StepRows]] = {}
+        """By server id, what its frame ends with."""
 
     def add(self, episode: JointEpisode, items: Items) -> None:
         """Adds the items of one episode."""
         for server_id, item in items.items():
             self.items[server_id].append(item)
             self.owners[server_id].append(episode)
+
+    def add_rows(self, owner: RowsOwner, server_id: str, rows: StepRows) -> None:
+        """Adds the steps of many episodes; at most once for each server."""
+        self.rows[server_id] = owner, rows
+        self.items[server_id] += []  # named, so that it is sent
+
+    @property
+    def episodes(self) -> dict[str, JointEpisode]:
+        """All that are told of, by id."""
+        told = {e.episode_id: e for owners in self.owners.values() for e in owners}
+        for owner, rows in self.rows.values():
+            told |= {e: owner.episode_at(row) for row, e in enumerate(rows.episode_ids)}
+        return told
 
 
 class MultiplexingClient:
@@ -451,6 +478,9 @@ class MultiplexingClient:
         lost: dict[str, ServerUnavailable] = {}
         for server_id, items in outbox.items.items():
             try:
+                if server_id in outbox.rows:
+                    rows = outbox.rows[server_id][1]
+                    items = [*items, *self._rows_for(server_id, rows)]
                 self._transports[server_id].send(items)
             except ServerUnavailable as error:
                 lost[server_id] = error
@@ -465,8 +495,9 @@ class MultiplexingClient:
             except ServerUnavailable as error:
                 lost[server_id] = error
         if lost:
-            told = {e.episode_id: e for owners in outbox.owners.values() for e in owners}
-            self._abort(list(told.values()), f"lost server {', '.join(lost)}", without=lost)
+            self._abort(
+                list(outbox.episodes.values()), f"lost server {', '.join(lost)}", without=lost
+            )
             raise next(iter(lost.values()))
         if failures:
             reason = "; ".join(str(failure) for failure in failures.values())
@@ -487,6 +518,8 @@ class MultiplexingClient:
         failures: dict[str, EpisodeAborted],
     ) -> None:
         owners = outbox.owners[server_id]
+        if server_id in outbox.rows:
+            replies = self._hear_rows(server_id, outbox, replies, failures)
         if len(replies) == 1 and isinstance(replies[0], Refused):  # perhaps the frame as a whole
             replies = list(replies) * len(owners)
         if len(replies) != len(owners):
@@ -510,6 +543,45 @@ class MultiplexingClient:
                     episode.leave(server_id)
             else:
                 episode.hear(server_id, reply)
+
+    def _rows_for(self, server_id: str, rows: StepRows) -> Sequence[AnyItem]:
+        """Returns rows as a server takes them: some take single steps only."""
+        if getattr(self._transports[server_id], "takes_rows", False):
+            return [rows]
+        spec = self.specs[server_id]
+        return singles(Lineup(tuple(rows.agents) or tuple(spec.agents), spec.agents), rows)
+
+    def _hear_rows(
+        self,
+        server_id: str,
+        outbox: Outbox,
+        replies: Sequence[Any],
+        failures: dict[str, EpisodeAborted],
+    ) -> Sequence[Any]:
+        """Takes in the answer to rows, at the end of the replies; returns the others.
+
+        Raises:
+            ServerUnavailable: it is no answer to them.
+        """
+        owner, rows = outbox.rows[server_id]
+        num_others = len(outbox.owners[server_id])
+        others, own = replies[:num_others], replies[num_others:]
+        if len(replies) == 1 and isinstance(replies[0], Refused):  # the frame as a whole, or all
+            others, own = replies[: min(1, num_others)], [replies[0]] * len(rows.episode_ids)
+        if len(own) == 1 and isinstance(own[0], Refused):
+            own = [own[0]] * len(rows.episode_ids)
+        reply = own[0] if len(own) == 1 and isinstance(own[0], ActionRows) else None
+        try:
+            refusals = owner.hear_rows(server_id, reply or ActionRows(replies=list(own)))
+        except MalformedMessage as error:
+            raise ServerUnavailable(
+                f"server {server_id!r} answered rows of steps with what is no answer: {error}",
+                server_id=server_id,
+            ) from None
+        for row, refused in refusals.items():
+            episode_id = rows.episode_ids[row]
+            failures.setdefault(episode_id, failure_of(server_id, episode_id, refused))
+        return others
 
     def _forget(self, episode: JointEpisode) -> None:
         self._episodes.pop(episode.episode_id, None)

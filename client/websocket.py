@@ -194,8 +194,13 @@ class WebSocketTransport(NetworkTransport):
     _connection: _Connection | None = None
     _packing: Packing | None = None
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether items may be `StepRows`."""
+        return self._spec is not None and self._spec.takes_rows
+
     def _encode(self, batch: Batch) -> bytes:
-        if self._packing is None and self._spec is not None and self._spec.takes_rows:
+        if self._packing is None and self._spec is not None and self.takes_rows:
             self._packing = Packing(self._spec)
         if self._packing is not None:
             batch = Batch(self._packing.pack(batch.items))

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.message_sizes import AgentSpaces
+from muxrl.protocol.messages import Step, StepRows
 from muxrl.protocol.spaces import (
     Box,
     DictSpace,
@@ -183,6 +184,29 @@ def row_of(rows: Any, index: tuple[int, ...]) -> Any:
         return tuple(row_of(part, index) for part in rows)
     value = rows[index]
     return value if isinstance(value, np.ndarray) else value.item()
+
+
+def singles(lineup: Lineup, item: StepRows) -> list[Step]:
+    """Returns what rows say as a step of each episode; the rows are of this lineup."""
+    steps = []
+    for row, (episode_id, t) in enumerate(zip(item.episode_ids, item.t.tolist(), strict=True)):
+        observations = {}
+        for kind, rows in zip(lineup.observed, item.observations, strict=True):
+            for i, agent_id in enumerate(kind.agents):
+                observations[agent_id] = row_of(rows, (row, i))
+        rewards = {}
+        if item.rewards is not None and (t or item.rewards[row].any()):
+            rewards = dict(zip(lineup.agents, item.rewards[row].tolist(), strict=True))
+        steps.append(
+            Step(
+                episode_id,
+                t,
+                {a: observations[a] for a in lineup.agents},
+                rewards,
+                state=None if item.state is None else item.state[row],
+            )
+        )
+    return steps
 
 
 def empty(space: Space, lead: tuple[int, ...]) -> Any:

@@ -9,16 +9,28 @@ Importing this package loads numpy and the standard library alone; Gymnasium, Pe
 Ray come in with the environment that needs them.
 """
 
-from muxrl.client.adapters.factory import Copy, adapt, make_simulation
+from muxrl.client.adapters.factory import (
+    Copy,
+    adapt,
+    adapt_vector,
+    make_simulation,
+    make_vector_simulation,
+)
 from muxrl.client.adapters.first_look import look
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
+from muxrl.client.adapters.vector_simulation import OnlyCopy, VectorSimulation, VectorStep
 
 __all__ = [
     "Copy",
+    "OnlyCopy",
     "Simulation",
     "SimulationError",
     "StepResult",
+    "VectorSimulation",
+    "VectorStep",
     "adapt",
+    "adapt_vector",
     "look",
     "make_simulation",
+    "make_vector_simulation",
 ]

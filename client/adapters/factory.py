@@ -14,9 +14,10 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from muxrl.client.adapters.adapted_env import NotYet, told
+from muxrl.client.adapters.autoreset import AutoresetEnv
 from muxrl.client.adapters.gymnasium_env import GymnasiumEnv
 from muxrl.client.adapters.gymnasium_multi_agent import (
     GymnasiumMultiAgent,
@@ -28,9 +29,13 @@ from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
 from muxrl.client.adapters.places import Respawn
 from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent, has_dicts_by_agent
 from muxrl.client.adapters.simulation import Simulation, SimulationError
+from muxrl.client.adapters.vector_simulation import OnlyCopy, VectorSimulation
+from muxrl.client.adapters.vmas_env import VmasEnv
 from muxrl.protocol.suggestions import did_you_mean
 
 FORMS = "'package.module:callable', 'gymnasium:ENV_ID' or 'pettingzoo:ENV_ID'"
+
+T = TypeVar("T")
 
 _INDEX = re.compile(r"\{(?:(\d+) *\+ *)?(?:(\d+) *\* *)?index\}")
 
@@ -88,6 +93,8 @@ def make_simulation(
     kwargs: Mapping[str, Any],
     copy: Copy = THE_FIRST,
     respawn: Respawn = "refuse",
+    *,
+    vector_env: bool = False,
 ) -> Simulation:
     """Makes the environment that `env` names and returns it as a `Simulation`.
 
@@ -101,15 +108,17 @@ def make_simulation(
         kwargs: arguments of the callable; an RLlib class gets them as its config dict.
         copy: which one of several it is, for ``{index}`` in the kwargs.
         respawn: see `adapt`.
+        vector_env: whether it is one of several copies, of which one is asked for; see
+            `make_vector_simulation`.
 
     Raises:
         SimulationError: nothing has that name, the callable failed, or it made no environment, or
             one that failed when it was asked for its agents and spaces.
     """
+    if vector_env:
+        return OnlyCopy(make_vector_simulation(env, kwargs, 1, copy))
     kwargs = fill_in(kwargs, copy.index)
-    module_name, separator, attribute = env.partition(":")
-    if not (module_name and separator and attribute):
-        raise SimulationError(f"simulation {env!r} is not of the form {FORMS}")
+    module_name, attribute = _parts(env)
     if module_name == "gymnasium":
         # Gymnasium's checker expects one agent and one reward, and servers check what they get.
         unchecked = {"disable_env_checker": True, **kwargs, "id": attribute}
@@ -126,8 +135,71 @@ def make_simulation(
         made = _call(env, pettingzoo.make, {**kwargs, "env_type": form, "id": attribute}, copy)
     else:
         made = _call(env, _find(env, module_name, attribute), dict(kwargs), copy)
+    return _read(env, lambda: adapt(made, respawn))
+
+
+def make_vector_simulation(
+    env: str, kwargs: Mapping[str, Any], num_copies: int, copy: Copy = THE_FIRST
+) -> VectorSimulation:
+    """Makes one environment of many copies of a simulation.
+
+    Args:
+        env: 'package.module:callable' of what `adapt_vector` takes, or 'gymnasium:ENV_ID', which
+            ``gymnasium.make_vec`` makes.
+        kwargs: arguments of the callable.
+        num_copies: another of them, as ``num_envs``.
+        copy: see `make_simulation`.
+
+    Raises:
+        SimulationError: as `make_simulation`; or it has another number of copies.
+    """
+    module_name, attribute = _parts(env)
+    given = {**fill_in(kwargs, copy.index), "num_envs": num_copies}
+    if module_name == "gymnasium":
+        made = _call(env, _import("gymnasium", env).make_vec, {**given, "id": attribute}, copy)
+    else:
+        made = _call(env, _find(env, module_name, attribute), given, copy)
+    simulation = _read(env, lambda: adapt_vector(made))
+    if simulation.num_copies != num_copies:
+        raise SimulationError(
+            f"simulation {env!r} was made with num_envs={num_copies} and has "
+            f"{simulation.num_copies} copies"
+        )
+    return simulation
+
+
+def adapt_vector(env: Any) -> VectorSimulation:
+    """Returns an environment that steps many copies of itself as a `VectorSimulation`.
+
+    Args:
+        env: Gymnasium's ``VectorEnv``; VMAS's environment or one like it; or an object with
+            ``num_envs`` and PettingZoo's methods of a ParallelEnv, see `AutoresetEnv`.
+
+    Raises:
+        SimulationError: it is none of these, or its agents or spaces cannot be read.
+    """
+    if hasattr(env, "num_envs"):
+        if hasattr(env, "reset_at") and hasattr(env, "agents"):
+            return VmasEnv(env)
+        if hasattr(env, "possible_agents") or hasattr(env, "single_observation_space"):
+            return AutoresetEnv(env)
+    raise SimulationError(
+        f"with simulation.vector_env the callable makes an environment of several copies, and it "
+        f"made {_an_instance(env)}, which is neither a Gymnasium VectorEnv nor a VMAS environment, "
+        "and has not num_envs and possible_agents"
+    )
+
+
+def _parts(env: str) -> tuple[str, str]:
+    module_name, separator, attribute = env.partition(":")
+    if not (module_name and separator and attribute):
+        raise SimulationError(f"simulation {env!r} is not of the form {FORMS}")
+    return module_name, attribute
+
+
+def _read(env: str, adapted: Callable[[], T]) -> T:
     try:
-        return adapt(made, respawn)
+        return adapted()
     except SimulationError as error:
         raise SimulationError(f"simulation {env!r}: {error}") from None
     except (Exception, SystemExit) as error:  # the user's environment may raise anything
@@ -181,8 +253,8 @@ def _adapt(env: Any, respawn: Respawn) -> Simulation:
         return PettingZooParallel(env)
     if "VectorEnv" in bases:
         raise SimulationError(
-            "a Gymnasium vector environment steps many episodes at once; give the environment "
-            "itself and run several simulations"
+            "a Gymnasium vector environment steps many episodes at once; set "
+            "simulation.vector_env: true, and how many in simulation.num_envs_per_process"
         )
     if any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
         raise SimulationError(

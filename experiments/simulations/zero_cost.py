@@ -70,7 +70,10 @@ class ZeroCost(ParallelGame):
         shape = (num_steps + 1, num_agents, observation_size)
         table = rng.standard_normal(shape, dtype=np.float32)
         table.setflags(write=False)  # handed out every episode: nobody may change it
-        answers = table[:, :, :num_actions].argmax(axis=2).tolist()
+        self.table = table
+        """What is observed, float32 ``[T + 1, agents, observation_size]``."""
+        self.answers = table[:, :, :num_actions].argmax(axis=2)
+        answers = self.answers.tolist()
         self._states = table.reshape(num_steps + 1, -1)
         self._observations = [dict(zip(self.possible_agents, rows, strict=True)) for rows in table]
         self._answers: list[dict[str, int]] = [
@@ -89,3 +92,53 @@ class ZeroCost(ParallelGame):
     def state(self) -> NDArray[np.float32]:
         """Returns all agents' observations side by side, float32."""
         return self._states[self._t]
+
+
+class ZeroCostVector:
+    """`ZeroCost` in ``N`` copies that are stepped at once; its values are arrays ``[N, ...]``.
+
+    Copies begin their first episodes one after another, so that they do not all end in one step.
+
+    Args:
+        num_envs: N.
+        kwargs: of `ZeroCost`.
+    """
+
+    def __init__(self, num_envs: int, **kwargs: Any) -> None:
+        self._one = ZeroCost(**kwargs)
+        self.num_envs = num_envs
+        self.possible_agents = list(self._one.possible_agents)
+        self.observation_space = self._one.observation_space
+        self.action_space = self._one.action_space
+        self.state_space = self._one.state_space
+        self._num_steps = len(self._one.table) - 1
+        self._t = np.zeros(num_envs, np.int64)
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
+        """Resets all copies, or those of ``options["reset_mask"]``."""
+        if options is None:
+            self._t = np.arange(self.num_envs) % self._num_steps
+        else:
+            self._t[options["reset_mask"]] = 0
+        return self._observe(), {}
+
+    def step(self, actions: dict[str, NDArray[np.int64]]) -> tuple[Any, Any, Any, Any, Any]:
+        """Pays each right answer with 1."""
+        answers = self._one.answers[self._t]
+        rewards = {
+            agent: (actions[agent] == answers[:, i]).astype(np.float64)
+            for i, agent in enumerate(self.possible_agents)
+        }
+        self._t = self._t + 1
+        over = self._t == self._num_steps
+        return self._observe(), rewards, np.zeros_like(over), over, {}
+
+    def state(self) -> NDArray[np.float32]:
+        """Returns all agents' observations side by side, float32 ``[N, state_size]``."""
+        return self._one.table.reshape(self._num_steps + 1, -1)[self._t]
+
+    def _observe(self) -> dict[str, NDArray[np.float32]]:
+        rows = self._one.table[self._t]
+        return {agent: rows[:, i] for i, agent in enumerate(self.possible_agents)}

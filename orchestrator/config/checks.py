@@ -198,6 +198,8 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
                 "itself what is an agent's last observation, and which id it has, so with "
                 "'same_id' its agents may come back in any step"
             )
+        if simulation.vector_env:
+            yield "simulation.vector_env: is for simulations that muxrl makes; leave it out"
         if simulation.on_bad_value != "stop":
             yield "simulation.on_bad_value: is for simulations that muxrl makes; leave it out"
         if simulation.metrics:
@@ -211,6 +213,11 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
                 f"simulation.env: {simulation.env!r} is in the script that runs, and simulations "
                 "run in processes of their own, which do not know it; put it into a module, and "
                 f"give 'module:{simulation.env.partition(':')[2]}'"
+            )
+        if simulation.vector_env and simulation.respawn != "refuse":
+            yield (
+                f"simulation.respawn: is {simulation.respawn!r}; in a vector environment all agents "
+                "of a copy act in each step of an episode, and end together"
             )
         if ":" not in simulation.env:
             hint = did_you_mean(simulation.env, [EXTERNAL])

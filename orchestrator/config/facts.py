@@ -46,7 +46,12 @@ def probe(simulation: SimulationConfig) -> SimulationFacts:
     from muxrl.client.adapters import SimulationError, look, make_simulation
 
     try:
-        made = make_simulation(simulation.env, dict(simulation.kwargs), respawn=simulation.respawn)
+        made = make_simulation(
+            simulation.env,
+            dict(simulation.kwargs),
+            respawn=simulation.respawn,
+            vector_env=simulation.vector_env,
+        )
         try:
             notes = look(made)
         except SimulationError as error:

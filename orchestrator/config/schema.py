@@ -58,6 +58,9 @@ class SimulationConfig:
     """Simulation processes."""
     num_envs_per_process: int = 1
     """Environments of each process; they share every message."""
+    vector_env: bool = False
+    """Whether `env` makes one environment that steps all `num_envs_per_process` copies at once; it
+    gets that number as `num_envs`. See [Vector environments](client.md#vector-environments)."""
     num_cpus: float = 0.5
     """Ray CPUs reserved by each process, for placement only."""
     inference_mode: Any = "remote"
@@ -113,7 +116,8 @@ class EvaluationConfig:
     final_num_episodes: int = 100
     """Episodes of the evaluation at the end; 0: none."""
     num_envs: int | None = None
-    """Environments in the evaluation's process; null: `simulation.num_envs_per_process`, up to 8.
+    """Environments in the evaluation's process; null: `simulation.num_envs_per_process`, up to 8
+    (with `vector_env` one).
     They are made for the first evaluation; for the one at the end, after those of the simulations
     are closed."""
     should_compare_untrained: bool | None = None

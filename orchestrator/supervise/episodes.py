@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from muxrl.client.adapters import Copy, Simulation, make_simulation
+from muxrl.client.adapters import (
+    Copy,
+    Simulation,
+    VectorSimulation,
+    make_simulation,
+    make_vector_simulation,
+)
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.records.conditions import Condition
 
@@ -39,14 +45,25 @@ def make_copy(simulation: SimulationConfig, process: int, number: int, **more: A
         num_workers=simulation.num_processes,
     )
     kwargs = {**simulation.kwargs, **more}
-    return make_simulation(simulation.env, kwargs, copy, simulation.respawn)
+    return make_simulation(
+        simulation.env, kwargs, copy, simulation.respawn, vector_env=simulation.vector_env
+    )
+
+
+def make_vector(simulation: SimulationConfig, process: int) -> VectorSimulation:
+    """Makes the one environment of a process, with all its copies; raises as `make_copy`."""
+    num_copies = simulation.num_envs_per_process
+    copy = Copy(process * num_copies, process + 1, 0, simulation.num_processes)
+    return make_vector_simulation(simulation.env, simulation.kwargs, num_copies, copy)
 
 
 def num_evaluation_envs(
     simulation: SimulationConfig, evaluation: EvaluationConfig, num_episodes: int
 ) -> int:
     """Returns how many environments play so many evaluation episodes side by side."""
-    num = evaluation.num_envs or min(simulation.num_envs_per_process, _MAX_ENVS)
+    # Of a vector environment each is one of its own, an engine perhaps.
+    usual = 1 if simulation.vector_env else min(simulation.num_envs_per_process, _MAX_ENVS)
+    num = evaluation.num_envs or usual
     return min(num, num_episodes)
 
 

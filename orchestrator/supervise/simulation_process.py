@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
@@ -20,6 +20,7 @@ from muxrl.orchestrator.supervise.episodes import (
     ServerAddress,
     connect,
     make_copy,
+    make_vector,
     transport_to,
 )
 from muxrl.orchestrator.supervise.holds import Holds
@@ -28,10 +29,11 @@ from muxrl.orchestrator.supervise.process import ProcessReport, set_up, settle
 from muxrl.orchestrator.supervise.step_clock import StepClock
 
 if TYPE_CHECKING:
-    from muxrl.client.env_loop import EpisodeResult
+    from muxrl.client.adapters import Simulation, VectorSimulation
     from muxrl.client.episode_metrics import EpisodeMetrics
     from muxrl.client.local_transport import LocalTransport
     from muxrl.client.network_transport import NetworkTransport
+    from muxrl.client.play_loop import EpisodeResult, PlayLoop
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class SimulationReport(ProcessReport):
     num_over: int = 0
     """Episodes that are over, of a gateway, evaluations too; since it began."""
     num_bad_episodes: int = 0
-    """Since the last report: see `EnvLoop.num_bad_episodes`."""
+    """Since the last report: see `PlayLoop.num_bad_episodes`."""
 
 
 class SimulationProcess:
@@ -100,12 +102,20 @@ class SimulationProcess:
         from muxrl.client.env_loop import EnvLoop
         from muxrl.client.local_transport import InferenceModes
         from muxrl.client.stand_in import StandIn
+        from muxrl.client.vector_loop import VectorLoop
 
         self._clock = StepClock()
-        self._simulations = [
-            self._clock.watch(make_copy(simulation, number, i))
-            for i in range(simulation.num_envs_per_process)
-        ]
+        self._simulations: list[Simulation | VectorSimulation] = []
+        vector: VectorSimulation | None = None
+        if simulation.vector_env:
+            vector = self._clock.watch(make_vector(simulation, number))
+            self._simulations.append(vector)
+        else:
+            copies = [
+                self._clock.watch(make_copy(simulation, number, i))
+                for i in range(simulation.num_envs_per_process)
+            ]
+            self._simulations += copies
         modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
 
         def reach(server_id: str, patience: Patience) -> NetworkTransport | LocalTransport:
@@ -131,13 +141,16 @@ class SimulationProcess:
         )
         settle()
         self._seeds = seeds
-        self._loop = EnvLoop(
-            self._simulations,
-            self._client,
-            seeds=seeds,
-            on_lost="restart",
-            on_bad_value=simulation.on_bad_value,
-            metrics=simulation.metrics,
+        how: dict[str, Any] = {
+            "seeds": seeds,
+            "on_lost": "restart",
+            "on_bad_value": simulation.on_bad_value,
+            "metrics": simulation.metrics,
+        }
+        self._loop: PlayLoop = (
+            EnvLoop(copies, self._client, **how)
+            if vector is None
+            else VectorLoop(vector, self._client, **how)
         )
         if is_limited:
             self._loop.limit(0)
@@ -206,11 +219,11 @@ class SimulationProcess:
         self._holds.release(number)
 
     def allow(self, num_env_steps: int) -> None:
-        """See `EnvLoop.allow`."""
+        """See `PlayLoop.allow`."""
         self._loop.allow(num_env_steps)
 
     def give_back(self) -> int:
-        """See `EnvLoop.give_back`."""
+        """See `PlayLoop.give_back`."""
         return self._loop.give_back()
 
     def stop(self) -> None:

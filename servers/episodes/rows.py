@@ -25,7 +25,7 @@ import numpy as np
 
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Actions, Step, StepRows
-from muxrl.protocol.rows import Lineup, are_rows, empty, leaves, row_of
+from muxrl.protocol.rows import Lineup, are_rows, empty, leaves, row_of, singles
 from muxrl.protocol.values import within
 from muxrl.servers.agents.benches import Bench, Seen, make_benches
 from muxrl.servers.agents.seats import Seat
@@ -291,26 +291,7 @@ class RowReader:
 
     def singles(self, item: StepRows) -> list[Step]:
         """Returns what has been checked as single steps."""
-        lineup, _ = self._find(tuple(item.agents) or self._all)
-        steps = []
-        for row, (episode_id, t) in enumerate(zip(item.episode_ids, item.t.tolist(), strict=True)):
-            observations = {}
-            for kind, rows in zip(lineup.observed, item.observations, strict=True):
-                for i, agent_id in enumerate(kind.agents):
-                    observations[agent_id] = row_of(rows, (row, i))
-            rewards = {}
-            if item.rewards is not None and (t or item.rewards[row].any()):
-                rewards = dict(zip(lineup.agents, item.rewards[row].tolist(), strict=True))
-            steps.append(
-                Step(
-                    episode_id,
-                    t,
-                    {a: observations[a] for a in lineup.agents},
-                    rewards,
-                    state=None if item.state is None else item.state[row],
-                )
-            )
-        return steps
+        return singles(self._find(tuple(item.agents) or self._all)[0], item)
 
     def check(self, item: StepRows) -> None:
         """Raises `MalformedMessage` unless the arrays have a row for each episode and agent."""

@@ -1,0 +1,187 @@
+"""Drives a simulation that steps many copies of itself at once: one message a server and step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+import numpy as np
+
+from muxrl.client.adapters.simulation import SimulationError
+from muxrl.client.adapters.vector_simulation import Rows, VectorSimulation, VectorStep
+from muxrl.client.episode_metrics import EPISODE_LENGTH, VectorMetrics
+from muxrl.client.errors import EpisodeMisuse
+from muxrl.client.multiplexer import MultiplexingClient, Outbox
+from muxrl.client.play_loop import EpisodeResult, PlayLoop, SimulationFailed
+from muxrl.client.vector_episodes import VectorEpisodes
+from muxrl.protocol.messages import Mode
+
+_MOST_IDLE = 10_000
+"""Steps in a row in which no copy acts."""
+
+
+class VectorLoop(PlayLoop):
+    """Plays episodes of all copies of one simulation.
+
+    Copies cannot be reset to a seed one by one: the first seed is of all, and the others are drawn
+    for nothing but to count episodes. An episode that is lost begins again where its copy stands; a
+    copy with a bad value is left out until its episode is over. Neither's returns are reported.
+    When the loop is held, or has used up its env steps, it pauses between two steps; the step in
+    which it uses them up is of all copies.
+
+    Args:
+        simulation: whose copies are stepped.
+        client, mode, should_explore, seeds, on_lost, on_bad_value, metrics: see `PlayLoop`.
+
+    Raises:
+        AssignmentError: an agent of the simulation belongs to no server.
+    """
+
+    def __init__(
+        self,
+        simulation: VectorSimulation,
+        client: MultiplexingClient,
+        *,
+        mode: Mode = "train",
+        should_explore: bool | Mapping[str, bool] | None = None,
+        seeds: Iterator[int | None] | None = None,
+        on_lost: Literal["raise", "restart"] = "raise",
+        on_bad_value: Literal["stop", "episode"] = "stop",
+        metrics: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            client,
+            mode=mode,
+            should_explore=should_explore,
+            seeds=seeds,
+            on_lost=on_lost,
+            on_bad_value=on_bad_value,
+            metrics=metrics,
+        )
+        self._simulation = simulation
+        self._episodes = VectorEpisodes(
+            client,
+            simulation.possible_agents,
+            simulation.num_copies,
+            mode=mode,
+            should_explore=should_explore,
+        )
+        self._collector = VectorMetrics(self._metrics, simulation.num_copies)
+        num_copies = simulation.num_copies
+        self._is_partial = np.zeros(num_copies, bool)
+        """Copies whose episode began in the middle of the simulation's."""
+        self._is_out = np.zeros(num_copies, bool)
+        """Copies with a bad value."""
+
+    @property
+    def _is_between_episodes(self) -> bool:
+        return True  # never all at a time: it pauses between any two steps
+
+    def _play(
+        self, on_episode: Callable[[EpisodeResult], None], should_stop: Callable[[], bool]
+    ) -> None:
+        num_idle = 0
+        seed = next(self._seeds, None)
+        observations = self._guarded("reset", self._simulation.reset, seed)
+        for copy in range(self._simulation.num_copies):
+            self._begin(copy, is_drawn=copy == 0)
+        while True:
+            self._ask(observations)
+            self._rest_if_due(should_stop)
+            if should_stop():
+                return
+            self._outbox = Outbox()
+            num_acting = self._episodes.num_open
+            num_idle = 0 if num_acting else num_idle + 1
+            if num_idle > _MOST_IDLE:
+                raise SimulationFailed(
+                    f"all {self._simulation.num_copies} copies had a bad value, and for "
+                    f"{num_idle} steps none of their episodes has ended"
+                )
+            with self._lock:
+                self._num_claimed += num_acting
+            step = self._guarded("step", self._simulation.step, self._episodes.actions)
+            self._note(step, num_acting)
+            for copy in np.flatnonzero(step.terminated | step.truncated).tolist():
+                self._end(copy, step, on_episode)
+            due = step.is_acting & ~self._episodes.is_open & ~self._is_out
+            for copy in np.flatnonzero(due).tolist():
+                self._begin(copy)
+            observations = step.observations
+
+    def _begin(self, copy: int, *, is_drawn: bool = False) -> None:
+        if not is_drawn:
+            next(self._seeds, None)
+        self._episodes.begin(copy, self._outbox)
+
+    def _ask(self, observations: Mapping[str, Rows]) -> None:
+        """Has each copy that has an episode get its actions, or be out."""
+        episodes = self._episodes
+        state = self._state_of(self._simulation)
+        copies = None
+        while True:
+            try:
+                episodes.observe(observations, self._outbox, state, copies)
+            except EpisodeMisuse as error:
+                raise SimulationFailed(str(error)) from error
+            lost = self._exchange(self._outbox)
+            if not lost and not self._bad:
+                return
+            again = []
+            for copy, episode in enumerate(episodes.open):
+                if episode is None or episode.episode_id not in lost | self._bad:
+                    continue
+                if episode.episode_id in self._bad:
+                    self._is_out[copy] = True
+                else:
+                    again.append(copy)
+                    self._is_partial[copy] |= bool(episodes.num_steps[copy])
+                episodes.leave(copy)
+                self._collector.clear(copy)
+            if not again:
+                return
+            self._outbox = Outbox()
+            for copy in again:
+                self._begin(copy, is_drawn=True)
+            copies = np.array(again)
+
+    def _note(self, step: VectorStep, num_acting: int) -> None:
+        self.num_env_steps += num_acting
+        try:
+            if self._metrics:
+                self._collector.add(step.infos)
+            self._episodes.log(step.rewards)
+        except (SimulationError, EpisodeMisuse) as error:
+            raise SimulationFailed(str(error)) from error
+
+    def _end(
+        self, copy: int, step: VectorStep, on_episode: Callable[[EpisodeResult], None]
+    ) -> None:
+        is_partial, self._is_partial[copy], self._is_out[copy] = (
+            self._is_partial[copy],
+            False,
+            False,
+        )
+        if not self._episodes.is_open[copy]:  # it was out
+            self._collector.clear(copy)
+            return
+        num_steps = int(self._episodes.num_steps[copy])
+        metrics = self._collector.take(copy, num_steps)
+        episode = self._episodes.end(
+            copy,
+            self._outbox,
+            is_truncated=bool(step.truncated[copy]),
+            final_observations=step.final_observations[copy],
+            state=step.final_states.get(copy),
+            metrics={name: one for name, one in metrics.items() if name != EPISODE_LENGTH},
+        )
+        if is_partial:
+            return
+        self.num_episodes += 1
+        on_episode(EpisodeResult(episode.returns, num_steps, None, episode.episode_id, metrics))
+
+    def _close_open_episodes(self) -> None:
+        episodes = [e for e in self._episodes.open if e is not None and e.is_open]
+        self._client.abort_episode([e.episode_id for e in episodes], "the simulation stopped")
+        for copy in range(self._simulation.num_copies):
+            self._episodes.leave(copy)
