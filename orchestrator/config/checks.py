@@ -216,8 +216,8 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
             )
         if simulation.vector_env and simulation.respawn != "refuse":
             yield (
-                f"simulation.respawn: is {simulation.respawn!r}; in a vector environment all agents "
-                "of a copy act in each step of an episode, and end together"
+                f"simulation.respawn: is {simulation.respawn!r}; in a vector environment all "
+                "agents of a copy act in each step of an episode, and end together"
             )
         if ":" not in simulation.env:
             hint = did_you_mean(simulation.env, [EXTERNAL])
