@@ -197,9 +197,10 @@ class VectorEpisodes:
                 refused[row] = one
                 continue
             for agent_id in side.lineup.agents:
-                if agent_id not in one.actions:
-                    raise MalformedMessage(f"an action of agent {agent_id!r} is missing")
-                _write(self.actions[agent_id], copy, one.actions[agent_id])
+                try:
+                    _write(self.actions[agent_id], copy, one.actions[agent_id])
+                except (KeyError, ValueError, TypeError) as error:
+                    raise MalformedMessage(f"no action of agent {agent_id!r}: {error}") from None
         return refused
 
     def log(self, rewards: Mapping[str, NDArray[Any]]) -> None:
@@ -255,8 +256,12 @@ class VectorEpisodes:
         rewards = dict(zip(self._agents, self._rewards[copy].tolist(), strict=True))
         returns = dict(zip(self._agents, self._returns[copy].tolist(), strict=True))
         episode.played(int(self.num_steps[copy]), rewards, returns)
-        given = final_observations if is_truncated else {}
-        items = episode.end(given, is_truncated=is_truncated, state=state, metrics=metrics)
+        items = episode.end(
+            final_observations if is_truncated else {},
+            is_truncated=is_truncated,
+            state=state if is_truncated else None,
+            metrics=metrics,
+        )
         outbox.add(episode, items)
         self.leave(copy)
         return episode

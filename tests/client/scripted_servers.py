@@ -195,3 +195,11 @@ class CountingSimulation:
 
     def _observations(self) -> dict[str, Any]:
         return {a: np.array([self._t], np.float32) for a in self.possible_agents}
+
+
+class TimeLimit(CountingSimulation):
+    """Truncates where the other terminates."""
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        result = super().step(actions)
+        return result._replace(terminations={}, truncations=result.terminations)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.client.scripted_servers import CountingSimulation, Server, refusing
+from tests.client.scripted_servers import CountingSimulation, Server, TimeLimit, refusing
 
 from muxrl.client import (
     AssignmentError,
@@ -17,7 +17,7 @@ from muxrl.client import (
     ServerLost,
     ServerUnavailable,
 )
-from muxrl.client.adapters.simulation import COMMON, StepResult
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step
 
@@ -82,14 +82,6 @@ def test_actions_reach_the_simulation(world: World) -> None:
     simulation = CountingSimulation(num_steps=2)
     EnvLoop([simulation], world.client, seeds=iter([0])).run()
     assert simulation.actions == [{"a": f"left:a:{t}", "b": f"right:b:{t}"} for t in range(2)]
-
-
-class TimeLimit(CountingSimulation):
-    """Truncates where the other terminates."""
-
-    def step(self, actions: dict[str, Any]) -> StepResult:
-        result = super().step(actions)
-        return result._replace(terminations={}, truncations=result.terminations)
 
 
 @pytest.mark.parametrize("is_truncated", [False, True])

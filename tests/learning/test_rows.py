@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from muxrl.client import websocket
+from muxrl.client.adapters import make_vector_simulation
 from muxrl.client.env_loop import EnvLoop
+from muxrl.client.play_loop import EpisodeResult
 from muxrl.client.rows import Packing
+from muxrl.client.vector_loop import VectorLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import Served, serve
 from muxrl.servers.config import ServerConfig
@@ -69,5 +72,29 @@ def test_servers_learn_from_steps_in_rows(rllib: None, monkeypatch: pytest.Monke
     assert Counted.num_packed > NUM_EPISODES * 100  # of 100 steps in each, on three servers
     for status in found.values():
         assert (status.num_env_steps, status.num_episodes) == (NUM_EPISODES * 100, NUM_EPISODES)
+        assert status.num_refused == 0
+        assert status.iteration >= 1
+
+
+def test_servers_learn_from_a_vector_simulation(rllib: None) -> None:
+    config = ExperimentConfig(
+        "vector",
+        simulation=SimulationConfig(f"{ZERO_COST}Vector", vector_env=True),
+        servers=dict(SERVERS),
+    )
+    results: list[EpisodeResult] = []
+    with serve(config) as served:
+        with served.client() as client:
+            vector = make_vector_simulation(f"{ZERO_COST}Vector", {}, NUM_SIMULATIONS)
+            loop = VectorLoop(vector, client)
+            loop.run(results.append, lambda: loop.num_env_steps >= NUM_EPISODES * 100)
+            assert client.num_mismatches == 0
+        served.check()
+        found = {server_id: server.status() for server_id, server in served.servers.items()}
+    # The copies begin one after another in the first episode, so that the last ones are cut off.
+    assert loop.num_episodes == len(results) >= NUM_EPISODES
+    for status in found.values():
+        assert status.num_env_steps == loop.num_env_steps
+        assert status.num_episodes == loop.num_episodes
         assert status.num_refused == 0
         assert status.iteration >= 1

@@ -1,0 +1,291 @@
+"""Environments of many copies: Gymnasium's, those with dicts by agent, and VMAS-like ones."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from muxrl.client.adapters import (
+    OnlyCopy,
+    SimulationError,
+    adapt_vector,
+    look,
+    make_simulation,
+    make_vector_simulation,
+)
+from muxrl.client.adapters.autoreset import AutoresetEnv
+from muxrl.client.episode_metrics import VectorMetrics
+from muxrl.protocol.spaces import Box, Discrete
+
+HERE = __name__
+ZERO_COST = "muxrl.experiments.simulations.zero_cost:ZeroCost"
+
+
+def carts(num_envs: int, mode: str = "NextStep") -> Any:
+    return SyncVectorEnv(
+        [lambda: gymnasium.make("CartPole-v1", max_episode_steps=15)] * num_envs,
+        autoreset_mode=AutoresetMode(mode),
+    )
+
+
+def scored(num_envs: int, mode: str = "SameStep") -> Any:
+    class Scored(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            seen, reward, ended, cut, _ = self.env.step(action)
+            return seen, reward, ended, cut, {"x": float(seen[0])}
+
+    return SyncVectorEnv(
+        [lambda: Scored(gymnasium.make("CartPole-v1"))] * num_envs,
+        autoreset_mode=AutoresetMode(mode),
+    )
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_copy_of_gymnasium_is_the_environment_by_itself(mode: str) -> None:
+    vector = make_vector_simulation(f"{HERE}:carts", {"mode": mode}, 3)
+    assert vector.possible_agents == ("agent",)
+    assert vector.action_spaces == {"agent": Discrete(2)}
+    observed = vector.reset(seed=7)["agent"]
+    alone = [gymnasium.make("CartPole-v1", max_episode_steps=15) for _ in range(3)]
+    first = [env.reset(seed=7 + i)[0] for i, env in enumerate(alone)]
+    assert observed.tolist() == [one.tolist() for one in first]
+    open_copies, rng = {0, 1, 2}, np.random.default_rng(0)
+    next_begins: set[int] = set()
+    while open_copies:
+        actions = rng.integers(2, size=3)
+        step = vector.step({"agent": actions})
+        for copy in next_begins:  # the observation after an end is the next episode's first
+            assert np.abs(step.observations["agent"][copy]).max() <= 0.05
+            assert step.is_acting[copy]
+            assert not step.terminated[copy]
+            assert not step.truncated[copy]
+        next_begins = set()
+        for copy in sorted(open_copies):
+            seen, reward, ended, cut, _ = alone[copy].step(int(actions[copy]))
+            assert (step.terminated[copy], step.truncated[copy]) == (ended, cut and not ended)
+            assert step.rewards["agent"][copy] == reward
+            if not (ended or cut):
+                assert step.observations["agent"][copy].tolist() == seen.tolist()
+                continue
+            assert step.final_observations[copy]["agent"].tolist() == seen.tolist()
+            open_copies.remove(copy)
+            if mode == "NextStep":
+                assert not step.is_acting[copy]
+                next_begins.add(copy)
+            else:
+                assert np.abs(step.observations["agent"][copy]).max() <= 0.05
+    vector.close()
+    vector.close()
+
+
+def test_an_id_of_gymnasium_with_arrays_inside() -> None:
+    vector = make_vector_simulation(
+        "gymnasium:CartPole-v1", {"vectorization_mode": "vector_entry_point"}, 5
+    )
+    assert vector.reset(seed=1)["agent"].shape == (5, 4)
+    assert vector.step({"agent": np.ones(5, np.int64)}).rewards["agent"].tolist() == [1.0] * 5
+
+
+def test_dicts_by_agent_are_the_simulation_in_copies() -> None:
+    one = make_simulation(ZERO_COST, {"num_steps": 6})
+    many = make_vector_simulation(f"{ZERO_COST}Vector", {"num_steps": 6}, 3)
+    only = make_simulation(f"{ZERO_COST}Vector", {"num_steps": 6}, vector_env=True)
+    assert isinstance(only, OnlyCopy)
+    assert one.possible_agents == many.possible_agents == only.possible_agents
+    assert one.observation_spaces == many.observation_spaces
+    assert one.state_size == many.state_size == only.state_size
+    seen, _ = one.reset()
+    rows = many.reset()
+    assert only.reset()[0].keys() == seen.keys()
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        assert {a: r[0].tolist() for a, r in rows.items()} == {
+            a: o.tolist() for a, o in seen.items()
+        }
+        assert np.array_equal(many.state()[0], one.state())  # type: ignore[index]
+        actions = {a: int(rng.integers(5)) for a in one.possible_agents}
+        result = one.step(actions)
+        step = many.step({a: np.full(3, action) for a, action in actions.items()})
+        mine = only.step(actions)
+        assert {a: r[0] for a, r in step.rewards.items()} == result.rewards == mine.rewards
+        assert mine.is_over == result.is_over == step.truncated[0]
+        seen, rows = result.observations, step.observations
+    assert mine.truncations == result.truncations
+    for agent, last in result.final_observations.items():
+        assert np.array_equal(step.final_observations[0][agent], last)
+        assert np.array_equal(mine.final_observations[agent], last)
+    assert np.array_equal(step.final_states[0], one.state())  # type: ignore[arg-type]
+    assert np.array_equal(only.state(), one.state())  # type: ignore[arg-type]
+    look(only)
+
+
+def test_metrics_of_infos_in_arrays() -> None:
+    vector = adapt_vector(scored(2))
+    vector.reset(seed=3)
+    metrics = VectorMetrics({"x": "last"}, 2)
+    while True:
+        step = vector.step({"agent": np.zeros(2, np.int64)})
+        metrics.add(step.infos)
+        over = np.flatnonzero(step.terminated).tolist()
+        if over:
+            break
+    found = metrics.take(over[0], 1)["x"]
+    assert found == {"agent": pytest.approx(step.final_observations[over[0]]["agent"][0])}
+    assert metrics.take(over[0], 1) == {"episode_length": {"__common__": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"), [("last", 4.0), ("sum", 7.0), ("mean", 3.5), ("max", 4.0), ("min", 3.0)]
+)
+def test_a_metric_of_one_copy_is_no_other_s(way: str, expected: float) -> None:
+    metrics = VectorMetrics({"n": way}, 2)
+    metrics.add({"a": {"n": np.array([3.0, 100.0])}})
+    metrics.add({"a": {"n": np.array([np.nan, 200.0])}})
+    metrics.add({"a": {"n": np.array([4.0, 300.0]), "_n": np.array([True, False])}})
+    assert metrics.take(0, 3)["n"] == {"a": expected}
+
+
+class Batched:
+    """Two agents, dicts of arrays; agents of copy 1 end one by one."""
+
+    possible_agents = ("p", "q")
+
+    def __init__(self, num_envs: int, **spoilt: Any) -> None:
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": "SameStep"}
+        self.spoilt = spoilt
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-1, 1, (2,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return self._all(np.zeros((self.num_envs, 2), np.float32)), {}
+
+    def step(self, actions: Any) -> Any:
+        nobody = np.zeros(self.num_envs, bool)
+        given = {
+            "observations": self._all(np.zeros((self.num_envs, 2), np.float32)),
+            "rewards": self._all(np.zeros(self.num_envs)),
+            "terminations": self._all(nobody),
+            "truncations": nobody,
+            "infos": {},
+        }
+        return tuple({**given, **self.spoilt}.values())
+
+    def _all(self, rows: Any) -> Any:
+        return dict.fromkeys(self.possible_agents, rows)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "says"),
+    [
+        (
+            {"terminations": {"p": np.array([False, True])}},
+            r"copy 1 the agents \['p'\] are done and the others are not",
+        ),
+        ({"truncations": np.array([True, False])}, "no 'final_obs'"),
+        ({"rewards": {"p": np.zeros(3)}}, r"reward of agent 'p' .*2 numbers.*\(3,\)"),
+        ({"observations": {"p": np.zeros((2, 2))}}, r"no observation of \['q'\]"),
+        ({"observations": np.zeros((2, 2))}, "not a dict"),
+    ],
+)
+def test_what_is_wrong_is_named(spoilt: dict[str, Any], says: str) -> None:
+    vector = adapt_vector(Batched(2, **spoilt))
+    vector.reset()
+    with pytest.raises(SimulationError, match=says):
+        vector.step({a: np.zeros(2, np.int64) for a in "pq"})
+
+
+def of_two(num_envs: int) -> Batched:
+    return Batched(2)
+
+
+def without_a_number() -> Batched:
+    return Batched(2)
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        (f"{HERE}:of_two", "num_envs=4 and has 2 copies"),
+        (f"{HERE}:without_a_number", r"it takes \(\).*num_envs"),
+        (ZERO_COST.replace("ZeroCost", "random_return"), "num_envs"),
+    ],
+)
+def test_another_number_of_copies_is_refused(env: str, says: str) -> None:
+    with pytest.raises(SimulationError, match=says):
+        make_vector_simulation(env, {}, 4)
+
+
+def test_what_is_no_vector_environment_is_refused_and_a_vector_environment_elsewhere() -> None:
+    with pytest.raises(SimulationError, match=r"neither a Gymnasium VectorEnv nor"):
+        adapt_vector(gymnasium.make("CartPole-v1"))
+    with pytest.raises(SimulationError, match=r"simulation\.vector_env: true"):
+        make_simulation(f"{HERE}:carts", {"num_envs": 2})
+
+
+def test_how_copies_begin_again_has_to_be_said() -> None:
+    env = carts(2)
+    env.metadata["autoreset_mode"] = "later"
+    with pytest.raises(SimulationError, match=r"'autoreset_mode'.*'later'.*SameStep"):
+        AutoresetEnv(env)
+
+
+class Vmas:
+    """A stand-in for VMAS: tensors in lists, agents with names, reset by index."""
+
+    def __init__(self, num_envs: int) -> None:
+        import torch
+
+        self.torch, self.num_envs, self.device = torch, num_envs, "cpu"
+        self.terminated_truncated = False
+        self.agents = [SimpleNamespace(name="red"), SimpleNamespace(name="blue")]
+        box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        self.observation_space = spaces.Tuple([box, box])
+        self.action_space = spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)])
+        self.t = torch.zeros(num_envs)
+
+    def reset(self, seed: int | None = None) -> Any:
+        self.t[:] = self.torch.arange(self.num_envs) - 1
+        return self.get_from_scenario()[0]
+
+    def reset_at(self, index: int, return_observations: bool = True) -> None:
+        self.t[index] = 0
+
+    def get_from_scenario(self, **_: bool) -> Any:
+        return [[self.t[:, None].clone(), -self.t[:, None]]]
+
+    def step(self, actions: Any) -> Any:
+        assert self.terminated_truncated
+        assert actions[0].dtype == self.torch.int64
+        assert actions[1].shape == (self.num_envs, 2)
+        self.t += 1
+        rewards = [actions[0].float(), actions[1].sum(1)]
+        infos = [{"t": self.t.clone()}, {}]
+        return self.get_from_scenario()[0], rewards, self.t == 2, self.t == 3, infos
+
+
+def test_a_simulator_like_vmas() -> None:
+    vector = make_vector_simulation(f"{HERE}:Vmas", {}, 3)
+    assert vector.possible_agents == ("red", "blue")
+    assert vector.action_spaces["red"] == Discrete(3)
+    assert isinstance(vector.action_spaces["blue"], Box)
+    assert vector.reset()["blue"].tolist() == [[1.0], [0.0], [-1.0]]
+    actions = {"red": np.array([0, 1, 2]), "blue": np.ones((3, 2), np.float32)}
+    step = vector.step(actions)
+    assert step.rewards["red"].tolist() == [0.0, 1.0, 2.0]
+    assert step.rewards["blue"].tolist() == [2.0] * 3
+    assert step.terminated.tolist() == [False, False, True]
+    assert step.final_observations == {2: {"red": [2.0], "blue": [-2.0]}}
+    assert step.observations["red"].tolist() == [[0.0], [1.0], [0.0]]
+    assert step.infos["red"]["t"].tolist() == [0.0, 1.0, 2.0]
+    assert step.is_acting.all()

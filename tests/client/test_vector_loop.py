@@ -1,0 +1,364 @@
+"""Many copies in arrays: the servers hear what they would hear of each by itself."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.client.scripted_servers import CountingSimulation, Script, Server, TimeLimit
+
+from muxrl.client import MultiplexingClient, RefusedByServer, ServerUnavailable
+from muxrl.client.adapters.vector_simulation import VectorStep
+from muxrl.client.env_loop import EnvLoop
+from muxrl.client.play_loop import EpisodeResult, SimulationFailed
+from muxrl.client.vector_loop import VectorLoop
+from muxrl.protocol.messages import (
+    AbortEpisode,
+    ActionRows,
+    Actions,
+    AnyItem,
+    AnyReply,
+    EndEpisode,
+    Refused,
+    StartEpisode,
+    Step,
+    StepRows,
+)
+from muxrl.protocol.rows import Lineup, singles
+from muxrl.protocol.spaces import Box, Discrete
+
+
+class NumberServer(Server):
+    """A scripted server whose actions are numbers: ``t % 9``."""
+
+    def _answer(self, item: AnyItem) -> AnyReply:
+        if isinstance(item, StepRows):
+            spec = self.fetch_spec()
+            lineup = Lineup(tuple(item.agents) or tuple(spec.agents), spec.agents)
+            replies: Sequence[Any] = [self._answer(step) for step in singles(lineup, item)]
+            if any(isinstance(one, Refused) for one in replies):
+                return ActionRows(replies=list(replies))
+            rows = [[one.actions[a] for a in lineup.agents] for one in replies]
+            return ActionRows(actions=[np.array(rows)])
+        reply = super()._answer(item)
+        if isinstance(reply, Actions):
+            return msgspec.structs.replace(reply, actions=dict.fromkeys(reply.actions, reply.t % 9))
+        return reply
+
+
+class RowServer(NumberServer):
+    """One that takes rows."""
+
+    takes_rows = True
+
+
+class CountingVector:
+    """`CountingSimulation` in copies whose episodes have these lengths; truncated if told."""
+
+    def __init__(
+        self, lengths: Sequence[int], *, is_truncated: bool = False, is_next_step: bool = False
+    ) -> None:
+        self.num_copies = len(lengths)
+        self.possible_agents = ("a", "b")
+        self.observation_spaces = {a: Box((1,)) for a in "ab"}
+        self.action_spaces = {a: Discrete(9) for a in "ab"}
+        self.state_size = 1
+        self.seeds: list[int | None] = []
+        self.actions: list[dict[str, Any]] = []
+        self._lengths = np.array(lengths)
+        self._is_truncated, self._is_next_step = is_truncated, is_next_step
+        self._t = np.zeros(self.num_copies, np.int64)
+        self._waiting = np.zeros(self.num_copies, bool)
+
+    def reset(self, seed: int | None = None) -> dict[str, Any]:
+        self.seeds.append(seed)
+        return self._seen()
+
+    def step(self, actions: Mapping[str, Any]) -> VectorStep:
+        self.actions.append({a: one.tolist() for a, one in actions.items()})
+        self._t = np.where(self._waiting, 0, self._t + 1)
+        over = (self._t == self._lengths) & ~self._waiting
+        seen, states = self._seen(), self.state()
+        finals = {int(i): {a: seen[a][i] for a in "ab"} for i in np.flatnonzero(over)}
+        if self._is_next_step:
+            self._waiting = over
+        else:
+            self._t = np.where(over, 0, self._t)
+        nobody = np.zeros_like(over)
+        return VectorStep(
+            self._seen(),
+            {"a": np.full(self.num_copies, 0.5), "b": np.full(self.num_copies, 1.5)},
+            nobody if self._is_truncated else over,
+            over if self._is_truncated else nobody,
+            finals,
+            ~self._waiting,
+            {"a": {"score": self._t.astype(float)}},
+            {copy: states[copy] for copy in finals},
+        )
+
+    def state(self) -> Any:
+        return self._t[:, None].astype(np.float32)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _seen(self) -> dict[str, Any]:
+        return {a: self._t[:, None].astype(np.float32) for a in "ab"}
+
+
+class World:
+    """Two servers and a client."""
+
+    def __init__(
+        self, kind: type[NumberServer] = NumberServer, script: Script = lambda item: None
+    ) -> None:
+        self.log: list[tuple[str, str]] = []
+        self.left = kind("left", "a", self.log, script)
+        self.right = kind("right", "b", self.log, state_size=1)
+        self.client = MultiplexingClient([self.left, self.right])
+        self.results: list[EpisodeResult] = []
+
+    def heard(self, side: str, place: int) -> list[Any]:
+        """What a server heard of the episode that began at that place, with no id and flags."""
+        server: NumberServer = getattr(self, side)
+        episode_id = server.of(StartEpisode)[place].episode_id
+        return [
+            plain(msgspec.to_builtins(item, enc_hook=lambda array: array.tolist()))
+            for item in server.of(object, episode_id)
+            if not isinstance(item, StepRows)
+        ]
+
+
+def plain(item: dict[str, Any]) -> dict[str, Any]:
+    for key in ("episode_id", "terminations", "truncations"):  # an end says it of all agents
+        item.pop(key, None)
+    if not item.get("is_truncated"):
+        item.pop("final_observations", None)
+    return {key: value for key, value in item.items() if value or value == 0}
+
+
+def stop_after(num_steps: int) -> Any:
+    calls = itertools.count(1)
+    return lambda: next(calls) > num_steps
+
+
+@pytest.mark.parametrize("kind", [NumberServer, RowServer])
+@pytest.mark.parametrize("is_truncated", [False, True])
+@pytest.mark.parametrize("is_next_step", [False, True])
+def test_servers_hear_of_a_copy_what_they_hear_of_a_simulation(
+    kind: type[NumberServer], is_truncated: bool, is_next_step: bool
+) -> None:
+    lengths = [3, 2, 5]
+    world = World(kind)
+    vector = CountingVector(lengths, is_truncated=is_truncated, is_next_step=is_next_step)
+    loop = VectorLoop(vector, world.client)
+    loop.run(world.results.append, stop_after(12))
+    assert world.left.open == world.right.open == world.client._episodes == {}
+    assert world.client.num_mismatches == 0
+    assert {r.num_steps for r in world.results} == set(lengths)
+    for result in world.results:
+        num = result.num_steps
+        assert result.returns == {"a": 0.5 * num, "b": 1.5 * num}
+    for place, length in enumerate(lengths):
+        alone = World()
+        simulation = (TimeLimit if is_truncated else CountingSimulation)(num_steps=length)
+        EnvLoop([simulation], alone.client, seeds=iter([0])).run()
+        for side in ("left", "right"):
+            assert world.heard(side, place) == alone.heard(side, 0)
+
+
+def test_one_message_a_server_and_step_and_one_item_for_all_copies() -> None:
+    world = World(RowServer)
+    VectorLoop(CountingVector([3, 3, 3]), world.client).run(should_stop=stop_after(3))
+    kinds = [[type(item) for item in frame] for frame in world.left.frames]
+    assert kinds == [
+        [StartEpisode] * 3 + [StepRows],
+        [StepRows],
+        [StepRows],
+        [EndEpisode, EndEpisode, EndEpisode, StartEpisode, StartEpisode, StartEpisode, StepRows],
+        [AbortEpisode] * 3,
+    ]
+    assert world.log[:4] == [
+        ("send", "left"), ("send", "right"), ("receive", "left"), ("receive", "right")
+    ]  # fmt: skip
+
+
+def test_actions_come_back_to_their_copies() -> None:
+    world = World(RowServer)
+    vector = CountingVector([2, 4])
+    VectorLoop(vector, world.client).run(should_stop=stop_after(4))
+    assert [one["a"] for one in vector.actions] == [[0, 0], [1, 1], [0, 2], [1, 3]]
+    assert vector.seeds == [None]
+
+
+def test_a_copy_that_waits_keeps_its_last_action_and_counts_no_step() -> None:
+    world = World(RowServer)
+    vector = CountingVector([1, 9], is_next_step=True)
+    loop = VectorLoop(vector, world.client)
+    loop.run(world.results.append, stop_after(4))
+    assert [one["a"][1] for one in vector.actions] == [0, 1, 2, 3]
+    assert loop.num_env_steps == 4 + 2
+    assert [r.num_steps for r in world.results] == [1, 1]
+
+
+def test_metrics_are_those_of_the_episode() -> None:
+    world = World()
+    ways = {"score": "max"}
+    VectorLoop(CountingVector([3, 4], is_next_step=True), world.client, metrics=ways).run(
+        world.results.append, stop_after(4)
+    )
+    assert [r.metrics["score"] for r in world.results] == [{"a": 3.0}, {"a": 4.0}]
+    ends = world.left.of(EndEpisode)
+    assert [end.metrics for end in ends] == [{"score": {"a": 3.0}}, {"score": {"a": 4.0}}]
+
+
+@pytest.mark.parametrize("kind", [NumberServer, RowServer])
+def test_a_lost_episode_begins_again_where_its_copy_stands(kind: type[NumberServer]) -> None:
+    world = World(kind)
+    loop = VectorLoop(CountingVector([6, 6]), world.client, on_lost="restart")
+    ticks = itertools.count()
+
+    def forget() -> bool:
+        tick = next(ticks)
+        if tick == 2:
+            world.left.open.popitem()
+        return tick == 12
+
+    loop.run(world.results.append, forget)
+    assert loop.num_lost_episodes == 1
+    lengths = [start.episode_id for start in world.left.of(StartEpisode)]
+    assert len(lengths) == 2 + 1 + 2 + 2
+    assert [r.num_steps for r in world.results] == [6, 6, 6], "not the part of one"
+    (rest,) = [e for e in world.right.of(EndEpisode) if e.t not in (6,)]
+    assert rest.t == 3
+    assert world.client.num_mismatches == 0
+    assert world.left.open == world.right.open == {}
+
+
+def unsound(t: int) -> Script:
+    """Refuses one step of the episode that started first."""
+    first: list[str] = []
+
+    def script(item: AnyItem) -> AnyReply | None:
+        first.append(item.episode_id)
+        if isinstance(item, Step) and item.episode_id == first[0] and item.t == t:
+            return Refused(item.episode_id, 422, "it is NaN", "a", is_unsound=True)
+        return None
+
+    return script
+
+
+@pytest.mark.parametrize("kind", [NumberServer, RowServer])
+def test_a_copy_with_a_bad_value_is_out_until_its_episode_is_over(
+    kind: type[NumberServer],
+) -> None:
+    world = World(kind, unsound(t=1))
+    loop = VectorLoop(CountingVector([3, 3]), world.client, on_bad_value="episode")
+    loop.run(world.results.append, stop_after(6))
+    assert loop.num_bad_episodes == 1
+    assert [r.num_steps for r in world.results] == [3, 3, 3]
+    assert loop.num_env_steps == 12 - 2
+    assert world.client.num_mismatches == 0
+    stopping = World(kind, unsound(t=1))
+    with pytest.raises(RefusedByServer, match="it is NaN"):
+        VectorLoop(CountingVector([3, 3]), stopping.client).run()
+    assert stopping.left.open == stopping.right.open == {}
+
+
+def test_copies_that_are_all_out_for_ever_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muxrl.client.vector_loop._MOST_IDLE", 10)
+    world = World(script=unsound(t=1))
+    loop = VectorLoop(CountingVector([999]), world.client, on_bad_value="episode")
+    with pytest.raises(SimulationFailed, match="all 1 copies had a bad value"):
+        loop.run()
+
+
+def test_a_server_that_is_lost_ends_the_loop_and_closes_everything() -> None:
+    world = World(RowServer)
+    ticks = itertools.count()
+
+    def should_stop() -> bool:
+        world.right.is_lost = next(ticks) == 2
+        return False
+
+    with pytest.raises(ServerUnavailable, match="right is gone"):
+        VectorLoop(CountingVector([9, 9]), world.client).run(should_stop=should_stop)
+    assert world.left.open == {}
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "says"),
+    [
+        ({"observations": {"a": np.zeros((2, 1), np.float32)}}, "agent 'b' .*float32, shape"),
+        ({"observations": {a: np.zeros((2, 3), np.float32) for a in "ab"}}, r"got float32 of .*3"),
+        ({"observations": {a: np.zeros((2, 1), np.int64) for a in "ab"}}, "got int64"),
+        ({"rewards": {"a": np.zeros(3)}}, r"rewards of agent 'a' .*shape \(2,\), got .*\(3,\)"),
+        ({"rewards": {"x": np.zeros(2)}}, r"rewards of \['x'\]"),
+        ({"infos": {"a": {"score": np.zeros(3)}}}, "metric 'score' .*2 numbers"),
+    ],
+)
+def test_arrays_of_another_shape_are_refused_by_name(spoilt: dict[str, Any], says: str) -> None:
+    class Spoilt(CountingVector):
+        def step(self, actions: Mapping[str, Any]) -> VectorStep:
+            return super().step(actions)._replace(**spoilt)
+
+    world = World(RowServer)
+    with pytest.raises(SimulationFailed, match=says):
+        VectorLoop(Spoilt([5, 5]), world.client, metrics={"score": "last"}).run()
+    assert world.left.open == world.right.open == {}
+
+
+def test_a_simulation_that_raises_closes_what_is_open() -> None:
+    class Raises(CountingVector):
+        def step(self, actions: Mapping[str, Any]) -> VectorStep:
+            if len(self.actions) == 3:
+                raise ZeroDivisionError("the physics")
+            return super().step(actions)
+
+    world = World(RowServer)
+    with pytest.raises(SimulationFailed, match="the physics"):
+        VectorLoop(Raises([2, 5]), world.client).run(world.results.append)
+    assert world.left.open == world.right.open == {}
+    assert len(world.left.of(EndEpisode)) == len(world.results) == 1
+
+
+def test_it_pauses_between_two_steps_when_held_or_used_up() -> None:
+    world = World(RowServer)
+    loop = VectorLoop(CountingVector([100] * 4), world.client)
+    loop.limit(0)
+    has_to_stop = threading.Event()
+    thread = threading.Thread(target=loop.run, args=(world.results.append, has_to_stop.is_set))
+    thread.start()
+    for allowed, played in ((5, 8), (3, 8), (1, 12)):  # whole steps of four copies
+        loop.allow(allowed)
+        assert loop.num_env_steps == played
+    loop.hold(0.0)
+    assert loop.wait_held(10.0)
+    assert len(world.left.open) == 4
+    has_to_stop.set()
+    thread.join(10.0)
+    assert not thread.is_alive()
+    assert world.left.open == {}
+
+
+def test_answers_that_are_none_close_the_episodes() -> None:
+    class Short(RowServer):
+        def _answer(self, item: AnyItem) -> AnyReply:
+            reply = super()._answer(item)
+            if isinstance(reply, ActionRows) and self.server_id == "right":
+                return replace_rows(reply)
+            return reply
+
+    world = World(Short)
+    with pytest.raises(ServerUnavailable, match=r"'right' answered rows .*shape"):
+        VectorLoop(CountingVector([5, 5]), world.client).run()
+    assert world.left.open == {}
+
+
+def replace_rows(reply: ActionRows) -> ActionRows:
+    return msgspec.structs.replace(reply, actions=[rows[:1] for rows in reply.actions])
