@@ -128,6 +128,11 @@ class TeamRows:
         return _read_only(np.ones(self.num_members, np.float32))
 
     @property
+    def member_masks(self) -> np.ndarray:
+        """Float32 ``[n, actions]``: the actions, or dimensions of one, that each member has."""
+        raise NotImplementedError
+
+    @property
     def observation_space(self) -> spaces.Dict:
         """What `observe` returns."""
         raise NotImplementedError

@@ -41,7 +41,7 @@ from muxrl.servers.agents.teams import (
     TeamProblem,
     TeamRows,
 )
-from muxrl.servers.algorithms.team_replay.seats import TeamSeat, TeamSeating
+from muxrl.servers.algorithms.team_replay.seats import TeamBench, TeamSeat, TeamSeating
 from muxrl.servers.config import ServerPlan
 
 CONTINUOUS_TEAM_KEYS = (OBS, STATE, ALIVE)
@@ -97,6 +97,10 @@ class ContinuousTeamSpec(TeamRows):
     @cached_property
     def _action_dims(self) -> list[int]:
         return [flatdim(self.action_spaces[m]) for m in self.members]
+
+    @property
+    def member_masks(self) -> np.ndarray:
+        return self.action_space.high
 
     def _chooses(self, member: str) -> bool:
         return isinstance(self.action_spaces[member], spaces.Discrete)
@@ -199,6 +203,19 @@ class ContinuousTeamSeat(TeamSeat):
 
     spec: ClassVar[type[TeamRows]] = ContinuousTeamSpec
     team: ContinuousTeamSpec
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*CONTINUOUS_TEAM_KEYS, ACTION_MASK) if self.masked else CONTINUOUS_TEAM_KEYS
+
+    @property
+    def bench_class(self) -> type[TeamBench] | None:
+        return TeamBench if type(self) is ContinuousTeamSeat and not self._state_readers else None
+
+    def write_rows(self, member: str, actions: np.ndarray) -> Any:
+        form = self.forms[member]
+        own = actions[..., : flatdim(form.space)]
+        return form.write_rows(own.argmax(-1) if form.choices else own)
 
     def _last_actions(self, record: SeatRecord) -> Mapping[str, Any]:
         return {}  # no part of the team's observation

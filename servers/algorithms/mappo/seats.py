@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +18,9 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol import spaces as plain
+from muxrl.protocol.rows import Lineup
 from muxrl.servers.agents.action_forms import ActionForm
+from muxrl.servers.agents.benches import Seen, SoloBench, compact, parts_of
 from muxrl.servers.agents.frames import stacked_shape
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.observing import Observing
@@ -135,6 +137,7 @@ class StateView:
         if plan.state_size is not None:
             self._read_state = observing.simulation_state_reader(plan.state_size)
         self._own: dict[str, tuple[Callable[[Any], Any], _Reader, slice]] = {}
+        self._rows: dict[str, _Reader] = {}
         self._observed: dict[str, _Reader] = {}
         self.size = 0
         for member in members:
@@ -145,6 +148,7 @@ class StateView:
             size = math.prod(shape)
             place = slice(self.size, self.size + size)
             self._own[member] = strip, observing.reader(member, rest), place
+            self._rows[member] = observing.rows_reader(member, rest)
             self.size += size
             if state_space is not None and plan.use_global_state and not self._has_state:
                 self._observed[member] = observing.state_reader(member, state_space)
@@ -186,6 +190,34 @@ class StateView:
         self._last = (step_view, joined)
         return joined
 
+    def has_rows(self, acting: Collection[str]) -> bool:
+        """Whether there is a `rows_reader` where only these members have to act."""
+        is_whole = len(acting) == len(self.members)  # then none has departed
+        return not self._observed and (is_whole or not self._marks_departed)
+
+    def rows_reader(self, lineup: Lineup) -> Callable[[Seen], np.ndarray]:
+        """Returns what reads states of the steps of a lineup, float32 ``[E, size]``."""
+        here = [m for m in self.members if m in lineup.agents]
+        columns = [
+            (parts_of([m], lineup.observed)[0][0], self._own[m][0], self._rows[m], self._own[m][2])
+            for m in here
+        ]
+
+        def read(seen: Seen) -> np.ndarray:
+            if self._has_state:
+                assert seen.state is not None
+                return seen.state
+            states = None
+            for part, strip, read_rows, place in columns:
+                own = read_rows(strip(part.of(seen.observations)))
+                if states is None:
+                    states = np.zeros((len(own), self.size), np.float32)
+                states[:, place] = own.reshape(len(own), -1)
+            assert states is not None
+            return states
+
+        return read
+
 
 class CentralSeat(SoloSeat):
     """One agent with its view of the state; recorded as described in this module's docstring.
@@ -218,22 +250,22 @@ class CentralSeat(SoloSeat):
             follows_mask=follows_mask,
         )
         self._observes_state = state_space is not None
-        self._view = view
-        self._is_in_group = agent.group is not None
-        self._reward_rule = plan.team_reward
+        self.view = view
+        self.is_in_group = agent.group is not None
+        self.reward_rule = plan.team_reward
         # A seat ends when all of its members do: in a group, when the team ends.
-        self.members = view.members if self._is_in_group else (agent_id,)
+        self.members = view.members if self.is_in_group else (agent_id,)
         own = self.observation_space
         parts = dict(own.spaces) if isinstance(own, gymnasium.spaces.Dict) else {OBS: own}
-        self._agent_id = np.eye(len(view.members), dtype=np.float32)[view.members.index(agent_id)]
+        self.agent_id = np.eye(len(view.members), dtype=np.float32)[view.members.index(agent_id)]
         parts[STATE] = _box(-np.inf, np.inf, view.size)
         parts[AGENT_ID] = _box(0.0, 1.0, len(view.members))
-        if self._is_in_group:
+        if self.is_in_group:
             parts[ALIVE] = _box(0.0, 1.0, 1)
         self.observation_space = gymnasium.spaces.Dict(parts)
         self._nothing_seen = {
             OBS: np.zeros(parts[OBS].shape or (), np.float32),
-            AGENT_ID: self._agent_id,
+            AGENT_ID: self.agent_id,
             ALIVE: np.zeros(1, np.float32),
         }
         if self.is_masked:
@@ -251,26 +283,80 @@ class CentralSeat(SoloSeat):
                 msgspec.structs.replace(step_view, observations={self.seat_id: value}), record
             )
             seen = dict(own) if self.is_masked else {OBS: own}
-            seen[STATE] = self._view.read(step_view)
-            seen[AGENT_ID] = self._agent_id
-            if self._is_in_group:
+            seen[STATE] = self.view.read(step_view)
+            seen[AGENT_ID] = self.agent_id
+            if self.is_in_group:
                 seen[ALIVE] = self._is_alive
             return seen
-        if not self._is_in_group or not any(m in step_view.observations for m in self.members):
+        if not self.is_in_group or not any(m in step_view.observations for m in self.members):
             return None
         # Yu et al. 2022, "death masking": of a departed agent the critic sees only the id.
         if self.seat_id in step_view.departed:
             return {**self._nothing_seen, STATE: self._no_state}
-        return {**self._nothing_seen, STATE: self._view.read(step_view)}
+        return {**self._nothing_seen, STATE: self.view.read(step_view)}
 
     def reward(self, rewards: Mapping[str, float]) -> float:
-        if not self._is_in_group:
+        if not self.is_in_group:
             return super().reward(rewards)
         mine = {m: rewards[m] for m in self.members if m in rewards}
-        return team_reward(mine, self._reward_rule, len(self.members))
+        return team_reward(mine, self.reward_rule, len(self.members))
 
     def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
         return super().act(action, acting) if self.seat_id in acting else {}
+
+    @property
+    def bench_class(self) -> type[CentralBench] | None:
+        """What reads such agents together; None: they are read one by one."""
+        is_known = type(self) is CentralSeat and self.form.has_rows and not self._observes_state
+        return CentralBench if is_known and self.view.has_rows(self.members) else None
+
+
+class CentralBench(SoloBench):
+    """Agents of one policy with what their critics see; of a group all members act.
+
+    Args:
+        seats: see `SoloBench`.
+        lineup: they are in it.
+    """
+
+    def __init__(self, seats: Sequence[CentralSeat], lineup: Lineup) -> None:
+        super().__init__(seats, lineup)
+        self._views = list({id(seat.view): seat.view for seat in seats}.values())
+        self._view_of = [self._views.index(seat.view) for seat in seats]
+        self._reads = [view.rows_reader(lineup) for view in self._views]
+        self._agent_ids = np.stack([seat.agent_id for seat in seats])
+        self._teams = [seat.members if seat.is_in_group else (seat.seat_id,) for seat in seats]
+        self._columns = [compact(lineup.places_of(team)) for team in self._teams]
+        self._is_in_group = seats[0].is_in_group
+        self._takes_mean = seats[0].reward_rule == "mean"
+
+    def observe(self, seen: Seen) -> Any:
+        own = super().observe(seen)
+        if own is None:
+            return None
+        found = dict(own) if isinstance(own, dict) else {OBS: own}
+        lead = found[OBS].shape[:2]
+        states = [read(seen) for read in self._reads]
+        if len(states) == 1:
+            state = np.broadcast_to(states[0][:, None], (*lead, states[0].shape[1]))
+        else:
+            state = np.stack([states[i] for i in self._view_of], axis=1)
+        found[STATE] = state
+        found[AGENT_ID] = np.broadcast_to(self._agent_ids, (*lead, self._agent_ids.shape[1]))
+        if self._is_in_group:
+            found[ALIVE] = np.ones((*lead, 1), np.float32)
+        return found
+
+    def rewards(self, rewards: np.ndarray) -> np.ndarray:
+        if not self._is_in_group:
+            return super().rewards(rewards)
+        of_seats = np.zeros((len(rewards), len(self.seats)))
+        for i, (team, columns) in enumerate(zip(self._teams, self._columns, strict=True)):
+            for column in rewards[:, columns].T:  # as one team's are added, to the last bit
+                of_seats[:, i] += column
+            if self._takes_mean:
+                of_seats[:, i] /= len(team)
+        return of_seats
 
 
 def _stripper(*, has_state: bool, has_mask: bool) -> Callable[[Any], Any]:

@@ -241,10 +241,19 @@ class TeamSeat:
         return team_reward(mine, self._reward_rule, len(self.members)) if mine else 0.0
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """What a team's observation consists of."""
+        return TEAM_KEYS
+
+    @property
     def bench_class(self) -> type[TeamBench] | None:
         """What reads such teams together; None: they are read one by one."""
         is_known = type(self) is TeamSeat and not self._state_readers
         return TeamBench if is_known and self._are_plain else None
+
+    def write_rows(self, member: str, actions: np.ndarray) -> Any:
+        """Returns rows of the actions of members of a kind, of those of a network."""
+        return self.forms[member].write_rows(actions)
 
     def reward_rows(self, rewards: np.ndarray) -> np.ndarray:
         """Returns the team's rewards ``[E]`` of its members' ``[E, n]``."""
@@ -285,10 +294,9 @@ class TeamBench:
         lineup: all of their members are in it.
     """
 
-    reads_last_actions = True
-
     def __init__(self, seats: Sequence[TeamSeat], lineup: Lineup) -> None:
         self.seats: tuple[Seat, ...] = tuple(seats)
+        self.reads_last_actions = LAST_ACTION in seats[0].keys
         self.policy_id = seats[0].policy_id
         self._teams = [_TeamRows(seat, lineup) for seat in seats]
 
@@ -297,7 +305,7 @@ class TeamBench:
         found = [team for team in teams if team is not None]
         if len(found) < len(teams):
             return None
-        return {key: np.stack([team[key] for team in found], axis=1) for key in TEAM_KEYS}
+        return {key: np.stack([team[key] for team in found], axis=1) for key in found[0]}
 
     def rewards(self, rewards: np.ndarray) -> np.ndarray:
         return np.stack([team.reward(rewards) for team in self._teams], axis=1)
@@ -313,7 +321,6 @@ class _TeamRows:
     def __init__(self, seat: TeamSeat, lineup: Lineup) -> None:
         members = list(seat.members)
         self._seat = seat
-        assert isinstance(seat.team, TeamSpec)
         self._spec = seat.team
         self._places = compact(lineup.places_of(members))
         self._seen = parts_of(members, lineup.observed)
@@ -348,21 +355,23 @@ class _TeamRows:
         last = np.full((lead, n), NO_ACTION, np.float32)
         if seen.last_actions is not None:
             last = seen.last_actions[:, self._places]
-        return {
+        found = {
             OBS: obs,
             STATE: state,
             ACTION_MASK: masks,
             ALIVE: np.ones((lead, n), np.float32),
             LAST_ACTION: last,
         }
+        return {key: found[key] for key in seat.keys}
 
     def reward(self, rewards: np.ndarray) -> np.ndarray:
         return self._seat.reward_rows(rewards[:, self._places])
 
     def write(self, actions: np.ndarray, into: Sequence[Any]) -> None:
         for part, where in self._acts:
-            form = self._seat.forms[self._seat.members[np.arange(actions.shape[1])[where][0]]]
-            write_rows(into[part.kind], part.columns, form.write_rows(actions[:, where]))
+            member = self._seat.members[np.arange(actions.shape[1])[where][0]]
+            own = self._seat.write_rows(member, actions[:, where])
+            write_rows(into[part.kind], part.columns, own)
 
 
 def _own_space(agent: AgentPlan) -> Space:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+import gymnasium
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,13 +30,16 @@ from muxrl.protocol.messages import (
 from muxrl.protocol.spaces import Box, DictSpace, Discrete
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatAction
+from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSeating
+from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.episodes.trajectories import Chunk, stacked
 
-KINDS = {"a": SEES, "b": Discrete(4, start=1), "c": SEES, "d": DictSpace({"x": SEES})}
+KINDS = {"a": SEES, "b": Discrete(4, start=1), "c": SEES, "d": DictSpace({"x": SEES}),
+         "m": DictSpace({"x": SEES, "action_mask": Box((3,), "int8", 0.0, 1.0)})}  # fmt: skip
 EPISODES = ("e0", "e1", "e2")
 
 
@@ -83,7 +88,13 @@ class Player:
         state = 0.0 if request.module_state is None else float(request.module_state["h"][0])
         num = len(request.seat.members)
         is_team = request.seat.seat_id in self.store.plan.groups
-        action = np.full(num, t % 3) if is_team else np.int64((t + int(state)) % 3)
+        space = request.seat.action_space
+        action: Any = np.int64((t + int(state)) % 3)
+        if isinstance(space, gymnasium.spaces.Box):  # of a team whose members have numbers
+            action = np.linspace(-1, 1, space.low.size, dtype=np.float32).reshape(space.shape)
+            action = np.roll(action, t, axis=-1)
+        elif is_team:
+            action = np.full(num, t % 3)
         after = {"h": np.array([state + 1.0], np.float32)}
         return SeatAction(action, {"logp": np.float32(t), "state": after}, after)
 
@@ -167,6 +178,8 @@ def value_of(agent: str, number: int, t: int) -> Any:
     if agent == "b":
         return 1 + t % 4
     vector = np.array([number, t], np.float32)
+    if agent == "m":
+        return {"x": vector, "action_mask": np.array([t % 2, 1, number % 2], np.int8)}
     return {"x": vector} if agent == "d" else vector
 
 
@@ -217,8 +230,26 @@ class Script:
         ("abcd", {}, Seating()),
         ("ac", {"team": ("a", "c")}, TeamSeating()),
         ("abc", {"team": ("a", "c")}, TeamSeating()),
+        ("abcd", {}, CentralSeating()),
+        ("ac", {"team": ("a", "c")}, CentralSeating()),
+        ("abc", {"team": ("a", "c")}, CentralSeating()),
+        ("abc", {"team": ("a", "c")}, ContinuousTeamSeating()),
+        ("am", {"team": ("a", "m")}, TeamSeating()),
+        ("am", {"team": ("a", "m")}, CentralSeating()),
+        ("am", {"team": ("a", "m")}, ContinuousTeamSeating()),
     ],
-    ids=["alone", "team", "both"],
+    ids=[
+        "alone",
+        "team",
+        "both",
+        "central",
+        "central team",
+        "central both",
+        "joint critics",
+        "masked team",
+        "masked central",
+        "masked joint critics",
+    ],
 )
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**9), batch=st.sampled_from([3, 7, 10**9]))
@@ -226,10 +257,16 @@ def test_rows_are_recorded_as_steps(
     agents: str, groups: dict, seating: Seating, seed: int, batch: int
 ) -> None:
     plan = make_plan({a: KINDS[a] for a in agents}, groups)
+    are_teams = isinstance(seating, TeamSeating)
     of_kind = {  # agents that observe different things do not share a policy
-        a: p if p.group else dataclasses.replace(p, policy_id=str(p.observation_space))
+        a: p
+        if p.group and are_teams
+        else dataclasses.replace(p, policy_id=str(p.observation_space))
         for a, p in plan.agents.items()
     }
+    if isinstance(seating, ContinuousTeamSeating) and "c" in of_kind:
+        reals = Box((2,), low=-3.0, high=1.0)
+        of_kind["c"] = dataclasses.replace(of_kind["c"], action_space=reals)
     plan = dataclasses.replace(plan, agents=of_kind, late_members="allow")
     players = [Player(plan, seating, in_rows=in_rows, batch=batch) for in_rows in (False, True)]
     dice = Random(seed)
@@ -241,7 +278,9 @@ def test_rows_are_recorded_as_steps(
         for player in players:
             player.store.weights_seq_no = turn
             replies.append(player.tell(items, told))
-        assert replies[0] == replies[1]
+        assert [plain(msgspec.structs.asdict(one)) for one in replies[0]] == [
+            plain(msgspec.structs.asdict(one)) for one in replies[1]
+        ]
     for episode_id, one in live.items():
         for player in players:
             player.store.abort(f"{episode_id}_{one['round']}")
