@@ -38,7 +38,21 @@ SERVERS: dict[str, ServerConfig] = {
         model={"use_lstm": True, "max_seq_len": 20},
         settings={"train_batch_size_per_learner": 400, "minibatch_size": 100, "num_epochs": 1},
     ),
+    "mappo": ServerConfig(
+        "MAPPO",
+        agents=["agent_6", "agent_7"],
+        groups={"pair": ["agent_6", "agent_7"]},
+        settings={"train_batch_size_per_learner": 400, "minibatch_size": 100, "num_epochs": 1},
+    ),
+    "maddpg": ServerConfig(
+        "MADDPG",
+        agents=["agent_8", "agent_9"],
+        groups={"team": ["agent_8", "agent_9"]},
+        use_global_state=False,
+        settings={"num_steps_before_learning": 200, "updates_per_step": 0.1},
+    ),
 }
+AGENTS = {"num_agents": 10}
 
 
 class Counted(Packing):
@@ -66,10 +80,12 @@ def play(served: Served) -> dict[str, Any]:
 
 def test_servers_learn_from_steps_in_rows(rllib: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "Packing", Counted)
-    config = ExperimentConfig("rows", simulation=SimulationConfig(ZERO_COST), servers=dict(SERVERS))
+    config = ExperimentConfig(
+        "rows", simulation=SimulationConfig(ZERO_COST, AGENTS), servers=dict(SERVERS)
+    )
     with serve(config) as served:
         found = play(served)
-    assert Counted.num_packed > NUM_EPISODES * 100  # of 100 steps in each, on three servers
+    assert Counted.num_packed > NUM_EPISODES * 100  # of 100 steps in each, on five servers
     for status in found.values():
         assert (status.num_env_steps, status.num_episodes) == (NUM_EPISODES * 100, NUM_EPISODES)
         assert status.num_refused == 0
@@ -79,13 +95,14 @@ def test_servers_learn_from_steps_in_rows(rllib: None, monkeypatch: pytest.Monke
 def test_servers_learn_from_a_vector_simulation(rllib: None) -> None:
     config = ExperimentConfig(
         "vector",
-        simulation=SimulationConfig(f"{ZERO_COST}Vector", vector_env=True),
+        simulation=SimulationConfig(f"{ZERO_COST}Vector", AGENTS, vector_env=True),
         servers=dict(SERVERS),
     )
     results: list[EpisodeResult] = []
     with serve(config) as served:
         with served.client() as client:
-            vector = make_vector_simulation(f"{ZERO_COST}Vector", {}, NUM_SIMULATIONS)
+            assert all(spec.takes_rows for spec in client.specs.values())
+            vector = make_vector_simulation(f"{ZERO_COST}Vector", AGENTS, NUM_SIMULATIONS)
             loop = VectorLoop(vector, client)
             loop.run(results.append, lambda: loop.num_env_steps >= NUM_EPISODES * 100)
             assert client.num_mismatches == 0
