@@ -50,7 +50,8 @@ _MODULES = (
     "ray", "torch", "gymnasium", "tree", "omegaconf", "yaml", "starlette", "uvicorn", "h11", "rich",
     "matplotlib", "jinja2", "scipy", "tensorboardX",
 )  # fmt: skip
-"""Of the extra `servers` in pyproject.toml; without uvloop, which is not made for Windows."""
+"""Of the extra `servers` in pyproject.toml; without uvloop, which is not made for Windows, and
+shtab, which one command needs."""
 
 _EXPORT_MODULES = ("onnx", "onnxscript", "onnxruntime")
 """Of the extra `export`."""
