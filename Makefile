@@ -19,10 +19,10 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint format types quick packaging faults learning benchmark docs \
-	constraints release clean
+	docs-site constraints release clean
 
 help: ## Shows this list.
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1 /' \
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1 /' \
 		| while read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP) ## Makes .venv, or brings it up to date.
@@ -79,6 +79,9 @@ docs: setup ## Writes docs/config.md, settings' tables, openapi.json and schemas
 	$(BIN)/python -m muxrl.orchestrator.settings_reference
 	$(BIN)/python -c 'from muxrl.protocol.openapi import *; import json; \
 		print(json.dumps(openapi(), indent=1))' > docs/openapi.json
+
+docs-site: setup ## Builds the site in build/site; a dead link is an error.
+	$(BIN)/python docs/build_site.py
 
 # Keeps the header, and writes down what .venv holds. Local version labels such as "+cpu" say where
 # a build came from, not which version it is.
