@@ -14,6 +14,7 @@ from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.plain_table import broken
 from muxrl.orchestrator.reports.report import combine_runs, print_report, write_report
+from muxrl.orchestrator.storage.versions import SHOWN
 
 
 def printed(report: Report, width: int = 80) -> str:
@@ -271,6 +272,19 @@ def test_the_same_run_twice_is_remarked(tmp_path: Path) -> None:
     write_whole_run(run)
     report = combine_runs([run.path, run.path], tmp_path / "study")
     assert any("same seed" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [(key, SHOWN[key]) for key in ("muxrl", "torch", "python", "numpy", "gymnasium", "git_commit")],
+)
+def test_runs_of_different_software_are_remarked(tmp_path: Path, key: str, name: str) -> None:
+    runs = [new_run(tmp_path, seed) for seed in (1, 2)]
+    for number, run in enumerate(runs):
+        write_whole_run(run)
+        (run.path / "versions.json").write_text(json.dumps({key: f"1.{number}"}))
+    notes = combine_runs([run.path for run in runs], tmp_path / "study").notes
+    assert f"the runs were made with different versions of {name}: 1.0, 1.1" in notes
 
 
 LONG = {
