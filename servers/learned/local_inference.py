@@ -138,6 +138,8 @@ def _problem_of_agents(
         )
         if not is_known:
             return f"{entry.name} acts for agents by more than what each of them observes"
+    if is_team and plan.agents_return:
+        return "the server alone knows when a team's next life begins (simulation.respawn)"
     if plan.frame_stack > 1:
         return f"its networks read {plan.frame_stack} observations at once (frame_stack)"
     for agent_id, agent in plan.agents.items():

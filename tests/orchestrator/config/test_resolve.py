@@ -394,10 +394,10 @@ def test_packaged_configs_resolve(name, assignment):
     assert prepare(load_config(name)).assignment == assignment
 
 
-def inferring(mode, servers, facts=TAG):
+def inferring(mode, servers, facts=TAG, **simulation):
     config = ExperimentConfig(
         name="x",
-        simulation=SimulationConfig(env="module:env", inference_mode=mode),
+        simulation=SimulationConfig(env="module:env", inference_mode=mode, **simulation),
         servers={server_id: ServerConfig(**server) for server_id, server in servers.items()},
         stop=StopConfig(env_steps=10),
     )
@@ -409,6 +409,8 @@ def test_local_inference_is_checked_as_the_client_would_refuse_it():
         "qmix",
         "ppo",
     }
+    with pytest.raises(ConfigError, match="the server alone knows when a team's next life begins"):
+        inferring({"qmix": "local"}, qmix(groups={"team": ["adversary_*"]}), respawn="same_id")
     images = SimulationFacts({"a": (Box((20, 20, 3), "uint8", 0, 255), Discrete(3))}, None)
     for mode, servers, facts, words in (
         ("local", ppo(normalize_observations=True), TAG, "adversary_0' observes is scaled or norm"),
