@@ -31,6 +31,8 @@ _DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 _END_OF_HEAD = b"\r\n\r\n"
 _SLOWEST_BYTES_PER_S = 1_000_000
 """Of a link: time to send a long message comes on top of the time to be silent."""
+_NO_WEBSOCKET = (404, 405, 501)
+"""What servers without that route answer."""
 _MAX_ANSWER_BYTES = 64 << 20
 """Of a server whose spec has not been fetched, which would say how long its answers can be."""
 
@@ -217,8 +219,13 @@ class WebSocketTransport(NetworkTransport):
                 longest = _MAX_ANSWER_BYTES if self._spec is None else answer_bytes(self._spec)
                 self._connection = _Connection(url, self._headers, timeout_s, longest)
             except InvalidStatus as error:
-                body = bytes(error.response.body or b"")
-                self._checked(error.response.status_code, body)
+                code, body = error.response.status_code, bytes(error.response.body or b"")
+                if code in _NO_WEBSOCKET:
+                    raise self._unavailable(
+                        f"it answered {code} to GET /v1/ws; a server that speaks HTTP alone is for "
+                        "clients with transport='http'; a gateway and a run ask by WebSocket"
+                    ) from None
+                self._checked(code, body)
                 raise Broken("it opened no WebSocket") from None
         self._connection.send(frame, timeout_s)
 

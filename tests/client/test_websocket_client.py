@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -85,6 +86,19 @@ def test_a_server_that_closes_again_is_quoted(closing_server: Connect) -> None:
 def test_a_handshake_that_is_refused_says_why(closing_server: Connect) -> None:
     with pytest.raises(ServerUnavailable, match="it answered 401: another one came"):
         ask(closing_server(0, token="wrong"))
+
+
+class HttpAlone(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+
+def test_a_server_of_http_alone_is_told_what_asks_by_websocket() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), HttpAlone) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        transport = WebSocketTransport(f"127.0.0.1:{server.server_port}", patience_s=0.0)
+        with pytest.raises(ServerUnavailable, match=r"501 to GET /v1/ws; .* transport='http'"):
+            ask(transport)
+        server.shutdown()
 
 
 def test_an_answer_longer_than_its_spec_allows_is_not_read(
