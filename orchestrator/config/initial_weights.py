@@ -70,17 +70,21 @@ def find_other_networks(given: str, plan: ServerPlan) -> Iterator[str]:
         )
         acting_only = plan.initialize_only == "actor"
         theirs, ours = (_shapes(each, entry, acting_only) for each in (saved, plan))
+        actors, own_actors = (_shapes(each, entry, True) for each in (saved, plan))
     except Exception:  # noqa: BLE001  # of an old note; the server that loads it compares, too
         return
     for policy_id, networks in ours.items():
-        before = theirs.get(plan.initialize_policies.get(policy_id, policy_id), {})
+        source = plan.initialize_policies.get(policy_id, policy_id)
+        before = theirs.get(source, {})
+        does_actor_fit = actors.get(source) == own_actors[policy_id]
+        way = "; its actor fits, so set initialize_only: actor" if does_actor_fit else ""
         for key in {**before, **networks}:
             if networks.get(key) != before.get(key):
                 yield (
                     f"policy {policy_id!r} of {given!r} was trained with {len(saved.agents)} "
                     f"agents, and the server has {len(plan.agents)}; in its network {key!r} has "
                     f"the shape {before.get(key, 'none')} there and {networks.get(key, 'none')} "
-                    "here"
+                    f"here{way}"
                 )
                 break
 

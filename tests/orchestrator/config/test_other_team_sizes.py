@@ -41,6 +41,10 @@ def test_learning_on_with_another_team_is_refused_by_name(algorithm: str, tmp_pa
     (problem,) = caught.value.problems
     told = f"policy 'default' of '{path}' was trained with 3 agents, and the server has 6; in its"
     assert problem.startswith(f"server 'team': initialize_from: {told}")
+    does_actor_fit = algorithm == "MAPPO"  # QMIX's members read who of the team they are
+    assert problem.endswith("here; its actor fits, so set initialize_only: actor") == does_actor_fit
+    if does_actor_fit:
+        plan(6, algorithm, initialize_from=path, groups=ALL, initialize_only="actor")
 
 
 @pytest.mark.parametrize("settings", [{}, {"agent_specific_state": False}])
