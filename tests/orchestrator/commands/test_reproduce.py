@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from muxrl import RunResult
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import load_config, prepare
 from muxrl.orchestrator.launch import whole_run
@@ -90,3 +91,24 @@ def test_a_run_that_never_began_is_refused(
     assert cli.main(["reproduce", str(run.path)]) == 2
     err = capsys.readouterr().err
     assert err == f"muxrl: {run.path} has no config.yaml: the run never began\n"
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_run_again_has_the_same_numbers(tmp_path: Path) -> None:
+    """Of one simulation and a server that waits: nothing depends on the clock."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    few = ["simulation.num_envs_per_process=1", "stop.env_steps=1500", "seed=3",
+           "servers.ppo.settings={train_batch_size_per_learner: 250, minibatch_size: 50}",
+           "evaluation.final_num_episodes=3"]  # fmt: skip
+    quiet = ["--no-progress", "--run-dir"]
+    assert cli.main(["launch", "cartpole_ppo", *few, *quiet, str(first)]) == 0
+    assert cli.main(["reproduce", str(first), *quiet, str(second)]) == 0
+    runs = [RunResult.read(folder) for folder in (first, second)]
+    shown = [run.frame()[["env_steps", "episode", "return"]].to_dict("list") for run in runs]
+    assert shown[0] == shown[1]
+    assert len(shown[0]["return"]) >= 6  # as learned, and at random
+    losses = [run.training().filter(like="loss").to_dict("list") for run in runs]
+    assert len(losses[0]["learner.default.policy_loss"]) >= 5
+    assert losses[0] == losses[1]
