@@ -17,6 +17,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
 from muxrl.servers.agents.seating import Seating
+from muxrl.servers.algorithms.declared_settings import configured_by
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.on_policy.config import OnPolicyConfig
@@ -56,7 +57,7 @@ class A2CConfig(OnPolicyConfig):
     """Whether a batch's advantages are shifted to mean 0 and scaled to deviation 1."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class or A2C)
+        super().__init__(algo_class=algo_class)
         self.num_env_runners = 0
         self.num_epochs = 1
         self.minibatch_size = None
@@ -77,17 +78,6 @@ class A2CConfig(OnPolicyConfig):
             self._value_error("A2C has no KL term: use_kl_loss must be False, or use PPO")
         if not self.use_critic:
             self._value_error("A2C needs its critic: use_critic must be True")
-
-    def get_default_learner_class(self) -> type:
-        return A2CTorchLearner
-
-
-class A2C(PPO):
-    """See `A2CConfig`. The loop is PPO's: sample a batch, update, hand the weights back."""
-
-    @classmethod
-    def get_default_config(cls) -> AlgorithmConfig:
-        return A2CConfig()
 
 
 class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
@@ -133,6 +123,11 @@ class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
             values=values if mask is None else values[mask],
             targets=returns if mask is None else returns[mask],
         )
+
+
+@configured_by(A2CConfig, A2CTorchLearner)
+class A2C(PPO):
+    """See `A2CConfig`. The loop is PPO's: sample a batch, update, hand the weights back."""
 
 
 A2C_ENTRY = AlgorithmEntry(

@@ -19,10 +19,11 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
 from muxrl.servers.setting_values import ReadValue, read_limit
@@ -85,6 +86,12 @@ class DeclaredSettings(AlgorithmConfig):
     """Of this class alone: the name of a setting to its annotation."""
     own_defaults: ClassVar[Mapping[str, Any]] = {}
     """Likewise, to its default where that is not inherited."""
+    default_algorithm: ClassVar[type[Algorithm] | None] = None
+    """Noted by `configured_by`, as those below; None: RLlib's."""
+    default_learner: ClassVar[type | None] = None
+    """Of this algorithm."""
+    default_module: ClassVar[type[RLModule] | None] = None
+    """Likewise."""
 
     gamma: float
     """Discount of each step's reward."""
@@ -102,10 +109,18 @@ class DeclaredSettings(AlgorithmConfig):
         _collect(cls)
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class)
+        super().__init__(algo_class=algo_class or self.default_algorithm)
         for cls in reversed(declaring_classes(type(self))):
             for name, default in cls.own_defaults.items():
                 setattr(self, name, copy.deepcopy(default))
+
+    def get_default_learner_class(self) -> type:
+        learner: type = self.default_learner or super().get_default_learner_class()
+        return learner
+
+    def get_default_rl_module_spec(self) -> Any:
+        module = self.default_module
+        return RLModuleSpec(module) if module else super().get_default_rl_module_spec()
 
     @classmethod
     def declared(cls) -> dict[str, Any]:
@@ -147,6 +162,30 @@ class DeclaredSettings(AlgorithmConfig):
         for name, kind in self.declared().items():
             for check in _checks(kind):
                 check(self, name, getattr(self, name))
+
+
+A = TypeVar("A", bound=Algorithm)
+
+
+def configured_by(
+    config_class: type[DeclaredSettings], learner: type, module: type[RLModule] | None = None
+) -> Callable[[type[A]], type[A]]:
+    """Has an algorithm and its config be each other's default.
+
+    Args:
+        config_class: the algorithm's own.
+        learner: of this config.
+        module: likewise; None: that of the config above it.
+    """
+
+    def bind(algorithm: type[A]) -> type[A]:
+        config_class.default_algorithm = algorithm
+        config_class.default_learner = learner
+        config_class.default_module = module or config_class.default_module
+        algorithm.get_default_config = classmethod(lambda cls: config_class())
+        return algorithm
+
+    return bind
 
 
 def declaring_classes(cls: type) -> list[type[DeclaredSettings]]:

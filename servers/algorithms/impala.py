@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.appo import appo as rllib_appo
 from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
 from ray.rllib.algorithms.appo.torch.default_appo_torch_rl_module import (
@@ -33,7 +32,7 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.declared_settings import ActorCriticSettings
+from muxrl.servers.algorithms.declared_settings import ActorCriticSettings, configured_by
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.settings import TrainingSettings
@@ -67,12 +66,6 @@ class _InPlaceConfig(ActorCriticSettings):
 class IMPALAConfig(_InPlaceConfig, rllib_impala.IMPALAConfig):
     """RLlib's, run in this process."""
 
-    def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class or IMPALA)
-
-    def get_default_learner_class(self) -> type:
-        return IMPALALearner
-
 
 class APPOConfig(_InPlaceConfig, rllib_appo.APPOConfig):
     """RLlib's, run in this process."""
@@ -93,12 +86,9 @@ class APPOConfig(_InPlaceConfig, rllib_appo.APPOConfig):
     """Whether there is a KL penalty to the target policy."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class or APPO)
+        super().__init__(algo_class=algo_class)
         # Batches are learned as they come; more would only lengthen the target's interval.
         self.circular_buffer_num_batches = 1
-
-    def get_default_learner_class(self) -> type:
-        return APPOLearner
 
 
 class _WholeBatches:
@@ -106,22 +96,6 @@ class _WholeBatches:
 
     def _pre_queue_episode_refs(self, episode_refs: list[Any], package_size: int) -> list[Any]:
         return [[ref] for ref in episode_refs]
-
-
-class IMPALA(_WholeBatches, rllib_impala.IMPALA):
-    """See `IMPALAConfig`."""
-
-    @classmethod
-    def get_default_config(cls) -> AlgorithmConfig:
-        return IMPALAConfig()
-
-
-class APPO(_WholeBatches, rllib_appo.APPO):
-    """See `APPOConfig`."""
-
-    @classmethod
-    def get_default_config(cls) -> AlgorithmConfig:
-        return APPOConfig()
 
 
 class MaskableAPPOTorchRLModule(MaskablePPOTorchRLModule, DefaultAPPOTorchRLModule):
@@ -200,6 +174,11 @@ class APPOLearner(IMPALALearner, APPOTorchLearner):
     """APPO's loss, with V-trace."""
 
 
+@configured_by(IMPALAConfig, IMPALALearner)
+class IMPALA(_WholeBatches, rllib_impala.IMPALA):
+    """See `IMPALAConfig`."""
+
+
 IMPALA_ENTRY = AlgorithmEntry(
     name="IMPALA",
     summary="actor-critic corrected for lag by V-trace (Espeholt et al. 2018)",
@@ -208,6 +187,13 @@ IMPALA_ENTRY = AlgorithmEntry(
     networks=Networks(module=MaskablePPOTorchRLModule),
     seating=Seating(follows_masks=True),
 )
+
+
+@configured_by(APPOConfig, APPOLearner)
+class APPO(_WholeBatches, rllib_appo.APPO):
+    """See `APPOConfig`."""
+
+
 APPO_ENTRY = AlgorithmEntry(
     name="APPO",
     summary="PPO's ratio against a target policy, with V-trace (Luo et al. 2020)",

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from gymnasium import spaces
-from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from muxrl.servers.algorithms.declared_settings import (
     Count,
     NotNegative,
     Schedule,
     ScheduleCheck,
+    configured_by,
 )
 from muxrl.servers.algorithms.joint_critics.algorithm import JointCriticAlgorithm
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
@@ -48,9 +46,6 @@ class MADDPGConfig(JointCriticConfig):
     twin_critics: bool = True
     """Whether targets take the lower value of two critics."""
 
-    def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class or MADDPG)
-
     def model_settings(self) -> Mapping[str, Any]:
         return {
             **super().model_settings(),
@@ -58,21 +53,12 @@ class MADDPGConfig(JointCriticConfig):
             EXPLORATION_NOISE: self.exploration_noise,
         }
 
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        return RLModuleSpec(module_class=MADDPGTorchRLModule)
 
-    def get_default_learner_class(self) -> type:
-        return MADDPGTorchLearner
-
-
+@configured_by(MADDPGConfig, MADDPGTorchLearner, MADDPGTorchRLModule)
 class MADDPG(JointCriticAlgorithm):
     """Trains each module on steps of its teams; see `MADDPGConfig`."""
 
     exploration_setting = EXPLORATION_NOISE
-
-    @classmethod
-    def get_default_config(cls) -> AlgorithmConfig:
-        return MADDPGConfig()
 
 
 MADDPG_ENTRY = joint_critic_entry(

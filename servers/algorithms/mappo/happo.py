@@ -19,6 +19,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
 from muxrl.servers.agents.seats import Seat
+from muxrl.servers.algorithms.declared_settings import configured_by
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.mappo.export import ActorGraph
 from muxrl.servers.algorithms.mappo.joint_steps import JOINT_STEP, JointSteps
@@ -49,7 +50,7 @@ class HAPPOConfig(MAPPOConfig):
     """
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class or HAPPO)
+        super().__init__(algo_class=algo_class)
         self.team_of: Mapping[str, Hashable] = {}
 
     def teams(self, team_of: Mapping[str, Hashable]) -> Self:
@@ -76,17 +77,6 @@ class HAPPOConfig(MAPPOConfig):
                 f"num_learners={self.num_learners}: HAPPO's learner compares the rows of all "
                 "agents; set num_learners to 0 or 1"
             )
-
-    def get_default_learner_class(self) -> type:
-        return HAPPOTorchLearner
-
-
-class HAPPO(MAPPO):
-    """See `HAPPOConfig`. The loop is PPO's: sample a batch, update, hand the weights back."""
-
-    @classmethod
-    def get_default_config(cls) -> AlgorithmConfig:
-        return HAPPOConfig()
 
 
 class HAPPOTorchLearner(MAPPOTorchLearner):
@@ -152,6 +142,11 @@ class HAPPOTorchLearner(MAPPOTorchLearner):
         # RLlib logs the losses that the last minibatch returns: those of all modules.
         self._losses.update({module_id: loss.detach() for module_id, loss in losses.items()})
         return fwd_out, dict(self._losses), metrics
+
+
+@configured_by(HAPPOConfig, HAPPOTorchLearner)
+class HAPPO(MAPPO):
+    """See `HAPPOConfig`. The loop is PPO's: sample a batch, update, hand the weights back."""
 
 
 def factors_of_nobody(batches: Mapping[str, Mapping[str, Any]]) -> Tensor:

@@ -16,12 +16,11 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
-from muxrl.servers.algorithms.declared_settings import Limit
+from muxrl.servers.algorithms.declared_settings import Limit, configured_by
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.mappo.export import ActorGraph
 from muxrl.servers.algorithms.mappo.rl_module import ALIVE, MAPPOTorchRLModule
@@ -82,7 +81,7 @@ class MAPPOConfig(ClippedRatioConfig):
     """How far a value may gain from moving in one update, in the critic's units; None: no limit."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class or MAPPO)
+        super().__init__(algo_class=algo_class)
         self.num_env_runners = 0
         self.use_kl_loss = False
         self.kl_coeff = 0.0
@@ -99,12 +98,6 @@ class MAPPOConfig(ClippedRatioConfig):
                 "which alone knows the statistics of the returns; set num_learners to 0 or 1"
             )
 
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        return RLModuleSpec(module_class=MAPPOTorchRLModule)
-
-    def get_default_learner_class(self) -> type:
-        return MAPPOTorchLearner
-
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         return super()._model_config_auto_includes | {
@@ -112,14 +105,6 @@ class MAPPOConfig(ClippedRatioConfig):
             "obs_agent_id": self.obs_agent_id,
             "normalize_values": self.normalize_values,
         }
-
-
-class MAPPO(PPO):
-    """See `MAPPOConfig`. The loop is PPO's: sample a batch, update, hand the weights back."""
-
-    @classmethod
-    def get_default_config(cls) -> AlgorithmConfig:
-        return MAPPOConfig()
 
 
 class CriticTargets(ConnectorV2):
@@ -239,6 +224,11 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
             values=values[recorded],
             targets=targets[recorded],
         )
+
+
+@configured_by(MAPPOConfig, MAPPOTorchLearner, MAPPOTorchRLModule)
+class MAPPO(PPO):
+    """See `MAPPOConfig`. The loop is PPO's: sample a batch, update, hand the weights back."""
 
 
 def ratio_of(distribution: Any, batch: dict[str, Any], acted: Tensor) -> Tensor:

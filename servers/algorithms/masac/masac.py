@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-
-from muxrl.servers.algorithms.declared_settings import Check, Positive, Schedule
+from muxrl.servers.algorithms.declared_settings import Check, Positive, Schedule, configured_by
 from muxrl.servers.algorithms.joint_critics.algorithm import JointCriticAlgorithm
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
 from muxrl.servers.algorithms.joint_critics.entry import joint_critic_entry
@@ -37,25 +33,13 @@ class MASACConfig(JointCriticConfig):
     """Entropy of each member, in -1..1, that the temperature is adapted to; `auto`: minus its
     number of action dimensions."""
 
-    def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class or MASAC)
 
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        return RLModuleSpec(module_class=MASACTorchRLModule)
-
-    def get_default_learner_class(self) -> type:
-        return MASACTorchLearner
-
-
+@configured_by(MASACConfig, MASACTorchLearner, MASACTorchRLModule)
 class MASAC(JointCriticAlgorithm):
     """Trains each module on steps of its teams; see `MASACConfig`.
 
     RLlib's checkpoint leaves out the temperatures, too: a server saves them.
     """
-
-    @classmethod
-    def get_default_config(cls) -> AlgorithmConfig:
-        return MASACConfig()
 
 
 MASAC_ENTRY = joint_critic_entry(

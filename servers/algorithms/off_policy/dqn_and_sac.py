@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from gymnasium import spaces
-from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.dqn import dqn as rllib_dqn
 from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
@@ -18,7 +17,7 @@ from ray.rllib.algorithms.sac import sac as rllib_sac
 
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.algorithms.declared_settings import DeclaredSettings, Schedule
+from muxrl.servers.algorithms.declared_settings import DeclaredSettings, Schedule, configured_by
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
 from muxrl.servers.algorithms.networks import Networks
@@ -143,12 +142,6 @@ class DQNConfig(_OffPolicyConfig, rllib_dqn.DQNConfig):
     v_min: float
     """Lowest return of that distribution."""
 
-    def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class or DQN)
-
-    def get_default_learner_class(self) -> type:
-        return DQNLearner
-
 
 class SACConfig(_OffPolicyConfig, rllib_sac.SACConfig):
     """RLlib's, with the paper's learning rate of the actor and a uniform replay."""
@@ -172,12 +165,6 @@ class SACConfig(_OffPolicyConfig, rllib_sac.SACConfig):
     0.3 log n of n `Discrete` actions; None: RLlib's rule."""
     twin_q: bool
     """Whether there are two critics, of which the lower value counts."""
-
-    def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class or SAC)
-
-    def get_default_learner_class(self) -> type:
-        return SACLearner
 
 
 class OffPolicyAlgorithm(ReplayAlgorithm):
@@ -215,20 +202,14 @@ class OffPolicyAlgorithm(ReplayAlgorithm):
         self._learns_from_env_step += env_steps
 
 
+@configured_by(DQNConfig, DQNLearner)
 class DQN(OffPolicyAlgorithm):
     """See `DQNConfig`."""
 
-    @classmethod
-    def get_default_config(cls) -> AlgorithmConfig:
-        return DQNConfig()
 
-
+@configured_by(SACConfig, SACLearner)
 class SAC(OffPolicyAlgorithm):
     """See `SACConfig`."""
-
-    @classmethod
-    def get_default_config(cls) -> AlgorithmConfig:
-        return SACConfig()
 
 
 def find_milestones(config: AlgorithmConfig) -> Iterator[Milestone]:

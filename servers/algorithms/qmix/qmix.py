@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from muxrl.servers.algorithms.declared_settings import (
     Check,
@@ -15,6 +13,7 @@ from muxrl.servers.algorithms.declared_settings import (
     Positive,
     Schedule,
     ScheduleCheck,
+    configured_by,
 )
 from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
 from muxrl.servers.algorithms.qmix.mixers import MixerName
@@ -116,7 +115,7 @@ class QMIXConfig(TeamReplayConfig):
     """Updates for each new episode; may be a fraction."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class or QMIX)
+        super().__init__(algo_class=algo_class)
         # A GRU must see an episode from its start.
         self.batch_mode = "complete_episodes"
 
@@ -127,12 +126,6 @@ class QMIXConfig(TeamReplayConfig):
                 f"n_step={self.n_step} and td_lambda={self.td_lambda}: a target is an n-step or a "
                 "lambda-return; leave one of them at its default"
             )
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        return RLModuleSpec(module_class=QMIXTorchRLModule)
-
-    def get_default_learner_class(self) -> type:
-        return QMIXTorchLearner
 
     def model_settings(self) -> Mapping[str, Any]:
         return {
@@ -150,14 +143,11 @@ class QMIXConfig(TeamReplayConfig):
         }
 
 
+@configured_by(QMIXConfig, QMIXTorchLearner, QMIXTorchRLModule)
 class QMIX(TeamReplayAlgorithm):
     """Trains each module on episodes of its teams; see `QMIXConfig`."""
 
     exploration_setting = EPSILON
-
-    @classmethod
-    def get_default_config(cls) -> AlgorithmConfig:
-        return QMIXConfig()
 
     def make_replay(self) -> EpisodeReplay:
         config, alpha = self.config, self.config.prioritized_replay_alpha
