@@ -100,9 +100,14 @@ def documented_fields(cls: type) -> Iterator[tuple[Any, str]]:
         yield field, " ".join(following.value.value.split())  # type: ignore[union-attr]
 
 
+_RANGES = ("AboveZero", "NotNegative")
+
+
 def _fields(cls: type) -> Iterator[tuple[str, ast.expr, str, str]]:
     for field, doc in documented_fields(cls):
         kind = field.annotation
+        if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) in _RANGES:
+            kind = kind.slice
         if ast.unparse(kind) == "WhileLearning":
             kind = ast.parse("Literal['auto', 'serve', 'wait']", mode="eval").body
         yield field.target.id, kind, _default(field.value), doc

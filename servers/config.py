@@ -9,11 +9,15 @@ passes on nothing but plans.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from muxrl.protocol.spaces import Space
 
 WhileLearning = Literal["auto", "serve", "wait"]
+T = TypeVar("T")
+AboveZero = Annotated[T, "must be above 0"]
+NotNegative = Annotated[T, "must not be negative"]
+"""What a config's number has to be, if it is given; `muxrl.orchestrator.config.ranges` looks."""
 EXTERNAL = "EXTERNAL"
 """The algorithm of a server that is a process of its own."""
 
@@ -22,11 +26,11 @@ EXTERNAL = "EXTERNAL"
 class ResourcesConfig:
     """What a server's process reserves on Ray, and its threads."""
 
-    num_cpus: float = 0.5
+    num_cpus: NotNegative[float] = 0.5
     """Ray CPUs reserved, for placement only."""
-    num_gpus: float = 0.0
+    num_gpus: NotNegative[float] = 0.0
     """Ray GPUs reserved; above 0 the learner uses one."""
-    num_torch_threads: int = 1
+    num_torch_threads: AboveZero[int] = 1
     """Threads of torch; more than one helps only on idle cores."""
 
 
@@ -34,21 +38,21 @@ class ResourcesConfig:
 class LimitsConfig:
     """What a server refuses, and when it gives up waiting."""
 
-    max_episodes: int = 1024
+    max_episodes: AboveZero[int] = 1024
     """Open episodes; one more is refused with 429."""
     max_connections: int = 500
     """Open connections; one more is refused with 503."""
-    max_message_bytes: int | None = None
+    max_message_bytes: AboveZero[int | None] = None
     """Longest frame or body; null: what the declared spaces can need, 64 MiB at most."""
-    max_abs_reward: float | None = 1e12
+    max_abs_reward: AboveZero[float | None] = 1e12
     """Largest absolute reward of an agent in a step; null: any finite one."""
-    max_abs_observation: float | None = 1e15
+    max_abs_observation: AboveZero[float | None] = 1e15
     """Largest absolute number in a real Box of an observation or a global state; null: any finite
     one."""
-    episode_timeout_s: float = 1800.0
+    episode_timeout_s: AboveZero[float] = 1800.0
     """An episode without a message for so long is truncated. An idle HTTP connection is kept for as
     long."""
-    tombstone_s: float = 2700.0
+    tombstone_s: NotNegative[float] = 2700.0
     """How long an ended episode is remembered, to answer a repeated end; the last 100,000."""
 
 
@@ -57,9 +61,9 @@ class RestartsConfig:
     """How often a process that died, raised or is silent is restarted; `simulation.restarts` has
     the same keys."""
 
-    max: int = 3
+    max: NotNegative[int] = 3
     """Restarts within `within_s`; one more ends the run."""
-    within_s: float = 600.0
+    within_s: AboveZero[float] = 600.0
     """Seconds in which restarts are counted."""
 
 
@@ -76,7 +80,7 @@ class ServerConfig:
     """Name in assignments and results, such as "ppo_lstm"; "": the algorithm's."""
     host: str = "127.0.0.1"
     """Address to listen on; anything but loopback requires a token."""
-    port: int = 0
+    port: NotNegative[int] = 0
     """TCP port; 0 takes any free one (see `servers.json` in the run directory)."""
     token: str = ""
     """Bearer token that clients must send; "": none (loopback only)."""

@@ -6,7 +6,6 @@ import ipaddress
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from itertools import combinations
 from typing import get_args
 
@@ -18,6 +17,7 @@ from muxrl.client.episode_metrics import (
     is_metric_name,
 )
 from muxrl.client.local_transport import InferenceMode
+from muxrl.orchestrator.config import ranges
 from muxrl.orchestrator.config.schema import RETURN, TOTAL, ExperimentConfig, GatewayConfig
 from muxrl.orchestrator.config.trackers import find_problems as tracker_problems
 from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
@@ -97,53 +97,9 @@ def _best_problems(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _number_problems(config: ExperimentConfig) -> Iterator[str]:
-    simulation, stop = config.simulation, config.stop
-    evaluation, checkpoint, timeouts = config.evaluation, config.checkpoint, config.timeouts
-    above_zero: dict[str, float | None] = {
-        "simulation.num_processes": simulation.num_processes,
-        "simulation.num_envs_per_process": simulation.num_envs_per_process,
-        "simulation.state_size": simulation.state_size,
-        "stop.env_steps": stop.env_steps,
-        "stop.time_s": stop.time_s,
-        "stop.iterations": stop.iterations,
-        "evaluation.interval_env_steps": evaluation.interval_env_steps,
-        "evaluation.num_episodes": evaluation.num_episodes,
-        "evaluation.num_envs": evaluation.num_envs,
-        "checkpoint.interval_s": checkpoint.interval_s,
-        "checkpoint.interval_env_steps": checkpoint.interval_env_steps,
-        "checkpoint.keep_last": checkpoint.keep_last,
-        **{f"timeouts.{key}": value for key, value in asdict(timeouts).items()},
-        "simulation.restarts.within_s": simulation.restarts.within_s,
-        "metrics_interval_s": config.metrics_interval_s,
-    }
-    not_negative: dict[str, float | None] = {
-        "seed": config.seed,
-        "simulation.num_cpus": simulation.num_cpus,
-        "simulation.restarts.max": simulation.restarts.max,
-        "simulation.update_interval_s": simulation.update_interval_s,
-        "evaluation.final_num_episodes": evaluation.final_num_episodes,
-        "evaluation.seed": evaluation.seed,
-        "checkpoint.replay_max_mib": checkpoint.replay_max_mib,
-        "checkpoint.hold_s": checkpoint.hold_s,
-    }
+    yield from ranges.find_problems(config)
     for server_id, server in config.servers.items():
         at = f"servers.{server_id}"
-        above_zero |= {
-            f"{at}.resources.num_torch_threads": server.resources.num_torch_threads,
-            f"{at}.limits.max_episodes": server.limits.max_episodes,
-            f"{at}.limits.max_message_bytes": server.limits.max_message_bytes,
-            f"{at}.limits.max_abs_reward": server.limits.max_abs_reward,
-            f"{at}.limits.max_abs_observation": server.limits.max_abs_observation,
-            f"{at}.restarts.within_s": server.restarts.within_s,
-            f"{at}.limits.episode_timeout_s": server.limits.episode_timeout_s,
-        }
-        not_negative |= {
-            f"{at}.resources.num_cpus": server.resources.num_cpus,
-            f"{at}.resources.num_gpus": server.resources.num_gpus,
-            f"{at}.limits.tombstone_s": server.limits.tombstone_s,
-            f"{at}.port": server.port,
-            f"{at}.restarts.max": server.restarts.max,
-        }
         if server.port > 65_535:
             yield f"{at}.port: is {server.port}; TCP ports go up to 65535, and 0 takes a free one"
         if server.max_policy_lag < 1:
@@ -151,13 +107,7 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
                 f"{at}.max_policy_lag: is {server.max_policy_lag}, must be at least 1; for no lag "
                 "at all set while_learning: wait"
             )
-    for key, value in above_zero.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            yield f"{key}: is {value}, must be above 0"
-    for key, value in not_negative.items():
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            yield f"{key}: is {value}, must not be negative"
-    for key, seed in {"seed": config.seed, "evaluation.seed": evaluation.seed}.items():
+    for key, seed in {"seed": config.seed, "evaluation.seed": config.evaluation.seed}.items():
         if seed > _MAX_SEED:
             yield f"{key}: is {seed}, must be at most {_MAX_SEED}"
 

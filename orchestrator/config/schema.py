@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from muxrl.servers.config import RestartsConfig, ServerConfig
+from muxrl.servers.config import AboveZero, NotNegative, RestartsConfig, ServerConfig
 
 
 @dataclass
@@ -54,26 +54,26 @@ class SimulationConfig:
     on_bad_value: Literal["stop", "episode"] = "stop"
     """What a number ends that is not finite, or beyond `limits`: "stop": the simulation's process
     (see `restarts`); "episode": the episode, which is closed before that step and counted."""
-    num_processes: int = 1
+    num_processes: AboveZero[int] = 1
     """Simulation processes."""
-    num_envs_per_process: int = 1
+    num_envs_per_process: AboveZero[int] = 1
     """Environments of each process; they share every message."""
     vector_env: bool = False
     """Whether `env` makes one environment that steps all `num_envs_per_process` copies at once; it
     gets that number as `num_envs`. See [Vector environments](client.md#vector-environments)."""
-    num_cpus: float = 0.5
+    num_cpus: NotNegative[float] = 0.5
     """Ray CPUs reserved by each process, for placement only."""
     inference_mode: Any = "remote"
     """Who chooses training actions: "remote": the servers; "local": the simulations, with the
     servers' networks; or a dict by server, "remote" for the others. Not for 'external'. See [Local
     inference](client.md#local-inference)."""
-    update_interval_s: float | None = 0.0
+    update_interval_s: NotNegative[float | None] = 0.0
     """With "local": least time between two pulls of weights; null: only at a server's start."""
     restarts: RestartsConfig = field(default_factory=RestartsConfig)
     """Of each simulation process, and of the evaluation."""
     agents: dict[str, ExternalAgentConfig] = field(default_factory=dict)
     """Agent, or several as "driver_{0..9}", to its spaces; only for 'external'."""
-    state_size: int | None = None
+    state_size: AboveZero[int | None] = None
     """Length of the global state; only for 'external'. null: none is sent."""
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     """Only for 'external'."""
@@ -87,12 +87,12 @@ class SimulationConfig:
 class StopConfig:
     """When a run ends: at the first of these."""
 
-    env_steps: int | None = None
+    env_steps: AboveZero[int | None] = None
     """Steps of all environments together. No episode begins after them; open ones are played to
     their ends, for checkpoint.hold_s at most."""
-    time_s: float | None = None
+    time_s: AboveZero[float | None] = None
     """Seconds since the first env step."""
-    iterations: int | None = None
+    iterations: AboveZero[int | None] = None
     """Training iterations of every server."""
     episode_return: dict[str, float] = field(default_factory=dict)
     """Server to return; the run ends when all reach theirs: the sum over the server's agents
@@ -109,13 +109,13 @@ class StopConfig:
 class EvaluationConfig:
     """How the servers are measured: each against random agents in its place."""
 
-    interval_env_steps: int | None = None
+    interval_env_steps: AboveZero[int | None] = None
     """Env steps between evaluations; null: only at the end. Training waits for each."""
-    num_episodes: int = 20
+    num_episodes: AboveZero[int] = 20
     """Episodes of an evaluation during the run, for each condition."""
-    final_num_episodes: int = 100
+    final_num_episodes: NotNegative[int] = 100
     """Episodes of the evaluation at the end; 0: none."""
-    num_envs: int | None = None
+    num_envs: AboveZero[int | None] = None
     """Environments in the evaluation's process; null: `simulation.num_envs_per_process`, up to 8
     (with `vector_env` one).
     They are made for the first evaluation; for the one at the end, after those of the simulations
@@ -126,7 +126,7 @@ class EvaluationConfig:
     should_explore: bool = False
     """Whether stochastic policies (PPO, A2C) are sampled; false: their likeliest action.
     Value-based ones (QMIX) are greedy, deterministic ones (MADDPG) without noise in any case."""
-    seed: int = 10_000
+    seed: NotNegative[int] = 10_000
     """Seed of the first episode of every evaluation."""
 
 
@@ -158,19 +158,19 @@ class CheckpointConfig:
 
     at_end: bool = True
     """Whether one is written when the run ends, in any way."""
-    interval_s: float | None = 600.0
+    interval_s: AboveZero[float | None] = 600.0
     """Seconds between checkpoints."""
-    interval_env_steps: int | None = None
+    interval_env_steps: AboveZero[int | None] = None
     """Env steps between checkpoints."""
-    keep_last: int = 2
+    keep_last: AboveZero[int] = 2
     """How many are kept."""
     best: BestConfig | None = None
     """Which are kept in addition for their evaluations; one is then written before each
     evaluation."""
-    replay_max_mib: int | None = 1024
+    replay_max_mib: NotNegative[int | None] = 1024
     """Largest replay in a server's checkpoint; a larger one is left out, and a resumed run fills it
     again. null: any."""
-    hold_s: float = 10.0
+    hold_s: NotNegative[float] = 10.0
     """Seconds in which simulations may end their episodes before all servers save; then they pause
     between two steps."""
 
@@ -179,22 +179,22 @@ class CheckpointConfig:
 class TimeoutsConfig:
     """How long the run waits for its own processes, in seconds."""
 
-    start_s: float = 120.0
+    start_s: AboveZero[float] = 120.0
     """For the servers to listen. Simulations wait for a lost server for start_s and report_s
     together."""
-    report_s: float = 60.0
+    report_s: AboveZero[float] = 60.0
     """For the report of a process, due about once a second; then it is killed and restarted (see
     `restarts`)."""
-    step_s: float = 1800.0
+    step_s: AboveZero[float] = 1800.0
     """For one step or reset of a simulation; then its process is killed and restarted. See also
     `limits.episode_timeout_s`."""
-    make_env_s: float = 600.0
+    make_env_s: AboveZero[float] = 600.0
     """For one environment to be made."""
-    update_s: float = 600.0
+    update_s: AboveZero[float] = 600.0
     """For an update: while simulations wait, at the end, and before a checkpoint."""
-    save_s: float = 300.0
+    save_s: AboveZero[float] = 300.0
     """For a server's checkpoint."""
-    stop_s: float = 45.0
+    stop_s: AboveZero[float] = 45.0
     """For the servers to end."""
 
 
@@ -206,7 +206,7 @@ class ExperimentConfig:
     """Name of the experiment and of its run directories; "": the config file's."""
     base: str = ""
     """Experiment whose keys hold where this one says nothing: as a sweep's `base`."""
-    seed: int = 0
+    seed: NotNegative[int] = 0
     """Seed of all servers and simulations."""
     runs_dir: str = "runs"
     """Parent of the run directories."""
@@ -222,7 +222,7 @@ class ExperimentConfig:
     """When checkpoints are written."""
     timeouts: TimeoutsConfig = field(default_factory=TimeoutsConfig)
     """How long processes are waited for."""
-    metrics_interval_s: float = 1.0
+    metrics_interval_s: AboveZero[float] = 1.0
     """Seconds between two rows of metrics."""
     trackers: list[str] = field(default_factory=lambda: ["tensorboard"])
     """"tensorboard", "wandb", "mlflow", or "package.module:name"; see

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import fields
 
-from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.config import ExperimentConfig, ranges
 from muxrl.orchestrator.config.checks import is_file_name, is_label
 from muxrl.orchestrator.sweeps.parameters import find_problems as find_parameter_problems
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
@@ -92,18 +92,8 @@ def _template_problems(config: SweepConfig) -> Iterator[str]:
 
 
 def _number_problems(config: SweepConfig) -> Iterator[str]:
-    above_zero: dict[str, float | None] = {
-        "num_samples": config.num_samples,
-        "max_concurrent": config.max_concurrent,
-        "report_interval_s": config.report_interval_s,
-        "scheduler.grace_env_steps": config.scheduler.grace_env_steps,
-        "scheduler.min_samples": config.scheduler.min_samples,
-    }
-    for key, value in above_zero.items():
-        if value is not None and not value > 0:
-            yield f"{key}: is {value}, must be above 0"
-    if not config.calibration_s >= 0:
-        yield f"calibration_s: is {config.calibration_s}, must not be negative"
+    yield from ranges.find_problems(config, is_deep=False)
+    yield from ranges.find_problems(config.scheduler, "scheduler.")
     if not config.scheduler.reduction_factor > 1:
         yield (
             f"scheduler.reduction_factor: is {config.scheduler.reduction_factor}, must be above 1"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from muxrl.orchestrator.config.schema import RETURN, ExperimentConfig
-from muxrl.servers.config import ServerConfig
+from muxrl.servers.config import AboveZero, NotNegative, ServerConfig
 
 
 @dataclass
@@ -84,11 +84,11 @@ class SchedulerConfig:
 
     kind: str = "none"
     """"none", or "asha", "median": Ray Tune's schedulers of that name."""
-    grace_env_steps: int | None = None
+    grace_env_steps: AboveZero[int | None] = None
     """Env steps before a trial may be ended; null: a tenth of the budget."""
     reduction_factor: float = 4.0
     """For asha: one in so many continues at each rung."""
-    min_samples: int = 3
+    min_samples: AboveZero[int] = 3
     """For median: trials that must have got as far before one is compared with them."""
 
 
@@ -115,7 +115,7 @@ class SweepConfig:
     (`algorithms.qmix.settings.lr`), only where that is used."""
     seeds: list[int] = field(default_factory=list)
     """Seeds, each with each assignment and setting; empty: the base's."""
-    num_samples: int = 1
+    num_samples: AboveZero[int] = 1
     """How often `choice`, `uniform`... are drawn, for each combination of grids."""
     seed: int = 0
     """Seed of the draws, which are the same for every assignment."""
@@ -125,15 +125,15 @@ class SweepConfig:
     """Which trials are ended early."""
     searcher: str = "random"
     """"random": all is drawn before the start; "optuna": by the results of earlier trials."""
-    max_concurrent: int | None = None
+    max_concurrent: AboveZero[int | None] = None
     """Trials at the same time; null: as many as there are CPUs for. With a number, a local Ray
     declares as many CPUs as they need."""
-    report_interval_s: float = 5.0
+    report_interval_s: AboveZero[float] = 5.0
     """Seconds between two reports of a trial to Tune."""
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Ray Tune's callbacks, "package.module:name" to arguments:
     `{"ray.air.integrations.mlflow:MLflowLoggerCallback": {experiment_name: tag}}`."""
-    calibration_s: float = 10.0
+    calibration_s: NotNegative[float] = 10.0
     """Seconds that `--dry-run` plays each assignment, to estimate the sweep's time; 0: not."""
     sweeps_dir: str = "sweeps"
     """Parent of the sweep directories."""
