@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.messages import DenseLayer, GruLayer, Layer
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
+from muxrl.protocol.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, parts_of
 
 UNAVAILABLE = float(np.finfo(np.float32).min)
 """Logit of an action that a mask forbids. Not -inf: times a probability of 0 that is NaN."""
@@ -103,8 +103,5 @@ def flat_reader(space: Space) -> Callable[[Any], np.ndarray]:
             return flat
 
         return one_hots
-    parts = (
-        sorted(space.spaces.items()) if isinstance(space, DictSpace) else enumerate(space.spaces)
-    )
-    readers = [(key, flat_reader(sub)) for key, sub in parts]
+    readers = [(key, flat_reader(sub)) for key, sub in sorted(parts_of(space) or ())]
     return lambda value: np.concatenate([read(value[key]) for key, read in readers], axis=-1)

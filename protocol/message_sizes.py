@@ -8,18 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from muxrl.protocol.messages import ERROR_STORY_CHARS, ServerSpec
-from muxrl.protocol.spaces import (
-    Box,
-    DictSpace,
-    Discrete,
-    MultiBinary,
-    MultiDiscrete,
-    Space,
-)
+from muxrl.protocol.spaces import Space, leaf_type, parts_of
 
 _VALUE_BYTES = 26
 """Of the longest number, in JSON: -2.2250738585072014e-308 and what separates it from the next."""
@@ -88,20 +81,13 @@ def answer_bytes(spec: ServerSpec) -> int:
 
 def _space_bytes(space: Space) -> int:
     """Returns the length of a value of `space` as JSON, nested lists included."""
-    if isinstance(space, Box):
-        lists = sum(math.prod(space.shape[:i]) for i in range(len(space.shape)))
-        return _VALUE_BYTES * math.prod(space.shape) + 3 * lists
-    if isinstance(space, Discrete):
-        return _VALUE_BYTES
-    if isinstance(space, MultiDiscrete | MultiBinary):
-        return _VALUE_BYTES * (len(space.nvec) if isinstance(space, MultiDiscrete) else space.n) + 3
-    if isinstance(space, DictSpace):
-        return sum(map(_name_bytes, space.spaces)) + _total(space.spaces.values())
-    return _total(space.spaces)
-
-
-def _total(spaces: Iterable[Space]) -> int:
-    return 3 + sum(map(_space_bytes, spaces))
+    parts = parts_of(space)
+    if parts is not None:
+        names = sum(_name_bytes(key) for key, _ in parts if isinstance(key, str))
+        return 3 + names + sum(_space_bytes(sub) for _, sub in parts)
+    _, shape = leaf_type(space)
+    lists = sum(math.prod(shape[:i]) for i in range(len(shape)))
+    return _VALUE_BYTES * math.prod(shape) + 3 * lists
 
 
 def _name_bytes(name: str) -> int:

@@ -31,9 +31,10 @@ from muxrl.protocol.spaces import (
     DictSpace,
     Discrete,
     MultiBinary,
-    MultiDiscrete,
     Space,
     TupleSpace,
+    leaf_type,
+    parts_of,
 )
 from muxrl.protocol.values import within
 
@@ -133,16 +134,6 @@ def stack(space: Space, values: Sequence[Any], lead: tuple[int, ...]) -> Any:
     return rows.reshape(lead + shape)
 
 
-def leaf_type(space: Space) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Returns dtype and shape of a row of a space without parts."""
-    if isinstance(space, Box):
-        return np.dtype(space.dtype), tuple(space.shape)
-    if isinstance(space, Discrete):
-        return np.dtype(np.int64), ()
-    assert isinstance(space, MultiDiscrete | MultiBinary)
-    return np.dtype(np.int64), (len(space.nvec) if isinstance(space, MultiDiscrete) else space.n,)
-
-
 def are_rows(space: Space, rows: Any, lead: tuple[int, ...], most: float) -> bool:
     """Whether rows conform to a space, all of them: one comparison an array.
 
@@ -152,18 +143,9 @@ def are_rows(space: Space, rows: Any, lead: tuple[int, ...], most: float) -> boo
         lead: the first dimensions that they should have.
         most: bound of a number, up or down.
     """
-    if isinstance(space, DictSpace):
-        return (
-            isinstance(rows, dict)
-            and rows.keys() == space.spaces.keys()
-            and all(are_rows(sub, rows[key], lead, most) for key, sub in space.spaces.items())
-        )
-    if isinstance(space, TupleSpace):
-        return (
-            isinstance(rows, list)
-            and len(rows) == len(space.spaces)
-            and all(are_rows(s, r, lead, most) for s, r in zip(space.spaces, rows, strict=True))
-        )
+    if parts_of(space) is not None:
+        parts = _parts(space, rows)
+        return parts is not None and all(are_rows(s, r, lead, most) for s, r in parts)
     dtype, shape = leaf_type(space)
     if not isinstance(rows, np.ndarray) or rows.dtype != dtype or rows.shape != lead + shape:
         return False
@@ -221,12 +203,19 @@ def empty(space: Space, lead: tuple[int, ...]) -> Any:
 
 def leaves(space: Space, rows: Any) -> list[Any]:
     """Returns the arrays that rows of a space are made of; None for what has other parts."""
+    if parts_of(space) is None:
+        return [rows]
+    parts = _parts(space, rows)
+    return [None] if parts is None else [leaf for s, r in parts for leaf in leaves(s, r)]
+
+
+def _parts(space: Space, rows: Any) -> list[tuple[Space, Any]] | None:
+    """Returns the sub-spaces of a Dict or Tuple, each with its rows; None: these are others."""
     if isinstance(space, DictSpace):
         if not isinstance(rows, dict) or rows.keys() != space.spaces.keys():
-            return [None]
-        return [leaf for key, sub in space.spaces.items() for leaf in leaves(sub, rows[key])]
-    if isinstance(space, TupleSpace):
-        if not isinstance(rows, list) or len(rows) != len(space.spaces):
-            return [None]
-        return [leaf for s, r in zip(space.spaces, rows, strict=True) for leaf in leaves(s, r)]
-    return [rows]
+            return None
+        return [(sub, rows[key]) for key, sub in space.spaces.items()]
+    assert isinstance(space, TupleSpace)
+    if not isinstance(rows, list) or len(rows) != len(space.spaces):
+        return None
+    return list(zip(space.spaces, rows, strict=True))

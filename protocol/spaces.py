@@ -85,6 +85,23 @@ class TupleSpace(msgspec.Struct, frozen=True, tag="tuple", tag_field="type"):
 Space = Box | Discrete | MultiDiscrete | MultiBinary | DictSpace | TupleSpace
 
 
+def parts_of(space: Space) -> list[tuple[Any, Space]] | None:
+    """Returns the sub-spaces of a Dict or Tuple by key or place; None: it has none."""
+    if isinstance(space, DictSpace):
+        return list(space.spaces.items())
+    return list(enumerate(space.spaces)) if isinstance(space, TupleSpace) else None
+
+
+def leaf_type(space: Space) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Returns dtype and shape of a value of a space without sub-spaces."""
+    if isinstance(space, Box):
+        return np.dtype(space.dtype), tuple(space.shape)
+    if isinstance(space, Discrete):
+        return np.dtype(np.int64), ()
+    assert isinstance(space, MultiDiscrete | MultiBinary)
+    return np.dtype(np.int64), (len(space.nvec) if isinstance(space, MultiDiscrete) else space.n,)
+
+
 def bounds(space: Box) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns `low` and `high` of a Box as float64 arrays of its shape, infinite if unbounded."""
 

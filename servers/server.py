@@ -47,7 +47,6 @@ class PolicyServer:
 
     Args:
         plan: the server, fully resolved.
-        max_iterations: training iterations after which it only acts; None: no limit.
         on_shutdown: see `Front`.
         network: that it listens with, and does not close; None: it opens one of its own.
         trainer: of its policies; None: the plan's algorithm says which.
@@ -60,7 +59,6 @@ class PolicyServer:
         self,
         plan: ServerPlan,
         *,
-        max_iterations: int | None = None,
         on_shutdown: Callable[[], None] | None = None,
         network: Network | None = None,
         trainer: TrainerEntry | None = None,
@@ -79,7 +77,7 @@ class PolicyServer:
             raise ServerProblem(str(error)) from None
         self.address = self._network.address
         try:
-            self.policies = make_policies(plan, max_iterations, self._fail, trainer)
+            self.policies = make_policies(plan, self._fail, trainer)
         except BaseException:
             self._close_network(0.0)
             raise
@@ -267,7 +265,6 @@ class PolicyServer:
 
 def make_policies(
     plan: ServerPlan,
-    max_iterations: int | None,
     on_failure: Callable[[str], None],
     trainer: TrainerEntry | None = None,
 ) -> Policies:
@@ -275,7 +272,6 @@ def make_policies(
 
     Args:
         plan: the server.
-        max_iterations: see `PolicyServer`.
         on_failure: called in the learning thread, with a sentence, when training raises.
         trainer: see `PolicyServer`.
 
@@ -286,9 +282,7 @@ def make_policies(
         trainer = trainer or find_trainer(plan.algorithm)
         if trainer is not None:
             limit_torch_threads(plan.resources.num_torch_threads)
-            return TrainerPolicies(
-                plan, trainer, max_iterations=max_iterations, on_failure=on_failure
-            )
+            return TrainerPolicies(plan, trainer, on_failure=on_failure)
     except AlgorithmProblem as problem:
         raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
     fixed = find_fixed(plan.algorithm)
@@ -298,7 +292,7 @@ def make_policies(
 
         limit_torch_threads(plan.resources.num_torch_threads)
         entry = get_algorithm(plan.algorithm)
-        return LearnedPolicies(plan, entry, max_iterations=max_iterations, on_failure=on_failure)
+        return LearnedPolicies(plan, entry, on_failure=on_failure)
     try:
         algorithm = fixed(plan.settings, plan.model)
     except AlgorithmProblem as problem:

@@ -59,7 +59,6 @@ class Gateway(Front):
     Args:
         client: reaches them; it belongs to the gateway from now on.
         address, token: see `Front`.
-        server_id: the gateway's own name.
         on_shutdown: see `Front`.
         agents_return: see `StepCheck`.
     """
@@ -70,11 +69,10 @@ class Gateway(Front):
         address: str,
         token: str,
         *,
-        server_id: str = "gateway",
         on_shutdown: Callable[[], None] | None = None,
         agents_return: bool = False,
     ) -> None:
-        super().__init__(merged_spec(server_id, client.specs), address, token, on_shutdown)
+        super().__init__(merged_spec(client.specs), address, token, on_shutdown)
         self.episodes = GatewayEpisodes(client, self.spec, agents_return=agents_return)
         self._client = client
         self._frames: queue.SimpleQueue[_Waiting | _Order] = queue.SimpleQueue()
@@ -301,7 +299,7 @@ class Gateway(Front):
         return self.episodes.refusal or NotServing("the gateway is stopping")
 
 
-def merged_spec(server_id: str, specs: Mapping[str, ServerSpec]) -> ServerSpec:
+def merged_spec(specs: Mapping[str, ServerSpec]) -> ServerSpec:
     """Returns the spec of a server that has the agents of all these.
 
     Policies and groups have their server's name before their own, as "qmix/drivers".
@@ -326,7 +324,7 @@ def merged_spec(server_id: str, specs: Mapping[str, ServerSpec]) -> ServerSpec:
     max_episodes = min(spec.max_episodes for spec in specs.values())
     return ServerSpec(
         protocol_version=PROTOCOL_VERSION,
-        server_id=server_id,
+        server_id="gateway",
         algorithm=ALGORITHM,
         agents=agents,
         groups={f"{n}/{g}": m for n, spec in specs.items() for g, m in spec.groups.items()},

@@ -94,12 +94,7 @@ def flat_size(space: plain.Space) -> int:
         return space.n
     if isinstance(space, plain.MultiDiscrete):
         return sum(space.nvec)
-    return sum(
-        map(
-            flat_size,
-            space.spaces.values() if isinstance(space, plain.DictSpace) else space.spaces,
-        )
-    )
+    return sum(flat_size(sub) for _, sub in plain.parts_of(space) or ())
 
 
 class Leaf(NamedTuple):
@@ -176,8 +171,7 @@ def split_mask(space: plain.Space) -> tuple[plain.Space, bool]:
 
 def without_mask(value: Mapping[str, Any]) -> Any:
     """Returns what `split_mask` leaves of a value of the space with the mask."""
-    rest = {k: v for k, v in value.items() if k != ACTION_MASK_KEY}
-    return next(iter(rest.values())) if len(rest) == 1 else rest
+    return _without(value, ACTION_MASK_KEY)
 
 
 def split_state(space: plain.Space) -> tuple[plain.Space, plain.Space | None]:
@@ -197,5 +191,9 @@ def split_state(space: plain.Space) -> tuple[plain.Space, plain.Space | None]:
 
 def without_state(value: Mapping[str, Any]) -> Any:
     """Returns what `split_state` leaves of a value of the space with the state."""
-    rest = {k: v for k, v in value.items() if k != STATE_KEY}
+    return _without(value, STATE_KEY)
+
+
+def _without(value: Mapping[str, Any], name: str) -> Any:
+    rest = {k: v for k, v in value.items() if k != name}
     return next(iter(rest.values())) if len(rest) == 1 else rest

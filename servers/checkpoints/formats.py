@@ -11,16 +11,15 @@ class OtherFormat(ValueError):
     """A part of a checkpoint is of an earlier version, and cannot be read any more."""
 
 
-def format_problem(found: object, newest: int, oldest: int = 1) -> str:
+def format_problem(found: object, newest: int) -> str:
     """Returns why a file cannot be read, in words that follow its name; "" if it can.
 
     Args:
         found: its ``format``.
         newest: the format that this program writes.
-        oldest: the first that it still reads.
     """
-    if type(found) is not int or found < oldest:
-        return f"has the format {found!r}, this muxrl reads {oldest} to {newest}; was it edited?"
+    if type(found) is not int or found < 1:
+        return f"has the format {found!r}, this muxrl reads 1 to {newest}; was it edited?"
     if found > newest:
         return (
             f"was made by a newer muxrl (format {found}; this one reads up to {newest}): update "

@@ -31,8 +31,7 @@ class SavedPolicies(ABC):
         store: its episodes.
         feed: where its batches come from.
         normalization: of what it observes and is paid.
-        max_iterations: see `LearningThread`.
-        on_failure: likewise.
+        on_failure: see `LearningThread`.
 
     Raises:
         ServerProblem: its callbacks cannot be made.
@@ -48,7 +47,6 @@ class SavedPolicies(ABC):
         feed: Feed,
         normalization: Normalization,
         *,
-        max_iterations: int | None,
         on_failure: Callable[[str], None],
     ) -> None:
         self._plan = plan
@@ -68,7 +66,6 @@ class SavedPolicies(ABC):
             plan,
             feed,
             store.counts,
-            max_iterations=max_iterations,
             on_failure=on_failure,
             callbacks=callbacks,
         )

@@ -71,7 +71,6 @@ class Verification:
         graph: the policy.
         inference: the frozen server's; it records logits.
         tolerance: see `TOLERANCE`.
-        seed: of the observations.
     """
 
     def __init__(
@@ -82,18 +81,17 @@ class Verification:
         inference: Inference,
         *,
         tolerance: float = TOLERANCE,
-        seed: int = 0,
     ) -> None:
         self._seats = seats
         self._graph = graph
         self._inference = inference
         self._tolerance = tolerance
         self._state = None if plan.state_size is None else np.zeros(plan.state_size, np.float32)
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(0)
         self._spaces: dict[str, gymnasium.Space] = {}
         for i, agent_id in enumerate(plan.agents):
             space = tame(to_gymnasium(plan.agents[agent_id].observation_space))
-            space.seed(seed + i)
+            space.seed(i)
             self._spaces[agent_id] = space
 
     def check(self, policy: OnnxPolicy) -> int:

@@ -85,8 +85,7 @@ class LearnedPolicies(SavedPolicies):
     Args:
         plan: the server.
         entry: its algorithm.
-        max_iterations: see `LearningThread`.
-        on_failure: likewise.
+        on_failure: see `LearningThread`.
 
     Raises:
         ServerProblem: the algorithm cannot be built, or cannot go on from `plan.resume_from`.
@@ -97,7 +96,6 @@ class LearnedPolicies(SavedPolicies):
         plan: ServerPlan,
         entry: AlgorithmEntry,
         *,
-        max_iterations: int | None,
         on_failure: Callable[[str], None],
     ) -> None:
         if plan.resume_from:
@@ -155,7 +153,6 @@ class LearnedPolicies(SavedPolicies):
             store,
             feed,
             normalization,
-            max_iterations=max_iterations,
             on_failure=on_failure,
         )
         if plan.initialize_from and not plan.resume_from:

@@ -104,8 +104,7 @@ class TrainerPolicies(SavedPolicies):
     Args:
         plan: the server.
         entry: its algorithm.
-        max_iterations: see `LearningThread`.
-        on_failure: likewise.
+        on_failure: see `LearningThread`.
 
     Raises:
         ServerProblem: a trainer cannot be made, or cannot continue from `plan.resume_from`.
@@ -116,7 +115,6 @@ class TrainerPolicies(SavedPolicies):
         plan: ServerPlan,
         entry: TrainerEntry,
         *,
-        max_iterations: int | None,
         on_failure: Callable[[str], None],
     ) -> None:
         if plan.resume_from:
@@ -149,7 +147,6 @@ class TrainerPolicies(SavedPolicies):
             store,
             feed,
             Normalization(observing, scales),
-            max_iterations=max_iterations,
             on_failure=on_failure,
         )
         if plan.initialize_from and not plan.resume_from:

@@ -91,14 +91,13 @@ def limit_torch_threads(num: int) -> None:
 
 
 class LearningThread:
-    """Trains in a thread of its own up to `max_iterations`, or until it is stopped.
+    """Trains in a thread of its own until it is stopped.
 
     Args:
         learning: what is trained.
         plan: of the server.
         feed: closed by `stop`.
         counts: of the episodes served, for the records.
-        max_iterations: training iterations after which the server only acts; None: no limit.
         on_failure: called with a sentence from the learning thread when training raises or the
             learner has diverged.
         callbacks: are told of each iteration; their figures are recorded as those of a policy
@@ -112,16 +111,13 @@ class LearningThread:
         feed: Feed,
         counts: EpisodeCounts,
         *,
-        max_iterations: int | None,
         on_failure: Callable[[str], None],
         callbacks: Callbacks | None = None,
     ) -> None:
         self.iteration = 0
-        self.is_finished = False
         self._learning = learning
         self._feed = feed
         self._counts = counts
-        self._max_iterations = max_iterations
         self._plan = plan
         self._on_failure = on_failure
         self._callbacks = callbacks
@@ -207,12 +203,11 @@ class LearningThread:
     def _run(self) -> None:
         limit_torch_threads(self._plan.resources.num_torch_threads)
         try:
-            while self._max_iterations is None or self.iteration < self._max_iterations:
+            while True:
                 metrics = self._learning.train()
                 self.iteration += 1
                 metrics = self._told(metrics)
                 self._records.append(self._record(metrics))
-            logger.info("training finished after %d iterations; acting goes on", self.iteration)
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)
         except LearnerDiverged as error:
@@ -222,7 +217,6 @@ class LearningThread:
             logger.exception("training failed in iteration %d", self.iteration + 1)
             self._on_failure(f"training failed: {type(error).__name__}: {error}")
         finally:
-            self.is_finished = True
             self._feed.discard()
             self._feed.run_errands()
 

@@ -55,7 +55,7 @@ def policies_of(
         model={} if is_team else {"fcnet_hiddens": [8], **(model or {})},
     )
     failures: list[str] = []
-    policies = LearnedPolicies(plan, entry, max_iterations=None, on_failure=failures.append)
+    policies = LearnedPolicies(plan, entry, on_failure=failures.append)
     try:
         yield policies
     finally:

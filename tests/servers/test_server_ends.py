@@ -131,12 +131,18 @@ def test_the_address_of_a_server_is_one_that_clients_understand(host: str) -> No
 
 def test_records_that_nobody_reads_do_not_fill_the_memory() -> None:
     num = _MAX_RECORDS + 5
+    left = iter(range(num))
+
+    def train() -> dict[str, Any]:
+        if next(left, None) is None:
+            raise FeedClosed
+        return {}
+
     trainer = LearningThread(
-        SimpleNamespace(train=dict, weights_seq_no=0, policy_lag=PolicyLag()),  # type: ignore[arg-type]
+        SimpleNamespace(train=train, weights_seq_no=0, policy_lag=PolicyLag()),  # type: ignore[arg-type]
         make_plan(),
         Feed(max_ahead=0),
         EpisodeCounts(),
-        max_iterations=num,
         on_failure=pytest.fail,
     )
     trainer.start()
@@ -166,7 +172,6 @@ def test_nothing_is_saved_in_the_middle_of_an_update() -> None:
         make_plan(),
         Feed(max_ahead=0),
         EpisodeCounts(),
-        max_iterations=None,
         on_failure=pytest.fail,
     )
     trainer.start()

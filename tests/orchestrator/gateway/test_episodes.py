@@ -50,7 +50,7 @@ class Behind:
             )
         self.left, self.right = self.servers
         self.client = MultiplexingClient(self.servers)
-        self.episodes = GatewayEpisodes(self.client, merged_spec("gateway", self.client.specs))
+        self.episodes = GatewayEpisodes(self.client, merged_spec(self.client.specs))
         self.now = 0.0
 
     def say(self, *items: AnyItem) -> list[Any]:
@@ -347,7 +347,7 @@ def test_what_waits_beyond_the_budget_is_over_with_training(behind: Behind) -> N
 
 @pytest.mark.parametrize("agents_return", [False, True])
 def test_an_agent_comes_back_where_the_config_says_so(behind: Behind, agents_return: bool) -> None:
-    spec = merged_spec("gateway", behind.client.specs)
+    spec = merged_spec(behind.client.specs)
     behind.episodes = GatewayEpisodes(behind.client, spec, agents_return=agents_return)
     behind.play("x")
     behind.ask(Step("x", 1, {"b": SEEN["b"]}, terminations={"a": True}))
