@@ -31,6 +31,7 @@ from muxrl.protocol.spaces import (
     DictSpace,
     Discrete,
     MultiBinary,
+    MultiDiscrete,
     Space,
     TupleSpace,
     leaf_type,
@@ -154,6 +155,7 @@ def are_rows(space: Space, rows: Any, lead: tuple[int, ...], most: float) -> boo
     if isinstance(space, Discrete):
         first, num = space.start, space.n
         return bool(rows.size == 0 or (rows.min() >= first and rows.max() < first + num))
+    assert isinstance(space, MultiDiscrete | MultiBinary)
     nvec = 2 if isinstance(space, MultiBinary) else np.asarray(space.nvec)
     return bool(((rows >= 0) & (rows < nvec)).all())
 

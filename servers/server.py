@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import fcntl
 import logging
 import math
 import signal
@@ -26,6 +25,7 @@ from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
 from muxrl.servers.app import Batcher, PolicyServerApp, expire_episodes
 from muxrl.servers.checkpoints.checkpoint import find_newest
+from muxrl.servers.checkpoints.folder_lock import held
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.end_with_main import end_with_main
 from muxrl.servers.fixed_policies import find_fixed
@@ -377,17 +377,11 @@ def _locked(folder: Path, server_id: str) -> Iterator[None]:
         OSError: the folder, or the file in it, cannot be made.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "serving.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ServerProblem(
-                f"server {server_id!r} is being served from {str(folder)!r} already, by another "
-                "process, and would overwrite its checkpoints; end that one, or give another "
-                "--run-dir"
-            ) from None
-        except OSError as error:  # a file system without locks
-            logger.warning("%s cannot be locked: %s", folder, error)
+    taken = ServerProblem(
+        f"server {server_id!r} is being served from {str(folder)!r} already, by another process, "
+        "and would overwrite its checkpoints; end that one, or give another --run-dir"
+    )
+    with held(folder / "serving.lock", lambda: taken):
         yield
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import fnmatch
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,8 +24,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, find_whole
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
-
-logger = logging.getLogger(__name__)
+from muxrl.servers.checkpoints.folder_lock import held
 
 MAY_CHANGE = (
     "stop.*",
@@ -70,24 +67,20 @@ MAY_CHANGE = (
 def locked(folder: RunDirectory) -> Iterator[None]:
     """Keeps other processes from running in this directory while the ``with`` block lasts.
 
-    The system lets go of it when this process ends in whatever way.
-
     Raises:
         RunIsRunning: another process has it.
         OSError: the file cannot be made.
     """
-    with folder.lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            status = read_status(folder)
-            who = f" (pid {status.pid} on {status.host})" if status else ""
-            raise RunIsRunning(
-                f"{folder.path} belongs to a run that is going on{who}; wait for its end, or end "
-                "it with Ctrl-C or SIGTERM"
-            ) from None
-        except OSError as error:  # a file system without locks
-            logger.warning("%s cannot be locked: %s", folder.path, error)
+
+    def taken() -> RunIsRunning:
+        status = read_status(folder)
+        who = f" (pid {status.pid} on {status.host})" if status else ""
+        return RunIsRunning(
+            f"{folder.path} belongs to a run that is going on{who}; wait for its end, or end it "
+            "with Ctrl-C or SIGTERM"
+        )
+
+    with held(folder.lock, taken):
         yield
 
 

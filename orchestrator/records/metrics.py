@@ -18,7 +18,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, TypeVar
 
 import msgspec
@@ -205,12 +204,7 @@ class MetricsWriter:
     def __enter__(self) -> MetricsWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _append(self, name: str, row: msgspec.Struct | Mapping[str, Any]) -> Mapping[str, Any]:

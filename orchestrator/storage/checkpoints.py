@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import secrets
 import shutil
@@ -33,7 +32,7 @@ import msgspec
 from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.checkpoints.checkpoint import SET_ASIDE
+from muxrl.servers.checkpoints.checkpoint import SET_ASIDE, sync_one
 from muxrl.servers.checkpoints.formats import format_problem
 
 MANIFEST_FILE = "manifest.json"
@@ -137,7 +136,7 @@ class CheckpointFolder:
             OSError: the disk is full, or something else is in its place.
         """
         manifest.write(draft)
-        _sync(draft)
+        sync_one(draft)
         place = self.path / str(manifest.env_steps)
         if place.exists():  # of the same moment: the run was resumed and ended at once
             old = place.with_name(f"{_HIDDEN}old-{place.name}")
@@ -147,7 +146,7 @@ class CheckpointFolder:
         else:
             draft.rename(place)
         self.link(LAST, manifest.env_steps)
-        _sync(self.path)
+        sync_one(self.path)
         return place
 
     def link(self, name: str, env_steps: int) -> None:
@@ -353,14 +352,6 @@ def _is_place(manifest: Path) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -17,7 +17,6 @@ any time and never loses what it said before.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -39,6 +38,7 @@ from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.storage.json_files import finite, write_json, write_text
 from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
+from muxrl.servers.checkpoints.folder_lock import held
 from muxrl.servers.checkpoints.formats import format_problem
 
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
@@ -263,11 +263,6 @@ class SweepDirectory:
         Raises:
             SweepIsRunning: another process runs it.
         """
-        with self.lock.open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SweepIsRunning(
-                    f"{self.path} is being run by another process; wait for it, or stop it first"
-                ) from None
+        taken = f"{self.path} is being run by another process; wait for it, or stop it first"
+        with held(self.lock, lambda: SweepIsRunning(taken)):
             yield

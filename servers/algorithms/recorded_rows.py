@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tree
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+
+from muxrl.servers.episodes.trajectories import stacked
 
 
 def recorded_rows(buffer: Any) -> Any:
@@ -21,11 +21,4 @@ def recorded_rows(buffer: Any) -> Any:
         return buffer
     if buffer.finalized:
         return tree.map_structure(lambda leaf: leaf[buffer.lookback :], buffer.data)
-    return _stacked(buffer.data[buffer.lookback :])
-
-
-def _stacked(rows: Sequence[Any]) -> Any:
-    first = rows[0]
-    if isinstance(first, dict):
-        return {key: _stacked([row[key] for row in rows]) for key in first}
-    return np.array(rows)
+    return stacked(buffer.data[buffer.lookback :])

@@ -144,7 +144,7 @@ def put_in_place(new: Path, path: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     new.rename(path)
-    _sync_one(path.parent)
+    sync_one(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -155,11 +155,12 @@ def _old(path: Path) -> Path:
 def _sync(folder: Path) -> None:
     """Has all of a folder written to the disk, so that a power failure leaves no empty files."""
     for file in folder.rglob("*"):
-        _sync_one(file)
-    _sync_one(folder)
+        sync_one(file)
+    sync_one(folder)
 
 
-def _sync_one(path: Path) -> None:
+def sync_one(path: Path) -> None:
+    """Has a file, or what a folder lists, written to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

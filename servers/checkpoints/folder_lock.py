@@ -1,0 +1,30 @@
+"""A folder that one process at a time has: of a run, of a sweep, of a server's checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def held(file: Path, refusal: Callable[[], Exception]) -> Iterator[None]:
+    """Holds a lock file while the ``with`` block lasts, or raises the refusal if another does.
+
+    The system lets go of it when this process ends in whatever way.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    with file.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise refusal() from None
+        except OSError as error:  # a file system without locks
+            logger.warning("%s cannot be locked: %s", file.parent, error)
+        yield
