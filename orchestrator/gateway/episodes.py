@@ -12,7 +12,7 @@ import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EpisodeResult
@@ -42,6 +42,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
+from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.step_check import StepCheck
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,6 @@ _REMEMBERED = 10_000
 """Ended episodes, whose ends may be repeated."""
 _STORY_CHARS = 500
 """Of why one is over, which is told again where the first answer was lost."""
-_RECENT = 100
 
 
 @dataclass
@@ -62,22 +62,11 @@ class Asked:
 
 
 @dataclass
-class EpisodeCounts:
-    """What a gateway counts over its training episodes; returns are of raw rewards."""
+class GatewayCounts(EpisodeCounts):
+    """What a gateway counts over its training episodes."""
 
-    num_env_steps: int = 0
-    num_agent_steps: int = 0
-    num_episodes: int = 0
-    num_expired: int = 0
     num_lost: int = 0
     """Closed since a server was lost."""
-    recent_returns: list[float] = field(default_factory=list)
-
-    @property
-    def episode_return_mean(self) -> float | None:
-        """Mean over the last 100 episodes of the sum over all agents."""
-        returns = self.recent_returns
-        return sum(returns) / len(returns) if returns else None
 
 
 class Evaluation:
@@ -166,7 +155,7 @@ class GatewayEpisodes:
     def __init__(
         self, client: MultiplexingClient, spec: ServerSpec, *, agents_return: bool = False
     ) -> None:
-        self.counts = EpisodeCounts()
+        self.counts = GatewayCounts()
         self.ended: deque[EpisodeResult] = deque(maxlen=_REMEMBERED)
         """The newest training episodes that ended; whoever takes them empties it."""
         self.num_over = 0
@@ -389,8 +378,7 @@ class GatewayEpisodes:
             elif episode.is_training:
                 self.ended.append(played)
                 self.counts.num_episodes += 1
-                self.counts.recent_returns.append(sum(ended.returns.values()))
-                del self.counts.recent_returns[:-_RECENT]
+                self.counts.add_return(sum(ended.returns.values()))
             return ended
 
         return _Open(asked, episode, items, answered)

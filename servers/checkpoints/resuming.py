@@ -17,9 +17,10 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
+from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
+from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.training.policies import ServerProblem
 
 logger = logging.getLogger(__name__)

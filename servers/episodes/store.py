@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from muxrl.protocol.episode import check_episode_id
 from muxrl.protocol.errors import (
@@ -38,6 +37,7 @@ from muxrl.protocol.messages import (
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.episode import PendingStep, ServedEpisode
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
@@ -50,33 +50,6 @@ from muxrl.servers.episodes.trajectories import Chunk
 MAX_TOMBSTONES = 100_000
 """Ended episodes that are remembered, some 30 MB; a client that lost an answer asks again before so
 many more have ended. Episodes of a few steps end a thousand times a second."""
-
-
-@dataclass
-class EpisodeCounts:
-    """What a server counts over all of its episodes; returns are of raw rewards."""
-
-    num_env_steps: int = 0
-    num_agent_steps: int = 0
-    num_episodes: int = 0
-    num_aborted: int = 0
-    num_expired: int = 0
-    num_stale_steps: int = 0
-    """Agent steps that clients played with weights too old to teach the policy."""
-    num_logged_actions: int = 0
-    """That simulations chose themselves, in training."""
-    recent_returns: list[float] = field(default_factory=list)
-
-    def add_return(self, value: float) -> None:
-        self.recent_returns.append(value)
-        del self.recent_returns[:-100]
-
-    @property
-    def episode_return_mean(self) -> float | None:
-        """Mean over the last 100 training episodes of the sum over this server's agents."""
-        if not self.recent_returns:
-            return None
-        return sum(self.recent_returns) / len(self.recent_returns)
 
 
 class EpisodeStore:

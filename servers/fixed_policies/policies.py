@@ -14,9 +14,10 @@ from muxrl.servers.agents.seats import Seat
 from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.checkpoints.resuming import told_of
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.recorder import Recorder, SeatRows
-from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
+from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.fixed_names import no_weights
 from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Acting, Record

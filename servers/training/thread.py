@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed, FeedClosed
-from muxrl.servers.episodes.store import EpisodeCounts
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.training.callbacks import Callbacks, Update
 from muxrl.servers.training.policies import LearnerDiverged, Record, StillLearning

@@ -18,8 +18,8 @@ from tests.servers.scripted_store import make_plan
 
 from muxrl.client import MultiplexingClient
 from muxrl.servers.app import expire_episodes
+from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed, FeedClosed
-from muxrl.servers.episodes.store import EpisodeCounts
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.training.policies import StillLearning
 from muxrl.servers.training.thread import _MAX_RECORDS, LearningThread, PolicyLag

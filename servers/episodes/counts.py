@@ -1,0 +1,32 @@
+"""What a server, or a gateway to several, has counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class EpisodeCounts:
+    """What a server counts over all of its episodes; returns are of raw rewards."""
+
+    num_env_steps: int = 0
+    num_agent_steps: int = 0
+    num_episodes: int = 0
+    num_aborted: int = 0
+    num_expired: int = 0
+    num_stale_steps: int = 0
+    """Agent steps that clients played with weights too old to teach the policy."""
+    num_logged_actions: int = 0
+    """That simulations chose themselves, in training."""
+    recent_returns: list[float] = field(default_factory=list)
+
+    def add_return(self, value: float) -> None:
+        self.recent_returns.append(value)
+        del self.recent_returns[:-100]
+
+    @property
+    def episode_return_mean(self) -> float | None:
+        """Mean over the last 100 training episodes of the sum over this server's agents."""
+        if not self.recent_returns:
+            return None
+        return sum(self.recent_returns) / len(self.recent_returns)
