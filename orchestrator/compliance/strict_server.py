@@ -125,7 +125,6 @@ class StrictServer(Front):
         self._episodes: dict[str, _Episode] = {}
         self._refused_start: str | None = None
         self._is_replying = False
-        self._num_steps = 0
 
     def status(self) -> Status:
         num_open = sum(e.closed_by is None and not e.is_gone for e in self._episodes.values())

@@ -102,7 +102,6 @@ class Reading:
     """
 
     def __init__(self, space: Space, scale: Scale | None, normalizer: Normalizer | None) -> None:
-        self.space = space
         self.scale = scale
         self.normalizer = normalizer
         self._gym_space: gymnasium.Space = to_gymnasium(space)
