@@ -24,8 +24,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muxrl.orchestrator.errors import OrchestratorError
+from muxrl.orchestrator.manage.listing import Listing
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
-from muxrl.orchestrator.watch.folder_view import FolderView
 from muxrl.orchestrator.watch.run_view import RunView
 from muxrl.orchestrator.watch.sweep_view import SweepView
 from muxrl.servers.network.access import is_loopback
@@ -203,3 +203,30 @@ def _page() -> tuple[str, str]:
         f"style-src {hashed(style)}; script-src {hashed(script)}"
     )
     return page, policy
+
+
+class FolderView:
+    """Reads a folder again and again.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._name = path.resolve().name
+        self._listing = Listing(path)
+
+    def read(self) -> dict[str, Any]:
+        """Returns the folder as it stands now; see `muxrl.orchestrator.manage.listing`.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        entries = self._listing.read()
+        return {
+            "kind": "folder",
+            "name": self._name,
+            "is_whole": True,
+            "num_left_out": self._listing.num_left_out,
+            "entries": entries,
+        }

@@ -19,15 +19,18 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo.ppo import (
     LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY as VF_EXPLAINED_VAR,
 )
+from ray.rllib.connectors.connector_pipeline_v2 import ConnectorPipelineV2
+from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
 from muxrl.servers.algorithms.on_policy.episodes_to_batch import EpisodesToBatch
-from muxrl.servers.algorithms.on_policy.raw_advantages import keep_advantages_raw
 from muxrl.servers.algorithms.sound_updates import SoundUpdates
 
 
@@ -257,3 +260,37 @@ def actor_critic_loss(
             window=1,
         )
     return policy_loss + config.vf_loss_coeff * vf_loss - entropy_coeff * entropy
+
+
+class RawAdvantageEstimation(GeneralAdvantageEstimation):
+    """RLlib's GAE without the standardisation at its end.
+
+    RLlib standardises in place and keeps neither mean nor deviation. Its value targets are raw,
+    though, and the advantage is by definition the target minus the value. That takes one more pass
+    of the value network, but no copy of the connector's code.
+    """
+
+    def __call__(
+        self, *, rl_module: MultiRLModule, batch: dict[str, Any], **kwargs: Any
+    ) -> dict[str, Any]:
+        batch = super().__call__(rl_module=rl_module, batch=batch, **kwargs)
+        for module_id, module_batch in batch.items():
+            module = rl_module[module_id]
+            if not isinstance(module.unwrapped(), ValueFunctionAPI):
+                continue
+            with torch.no_grad():
+                values = module.unwrapped().compute_values(module_batch)
+            module_batch[Postprocessing.ADVANTAGES] = (
+                module_batch[Postprocessing.VALUE_TARGETS] - values
+            )
+        return batch
+
+
+def keep_advantages_raw(pipeline: ConnectorPipelineV2) -> None:
+    """Puts `RawAdvantageEstimation` in the place of RLlib's GAE, if that is in the pipeline."""
+    for connector in pipeline.connectors:
+        if type(connector) is GeneralAdvantageEstimation:
+            raw = RawAdvantageEstimation(gamma=connector.gamma, lambda_=connector.lambda_)
+            pipeline.insert_after(GeneralAdvantageEstimation, raw)
+            pipeline.remove(GeneralAdvantageEstimation)
+            return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.servers.scripted_store import make_plan
 
-from muxrl.orchestrator.launch.final_conditions import final_conditions
+from muxrl.orchestrator.launch.evaluation import final_conditions
 from muxrl.orchestrator.records.conditions import Condition
 
 WON = list(np.random.default_rng(0).choice([-1.0, 1.0], 40))

@@ -11,7 +11,7 @@ from muxrl.client import RefusedByServer
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.schema import EvaluationConfig
-from muxrl.orchestrator.launch.final_conditions import final_conditions
+from muxrl.orchestrator.launch.evaluation import final_conditions
 from muxrl.orchestrator.launch.in_process import Served, serve
 from muxrl.orchestrator.measure.sides import find_sides
 from muxrl.orchestrator.records.conditions import AS_LEARNED, Condition

@@ -20,7 +20,7 @@ from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.watch.folder_view import FolderView
+from muxrl.orchestrator.watch.app import FolderView
 from muxrl.orchestrator.watch.sweep_view import SweepView
 
 SERVERS = {

@@ -6,7 +6,7 @@ import pytest
 import requests
 from tests.compliance.real_servers import SEES, make_plan
 
-from muxrl.servers.network.refusals import Refusals
+from muxrl.servers.network.front import Refusals
 from muxrl.servers.server import PolicyServer
 
 
@@ -51,8 +51,6 @@ def test_a_running_server_tells_its_log_what_its_client_was_told(
         server.stop()
     assert answer.status_code == 410
     assert "refused t=1 of episode never" in told
-    refusals = [
-        r.getMessage() for r in caplog.records if r.name == "muxrl.servers.network.refusals"
-    ]
+    refusals = [r.getMessage() for r in caplog.records if r.name == "muxrl.servers.network.front"]
     assert refusals[0] == f"410: {told}"
     assert refusals[1].startswith("400: ")

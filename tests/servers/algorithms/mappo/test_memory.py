@@ -17,8 +17,14 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
-from muxrl.servers.algorithms.mappo.memory import advance, encode
-from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE, MAPPOTorchRLModule
+from muxrl.servers.algorithms.mappo.rl_module import (
+    AGENT_ID,
+    ALIVE,
+    STATE,
+    MAPPOTorchRLModule,
+    advance,
+    encode,
+)
 from muxrl.servers.rllib.numpy_mlp import numpy_policy
 
 CELLS = 5

@@ -15,7 +15,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import (
 )
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.servers.algorithms.on_policy.policy_terms import policy_terms
+from muxrl.servers.algorithms.ppo import policy_terms
 
 
 def module_of(distribution: type) -> Any:
