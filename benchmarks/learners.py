@@ -192,7 +192,7 @@ def play_theirs(case: Case, num: int) -> Iterator[float]:
 def update_ours(case: Case) -> Iterator[float]:
     """Yields for each round the processor time of one update, ms."""
     plan = prepare(case.config(), needs_stop=False).servers["one"]
-    policies: Any = make_policies(plan, None, print)
+    policies: Any = make_policies(plan, print)
     seat_id, (agent,) = case.algorithm, plan.agents.values()
     rng = np.random.default_rng(0)
     env = gymnasium.make(case.env_id)

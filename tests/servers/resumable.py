@@ -134,7 +134,7 @@ class Served:
 
     def __init__(self, plan: ServerPlan) -> None:
         self.problems: list[str] = []
-        policies = make_policies(plan, None, self.problems.append)
+        policies = make_policies(plan, self.problems.append)
         assert isinstance(policies, LearnedPolicies)
         self.policies = policies
         self.policies.start()

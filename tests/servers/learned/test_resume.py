@@ -231,7 +231,7 @@ def test_a_frozen_server_draws_what_it_would_have_drawn(rllib: None, tmp_path: P
         return pending.finish(chosen, version).actions
 
     torch.manual_seed(1)
-    first = make_policies(frozen, None, pytest.fail)
+    first = make_policies(frozen, pytest.fail)
     expected = [draw(first, 0)]
     before = torch.get_rng_state()
     first.save(tmp_path / "saved")
@@ -239,8 +239,8 @@ def test_a_frozen_server_draws_what_it_would_have_drawn(rllib: None, tmp_path: P
     assert torch.equal(torch.get_rng_state(), before), "a learner beside it draws the same"
 
     torch.manual_seed(2)
-    assert_same(draw(make_policies(frozen, None, pytest.fail), 0), expected[0])
+    assert_same(draw(make_policies(frozen, pytest.fail), 0), expected[0])
     going_on = dataclasses.replace(frozen, resume_from=str(tmp_path / "saved"))
-    assert_same(draw(make_policies(going_on, None, pytest.fail), 1), expected[1])
+    assert_same(draw(make_policies(going_on, pytest.fail), 1), expected[1])
     with pytest.raises(AssertionError):
         assert_same(*expected)

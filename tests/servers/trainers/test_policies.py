@@ -44,7 +44,7 @@ def _end_all() -> Iterator[None]:
 
 def policies_of(plan: ServerPlan, failures: list[str] | None = None) -> TrainerPolicies:
     failed = pytest.fail if failures is None else failures.append
-    made = make_policies(plan, None, failed)
+    made = make_policies(plan, failed)
     assert isinstance(made, TrainerPolicies)
     _MADE.append(made)
     return made

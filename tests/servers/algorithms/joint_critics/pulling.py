@@ -107,7 +107,7 @@ class Game:
 
     def __init__(self, plan: ServerPlan, seed: int = 0) -> None:
         self.problems: list[str] = []
-        policies = make_policies(plan, None, self.problems.append)
+        policies = make_policies(plan, self.problems.append)
         assert isinstance(policies, LearnedPolicies)
         self.policies = policies
         self._rng = np.random.default_rng(seed)

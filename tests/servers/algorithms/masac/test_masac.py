@@ -73,7 +73,7 @@ def test_the_target_entropy_is_each_members(settings: Any, expected: list[float]
     plan = plan_of(settings={**SMALL, **settings})
     two = Box((2,), "float32", -2.0, 2.0)
     plan.agents["a"] = dataclasses.replace(plan.agents["a"], action_space=two)
-    policies = make_policies(plan, None, lambda problem: None)
+    policies = make_policies(plan, lambda problem: None)
     learner: Any = policies.algo.learner_group._learner  # type: ignore[attr-defined]
     assert learner.target_entropy["team"].tolist() == expected
     policies.close()
@@ -208,7 +208,7 @@ def test_a_frozen_team_acts_as_it_did(tmp_path: Path) -> None:
         saved = played.policies.save(tmp_path / "saved")
         expected = [played.pulls(c) for c in (-1.0, 0.3)]
     plan = plan_of(settings={"checkpoint": str(saved)})
-    frozen = make_policies(dataclasses.replace(plan, algorithm="FROZEN"), None, lambda _: None)
+    frozen = make_policies(dataclasses.replace(plan, algorithm="FROZEN"), lambda _: None)
     seen = [dict.fromkeys("ab", np.array([c], np.float32)) for c in (-1.0, 0.3)]
     for number, (value, pulls) in enumerate(zip(seen, expected, strict=True)):
         frozen.store.accept(StartEpisode(f"e{number}"), 0.0)
