@@ -20,8 +20,8 @@ from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient, Outbox
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Mode, Refused, StepRows
-from muxrl.protocol.rows import Lineup, empty, leaf_type
-from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
+from muxrl.protocol.rows import Lineup, empty
+from muxrl.protocol.spaces import DictSpace, Space, TupleSpace, leaf_type
 
 
 @dataclass(frozen=True)
