@@ -14,11 +14,16 @@ import numpy as np
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.rows import Chosen, RowStep
+from muxrl.servers.episodes.trajectories import at, concatenated, stacked
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
 
 IS_LOGGED = "is_logged"
 """Output of each action: whether the client chose it, not the trainer."""
+
+_STATE = "state"
+"""Part of a recurrent state, which is a dict of arrays, that a trainer's own of an agent is."""
 
 MakeTrainer = Callable[[PolicySpec], Trainer]
 
@@ -141,13 +146,45 @@ class Actors:
         actions = (next(chosen[key]) for key in order)
         return [list(islice(actions, len(step.requests))) for step in steps], weights_seq_no
 
+    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
+        """See `muxrl.servers.training.policies.ActingOnRows`."""
+        passes: dict[_Pass, list[tuple[int, int]]] = {}
+        """Which step, and which of its benches."""
+        for i, step in enumerate(steps):
+            for j, bench in enumerate(step.benches.benches):
+                key = _Pass(bench.policy_id, step.should_explore, step.is_training, False)
+                passes.setdefault(key, []).append((i, j))
+        chosen: list[dict[int, Chosen]] = [{} for _ in steps]
+        with self.lock:
+            for key, places in passes.items():
+                asked = [_Asked(steps[i], j) for i, j in places]
+                rows = self._rows(
+                    key,
+                    _joined([one.observations for one in asked]),
+                    [state for one in asked for state in one.states],
+                    [agent for one in asked for agent in one.agents],
+                )
+                acted = self.ask(key.policy_id, rows)
+                first = 0
+                for (i, j), one in zip(places, asked, strict=True):
+                    chosen[i][j] = one.chosen(acted, slice(first, first + len(one.agents)))
+                    first += len(one.agents)
+            weights_seq_no = self.weights_seq_no
+        return [([one[j] for j in range(len(one))], weights_seq_no) for one in chosen]
+
     def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
         """Answers requests to one policy without exploration, outside of any episode."""
         with self.lock:
             return self._act(_Pass(policy_id, False, False, False), requests)
 
     def _act(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
-        acted = self.ask(key.policy_id, self._rows(key, requests), is_untrained=key.is_untrained)
+        rows = self._rows(
+            key,
+            stacked([request.observation for request in requests]),
+            [request.module_state for request in requests],
+            [request.seat.seat_id for request in requests],
+        )
+        acted = self.ask(key.policy_id, rows, is_untrained=key.is_untrained)
         actions, outputs = acted.actions, dict(acted.outputs)
         for i, request in enumerate(requests):
             if request.logged_action is not None:
@@ -157,7 +194,7 @@ class Actors:
             SeatAction(
                 action,
                 {name: column[i] for name, column in outputs.items()},
-                None if acted.states is None else acted.states[i],
+                None if acted.states is None else {_STATE: _Kept(acted.states[i])},
             )
             for i, action in enumerate(actions)
         ]
@@ -174,17 +211,13 @@ class Actors:
         outputs = {name: np.asarray(column) for name, column in acted.outputs.items()}
         return Acted(self._checked(policy_id, rows, acted), outputs, acted.states)
 
-    def _rows(self, key: _Pass, requests: list[SeatRequest]) -> Rows:
-        observations = [request.observation for request in requests]
-        masks = None
-        if self.specs[key.policy_id].has_masks:
-            masks = np.array([one[ACTION_MASK] for one in observations])
-            observations = [one[OBS] for one in observations]
+    def _rows(self, key: _Pass, seen: Any, states: list[Any], agents: list[str]) -> Rows:
+        has_masks = self.specs[key.policy_id].has_masks
         return Rows(
-            np.array(observations),
-            masks,
-            [request.module_state for request in requests],
-            tuple(request.seat.seat_id for request in requests),
+            seen[OBS] if has_masks else seen,
+            seen[ACTION_MASK] if has_masks else None,
+            [None if state is None else state[_STATE].value for state in states],
+            tuple(agents),
             key.should_explore,
             key.is_training,
             self._rng if key.is_training else self._evaluation_rng,
@@ -252,6 +285,60 @@ class Actors:
 
     def _failure(self, method: str, policy_id: str, problem: str) -> TrainerFailed:
         return TrainerFailed(f"{self._name}.{method} of policy {policy_id!r}: {problem}")
+
+
+class _Kept:
+    """A state of a trainer's, of any kind, that numpy does not look into."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _Asked:
+    """The rows of a bench, one after another: all seats of an episode, then of the next."""
+
+    def __init__(self, step: RowStep, bench: int) -> None:
+        seats = step.benches.benches[bench].seats
+        self._lead = (len(step.episodes), len(seats))
+        self.agents = [seat.seat_id for seat in seats] * len(step.episodes)
+        self.observations = _flat(step.observations[bench])
+        states = step.module_states[bench]
+        self.states: list[Any] = [None] * len(self.agents)
+        if isinstance(states, dict):
+            self.states = [{_STATE: one} for one in states[_STATE].reshape(-1)]
+        elif states is not None:  # some episodes begin
+            self.states = [at(one, i) for one in states for i in range(len(seats))]
+
+    def chosen(self, acted: Acted, rows: slice) -> Chosen:
+        """Returns what is this bench's of an answer to all."""
+        outputs = {
+            name: _shaped(column[rows], self._lead) for name, column in acted.outputs.items()
+        }
+        outputs[IS_LOGGED] = np.zeros(self._lead, bool)
+        states = None
+        if acted.states is not None:
+            own = np.empty(len(self.agents), object)
+            for i, state in enumerate(list(acted.states)[rows]):
+                own[i] = _Kept(state)
+            states = {_STATE: own.reshape(self._lead)}
+        return Chosen(_shaped(acted.actions[rows], self._lead), outputs, states)
+
+
+def _flat(rows: Any) -> Any:
+    """Returns ``[E, S, ...]`` as ``[E * S, ...]``, of an array or a dict of arrays."""
+    if isinstance(rows, dict):
+        return {key: _flat(part) for key, part in rows.items()}
+    return rows.reshape(-1, *rows.shape[2:])
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else concatenated(parts)
+
+
+def _shaped(column: np.ndarray, lead: tuple[int, int]) -> np.ndarray:
+    return column.reshape(*lead, *column.shape[1:])
 
 
 def _plain_state_of(trainer: Trainer) -> Any:

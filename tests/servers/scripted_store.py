@@ -15,8 +15,10 @@ from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
+    AgentInfo,
     Ended,
     EndEpisode,
+    ServerSpec,
     Started,
     StartEpisode,
     Step,
@@ -71,6 +73,14 @@ def make_plan(
         resources=ResourcesConfig(),
         limits=LimitsConfig(**limits),
     )
+
+
+def spec_of(plan: ServerPlan) -> ServerSpec:
+    infos = {
+        a: AgentInfo(p.policy_id, p.observation_space, p.action_space, p.group)
+        for a, p in plan.agents.items()
+    }
+    return ServerSpec(1, "s", "PPO", infos, state_size=plan.state_size, takes_rows=True)
 
 
 class KeptFeed(Feed):

@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.servers.scripted_store import SEES, ScriptedStore, make_plan
+from tests.servers.scripted_store import SEES, ScriptedStore, make_plan, spec_of
 
 from muxrl.client.rows import Packing
 from muxrl.protocol.errors import MalformedMessage, ValueMismatch
 from muxrl.protocol.messages import (
     ActionRows,
     Actions,
-    AgentInfo,
     EndEpisode,
-    ServerSpec,
     StartEpisode,
     Step,
     StepRows,
@@ -134,14 +132,6 @@ class Asked:
 
 def states_of(cells: list[list[SeatAction]]) -> np.ndarray:
     return np.array([[cell.module_state["h"] for cell in row] for row in cells])
-
-
-def spec_of(plan: ServerPlan) -> ServerSpec:
-    infos = {
-        a: AgentInfo(p.policy_id, p.observation_space, p.action_space, p.group)
-        for a, p in plan.agents.items()
-    }
-    return ServerSpec(1, "s", "PPO", infos, state_size=plan.state_size, takes_rows=True)
 
 
 def plain(value: Any) -> Any:

@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.scripted_store import make_plan, seen
+from tests.servers.scripted_store import SEES, make_plan, seen, spec_of
 
+from muxrl.client.rows import Packing
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.protocol.spaces import Box, DictSpace
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.rows import RowStep
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.fixed_policies.loaded_policies import load_checkpoint
 from muxrl.servers.server import make_policies
@@ -120,14 +123,94 @@ def test_states_go_with_their_agent_and_end_with_the_episode() -> None:
     policies = policies_of(plan_of())
     store, now = policies.store, time.monotonic()
     store.accept(StartEpisode("e"), now)
-    states = []
+    given = given_to(policies)
     for t in range(3):
         pending = store.accept(Step("e", t, {"a": seen("a", t)}), now)
         assert isinstance(pending, PendingStep)
         (chosen,), version = policies.acting.act([pending])
-        states.append(chosen[0].module_state)
         pending.finish(chosen, version)
-    assert states == [1, 2, 3]
+    assert [rows.states for rows in given] == [[None], [1], [2]]
+
+
+def given_to(policies: TrainerPolicies) -> list[Any]:
+    """The rows that the trainer is asked, as they come."""
+    trainer: Any = policies.acting.learners["default"]
+    given: list[Any] = []
+    act = trainer.act
+    trainer.act = lambda rows: given.append(rows) or act(rows)
+    return given
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_steps_in_rows_are_asked_and_learned_as_single_ones(masked: bool) -> None:
+    """Two episodes, of which the other begins later, is asked alone once, and ends first."""
+    learned, asked = [], []
+    for in_rows in (False, True):
+        plan = plan_of() if not masked else masked_plan()
+        policies = policies_of(plan)
+        store, now = policies.store, time.monotonic()
+        given = given_to(policies)
+        t = {"e": 0, "f": 0}
+        store.accept(StartEpisode("e", should_explore=False), now)
+        for turn in range(6):
+            if turn == 1:
+                store.accept(StartEpisode("f", should_explore=False), now)
+            names = ["e", "f"] if turn in (2, 4, 5) else ["f"] if turn == 3 else ["e"]
+            steps = [
+                Step(
+                    name, t[name], {a: shown(a, t[name], masked) for a in "ab"},
+                    {"a": 1.0, "b": 0.5} if t[name] else {},
+                )
+                for name in names
+            ]  # fmt: skip
+            for name in names:
+                t[name] += 1
+            if in_rows and turn != 3:
+                spec = spec_of(plan)
+                (rows,) = Packing(spec, least_rows=1).pack(steps)
+                step = store.accept_rows(rows, now)
+                assert isinstance(step, RowStep)
+                ((chosen, version),) = policies.acting.act_rows([step])
+                step.finish(chosen, version)
+            else:
+                pending = [store.accept(step, now) for step in steps]
+                actions, version = policies.acting.act(pending)
+                for one, own in zip(pending, actions, strict=True):
+                    one.finish(own, version)
+            store.finish_frame()
+        policies.start()
+        for name in ("f", "e"):
+            ends = dict.fromkeys("ab", True)
+            store.accept(EndEpisode(name, t[name], terminations=ends), now)
+        store.finish_frame()
+        wait_for(policies, 1)
+        policies.finish(PATIENCE_S)
+        trainer: Any = policies.acting.learners["default"]
+        learned.append([
+            (one.agent_id, one.observations.tolist(), one.actions.tolist(), one.rewards.tolist(),
+             one.outputs["drawn"].tolist(), one.outputs["is_logged"].tolist(),
+             None if one.masks is None else one.masks.tolist())
+            for one in trainer.seen
+        ])  # fmt: skip
+        asked.append([
+            (rows.agents, rows.states, rows.observations.tolist(), rows.should_explore,
+             None if rows.masks is None else rows.masks.tolist())
+            for rows in given
+        ])  # fmt: skip
+    assert learned[0] == learned[1]
+    assert asked[0] == asked[1]
+    assert [states for _, states, *_ in asked[0]][2] == [2, 2, None, None]
+
+
+def masked_plan() -> ServerPlan:
+    sees = DictSpace({"x": SEES, "action_mask": Box((3,), "int8", 0.0, 1.0)})
+    plan = make_plan({"a": sees, "b": sees})
+    return dataclasses.replace(plan, algorithm=f"{HERE}:Counting")
+
+
+def shown(agent: str, t: int, masked: bool) -> Any:
+    mask = np.array([1, t % 2, 1], np.int8)
+    return {"x": seen(agent, t), "action_mask": mask} if masked else seen(agent, t)
 
 
 def test_a_logged_action_is_recorded_in_place_of_its_own() -> None:
