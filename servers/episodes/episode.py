@@ -236,7 +236,7 @@ class ServedEpisode:
 
     def take_row(self, step: RowStep, row: int) -> None:
         """Takes in a step that is plain; nobody else is asked before it is recorded."""
-        self._machine.handle(OBSERVE)
+        self._machine.observe()
         self.pending = step
         if len(self._rows) >= _MOST_KEPT:
             self._record_rows()
@@ -248,7 +248,7 @@ class ServedEpisode:
         """Puts the actions of a step that came in rows into effect."""
         if self._machine.is_over:  # aborted while it waited
             return
-        self._machine.handle(ACT)
+        self._machine.act()
         self.pending = None
         self.last_row = (step, row)
         self._last_reply = None

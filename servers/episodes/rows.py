@@ -343,24 +343,39 @@ def _before(
     episodes: Sequence[EpisodeOfRows], benches: Benches
 ) -> tuple[np.ndarray, np.ndarray | None, list[Any]]:
     """Returns what the episodes bring along: returns, last actions and recurrent states."""
-    before = episodes[0].last_row[0]
-    if (
-        before is not None
-        and before.episodes == episodes  # in this order
-        and all(episode.last_row[0] is before for episode in episodes)
-    ):
-        return before.returns, before.last_actions, [one.module_state for one in before.chosen]
-    returns = np.stack([episode.returns_of(benches.lineup.agents) for episode in episodes])
-    last_actions = None
-    if benches.reads_last_actions:
-        last_actions = np.stack(
-            [episode.last_actions_of(benches.lineup.agents) for episode in episodes]
+    agents = benches.lineup.agents
+    last = [episode.last_row for episode in episodes]
+    before = next((step for step, _ in last if step is not None), None)
+    if before is None:
+        return (
+            np.stack([episode.returns_of(agents) for episode in episodes]),
+            np.stack([e.last_actions_of(agents) for e in episodes])
+            if benches.reads_last_actions
+            else None,
+            _states_of(episodes, benches),
         )
-    states = [
+    # Most were in the same step; the others begin, or were told of alone.
+    rows = [row if step is before else 0 for step, row in last]
+    others = [i for i, (step, _) in enumerate(last) if step is not before]
+    if not others and len(before.episodes) == len(rows) and rows == list(range(len(rows))):
+        return before.returns, before.last_actions, [one.module_state for one in before.chosen]
+    returns = before.returns[rows]
+    last_actions = None if before.last_actions is None else before.last_actions[rows]
+    for i in others:
+        returns[i] = episodes[i].returns_of(agents)
+        if last_actions is not None:
+            last_actions[i] = episodes[i].last_actions_of(agents)
+    is_stateless = all(one.module_state is None for one in before.chosen)
+    states = [None] * len(before.chosen) if is_stateless else _states_of(episodes, benches)
+    return returns, last_actions, states
+
+
+def _states_of(episodes: Sequence[EpisodeOfRows], benches: Benches) -> list[Any]:
+    """Returns the recurrent states of each bench's seats."""
+    return [
         _stacked_states([episode.module_states_of(i, bench.seats) for episode in episodes])
         for i, bench in enumerate(benches.benches)
     ]
-    return returns, last_actions, states
 
 
 def _stacked_states(states: list[Any]) -> Any:

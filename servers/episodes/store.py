@@ -291,11 +291,12 @@ class EpisodeStore:
         if reader is None:
             raise MalformedMessage(f"server {self.plan.server_id!r} takes no steps in rows")
         reader.check(item)
-        step = reader.read(item, [self._open.get(episode_id) for episode_id in item.episode_ids])
+        episodes = [self._open.get(episode_id) for episode_id in item.episode_ids]
+        step = reader.read(item, episodes)
         if step is None:
             return reader.singles(item)
         num_agents = len(step.benches.agents)
-        for row, episode in enumerate(map(self._open.__getitem__, item.episode_ids)):
+        for row, episode in enumerate(filter(None, episodes)):  # they are all there
             episode.last_seen = now
             episode.take_row(step, row)
             if step.is_training:
