@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -134,3 +135,32 @@ def test_a_program_that_ends_without_an_episode_has_failed(tmp_path: Path) -> No
     done = launch(tmp_path, "", EXTERNAL)
     assert done.returncode == 1
     assert "ended by itself, without an episode that it played" in done.stderr
+
+
+VECTOR = """
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+class Env(CartPoleVectorEnv):
+    def __init__(self, num_envs):
+        super().__init__(num_envs=num_envs, max_episode_steps=50)
+        open('made.txt', 'a').write(f'{num_envs} ')
+"""
+
+
+def test_many_copies_in_one_environment(tmp_path: Path) -> None:
+    config = CONFIG.replace("make", "Env").replace(
+        "restarts: {max: 0}", "restarts: {max: 0}, vector_env: true, num_envs_per_process: 16"
+    )
+    config = config.replace("final_num_episodes: 4", "final_num_episodes: 4, num_episodes: 2, "
+                            "interval_env_steps: 200")  # fmt: skip
+    done = launch(tmp_path, VECTOR, config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # To be looked at, to be trained in, to be evaluated in.
+    assert (tmp_path / "made.txt").read_text() == "1 16 1 "
+    metrics = tmp_path / "run" / "metrics"
+    joint, evaluations = (
+        [json.loads(line) for line in (metrics / name).read_text().splitlines()]
+        for name in ("joint.jsonl", "evaluation.jsonl")
+    )
+    assert {row["env_steps"] for row in evaluations} == {0, 200, 400}
+    assert 400 <= joint[-1]["env_steps"] < 400 + 16, "the last step is of all copies"
+    assert joint[-1]["num_mismatches"] == 0
