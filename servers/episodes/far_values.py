@@ -6,7 +6,7 @@ Looked at where batches are delivered, not in each step, for which simulations w
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ _NUM_KNOWN = 1_000
 _FAR = 1e3
 _LARGE = 1e4
 """A first goal of 10 among steps of -0.001 is no mistake."""
+_MOST_NUMBERS = 4_096
+"""Of an observation: a batch of larger ones, images, takes long to look through."""
 
 
 class FarValues:
@@ -38,7 +40,7 @@ class FarValues:
             for one in chunk.trajectories:
                 if len(one):
                     self._rewards.look_at(one, one.rewards)
-                    for leaf in _numbers(stacked(one.observations)):
+                    for leaf in _numbers(one.observations):
                         self._observations.look_at(one, leaf)
                     self._rewards.num += len(one)
                     self._observations.num += len(one)
@@ -74,10 +76,13 @@ class _Largest:
         self._size = size
 
 
-def _numbers(columns: Any) -> Iterable[np.ndarray]:
-    """Returns the arrays that may hold any number: integers of images and of choices cannot."""
-    if isinstance(columns, dict):
-        for column in columns.values():
-            yield from _numbers(column)
-    elif columns.dtype.kind == "f" and columns.size:
-        yield columns
+def _numbers(rows: Any) -> Iterator[np.ndarray]:
+    """Yields the arrays of rows that may hold any number, ``[n, ...]``: integers cannot."""
+    first = rows[0] if isinstance(rows, list) else rows
+    if isinstance(first, Mapping):
+        for key in first:
+            yield from _numbers([row[key] for row in rows] if rows is not first else rows[key])
+        return
+    one = np.asarray(first if rows is not first else rows[0])
+    if one.dtype.kind == "f" and 0 < one.size <= _MOST_NUMBERS:
+        yield stacked(rows)

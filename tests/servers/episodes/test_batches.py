@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
+import tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
 from muxrl.protocol.messages import EndEpisode
+from muxrl.servers.episodes.far_values import FarValues
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory, stacked
 
 EPISODES = "efg"
 ACTING = ("ab", "a", "b", "")
@@ -232,6 +236,28 @@ def test_a_number_far_outside_of_what_came_before_is_named(
     if is_said:
         assert f"{what} of 'a' in episode e {verb} {odd:.3g}, and the largest" in said[0]
         assert said[0].endswith(f"limits.max_abs_{what} refuses larger ones")
+
+
+@pytest.mark.parametrize(
+    ("observation", "is_said"),
+    [
+        (np.array([0.0, 1e6]), True),
+        ({"own": {"x": np.array([1e6])}, "kind": np.array(3)}, True),
+        ({"own": np.array([1_000_000])}, False),  # integers are images, and choices
+        (np.full(5_000, 1e6), False),
+    ],
+)
+@pytest.mark.parametrize("are_rows", [False, True])
+def test_every_real_number_of_an_observation_is_looked_at(
+    caplog: pytest.LogCaptureFixture, observation: Any, is_said: bool, are_rows: bool
+) -> None:
+    far = FarValues()
+    for scale in (0, 1):
+        rows = [tree.map_structure(lambda x, s=scale: x * s, observation) for _ in range(1_001)]
+        kept = stacked(rows) if are_rows else rows
+        one = Trajectory("i", "e", "a", "p", kept, [0] * 1_000, [0.0] * 1_000, {})
+        far.look_at([Chunk("e", 0, [one])])
+    assert len(caplog.records) == is_said
 
 
 @pytest.mark.parametrize("what", ["reward", "observation"])
