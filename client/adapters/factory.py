@@ -158,7 +158,14 @@ def make_vector_simulation(
     if module_name == "gymnasium":
         made = _call(env, _import("gymnasium", env).make_vec, {**given, "id": attribute}, copy)
     else:
-        made = _call(env, _find(env, module_name, attribute), given, copy)
+        factory = _find(env, module_name, attribute)
+        if not _binds(factory, **given):
+            raise SimulationError(
+                f"simulation {env!r}: with simulation.vector_env it gets num_envs, and it takes "
+                f"{inspect.signature(factory)}, and the kwargs are {dict(kwargs)}; for one "
+                "environment at a time leave vector_env out"
+            )
+        made = _call(env, factory, given, copy)
     simulation = _read(env, lambda: adapt_vector(made))
     if simulation.num_copies != num_copies:
         raise SimulationError(

@@ -247,6 +247,16 @@ def _server_problems(
             f"servers.{server_id}.on_server_loss: is 'random', which is done by simulations that "
             "muxrl starts; an external one wraps its transport in muxrl.client.stand_in.StandIn"
         )
+    simulation, most = config.simulation, server.limits.max_episodes
+    # An evaluation on the way plays while theirs are open.
+    num_evaluated = config.evaluation.num_envs or 1
+    num_open = simulation.num_processes * simulation.num_envs_per_process + num_evaluated
+    if simulation.env != EXTERNAL and num_open > most:
+        yield (
+            f"servers.{server_id}.limits.max_episodes: is {most:,}, and {num_open:,} environments "
+            f"play at a time, {num_evaluated} of them an evaluation's; raise it, or have fewer "
+            "(simulation.num_envs_per_process)"
+        )
     yield from access_problems(f"server {server_id!r}", f"set servers.{server_id}.token", server)
 
 

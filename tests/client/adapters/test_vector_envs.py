@@ -217,8 +217,8 @@ def without_a_number() -> Batched:
     ("env", "says"),
     [
         (f"{HERE}:of_two", "num_envs=4 and has 2 copies"),
-        (f"{HERE}:without_a_number", r"it takes \(\).*num_envs"),
-        (ZERO_COST.replace("ZeroCost", "random_return"), "num_envs"),
+        (f"{HERE}:without_a_number", r"gets num_envs, and it takes \(\)"),
+        (ZERO_COST, "gets num_envs.*leave vector_env out"),
     ],
 )
 def test_another_number_of_copies_is_refused(env: str, says: str) -> None:
