@@ -168,7 +168,8 @@ def _object(properties: Mapping[str, Schema]) -> Schema:
 
 
 def _or_later(kinds: list[str]) -> Schema:
-    return {"type": [*kinds, "string"], "pattern": _LATER}
+    told = f"expected {' or '.join(kinds)}"  # what editors say; else they would say the pattern
+    return {"type": [*kinds, "string"], "pattern": _LATER, "patternErrorMessage": told}
 
 
 def _called(name: str) -> Schema:
