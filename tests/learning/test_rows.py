@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muxrl.client import websocket
+from muxrl.client import MultiplexingClient, websocket
 from muxrl.client.adapters import make_vector_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.play_loop import EpisodeResult
@@ -115,3 +115,21 @@ def test_servers_learn_from_a_vector_simulation(rllib: None) -> None:
         assert status.num_episodes == loop.num_episodes
         assert status.num_refused == 0
         assert status.iteration >= 1
+
+
+@pytest.mark.parametrize("how", [{"transport": "http"}, {"inference_mode": "local"}])
+def test_a_vector_simulation_over_what_takes_no_rows(rllib: None, how: dict[str, Any]) -> None:
+    config = ExperimentConfig(
+        "singly",
+        simulation=SimulationConfig(f"{ZERO_COST}Vector", vector_env=True),
+        servers={"ppo": ServerConfig("PPO", agents=["agent_*"])},
+    )
+    with serve(config) as served:
+        (address,) = [server.address for server in served.addresses.values()]
+        with MultiplexingClient([address], **how) as client:
+            vector = make_vector_simulation(f"{ZERO_COST}Vector", {}, 4)
+            loop = VectorLoop(vector, client)
+            loop.run(should_stop=lambda: loop.num_env_steps >= 440)
+            assert client.num_mismatches == 0
+        served.check()
+        assert served.servers["ppo"].status().num_env_steps == loop.num_env_steps
