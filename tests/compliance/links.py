@@ -46,7 +46,8 @@ class Link:
         self._lock = threading.Lock()
         self._is_closed = False
         self._ends: list[_End] = []
-        self._listener = self._listen(0)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
         self._port = int(self._listener.getsockname()[1])
         self.address = f"127.0.0.1:{self._port}"
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
@@ -57,8 +58,13 @@ class Link:
             if state == "down" and self._state != "down":
                 self._listener.close()
                 self._cut()
+                # Bound, it refuses connections, and no test beside this one gets the port.
+                self._listener = socket.socket()
+                self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self._listener.bind(("127.0.0.1", self._port))
+                self._listener.setblocking(False)
             if state != "down" and self._state == "down":
-                self._listener = self._listen(self._port)
+                self._listener.listen()
             if state == "up" and self._state == "hung":
                 self._cut()
             self._state = state
@@ -85,11 +91,6 @@ class Link:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _listen(self, port: int) -> socket.socket:
-        listener = socket.create_server(("127.0.0.1", port))
-        listener.setblocking(False)
-        return listener
 
     def _cut(self) -> None:
         for end in self._ends:

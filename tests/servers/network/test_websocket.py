@@ -360,9 +360,9 @@ def test_a_flood_of_frames_that_are_no_messages_ends_the_connection(
         assert not talk.wire.closed
     for _ in range(50_000):
         talk.client.send_frame(Frame(kind, b"", is_last))
-    began = time.perf_counter()
+    began = time.thread_time()  # whatever else the machine does
     talk.carry()
-    assert time.perf_counter() - began < 2.0
+    assert time.thread_time() - began < 2.0
     talk.hear()
     assert talk.client.close_rcvd is not None
     assert talk.client.close_rcvd.code == 1008
