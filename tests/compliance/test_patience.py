@@ -159,12 +159,12 @@ def test_a_lost_server_is_named_and_the_next_start_waits_for_it(
         began = time.monotonic()
         with pytest.raises(ServerLost) as loss:
             play(client, at=link_fails)
-        assert 1.0 <= time.monotonic() - began < 15.0  # the machine may be busy
+        assert 1.0 <= time.monotonic() - began < 4.0
         assert loss.value.server_id == "random"
         for words in (
             "server 'random'",
             link.address,
-            "no answer for ",
+            "no answer for 1",
             "tried",
             "start_episode()",
         ):
