@@ -30,7 +30,7 @@ import numpy as np
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import make_simulation, make_vector_simulation
 from muxrl.client.env_loop import EnvLoop
-from muxrl.client.multiplexer import Outbox
+from muxrl.client.outbox import Outbox
 from muxrl.client.play_loop import PlayLoop
 from muxrl.client.vector_loop import VectorLoop
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare

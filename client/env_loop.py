@@ -13,7 +13,8 @@ from typing import Any, Literal
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 from muxrl.client.episode_metrics import EPISODE_LENGTH, MetricCollector
 from muxrl.client.joint_episode import JointEpisode
-from muxrl.client.multiplexer import MultiplexingClient, Outbox
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.outbox import Outbox
 from muxrl.client.play_loop import EpisodeResult, PlayLoop, SimulationFailed
 from muxrl.protocol.messages import Mode
 

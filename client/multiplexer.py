@@ -6,9 +6,8 @@ import copy
 import functools
 import logging
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from muxrl.client.errors import (
     AssignmentError,
@@ -28,6 +27,7 @@ from muxrl.client.joint_episode import (
 )
 from muxrl.client.local_transport import InferenceMode, InferenceModes, LocalTransport
 from muxrl.client.network_transport import PATIENCE_S, UPDATE_TIMEOUT_S
+from muxrl.client.outbox import Outbox
 from muxrl.client.sole_use import SoleUse
 from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
@@ -61,43 +61,6 @@ _TRANSPORTS: dict[str, Callable[..., Transport]] = {
 _ABORT_PATIENCE_S = 5.0
 """Servers are waited for no longer than this, all together, to close an episode early: what they
 do not hear of expires there by itself."""
-
-
-class RowsOwner(Protocol):
-    """Whoever sends steps in rows; see `VectorEpisodes`."""
-
-    def episode_at(self, row: int) -> JointEpisode: ...
-
-    def hear_rows(self, server_id: str, reply: ActionRows) -> Mapping[int, Refused]: ...
-
-
-class Outbox:
-    """What is sent in one exchange: a frame for each server, with the items of many episodes."""
-
-    def __init__(self) -> None:
-        self.items: defaultdict[str, list[AnyItem]] = defaultdict(list)
-        self.owners: defaultdict[str, list[JointEpisode]] = defaultdict(list)
-        self.rows: dict[str, tuple[RowsOwner, StepRows]] = {}
-        """By server id, what its frame ends with."""
-
-    def add(self, episode: JointEpisode, items: Items) -> None:
-        """Adds the items of one episode."""
-        for server_id, item in items.items():
-            self.items[server_id].append(item)
-            self.owners[server_id].append(episode)
-
-    def add_rows(self, owner: RowsOwner, server_id: str, rows: StepRows) -> None:
-        """Adds the steps of many episodes; at most once for each server."""
-        self.rows[server_id] = owner, rows
-        self.items[server_id] += []  # named, so that it is sent
-
-    @property
-    def episodes(self) -> dict[str, JointEpisode]:
-        """All that are told of, by id."""
-        told = {e.episode_id: e for owners in self.owners.values() for e in owners}
-        for owner, rows in self.rows.values():
-            told |= {e: owner.episode_at(row) for row, e in enumerate(rows.episode_ids)}
-        return told
 
 
 class MultiplexingClient:

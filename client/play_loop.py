@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from muxrl.client.episode_metrics import EpisodeMetrics
 from muxrl.client.errors import ClientError, EpisodeLost, RefusedByServer, RunIsOver, ServerLost
-from muxrl.client.multiplexer import MultiplexingClient, Outbox
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.outbox import Outbox
 from muxrl.protocol.messages import EndEpisode, Mode
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from muxrl.client.adapters.vector_simulation import Rows
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.joint_episode import JointEpisode
-from muxrl.client.multiplexer import MultiplexingClient, Outbox
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.outbox import Outbox
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Mode, Refused, StepRows
 from muxrl.protocol.rows import Lineup, empty

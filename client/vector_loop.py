@@ -11,7 +11,8 @@ from muxrl.client.adapters.simulation import SimulationError
 from muxrl.client.adapters.vector_simulation import Rows, VectorSimulation, VectorStep
 from muxrl.client.episode_metrics import EPISODE_LENGTH, VectorMetrics
 from muxrl.client.errors import EpisodeMisuse
-from muxrl.client.multiplexer import MultiplexingClient, Outbox
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.outbox import Outbox
 from muxrl.client.play_loop import EpisodeResult, PlayLoop, SimulationFailed
 from muxrl.client.vector_episodes import VectorEpisodes
 from muxrl.protocol.messages import Mode

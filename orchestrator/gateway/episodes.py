@@ -19,7 +19,8 @@ from muxrl.client.env_loop import EpisodeResult
 from muxrl.client.episode_metrics import EPISODE_LENGTH
 from muxrl.client.errors import ClientError, ServerUnavailable
 from muxrl.client.joint_episode import Items, JointEpisode
-from muxrl.client.multiplexer import MultiplexingClient, Outbox
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.outbox import Outbox
 from muxrl.orchestrator.gateway.metrics import metrics_of
 from muxrl.orchestrator.gateway.refusals import refusal_of
 from muxrl.protocol import errors

@@ -20,7 +20,7 @@ from muxrl.client import (
     ServerUnavailable,
 )
 from muxrl.client.local_transport import LocalTransport
-from muxrl.client.multiplexer import Outbox
+from muxrl.client.outbox import Outbox
 from muxrl.client.random_policy import RandomTransport
 from muxrl.protocol.messages import PlayedSteps, Status, Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
