@@ -6,17 +6,19 @@ episode of `n` steps costs `n` round trips; `k` simulations cost no more than on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 from muxrl.client.episode_metrics import EPISODE_LENGTH, MetricCollector
 from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.client.play_loop import EpisodeResult, PlayLoop, SimulationFailed
-from muxrl.protocol.messages import Mode
+from muxrl.client.play_loop import EpisodeResult, How, PlayLoop, SimulationFailed
+
+if TYPE_CHECKING:  # in `typing` since Python 3.11
+    from typing_extensions import Unpack
 
 __all__ = ["EnvLoop", "EpisodeResult", "SimulationFailed"]
 
@@ -40,7 +42,7 @@ class EnvLoop(PlayLoop):
 
     Args:
         simulations: played in lockstep.
-        client, mode, should_explore, seeds, on_lost, on_bad_value, metrics: see `PlayLoop`; what
+        client, mode, should_explore, seeds, on_lost, on_bad_value, metrics: see `How`; what
             is lost begins again with the same seed.
 
     Raises:
@@ -51,25 +53,11 @@ class EnvLoop(PlayLoop):
         self,
         simulations: Sequence[Simulation],
         client: MultiplexingClient,
-        *,
-        mode: Mode = "train",
-        should_explore: bool | Mapping[str, bool] | None = None,
-        seeds: Iterator[int | None] | None = None,
-        on_lost: Literal["raise", "restart"] = "raise",
-        on_bad_value: Literal["stop", "episode"] = "stop",
-        metrics: Mapping[str, str] | None = None,
+        **how: Unpack[How],
     ) -> None:
         for simulation in simulations:
             client.check_agents(simulation.possible_agents)
-        super().__init__(
-            client,
-            mode=mode,
-            should_explore=should_explore,
-            seeds=seeds,
-            on_lost=on_lost,
-            on_bad_value=on_bad_value,
-            metrics=metrics,
-        )
+        super().__init__(client, **how)
         self._slots = [_Slot(one, MetricCollector(self._metrics)) for one in simulations]
 
     @property

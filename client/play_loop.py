@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from muxrl.client.episode_metrics import EpisodeMetrics
 from muxrl.client.errors import ClientError, EpisodeLost, RefusedByServer, RunIsOver, ServerLost
@@ -46,11 +46,10 @@ class SimulationFailed(RuntimeError):
     """The simulation raised; its own exception is the cause."""
 
 
-class PlayLoop:
-    """Plays episodes until it is told to stop; subclasses know what is stepped, and how.
+class How(TypedDict, total=False):
+    """How a loop plays.
 
     Args:
-        client: where actions come from.
         mode: "train", or "eval": measured, never trained on.
         should_explore: None: in mode "train" only; a dict: by server id.
         seeds: what to reset with, one for each episode; the loop ends with them. None: the
@@ -64,6 +63,22 @@ class PlayLoop:
             result is without returns.
         metrics: what of the infos becomes a metric of the episode; see `MetricCollector`. A
             gateway is told of them.
+    """
+
+    mode: Mode
+    should_explore: bool | Mapping[str, bool] | None
+    seeds: Iterator[int | None] | None
+    on_lost: Literal["raise", "restart"]
+    on_bad_value: Literal["stop", "episode"]
+    metrics: Mapping[str, str] | None
+
+
+class PlayLoop:
+    """Plays episodes until it is told to stop; subclasses know what is stepped, and how.
+
+    Args:
+        client: where actions come from.
+        mode, should_explore, seeds, on_lost, on_bad_value, metrics: see `How`.
     """
 
     def __init__(

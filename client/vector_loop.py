@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +13,11 @@ from muxrl.client.episode_metrics import EPISODE_LENGTH, VectorMetrics
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.client.play_loop import EpisodeResult, PlayLoop, SimulationFailed
+from muxrl.client.play_loop import EpisodeResult, How, PlayLoop, SimulationFailed
 from muxrl.client.vector_episodes import VectorEpisodes
-from muxrl.protocol.messages import Mode
+
+if TYPE_CHECKING:  # in `typing` since Python 3.11
+    from typing_extensions import Unpack
 
 _MOST_IDLE = 10_000
 """Steps in a row in which no copy acts."""
@@ -32,7 +34,7 @@ class VectorLoop(PlayLoop):
 
     Args:
         simulation: whose copies are stepped.
-        client, mode, should_explore, seeds, on_lost, on_bad_value, metrics: see `PlayLoop`.
+        client, mode, should_explore, seeds, on_lost, on_bad_value, metrics: see `How`.
 
     Raises:
         AssignmentError: an agent of the simulation belongs to no server.
@@ -42,30 +44,16 @@ class VectorLoop(PlayLoop):
         self,
         simulation: VectorSimulation,
         client: MultiplexingClient,
-        *,
-        mode: Mode = "train",
-        should_explore: bool | Mapping[str, bool] | None = None,
-        seeds: Iterator[int | None] | None = None,
-        on_lost: Literal["raise", "restart"] = "raise",
-        on_bad_value: Literal["stop", "episode"] = "stop",
-        metrics: Mapping[str, str] | None = None,
+        **how: Unpack[How],
     ) -> None:
-        super().__init__(
-            client,
-            mode=mode,
-            should_explore=should_explore,
-            seeds=seeds,
-            on_lost=on_lost,
-            on_bad_value=on_bad_value,
-            metrics=metrics,
-        )
+        super().__init__(client, **how)
         self._simulation = simulation
         self._episodes = VectorEpisodes(
             client,
             simulation.possible_agents,
             simulation.num_copies,
-            mode=mode,
-            should_explore=should_explore,
+            mode=self._mode,
+            should_explore=self._should_explore,
         )
         self._collector = VectorMetrics(self._metrics, simulation.num_copies)
         num_copies = simulation.num_copies
