@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -73,7 +74,7 @@ class How(TypedDict, total=False):
     metrics: Mapping[str, str] | None
 
 
-class PlayLoop:
+class PlayLoop(ABC):
     """Plays episodes until it is told to stop; subclasses know what is stepped, and how.
 
     Args:
@@ -156,17 +157,17 @@ class PlayLoop:
                 self._is_used_up = True
                 self._changed.notify_all()
 
+    @abstractmethod
     def _play(
         self, on_episode: Callable[[EpisodeResult], None], should_stop: Callable[[], bool]
-    ) -> None:
-        raise NotImplementedError
+    ) -> None: ...
 
-    def _close_open_episodes(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _close_open_episodes(self) -> None: ...
 
     @property
-    def _is_between_episodes(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _is_between_episodes(self) -> bool: ...
 
     # --- held by another thread ---------------------------------------------------------
 
