@@ -164,6 +164,8 @@ class CheckpointConfig:
     """Env steps between checkpoints."""
     keep_last: AboveZero[int] = 2
     """How many are kept."""
+    keep_every_env_steps: AboveZero[int | None] = None
+    """Snapshots: one is written at each multiple, where episodes end, and kept for good."""
     best: BestConfig | None = None
     """Which are kept in addition for their evaluations; one is then written before each
     evaluation."""

@@ -70,8 +70,11 @@ class Checkpoints:
     def _schedule(self, env_steps: int) -> None:
         if self._config.interval_s is not None:  # of wall time: a disk that is full may be slow
             self._due_s = time.monotonic() + self._config.interval_s
+        self._due_env_steps = math.inf
         if self._config.interval_env_steps is not None:
             self._due_env_steps = env_steps + self._config.interval_env_steps
+        if (every := self._config.keep_every_env_steps) is not None:
+            self._due_env_steps = min(self._due_env_steps, (env_steps // every + 1) * every)
 
     @property
     def is_due(self) -> bool:
@@ -133,7 +136,7 @@ class Checkpoints:
             if not is_last:
                 simulations.release()
         keep = [] if self._evaluated is None else [self._evaluated]
-        self._folder.prune(self._config.keep_last, keep)
+        self._folder.prune(self._config.keep_last, keep, self._config.keep_every_env_steps)
         return not self.problem
 
     def _write(

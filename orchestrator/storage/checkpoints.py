@@ -164,13 +164,22 @@ class CheckpointFolder:
         """Removes a draft that was not completed."""
         _remove(draft)
 
-    def prune(self, keep_last: int, keep: Collection[int] = ()) -> None:
-        """Deletes all checkpoints but the newest ones and those that a name leads to.
+    def snapshots(self, every: int | None) -> list[int]:
+        """Returns the env steps of the first checkpoint from each multiple of `every` on."""
+        first: dict[int, int] = {}
+        for env_steps in self.env_steps if every else ():
+            first[env_steps // (every or 1)] = env_steps  # the oldest comes last
+        return sorted(env_steps for multiple, env_steps in first.items() if multiple)
+
+    def prune(self, keep_last: int, keep: Collection[int] = (), every: int | None = None) -> None:
+        """Deletes all checkpoints but the newest ones, snapshots, and those that a name leads to.
 
         Args:
             keep_last: how many.
             keep: env steps of others to keep.
+            every: see `snapshots`.
         """
+        keep = {*keep, *self.snapshots(every)}
         named = {(self.path / name).resolve() for name in (LAST, *self._best_names())}
         for env_steps in self.env_steps[keep_last:]:
             place = self.path / str(env_steps)

@@ -157,6 +157,19 @@ def test_it_is_due_by_seconds_or_env_steps(make: Callable[..., World], monkeypat
     assert world.checkpoints.is_due
 
 
+def test_a_snapshot_is_due_at_each_multiple_and_kept(make: Callable[..., World]) -> None:
+    world = make(interval_env_steps=80, keep_every_env_steps=100, keep_last=1)
+    due = []
+    for env_steps in range(10, 320, 10):
+        world.env_steps = env_steps
+        world.report_now()
+        if world.checkpoints.is_due:
+            due.append(env_steps)
+            world.write()
+    assert due == [80, 100, 180, 200, 280, 300]
+    assert world.folder.env_steps == [300, 200, 100]
+
+
 RETURNS = {
     100: {"a": [1.0], "b": [9.0]},
     200: {"a": [5.0], "b": [None]},

@@ -134,6 +134,17 @@ def test_the_newest_and_the_best_are_kept(folder: CheckpointFolder) -> None:
     assert folder.of_server("ppo", "best") == folder.path / "best" / "ppo"
 
 
+def test_snapshots_are_the_first_checkpoints_from_each_multiple_on(
+    folder: CheckpointFolder,
+) -> None:
+    for env_steps in (40, 103, 140, 199, 350, 380, 410):
+        write(folder, env_steps)
+        folder.prune(1, every=100)
+    assert folder.snapshots(100) == [103, 350, 410]
+    assert folder.env_steps == [410, 350, 103]
+    assert folder.snapshots(None) == []
+
+
 def test_what_a_killed_writer_leaves_is_removed_when_the_run_goes_on(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
