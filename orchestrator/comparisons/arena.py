@@ -19,6 +19,7 @@ from muxrl.client.adapters import Simulation
 from muxrl.client.random_policy import RandomTransport
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of_role
+from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM
 from muxrl.orchestrator.config import ExperimentConfig, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
@@ -42,8 +43,6 @@ from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.setting_values import AlgorithmProblem
 
-RANDOM = "random"
-"""Label of uniformly random actions."""
 _REST = "rest"
 
 

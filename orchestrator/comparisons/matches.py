@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from muxrl.orchestrator.comparisons.arena import (
-    RANDOM,
     Arena,
     Player,
     player_of,
@@ -31,7 +30,12 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     server_of_role,
 )
 from muxrl.orchestrator.comparisons.findings.findings import Baseline
-from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
+from muxrl.orchestrator.comparisons.findings.head_to_head import (
+    RANDOM,
+    HeadToHead,
+    Match,
+    tables_of,
+)
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.rows import AgentReturns
@@ -114,6 +118,13 @@ def play_head_to_head(
         on_match(number + 1, len(schedule))
     played = tuple(matches.values())
     by_label, by_contestant = tables_of(played, list(roles))
+    notes += [
+        f"as {table.role}, {len(table.cycles)} of {table.num_triples} triples of players are a "
+        f"cycle ({' over '.join((*table.cycles[0], table.cycles[0][0]))}); one rating misleads "
+        "there, so read the table of payoffs"
+        for table in by_label
+        if table.cycles
+    ]
     if checkpoint != LAST:
         notes.append(f"head to head, all policies are those of their checkpoint {checkpoint!r}")
     return (
@@ -228,6 +239,7 @@ def _match(
         subject = Subject("role", seat, roles[seat])
         scores.append(subject.returns(games.returns(seated)))
     rest = _rest(others, role)
+    by_episode = np.mean(scores, axis=0)
     returns = np.concatenate(scores)
     returns = returns[np.isfinite(returns)]
     return Match(
@@ -245,6 +257,7 @@ def _match(
         num_episodes=len(returns),
         are_partners=player.run is not None
         and any(who.run_path == player.run_path for who in rest),
+        returns=by_episode,
     )
 
 

@@ -12,11 +12,13 @@ MISSING = "–"
 """Stands for an unknown number."""
 
 
-def number(value: float | None) -> str:
-    """Two decimals below 100, one below 10,000, none above; `MISSING` for None and NaN."""
+def number(value: float | None, digits: int | None = None) -> str:
+    """Two decimals below 100, one below 10,000, none above, if `digits` does not say how many;
+    `MISSING` for None and NaN."""
     if value is None or math.isnan(value):
         return MISSING
-    digits = 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
+    if digits is None:
+        digits = 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
@@ -30,12 +32,14 @@ def signed_lines(estimate: Estimate) -> tuple[str, str]:
     return interval_lines(estimate, "+")
 
 
-def interval_lines(estimate: Estimate, sign: str = "") -> tuple[str, str]:
+def interval_lines(
+    estimate: Estimate, sign: str = "", digits: int | None = None
+) -> tuple[str, str]:
     """The same of a mean, with a sign if it is above 0."""
-    mean = (sign if estimate.mean > 0 else "") + number(estimate.mean)
+    mean = (sign if estimate.mean > 0 else "") + number(estimate.mean, digits)
     if math.isnan(estimate.low):
         return mean, f"[{MISSING}]"
-    return mean, f"[{number(estimate.low)}, {number(estimate.high)}]"
+    return mean, f"[{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
 
 
 def interval(estimate: Estimate) -> str:

@@ -137,10 +137,16 @@ def _estimate(first: _Bootstrap, second: _Bootstrap | None = None) -> Estimate:
             freedom = 0.0
     if not freedom:
         return Estimate(mean, math.nan, math.nan)
+    low, high = widened_quantiles(deviations, freedom)
+    return Estimate(mean, mean + float(low), mean + float(high))
+
+
+def widened_quantiles(deviations: Floats, freedom: float) -> tuple[Floats, Floats]:
+    """The ends of the interval of deviations ``[num_resamples, ...]``, by Student's t wider."""
     tail = (1 + CONFIDENCE) / 2
     widened = deviations * (float(stdtrit(freedom, tail)) / float(ndtri(tail)))
-    low, high = np.quantile(widened, [1 - tail, tail])
-    return Estimate(mean, mean + float(low), mean + float(high))
+    low, high = np.quantile(widened, [1 - tail, tail], axis=0)
+    return low, high
 
 
 def checked(values: ArrayLike) -> Floats:

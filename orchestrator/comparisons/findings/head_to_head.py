@@ -4,19 +4,26 @@ No return of one role is compared with a return of another, and all players of a
 others. So neither the position nor the opponents are taken for merit. Matches of different pairs of
 seeds share no run, so the pair is what the bootstrap draws again, and intervals speak of training
 with any seed. The matches are played in `muxrl.orchestrator.comparisons.matches`.
+
+A merit is in returns. A rating counts episodes, whatever a return is made of: one player of a role
+beats another in an episode if it returns more there, among the same others.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from muxrl.orchestrator.measure.ratings import rate, wins_of
 from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
-from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, mean_interval
+from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Floats, mean_interval
+
+RANDOM = "random"
+"""Label of uniformly random actions."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class Match:
         score: mean return of the role's agents over the episodes (and seats).
         num_episodes: over all seats.
         are_partners: whether player and others were trained together.
+        returns: of each episode (its mean over the seats), NaN where no agent took part.
     """
 
     role: str
@@ -47,6 +55,7 @@ class Match:
     score: float
     num_episodes: int
     are_partners: bool
+    returns: Floats = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,10 @@ class CrossPlay:
         cells: by row and column; a pair that never met has none.
         merits: by row, its mean over the columns less the mean of all rows: what a player is worth
             in this role when all meet the same others; widened for small samples.
+        ratings: by row, in Elo points above random actions; widened, over pairs of seeds, of one
+            pair over episodes.
+        cycles: rows of which each beats the next, and the last the first: no rating can tell that.
+        num_triples: of rows.
     """
 
     role: str
@@ -87,6 +100,9 @@ class CrossPlay:
     others: tuple[str, ...]
     cells: Mapping[tuple[str, str], CrossPlayScore]
     merits: Mapping[str, Estimate]
+    ratings: Mapping[str, Estimate] = field(default_factory=dict)
+    cycles: tuple[tuple[str, ...], ...] = ()
+    num_triples: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,7 +188,33 @@ def _cross_play(matches: Sequence[Match], role: str, by: str) -> CrossPlay:
             for pair in pairs
         ]
         merits[row] = mean_interval([above])
-    return CrossPlay(role, players, others, cells, merits)
+    of_role = [match for ours in groups.values() for match in ours]
+    return _rated(CrossPlay(role, players, others, cells, merits), of_role, by)
+
+
+def _rated(table: CrossPlay, matches: Sequence[Match], by: str) -> CrossPlay:
+    """Adds the ratings of the players, each two compared among the same others."""
+    met: dict[tuple[int, str, str], dict[str, list[Floats]]] = {}
+    for match in matches:
+        player = match.player if by == "label" else match.player_lineup
+        place = met.setdefault((match.pair, match.others, match.others_lineup), {})
+        place.setdefault(player, []).append(match.returns)
+    wins: dict[int, Floats] = {}
+    for (pair, _, _), by_player in met.items():
+        if set(by_player) == set(table.players):  # as for merits
+            won = wins_of([by_player[player] for player in table.players])
+            wins[pair] = wins.get(pair, 0) + won
+    if not wins or RANDOM not in table.players or len(table.players) == 1:
+        return table
+    by_pair = np.array(list(wins.values()))  # [num_pairs, num_episodes, num_players, num_players]
+    units = by_pair.sum(axis=1) if len(wins) > 1 else by_pair[0]
+    found = rate(units, table.players.index(RANDOM))
+    return replace(
+        table,
+        ratings=dict(zip(table.players, found.ratings, strict=True)),
+        cycles=tuple(tuple(table.players[i] for i in cycle) for cycle in found.cycles),
+        num_triples=found.num_triples,
+    )
 
 
 def _by_pair(matches: Sequence[Match]) -> dict[int, float]:

@@ -17,11 +17,13 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.findings import Findings
+from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.scores import Axis, band
 from muxrl.orchestrator.reports.plots import COLOURS, RANDOM_COLOUR, finish_axes
@@ -37,6 +39,7 @@ _SIZE = (4.4, 2.9)  # inches; 317 points wide, so that text is near its size on 
 _TEXT = 8.5  # points
 _ROW_INCHES = 0.36
 _LABEL_WIDTH = 26  # characters
+_ORANGE_TO_BLUE = LinearSegmentedColormap.from_list("payoffs", ["#e7b08a", "#ffffff", "#8abbdb"])
 _SVG = {
     "svg.fonttype": "none",
     "svg.hashsalt": "muxrl",  # the same comparison makes the same file
@@ -130,6 +133,30 @@ def performance_profiles(result: RoleResult, styles: Mapping[str, Style]) -> Pic
     axes.set_ylim(-0.03, 1.03)
     name = result.subject.name
     return _picture(figure, f"Performance profiles of role {name}", f"{name}: performance profiles")
+
+
+def payoff_picture(table: CrossPlay) -> Picture:
+    """The returns of a role as colours, players by others."""
+    returns = np.array(
+        [
+            [table.cells[at].score.mean if at in table.cells else np.nan for at in row]
+            for row in ([(player, others) for others in table.others] for player in table.players)
+        ]
+    )
+    height = 1.3 + _ROW_INCHES * len(table.players)
+    figure, axes = _panel(f"return of {table.role}", "others", height=height)
+    drawn = axes.pcolormesh(returns, cmap=_ORANGE_TO_BLUE, edgecolors="white")
+    figure.colorbar(drawn, ax=axes).ax.tick_params(labelsize=_TEXT - 1)
+    places = np.arange(len(table.others)) + 0.5
+    axes.set_xticks(places, map(_shortened, table.others), rotation=40, ha="right")
+    axes.set_yticks(np.arange(len(table.players)) + 0.5, map(_shortened, table.players))
+    axes.invert_yaxis()
+    name = f"Payoffs of {table.role}"
+    return _picture(figure, f"{name}, by who plays it and who the others", name)
+
+
+def _shortened(name: str) -> str:
+    return textwrap.shorten(name, _LABEL_WIDTH, placeholder=" …")
 
 
 def _draw_band(

@@ -1,5 +1,7 @@
 """A comparison as data: a CSV file for each table, and one JSON file with all.
 
+And the payoffs of a head to head of two roles as an array, which is what
+``nashpy.Game(*np.load(...))`` and ``pyspiel.create_matrix_game(*np.load(...))`` take.
 Runs are named by their path from the report's folder, so that both can be moved together.
 """
 
@@ -13,8 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from muxrl.orchestrator.comparisons.findings.findings import Findings
-from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, file_table
+from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay
+from muxrl.orchestrator.comparisons.output.tables import (
+    OF_HEAD_TO_HEAD,
+    TABLE_NAMES,
+    file_table,
+)
+from muxrl.orchestrator.measure.statistics import Floats
 from muxrl.orchestrator.reports.pages import from_folder
 from muxrl.orchestrator.storage.json_files import write_json, write_text
 
@@ -29,7 +39,7 @@ def write_files(found: Findings, folder: Path) -> None:
     """
     path_text = partial(from_folder, folder=folder)
     for name in TABLE_NAMES:
-        if name == "matches" and found.head_to_head is None:
+        if name in OF_HEAD_TO_HEAD and found.head_to_head is None:
             continue
         columns, rows = file_table(found, name, path_text)
         text = io.StringIO()
@@ -40,6 +50,18 @@ def write_files(found: Findings, folder: Path) -> None:
             writer.writerow(row | dict.fromkeys(unknown, ""))
         write_text(folder / f"{name}.csv", text.getvalue())
     write_json(folder / "comparison.json", _as_json(found, folder))
+    if found.head_to_head is not None and len(found.head_to_head.by_label) == 2:
+        np.save(folder / "payoffs.npy", _payoffs(*found.head_to_head.by_label))
+
+
+def _payoffs(first: CrossPlay, second: CrossPlay) -> Floats:
+    """Returns both roles' returns as ``[2, players of the first, players of the second]``."""
+    cells = [
+        [(first.cells[row, column], second.cells[column, row]) for column in second.players]
+        for row in first.players
+    ]
+    means = [[[cell.score.mean for cell in both] for both in row] for row in cells]
+    return np.moveaxis(np.array(means), -1, 0)
 
 
 def _as_json(found: Findings, folder: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from muxrl.orchestrator.comparisons.output import tables
 from muxrl.orchestrator.comparisons.output.figures import (
     final_returns,
     learning_curves,
+    payoff_picture,
     performance_profiles,
     styles_of,
 )
@@ -172,7 +173,8 @@ def _head_to_head(found: Findings, played: HeadToHead) -> _Section:
     ]
     matches = tables.matches(found).grid("role player others return num_episodes run other_run")
     where = "head-to-head", "Head to head", "head_to_head"
-    return _section(*where, cross_play=cross_play, matches=matches)
+    figures = [payoff_picture(table) for table in played.by_label]
+    return _section(*where, cross_play=cross_play, matches=matches, figures=figures)
 
 
 def _titles(subjects: Sequence[Subject]) -> dict[str, str]:

@@ -13,11 +13,21 @@ from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleStanding
 from muxrl.orchestrator.comparisons.findings.scores import RunScore, Standing
 from muxrl.orchestrator.comparisons.findings.settings import LabelSettings, label_settings
-from muxrl.orchestrator.measure.number_text import MISSING, number, signed_lines, whole
+from muxrl.orchestrator.measure.number_text import (
+    MISSING,
+    interval_lines,
+    number,
+    signed_lines,
+    whole,
+)
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.table import Column, Grid, Table
 
-TableName = Literal["runs", "curves", "standings", "roles", "pairings", "learners", "matches"]
+TableName = Literal[
+    "runs", "curves", "standings", "roles", "pairings", "learners", "matches", "payoffs", "ratings"
+]
+OF_HEAD_TO_HEAD = ("matches", "payoffs", "ratings")
+"""Those that are empty without one."""
 _MAX_TOLD = 6  # runs in a tooltip
 _BELOW = "rgba(213, 94, 0, 0.22)"  # the orange of `_shade`
 BELOW_MARK = "\u2009\u25bc"
@@ -298,6 +308,37 @@ def matches(found: Findings) -> Table[Match]:
     )
 
 
+def payoffs(found: Findings) -> Table[tuple[str, CrossPlayScore]]:
+    """One row for each place of each role's table; only in files."""
+    return Table(
+        (
+            Column("role", value=lambda at: at[0]),
+            Column("player", value=lambda at: at[1].player),
+            Column("others", value=lambda at: at[1].others),
+            Column("return", value=lambda at: at[1].score, is_estimate=True),
+            Column("num_pairs", value=lambda at: at[1].num_pairs),
+        ),
+        tuple((table.role, cell) for table in _by_label(found) for cell in table.cells.values()),
+    )
+
+
+def ratings(found: Findings) -> Table[tuple[CrossPlay, str]]:
+    """One row for each player of each role; only in files."""
+    return Table(
+        (
+            Column("role", value=lambda at: at[0].role),
+            Column("player", value=lambda at: at[1]),
+            Column("rating", value=lambda at: at[0].ratings.get(at[1]), is_estimate=True),
+            Column("merit", value=lambda at: at[0].merits.get(at[1]), is_estimate=True),
+        ),
+        tuple((table, player) for table in _by_label(found) for player in table.players),
+    )
+
+
+def _by_label(found: Findings) -> tuple[CrossPlay, ...]:
+    return found.head_to_head.by_label if found.head_to_head else ()
+
+
 def cross_play(table: CrossPlay, played_by: str = "played by") -> Grid:
     """A row for each player, a column for each of the others; not in files."""
     means = [c.score.mean for c in table.cells.values() if math.isfinite(c.score.mean)]
@@ -317,6 +358,11 @@ def cross_play(table: CrossPlay, played_by: str = "played by") -> Grid:
                 shown=signed_lines,
                 link=lambda c: "#matches" if c.player in table.merits else "",
             ),
+            Column(
+                "rating",
+                value=lambda c: table.ratings.get(c.player),
+                shown=lambda rating: interval_lines(rating, digits=0),
+            ),
             Column("others"),
             Column(
                 "score",
@@ -334,7 +380,7 @@ def cross_play(table: CrossPlay, played_by: str = "played by") -> Grid:
         ),
     )
     others = {name: f"vs {name}" for name in table.others}
-    return meetings.spread("player merit", "others", others, "score")
+    return meetings.spread("player merit rating", "others", others, "score")
 
 
 _FILE_TABLES: dict[TableName, Callable[[Findings], tuple[Table[Any], ...]]] = {
@@ -345,6 +391,8 @@ _FILE_TABLES: dict[TableName, Callable[[Findings], tuple[Table[Any], ...]]] = {
     "pairings": lambda found: (pairings(found),),
     "learners": lambda found: (learners(found),),
     "matches": lambda found: (matches(found),),
+    "payoffs": lambda found: (payoffs(found),),
+    "ratings": lambda found: (ratings(found),),
 }
 TABLE_NAMES: tuple[TableName, ...] = get_args(TableName)
 """What files and frames there are, in their order."""

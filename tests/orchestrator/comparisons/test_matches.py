@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
 from muxrl.orchestrator.comparisons import matches
 from muxrl.orchestrator.comparisons.arena import Arena, Player, rotations
+from muxrl.orchestrator.comparisons.compare import Comparison
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun, read_compared_runs
 from muxrl.orchestrator.comparisons.findings.contestants import (
     Contestant,
@@ -110,6 +113,52 @@ def test_merit_is_strength_whatever_the_seat_gives(
     mean = (4.15 + 1.15 + 0) / 3
     assert found == pytest.approx({"qmix": 4.15 - mean, "ppo": 1.15 - mean, "random": -mean})
     assert sum(merit.mean for merit in prey.merits.values()) == pytest.approx(0.0)
+
+
+def test_ratings_are_above_random_by_how_often_an_episode_is_better(
+    ledger: Ledger, four: tuple[Contestant, ...]
+) -> None:
+    """Each always beats the next one: by more in returns than in Elo points."""
+    played, _ = meet(ledger, four)
+    ratings = played.by_label[0].ratings
+    assert ratings["random"].mean == 0
+    assert 0 < ratings["ppo"].low <= ratings["ppo"].mean < ratings["qmix"].mean
+    assert ratings["qmix"].mean < 2.5 * ratings["ppo"].mean
+    assert played.by_label[0].cycles == ()
+
+
+class RockPaperScissors(Ledger):
+    """qmix, ppo and a2c are rock, paper and scissors; random actions draw with all."""
+
+    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
+        order = ["qmix", "ppo", "a2c"]
+        who = [seating[role].label for role in ROLES]
+        ahead = 0 if "random" in who else (order.index(who[0]) - order.index(who[1]) + 1) % 3 - 1
+        won = dict(zip(ROLES, (float(ahead), -float(ahead)), strict=True))
+        return {a: (won[role],) * len(seeds) for role, agents in ROLES.items() for a in agents}
+
+
+def test_a_cycle_of_three_is_told_and_payoffs_are_written_as_a_matrix_game(
+    ledger: Ledger, comparison: Comparison, tmp_path: Path
+) -> None:
+    who = contestants(tmp_path, {(name, name): (1,) for name in ("QMIX", "PPO", "A2C")})
+    played, notes = meet(RockPaperScissors(), who)
+    assert notes == [
+        f"as {role}, 1 of 4 triples of players are a cycle (qmix over a2c over ppo over qmix); one "
+        "rating misleads there, so read the table of payoffs"
+        for role in ROLES
+    ]
+    folder = replace(comparison, head_to_head=played).write(tmp_path / "out").parent
+    hunters, prey = np.load(folder / "payoffs.npy")
+    assert hunters.tolist() == [[0, -1, 1, 0], [1, 0, -1, 0], [-1, 1, 0, 0], [0, 0, 0, 0]]
+    assert (prey == -hunters).all()
+    rows = (folder / "payoffs.csv").read_text().splitlines()
+    assert rows[1] == "hunters,qmix,qmix,0.0,,,1"
+    assert len(rows) == 1 + 2 * 16
+    assert "Payoffs of prey" in (folder / "report.html").read_text()
+    frame = replace(comparison, head_to_head=played).frame("ratings")
+    assert list(frame["player"][:4]) == ["qmix", "ppo", "a2c", "random"]
+    assert abs(frame["rating"]).max() < 1e-3
 
 
 def test_a_cell_is_the_mean_over_pairs_of_seeds(
