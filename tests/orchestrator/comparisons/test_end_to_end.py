@@ -160,4 +160,4 @@ def test_the_command_writes_a_report_that_stands_alone(
     assert {match["role"] for match in matches} == {"predator", "prey"}
     assert {(out / m["run"]).resolve() for m in matches if m["run"]} == {r.resolve() for r in runs}
     for file in out.iterdir():
-        assert str(out.parent.resolve()) not in file.read_text(), file.name
+        assert str(out.parent.resolve()).encode() not in file.read_bytes(), file.name
