@@ -18,7 +18,7 @@ PYTEST := $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format types quick packaging faults learning benchmark docs \
+.PHONY: help setup run test lint format types quick packaging faults learning night benchmark docs \
 	docs-site constraints release clean
 
 help: ## Shows this list.
@@ -45,7 +45,7 @@ run: setup ## Launches the chase experiment; more arguments with ARGS="key=value
 # What needs one core runs beside each other; then all other tests share the workers.
 test: setup ## Checks everything.
 	$(MAKE) --no-print-directory -j 2 --output-sync=target lint types packaging
-	$(PYTEST) -m "not packaging"
+	$(PYTEST) -m "not packaging and not night"
 
 lint: setup ## Checks style and formatting.
 	$(BIN)/ruff check .
@@ -59,16 +59,19 @@ types: setup ## Checks types.
 	$(BIN)/mypy
 
 quick: setup ## Runs the tests that take seconds.
-	$(PYTEST) -m "not learning and not faults and not packaging"
+	$(PYTEST) -m "not learning and not faults and not packaging and not night"
 
 packaging: setup ## Builds wheel and sdist, installs the wheel elsewhere and runs it.
-	$(BIN)/pytest -q -m packaging
+	$(BIN)/pytest -q -m packaging tests/packaging
 
 faults: setup ## Runs the tests that start real processes and kill them.
 	$(PYTEST) -m faults
 
 learning: setup ## Runs the tests that train and check the result.
-	$(PYTEST) -m learning
+	$(PYTEST) -m "learning and not night"
+
+night: setup ## Runs long tests, of what other tests hold in fewer cases.
+	$(PYTEST) -m night
 
 benchmark: setup ## Measures the step path; more arguments with ARGS="--rounds 3".
 	$(BIN)/python benchmarks/step_path.py $(ARGS)

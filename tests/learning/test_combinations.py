@@ -1,11 +1,12 @@
 """Servers of different algorithms learn at one time: teams and agents, on- and off-policy.
 
 The study of combinations runs every pair in each position; here each of QMIX, PPO and A2C once with
-each other, and DQN, SAC and a script once more. Alone each learns in `test_each_algorithm`, QMIX in
-`test_two_step_game`.
+each other, and DQN, SAC and a script once more; some of them at night. Alone each learns in
+`test_each_algorithm`, QMIX in `test_two_step_game`.
 """
 
 import pytest
+from tests.nights import at_night
 
 from muxrl.experiments.simulations.cue_game import random_return
 from muxrl.experiments.studies.combinations.cases import TABLE
@@ -24,7 +25,7 @@ def _has_learned(figures: Figures) -> bool:
     return bool(replaced) and learned > 2 * random_return() and learned > max(replaced) + 1.0
 
 
-@pytest.mark.parametrize("name", _PAIRS)
+@pytest.mark.parametrize("name", at_night(_PAIRS, ["QMIX+PPO", "QMIX+QMIX", "SAC+QMIX"]))
 def test_each_server_is_worth_more_than_random_agents_in_its_place(name: str) -> None:
     outcome = TABLE.run(name, until=_has_learned)
     assert _has_learned(outcome.final), outcome

@@ -1,6 +1,7 @@
 """Every algorithm of RLlib's by its name, through a server: it learns where it can."""
 
 import pytest
+from tests.nights import at_night
 
 from muxrl.experiments.studies.each_algorithm.cases import (
     TABLE,
@@ -15,7 +16,13 @@ _ELSEWHERE = {*WITHOUT_MEMORY, "A2C, LSTM", "APPO, LSTM"}
 """A2C is PPO's update, and APPO IMPALA's, as far as memory goes; the study has these, too."""
 
 
-@pytest.mark.parametrize("name", [n for n in TABLE.cases if n not in _ELSEWHERE])
+_AT_NIGHT = ["IMPALA, LSTM", "MAPPO, LSTM", "IMPALA, continuous", "APPO, continuous"]
+"""By day each of these algorithms learns the cues, and PPO remembers and turns the dials."""
+
+
+@pytest.mark.parametrize(
+    "name", at_night((n for n in TABLE.cases if n not in _ELSEWHERE), _AT_NIGHT)
+)
 def test_the_smallest_task_that_shows_it(name: str) -> None:
     outcome = TABLE.run(name, until=lambda figures: has_learned(name, figures))
     assert is_as_expected(outcome), outcome

@@ -67,6 +67,7 @@ def test_ppo_learns_the_two_step_game(rllib: None, tmp_path: Path) -> None:
     assert greedy == 8.0
 
 
+@pytest.mark.night
 def test_qmix_learns_the_two_step_game(rllib: None, tmp_path: Path) -> None:
     """Under uniform exploration, where VDN and IQL hold 7; see ``test_two_step_game.py``."""
     _, returns, greedy = learned(QMIX, 2_500, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
+from tests.nights import at_night
 
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.experiments.simulations.locked_doors import oracle_return, random_return
@@ -31,7 +32,7 @@ _SETTINGS = {
 _ENV_STEPS = {"DQN": 1_500, "SAC": 1_500}
 
 
-@pytest.mark.parametrize("name", _SETTINGS)
+@pytest.mark.parametrize("name", at_night(_SETTINGS, ["PPO with an LSTM"]))
 def test_no_unavailable_action_is_ever_taken_and_the_best_available_is_learned(name: str) -> None:
     overrides = [
         "simulation.kwargs.is_strict=true",

@@ -72,5 +72,6 @@ def test_an_image_is_learned_from_by_default(algorithm: str) -> None:
     assert outcome.final["return"] > 6
 
 
+@pytest.mark.night
 def test_an_image_in_bytes_is_not() -> None:
     assert IMAGES.run("PPO, 10x10, raw").final["return"] < 5

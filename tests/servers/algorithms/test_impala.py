@@ -11,6 +11,7 @@ import pytest
 import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.policy.policy import PolicySpec
+from tests.nights import at_night
 
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.agents.seats import SeatAction
@@ -107,12 +108,15 @@ def value_after(algo: Any, feed: Feed, num_updates: int, length: int, is_termina
 @pytest.mark.parametrize("name", ["IMPALA", "APPO"])
 @pytest.mark.parametrize(
     ("length", "is_terminated", "expected"),
-    [
-        (1, False, 1.0 / (1.0 - GAMMA)),  # cut at once: all that there is to learn is the bootstrap
-        (4, False, 1.0 / (1.0 - GAMMA)),
-        (1, True, 1.0),
-        (2, True, np.mean([1.0, 1.0 + GAMMA])),
-    ],
+    at_night(
+        [
+            (1, False, 1.0 / (1.0 - GAMMA)),  # cut at once: there is only the bootstrap to learn
+            (4, False, 1.0 / (1.0 - GAMMA)),
+            (1, True, 1.0),
+            (2, True, float(np.mean([1.0, 1.0 + GAMMA]))),
+        ],
+        [(4, False, 1.0 / (1.0 - GAMMA)), (1, True, 1.0)],
+    ),
 )
 def test_values_of_a_constant_reward(
     name: str, length: int, is_terminated: bool, expected: float

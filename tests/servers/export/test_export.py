@@ -14,6 +14,7 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from tests.nights import at_night
 from tests.servers.export.untrained import SMALL, plan_of, save
 
 from muxrl.orchestrator.load_policy import load_policy
@@ -171,7 +172,15 @@ PLANS = {
 FILE = "both.onnx"
 
 
-@pytest.mark.parametrize("name", PLANS)
+_AT_NIGHT = [
+    "APPO, LSTM", "SAC, combinations", "MASAC, normalised, without ids", "MADDPG, masked",
+    "MAPPO, normalised, with a state", "QMIX, GRU, normalised and stacked", "MASAC, stacked",
+    "SAC, scaled and normalised", "PPO, stacked, nested observations",
+]  # fmt: skip
+"""What each of these has, another case has, too."""
+
+
+@pytest.mark.parametrize("name", at_night(PLANS, _AT_NIGHT))
 def test_a_policy_becomes_a_file_that_acts_as_its_server(name: str, tmp_path: Path) -> None:
     plan = PLANS[name]
     (exported,) = export_checkpoint(save(plan, tmp_path / "saved"), tmp_path / "out")

@@ -230,6 +230,7 @@ def learned(num_iterations: int, **settings: Any) -> tuple[set[float], dict[str,
 
 
 @pytest.mark.learning
+@pytest.mark.night
 @pytest.mark.timeout(300)
 def test_qmix_learns_the_two_step_game() -> None:
     """Rashid et al. 2018, table 1b. By priority; drawn uniformly it holds 8 in

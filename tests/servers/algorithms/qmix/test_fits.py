@@ -126,6 +126,7 @@ def test_qplex_holds_climbings_optimum() -> None:
 
 
 @pytest.mark.learning
+@pytest.mark.night
 @pytest.mark.timeout(400)
 def test_qplex_with_a_fast_lambda_mostly_finds_penaltys_optimum() -> None:
     """Where the best monotonic fit chooses 2. The initial weights decide which of the two."""

@@ -43,6 +43,7 @@ def test_the_script_trains_and_evaluates() -> None:
 
 
 @pytest.mark.learning
+@pytest.mark.night
 @pytest.mark.timeout(400)
 def test_the_script_solves_the_two_step_game() -> None:
     """Rashid et al. 2018, section 5: return 8, held. An untrained network may have it by chance."""
