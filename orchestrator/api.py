@@ -13,6 +13,7 @@ from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.resuming import load_resumed_config
 from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.supervise.ray_session import begin_early
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.sweeps import SweepConfig, SweepResult
@@ -83,6 +84,8 @@ def launch(
         raise TypeError("show_progress is for a launch that waits; ask the BackgroundRun's status")
     folder = RunDirectory.open(Path(str(config))) if resume else None
     loaded = load_resumed_config(folder, overrides) if folder else load_config(config, overrides)
+    if wait:
+        begin_early(loaded.address)
     experiment = prepare(loaded)
     new_dir = None if run_dir is None else Path(run_dir)
     if not wait:

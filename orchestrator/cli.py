@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -34,6 +35,7 @@ from muxrl.orchestrator.commands import (
 )
 from muxrl.orchestrator.errors import ConfigError, ExitCode, exit_code_of, is_expected
 from muxrl.orchestrator.launch.lasting_output import lasting_output, send_nowhere
+from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
 from muxrl.protocol.suggestions import did_you_mean
@@ -86,6 +88,7 @@ def _run(argv: Sequence[str]) -> int:
     if not is_light and (lacking := missing_extra(args.command)):
         sys.stderr.write(f"muxrl: {lacking}\n")
         return ExitCode.REFUSED
+    os.environ.update(ONE_THREAD)  # before numpy is imported
     prefer_installed_modules()
     is_long = args.command in _LONG_COMMANDS
     with lasting_output() if is_long else contextlib.nullcontext():

@@ -94,9 +94,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Writes the report, prints its summary, and returns the exit code."""
-    from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
-
-    os.environ.update(ONE_THREAD)  # before numpy is imported
     with quiet():
         from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
         from muxrl.orchestrator.comparisons.output.page import print_comparison

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -59,9 +58,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Plays the episodes, prints the returns, and returns the exit code."""
-    from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
-
-    os.environ.update(ONE_THREAD)  # before numpy is imported
     with quiet():
         from muxrl.orchestrator.evaluations.evaluate import evaluate_run
         from muxrl.orchestrator.evaluations.evaluated import print_evaluation

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +84,8 @@ def _launch(args: argparse.Namespace) -> int:
     else:
         if args.config is None:
             raise ConfigError(["needs a CONFIG, or --resume RUN_DIR"])
-        experiment = _prepare(_on_cluster(_load(args), args), needs_stop=True)
+        config = _on_cluster(_load(args), args)
+        experiment = _prepare_to_run(config)
         from rich.console import Console
 
         from muxrl.orchestrator.launch.whole_run import run_experiment
@@ -99,10 +99,7 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
     from muxrl.protocol.suggestions import similar_or_known
-
-    os.environ.update(ONE_THREAD)  # before numpy is imported
 
     config = _load(args)
     if args.server is None:
@@ -182,7 +179,7 @@ def _resume(args: argparse.Namespace) -> RunResult:
         raise ConfigError(["--run-dir is for a new run; --resume names the run's directory"])
     folder = RunDirectory.open(args.resume)
     config = _on_cluster(load_resumed_config(folder, overrides), args)
-    experiment = _prepare(config, needs_stop=True)
+    experiment = _prepare_to_run(config)
     from rich.console import Console
 
     from muxrl.orchestrator.launch.whole_run import resume_experiment
@@ -202,6 +199,13 @@ def _load(args: argparse.Namespace) -> ExperimentConfig:
     from muxrl.orchestrator.config import load_config
 
     return load_config(args.config, args.overrides)
+
+
+def _prepare_to_run(config: ExperimentConfig) -> Experiment:
+    from muxrl.orchestrator.supervise.ray_session import begin_early
+
+    begin_early(config.address)
+    return _prepare(config, needs_stop=True)
 
 
 def _prepare(

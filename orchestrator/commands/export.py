@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,9 +48,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Writes the files, prints what is in each, and returns the exit code."""
     from muxrl.orchestrator.records.run_directory import RunDirectory
-    from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 
-    os.environ.update(ONE_THREAD)  # before numpy is imported
     directory = RunDirectory.open(args.run)
     checkpoints = _find_checkpoints(directory, args.server, args.checkpoint)
     out = args.out or directory.path / "onnx"

@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.resume and args.sweep_dir is not None:
         raise ConfigError(["--sweep-dir: is not for --resume; SWEEP is the directory"])
     with quiet():
+        from muxrl.orchestrator.supervise.ray_session import begin_early
         from muxrl.orchestrator.supervise.signals import uninterrupted
         from muxrl.orchestrator.sweeps.dry_run import dry_run
         from muxrl.orchestrator.sweeps.load import load_sweep
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         result = resume_sweep(Path(args.config), overrides, console=console)
     else:
         config = load_sweep(args.config, overrides)
+        begin_early(config.address)
         result = start_sweep(config, args.sweep_dir, console=console)
     lines = [f"sweep directory: {result.sweep_dir}"]
     if any(not trial.is_finished for trial in result.trials):

@@ -1,11 +1,13 @@
 """Starts servers' processes as copies of one that has imported RLlib and torch already.
 
 Importing them takes seconds of processor time and hundreds of MiB, in every server anew. Here one
-process per local Ray does it, torch while Ray itself starts and RLlib when the first server does,
-and is forked for each: copies start at once, those of servers that were lost, too, and share the
-memory of what was imported. Ray starts a worker by the command that ``py_executable`` in its
-runtime environment names; here that is `fork_client`, which has this process fork, and waits for
-the copy to end. Where nobody answers, it becomes the worker itself.
+process per local Ray does it, and is forked for each: copies start at once, those of servers that
+were lost, too, and share the memory of what was imported. It imports RLlib when the first server
+starts, and all else before, beside a command that looks at its experiment (`begin_early`).
+
+Ray starts a worker by the command that ``py_executable`` in its runtime environment names; here
+that is `fork_client`, which has this process fork, and waits for the copy to end. Where nobody
+answers, it becomes the worker itself.
 
 A fork is safe since this process has a single thread, is not connected to Ray, and uses no
 accelerator. If a library begins another thread all the same, nothing is forked. So servers with a
@@ -16,6 +18,7 @@ client whose variables of Ray are others (another job) is not served.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import json
@@ -26,13 +29,12 @@ import selectors
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
-
-from muxrl.orchestrator.supervise.child import Child
 
 _SOCKET = "fork_server"
 """Its name in the folder of the local Ray, in which only this user may look."""
@@ -41,6 +43,65 @@ _VARIABLE = "MUXRL_FORK_SERVER"
 the socket, while there is a fork server."""
 _FORKED = b"forked"
 _RECEIVE_S = 5.0
+_WAIT_S = 600.0
+"""For a local Ray; what `begin_early` has begun for one that never started ends then."""
+
+
+class _Process:
+    """Will be the fork server once it has a listener; it ends with the process that made it.
+
+    Args:
+        environment: variables on top of this process's.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__],
+                env={**os.environ, **environment},
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # a terminal's Ctrl-C is not for it
+            )
+        self.pid = self._child.pid
+
+    def listen(self, listener: socket.socket) -> bool:
+        """Has it serve whoever connects there; False: it has ended."""
+        try:
+            socket.send_fds(self._line, [b"listen"], [listener.fileno()])
+        except OSError:
+            self.end()
+            return False
+        return True
+
+    def end(self) -> None:
+        """Kills it."""
+        self._line.close()
+        self._child.kill()
+        self._child.wait()
+
+
+_early: _Process | None = None
+"""Will be the fork server of this process's next local Ray."""
+
+
+def begin_early(environment: Mapping[str, str]) -> None:
+    """Starts the process of the next `ForkServer`, which imports while this one does other things.
+
+    Args:
+        environment: as for `ForkServer`.
+    """
+    global _early
+    if sys.platform == "linux" and _early is None:
+        _early = _Process(environment)
+        atexit.register(_end_early)  # it may be importing, and hear only later that this one ends
+
+
+def _end_early() -> None:
+    if _early is not None:
+        _early.end()
 
 
 class ForkServer:
@@ -54,16 +115,17 @@ class ForkServer:
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        global _early
         path = folder / _SOCKET
+        early, _early = _early, None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(path))
             listener.listen()
-            self._child = Child(
-                [sys.executable, "-P", "-m", __name__, str(listener.fileno())],
-                env=environment,
-                pass_fds=[listener.fileno()],
-            )
-        self.pid = self._child.pid
+            if early is None or not early.listen(listener):
+                early = _Process(environment)
+                early.listen(listener)
+        self._process = early
+        self.pid = early.pid
         os.environ[_VARIABLE] = str(path)
 
     @classmethod
@@ -82,7 +144,7 @@ class ForkServer:
     def stop(self) -> None:
         """Ends it; its copies live on."""
         os.environ.pop(_VARIABLE, None)
-        self._child.end(0.0)
+        self._process.end()
 
 
 def forked_worker() -> dict[str, str]:
@@ -97,13 +159,21 @@ def forked_worker() -> dict[str, str]:
 
 def main() -> None:
     """Forks for whoever asks, until standard input ends."""
-    listener = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended: none is kept
-    _import_torch()
+    _import_libraries()
+    line = socket.socket(fileno=os.dup(0))
+    line.settimeout(_WAIT_S)
+    try:
+        listeners = socket.recv_fds(line, 16, 1)[1]
+    except TimeoutError:
+        listeners = []
+    if not listeners:
+        return
+    listener = socket.socket(fileno=listeners[0])
     of_ray: dict[str, str] | None = None
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
-        selector.register(0, selectors.EVENT_READ)
+        selector.register(line, selectors.EVENT_READ)
         while all(key.fileobj is listener for key, _ in selector.select()):
             connection = listener.accept()[0]
             with contextlib.suppress(OSError, ValueError), connection:
@@ -114,8 +184,8 @@ def main() -> None:
                     of_ray = _of_ray(request)
                 is_ours = _of_ray(request) == of_ray
                 if is_ours and _is_single_threaded() and os.fork() == 0:
-                    listener.close()
-                    selector.close()
+                    for inherited in (listener, line, selector):
+                        inherited.close()
                     connection.send(_FORKED)
                     connection.detach()  # it is closed when the copy ends, and so tells the client
                     _become(request, descriptors)
@@ -123,15 +193,17 @@ def main() -> None:
                     os.close(descriptor)
 
 
-def _import_torch() -> None:
+def _import_libraries() -> None:
     """Imports what knows nothing of Ray, whose environment the first client brings along."""
+    # Else the allocator of pyarrow begins a thread; a copy inherits its locks.
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     gc.disable()  # nothing is garbage yet, and there is much to look through
+    import pandas  # noqa: F401
+    import pyarrow  # type: ignore[import-untyped]  # noqa: F401
     import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it
 
 
 def _import_rllib() -> None:
-    # Else the allocator of pyarrow, which Ray imports, begins a thread; a copy inherits its locks.
-    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     with _ids_by_python():
         import muxrl.servers.learned.learned_policies
         import muxrl.servers.server  # noqa: F401

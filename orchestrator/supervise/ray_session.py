@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.supervise import fork_server
 from muxrl.orchestrator.supervise.fork_server import ForkServer
 from muxrl.orchestrator.supervise.signals import without_hangup
 from muxrl.orchestrator.user_modules import worker_variables
@@ -48,6 +50,17 @@ def worker_environment() -> dict[str, str]:
         **worker_variables(),
         **({"PYTHONPATH": python_path} if python_path else {}),
     }
+
+
+def begin_early(address: str) -> None:
+    """Has what a local Ray will need imported, while this process looks at the experiment.
+
+    Args:
+        address: as for `ray_session`; with one, or where Ray runs already, there is nothing to do.
+    """
+    ray = sys.modules.get("ray")
+    if not address and (ray is None or not ray.is_initialized()):
+        fork_server.begin_early(worker_environment())
 
 
 @contextlib.contextmanager

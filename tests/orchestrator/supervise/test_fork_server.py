@@ -16,6 +16,7 @@ import ray
 
 import psutil  # isort: skip  # Ray brings it along, once it is imported
 
+from muxrl.orchestrator.supervise import fork_server as fork_server_module
 from muxrl.orchestrator.supervise.actors import start_actor
 from muxrl.orchestrator.supervise.fork_server import ForkServer, forked_worker
 from muxrl.orchestrator.supervise.ray_session import worker_environment
@@ -136,28 +137,58 @@ def test_a_client_ends_with_its_worker_which_leaves_no_zombie(
     assert fork_server.workers() == []
 
 
-def test_it_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["killed", "without Ray"])
+def test_what_was_begun_early_is_the_next_one_and_ends_with_its_maker(
+    tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    source = """
+import os, pathlib, sys
+from muxrl.orchestrator.supervise import fork_server
+fork_server.begin_early({})
+begun = fork_server._early.pid
+print(begun, flush=True)
+if sys.argv[2] == "killed":
+    server = fork_server.ForkServer(pathlib.Path(sys.argv[1]), {})
+    assert server.pid == begun
+    print(os.environ["MUXRL_FORK_SERVER"], flush=True)
+sys.stdin.read()
+"""
     maker = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys, time, pathlib\n"
-            "from muxrl.orchestrator.supervise.fork_server import ForkServer\n"
-            "print(ForkServer(pathlib.Path(sys.argv[1]), {}).pid, flush=True)\n"
-            "time.sleep(100)",
-            str(tmp_path),
-        ],
+        [sys.executable, "-c", source, str(tmp_path), end],
+        env={**os.environ, **worker_environment()},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert maker.stdout is not None
     pid = int(maker.stdout.readline())
-    maker.kill()
-    maker.communicate()
+    if end == "killed":
+        monkeypatch.setenv("MUXRL_FORK_SERVER", maker.stdout.readline().strip())
+        output, _ = client(script, LIKED="cats").communicate(timeout=100)
+        assert output.split("\n")[:3] == [str(pid), "True", "cats"]
+        maker.kill()
+    maker.communicate()  # or its input ends, and so does it
     deadline = time.monotonic() + 30
     while psutil.pid_exists(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not psutil.pid_exists(pid)
+
+
+def test_one_that_was_begun_early_and_has_ended_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUXRL_FORK_SERVER", "restored afterwards")
+    fork_server_module.begin_early(worker_environment())
+    early = fork_server_module._early
+    assert early is not None
+    os.kill(early.pid, signal.SIGKILL)
+    early._child.wait()
+    server = ForkServer(tmp_path, worker_environment())
+    try:
+        assert server.pid != early.pid
+        assert psutil.pid_exists(server.pid)
+    finally:
+        server.stop()
 
 
 @pytest.mark.usefixtures("running_ray")
