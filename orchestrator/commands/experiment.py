@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +56,9 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Says what is wrong with a config, or shows what would run; starts nothing.",
     )
     check.add_argument("--yaml", action="store_true", help="show the whole config instead")
+    check.add_argument(
+        "--report", action="store_true", help="show what a bug report needs: versions, all of this"
+    )
     check.set_defaults(execute=_check)
     serve = commands.add_parser(
         "serve",
@@ -125,10 +129,16 @@ def _serve(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from muxrl.orchestrator.config import to_yaml
     from muxrl.orchestrator.config.load import is_sweep
+    from muxrl.orchestrator.storage.versions import software_versions
 
     if is_sweep(args.config):
         return _check_sweep(args)
-    experiment = _prepare(_load(args), needs_stop=True, may_run_checkpoints=False)
+    config = _load(args)
+    if args.report:
+        versions = software_versions(config.simulation.env)
+        sys.stdout.write(f"{json.dumps(versions, indent=2)}\n{to_yaml(config)}")
+        sys.stdout.flush()  # what is wrong goes to the other stream
+    experiment = _prepare(config, needs_stop=True, may_run_checkpoints=False)
     from muxrl.orchestrator.config.budget import find_warnings
     from muxrl.orchestrator.config.memory import describe_replays
     from muxrl.orchestrator.supervise.placement import check_gpus

@@ -1,5 +1,7 @@
 """The command line: exit codes, what is printed where, what is handed on."""
 
+import json
+import platform
 import subprocess
 import sys
 import types
@@ -82,6 +84,21 @@ def test_check_in_a_real_process_prints_the_plan_and_nothing_else():
 def test_check_shows_the_whole_config_when_asked(capsys):
     assert cli.main(["check", "cartpole_ppo", "seed=3", "--yaml"]) == 0
     assert capsys.readouterr().out == to_yaml(load_config("cartpole_ppo", ["seed=3"]))
+
+
+def test_check_reports_what_a_bug_needs_also_of_a_refused_config(capsys):
+    arguments = ["cartpole_ppo", "servers.ppo.token=secret-of-sixteen-letters"]
+    assert cli.main(["check", *arguments, "--report"]) == 0
+    output = capsys.readouterr().out
+    versions, end = json.JSONDecoder().raw_decode(output)
+    assert versions["python"] == platform.python_version()
+    assert output[end + 1 :].startswith(to_yaml(load_config(*arguments[:1], arguments[1:])))
+    assert "cartpole_ppo: can be launched" in output
+    assert "secret" not in output
+    assert cli.main(["check", *arguments, "servers.ppo.agents=[nobody]", "--report"]) == 2
+    output, errors = capsys.readouterr()
+    assert "agents:\n    - nobody" in output
+    assert "muxrl: cartpole_ppo: " in errors
 
 
 def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp_path, capsys):
