@@ -150,7 +150,14 @@ class EnvLoop(PlayLoop):
         outbox.add(episode, end)
         self.num_episodes += 1
         on_episode(
-            EpisodeResult(episode.returns, slot.num_steps, slot.seed, episode.episode_id, metrics)
+            EpisodeResult(
+                episode.returns,
+                slot.num_steps,
+                slot.seed,
+                episode.episode_id,
+                metrics | episode.returns_against,
+                episode.members,
+            )
         )
         if self._is_holding or self._has_no_more:
             slot.episode, slot.is_due = None, True

@@ -31,6 +31,7 @@ from muxrl.protocol.messages import (
     Flag,
     Mode,
     ServerSpec,
+    Started,
     StartEpisode,
     Step,
 )
@@ -91,6 +92,8 @@ class JointEpisode:
         self.episode_id = episode_id
         self.num_steps = 0
         self.mismatches: list[str] = []
+        self.members: dict[str, str] = {}
+        """Who plays it on a server that draws from several, by server id."""
         self.is_open = False
         self._server_of = server_of
         self._wanting_state = wanting_state
@@ -108,6 +111,19 @@ class JointEpisode:
     def returns(self) -> dict[str, float]:
         """The sum of each agent's rewards so far."""
         return {a: value for side in self._sides.values() for a, value in side.returns.items()}
+
+    @property
+    def returns_against(self) -> dict[str, dict[str, float]]:
+        """By server and entry that played there, as a metric: the returns of all others' agents."""
+        return {
+            f"return_against_{server_id}.{member.partition('@')[0]}": {
+                agent: value
+                for other, side in self._sides.items()
+                if other != server_id
+                for agent, value in side.returns.items()
+            }
+            for server_id, member in self.members.items()
+        }
 
     @property
     def wants_state_at_end(self) -> bool:
@@ -339,6 +355,9 @@ class JointEpisode:
                 return  # the answer to a repeat
             side.machine.handle(ACT)
             self._actions |= reply.actions
+        elif isinstance(reply, Started):
+            if reply.member:
+                self.members[server_id] = reply.member
         elif isinstance(reply, Ended):
             side.machine.handle(EpisodeEvent.END)
             self._compare(server_id, side, reply)

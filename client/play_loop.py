@@ -33,7 +33,8 @@ class EpisodeResult:
 
     `returns` are sums of raw rewards, by agent id; `num_steps` counts env steps; `seed` is what
     the simulation was reset with, None for its own choice; `episode_id` is the servers' name of it;
-    `metrics` is what the infos say of it, and its length.
+    `metrics` is what the infos say of it, its length, and returns against members of pools;
+    `members` are these, by server id.
     """
 
     returns: dict[str, float]
@@ -41,6 +42,7 @@ class EpisodeResult:
     seed: int | None
     episode_id: str = field(default="", compare=False)
     metrics: EpisodeMetrics = field(default_factory=dict)
+    members: dict[str, str] = field(default_factory=dict, compare=False)
 
 
 class SimulationFailed(RuntimeError):

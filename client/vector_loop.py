@@ -167,7 +167,12 @@ class VectorLoop(PlayLoop):
         if is_partial:
             return
         self.num_episodes += 1
-        on_episode(EpisodeResult(episode.returns, num_steps, None, episode.episode_id, metrics))
+        metrics |= episode.returns_against
+        on_episode(
+            EpisodeResult(
+                episode.returns, num_steps, None, episode.episode_id, metrics, episode.members
+            )
+        )
 
     def _close_open_episodes(self) -> None:
         episodes = [e for e in self._episodes.open if e is not None and e.is_open]

@@ -142,10 +142,12 @@ class Started(Reply, tag="started"):
     """The episode is open.
 
     `is_evaluation`: a gateway plays it as one, though it was to be training. It is measured and
-    never trained on; the simulation plays it like any other.
+    never trained on; the simulation plays it like any other. `member`: who plays it, on a server
+    that draws from several.
     """
 
     is_evaluation: bool = False
+    member: str = ""
 
 
 class Actions(Reply, tag="actions"):

@@ -73,7 +73,7 @@ class ServerConfig:
 
     algorithm: str = "PPO"
     """PPO, A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL, MASAC, MADDPG;
-    without learning RANDOM, SCRIPTED, FROZEN; or your own, as "package.module:Class"."""
+    without learning RANDOM, SCRIPTED, FROZEN, POOL; or your own, as "package.module:Class"."""
     agents: list[str] = field(default_factory=list)
     """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
     label: str = ""

@@ -7,7 +7,7 @@ server's id, so that it stays the same when other servers are added, removed or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from muxrl.client.local_policies import no_local_inference
@@ -19,9 +19,12 @@ from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import assignment
 from muxrl.protocol.patterns import match, similar_pattern
-from muxrl.protocol.suggestions import listed
+from muxrl.protocol.suggestions import listed, similar_or_known
+from muxrl.servers.checkpoints.checkpoint import LiveCheckpoint
 from muxrl.servers.config import ServerPlan, algorithm_label
+from muxrl.servers.fixed_names import POOL
 from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.setting_values import AlgorithmProblem
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,27 @@ class Experiment:
         return frozenset(s for s, p in self.servers.items() if find_fixed(p.algorithm) is not None)
 
     @property
+    def pool_sources(self) -> dict[str, dict[str, bool]]:
+        """For each pool the servers that its members come from, and whether one is live."""
+        found: dict[str, dict[str, bool]] = {}
+        for pool, _, kind, source in pool_members(self.servers):
+            sources = found.setdefault(pool, {})
+            sources[source] = sources.get(source, False) or kind == "live"
+        return found
+
+    @property
     def is_external(self) -> bool:
         """Whether muxrl does not start the simulation."""
         return self.config.simulation.env == EXTERNAL
+
+
+def pool_members(servers: Mapping[str, ServerPlan]) -> Iterator[tuple[str, str, str, str]]:
+    """Yields each pool's members that come from other servers: pool, entry, kind, server."""
+    for server_id, plan in servers.items():
+        for entry, member in plan.settings["members"].items() if plan.algorithm == POOL else ():
+            for kind in ("live", "snapshots"):
+                if kind in member:
+                    yield server_id, entry, kind, member[kind]
 
 
 def prepare(
@@ -131,6 +152,9 @@ def resolve(
     )
     if config.simulation.respawn != "refuse":
         problems += _respawn_problems(experiment)
+    for pool, entry, kind, source in pool_members(experiment.servers):
+        for problem in _source_problems(experiment, pool, entry, kind, source):
+            problems.append(f"server {pool!r}: POOL's member {entry!r}: {problem}")
     if config.stop.iterations is not None and len(experiment.fixed_servers) == len(config.servers):
         problems.append(
             "stop.iterations: is given, but no server learns, so that there are no iterations; "
@@ -142,6 +166,42 @@ def resolve(
     if problems:
         raise ConfigError(problems)
     return experiment
+
+
+def _source_problems(
+    experiment: Experiment, pool: str, entry: str, kind: str, source: str
+) -> Iterator[str]:
+    """Yields a sentence for each reason why a pool cannot play with a server's weights."""
+    from muxrl.servers.fixed_policies.frozen import FrozenModules  # it imports RLlib
+    from muxrl.servers.trainers.lookup import find_trainer
+
+    if source not in experiment.config.servers:
+        hint = similar_or_known(source, experiment.config.servers, "there are")
+        yield f"{kind}: there is no server {source!r}{hint}"
+        return
+    theirs = experiment.servers.get(source)
+    if theirs is None:
+        return  # that has been refused
+    if source in experiment.fixed_servers:
+        yield f"{kind}: server {source!r} does not learn; name one that does"
+        return
+    if find_trainer(theirs.algorithm) is not None:
+        yield (
+            f"{kind}: server {source!r} is {theirs.algorithm}, whose weights RLlib does not know; "
+            "give a checkpoint of it with algorithm: FROZEN"
+        )
+        return
+    if kind == "snapshots" and experiment.config.checkpoint.keep_every_env_steps is None:
+        yield "snapshots: none are kept; set checkpoint.keep_every_env_steps"
+    plan = experiment.servers[pool]
+    policies = plan.settings["members"][entry].get("policies", {})
+    try:
+        live = LiveCheckpoint.of_plan(theirs, {}, {})
+        modules = FrozenModules(live, policies, may_run_code=False)
+    except AlgorithmProblem as problem:
+        yield str(problem)
+        return
+    yield from modules.find_problems(modules.seating.with_groups(plan))
 
 
 def _respawn_problems(experiment: Experiment) -> Iterator[str]:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from muxrl.client.adapters import Simulation
 from muxrl.client.adapters.simulation import COMMON, SimulationError
@@ -54,6 +54,7 @@ from muxrl.servers.algorithms.registry import find_entry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig, algorithm_label
+from muxrl.servers.fixed_names import POOL
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.setting_values import AlgorithmProblem
 
@@ -229,7 +230,9 @@ def _frozen(
                 servers[server_id] = _other(server, Path(instead), should_explore)
             elif find_fixed(server.algorithm) is not None:
                 servers[server_id] = dataclasses.replace(
-                    on_free_port(server), label=label_of(server)
+                    on_free_port(server),
+                    label=label_of(server),
+                    settings=_without_run(server, config, folder, checkpoint),
                 )
             elif server.algorithm == OWN_PROCESS:
                 servers[server_id] = on_free_port(server) if server.command else server
@@ -243,6 +246,32 @@ def _frozen(
     if problems:
         raise CannotEvaluate("; ".join(problems))
     return servers
+
+
+def _without_run(
+    server: ServerConfig, config: ExperimentConfig, folder: RunDirectory, checkpoint: str
+) -> dict[str, Any]:
+    """Returns a fixed server's settings; what a run brings to a pool is opened from checkpoints."""
+    if server.algorithm.upper() != POOL:
+        return server.settings
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    kept = [str(n) for n in checkpoints.snapshots(config.checkpoint.keep_every_env_steps)]
+    members: dict[str, Any] = {}
+    for entry, member in server.settings["members"].items():
+        source = member.get("live", member.get("snapshots"))
+        if source is None:
+            members[entry] = member
+            continue
+        names = kept[-member.get("last", 5) :] if "snapshots" in member else []
+        for name in names or [checkpoint]:
+            members[f"{entry}.{name}" if names else entry] = {
+                "algorithm": "FROZEN",
+                "checkpoint": str(_checkpoint(folder, source, name).absolute()),
+                "policies": member.get("policies", {}),
+                "should_explore": server.settings.get("should_explore", True),
+                "weight": member.get("weight", 1.0) / max(1, len(names)),
+            }
+    return {**server.settings, "members": members}
 
 
 def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:

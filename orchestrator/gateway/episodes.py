@@ -371,8 +371,9 @@ class GatewayEpisodes:
             ended = Ended(item.episode_id, machine.t, joint.returns)
             self._bury(item.episode_id, ended, "it has ended")
             metrics[EPISODE_LENGTH] = {COMMON: float(machine.t)}
+            metrics.update(joint.returns_against)
             played = EpisodeResult(
-                episode.returns, machine.t, None, item.episode_id, metrics=metrics
+                episode.returns, machine.t, None, item.episode_id, metrics, joint.members
             )
             if episode.evaluation is not None:
                 episode.evaluation.add(played)

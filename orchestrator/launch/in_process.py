@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation
@@ -110,6 +110,11 @@ def serve_experiment(experiment: Experiment) -> Iterator[Served]:
             else:
                 served.servers[server_id] = PolicyServer(plan)
                 served.servers[server_id].start()
+        for pool, sources in experiment.pool_sources.items():
+            for source in sources:  # as they begin; whoever trains brings newer ones
+                policies: Any = served.servers[source].policies
+                members: Any = served.servers[pool].policies
+                members.take(source, {}, policies.live())
         yield served
     finally:
         for server in served.everyone:

@@ -78,6 +78,9 @@ class ServerActors(Supervision[ServerReport]):
         self._plans: dict[str, ServerPlan] = {}
         """Of each server as it was started last."""
         self._has_finished = False
+        self._sources = experiment.pool_sources
+        self._brought: dict[tuple[str, str], tuple[Any, Any]] = {}
+        """To a pool of a server: what its members are, and the call that brings it."""
         self._taken: dict[str, int] = {}
         """The newest iteration of each server whose record has been taken in."""
 
@@ -90,7 +93,7 @@ class ServerActors(Supervision[ServerReport]):
         self._scheduling = scheduling
         self._first_plans = {s: with_token(p) for s, p in self._experiment.servers.items()}
         self._plans = dict(self._first_plans)
-        for server_id in self._plans:
+        for server_id in sorted(self._plans, key=self._sources.__contains__):  # sources first
             self._start(server_id)
         self._wait_until_they_listen()
         self.addresses = {server_id: self.addresses[server_id] for server_id in self._plans}
@@ -106,6 +109,7 @@ class ServerActors(Supervision[ServerReport]):
             self._folder.log(server_id),
             *([self._timeouts.start_s] if is_own else []),
             listens=True,
+            to_start=[part for s in self._sources.get(server_id, ()) for part in self._news(s)],
             is_forked=plan.resources.num_gpus == 0 and not is_own,
             num_cpus=plan.resources.num_cpus,
             num_gpus=plan.resources.num_gpus,
@@ -144,6 +148,37 @@ class ServerActors(Supervision[ServerReport]):
         """
         super().collect(wait_s)
         self._check_training()
+        self._bring()
+
+    # --- pools --------------------------------------------------------------------------
+
+    def _news(self, source: str, *, is_live: bool = True) -> tuple[str, dict[int, str], Any]:
+        """Returns what a pool is told of a server; see `PoolPolicies.take`."""
+        live = self._actors[source].live.remote() if is_live and source in self._actors else None
+        return source, self._snapshots(source), live
+
+    def _snapshots(self, source: str) -> dict[int, str]:
+        folder = CheckpointFolder(self._folder.checkpoints)
+        found = folder.snapshots(self._config.checkpoint.keep_every_env_steps)
+        return {n: str(folder.path / str(n) / source) for n in found}
+
+    def _bring(self) -> None:
+        """Brings pools the newest weights and snapshots of their servers, if there are newer."""
+        import ray
+
+        for pool, sources in self._sources.items():
+            for source, needs_live in sources.items():
+                if not {pool, source} <= self._listening.keys() or source not in self.statuses:
+                    continue
+                snapshots = self._snapshots(source)
+                is_live = needs_live or not snapshots
+                now = is_live and self.statuses[source].weights_seq_no, *snapshots
+                before, call = self._brought.get((pool, source), (None, None))
+                if now != before and (call is None or ray.wait([call], timeout=0)[0]):
+                    if call is not None and isinstance(problem := outcome(call), Exception):
+                        logger.warning("pool %r was not brought %r: %s", pool, source, problem)
+                    news = self._news(source, is_live=is_live)
+                    self._brought[pool, source] = now, self._actors[pool].take.remote(*news)
 
     def _check_training(self) -> None:
         for server_id, status in self.statuses.items():
@@ -160,6 +195,8 @@ class ServerActors(Supervision[ServerReport]):
 
     def _leave(self, server_id: str, actor: Any, error: Exception) -> None:
         self._taken.pop(server_id, None)
+        for pair in [pair for pair in self._brought if server_id in pair]:
+            del self._brought[pair]
 
     def _again(self, server_id: str) -> str:
         plan = replace(

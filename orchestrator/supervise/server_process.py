@@ -20,6 +20,7 @@ from muxrl.orchestrator.supervise.process import (
 )
 from muxrl.protocol.messages import Status
 from muxrl.protocol.run_messages import UNTRAINED, RunReport
+from muxrl.servers.checkpoints.checkpoint import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
 
 
@@ -80,12 +81,29 @@ class ServerProcess:
         self._server = PolicyServer(plan)
         self._service = RunService(self._server)
 
-    def start(self) -> Started:
-        """Serves and learns from now on."""
+    def start(self, *brought: Any) -> Started:
+        """Serves and learns from now on.
+
+        Args:
+            brought: to a pool, the arguments of one `take` after another.
+        """
+        for i in range(0, len(brought), 3):
+            self.take(*brought[i : i + 3])
         address = reachable(self._server.start())
         settle()
         self._service.begin()
         return Started(address, ProcessId.of_this())
+
+    def live(self) -> LiveCheckpoint:
+        """See `LearnedPolicies.live`."""
+        policies: Any = self._server.policies
+        live: LiveCheckpoint = policies.live()
+        return live
+
+    def take(self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None) -> None:
+        """See `PoolPolicies.take`."""
+        policies: Any = self._server.policies
+        policies.take(source, snapshots, live)
 
     def status(self) -> Status:
         """Returns the server's status."""

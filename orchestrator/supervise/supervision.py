@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from muxrl.orchestrator.config import ExperimentConfig
@@ -98,15 +98,25 @@ class Supervision(Generic[R]):
     # --- start --------------------------------------------------------------------------
 
     def _launch(
-        self, name: str, process: type, *arguments: Any, listens: bool = False, **options: Any
+        self,
+        name: str,
+        process: type,
+        *arguments: Any,
+        listens: bool = False,
+        to_start: Sequence[Any] = (),
+        **options: Any,
     ) -> None:
-        """Starts a process; if it `listens`, it is asked for reports once it does."""
+        """Starts a process; if it `listens`, it is asked for reports once it does.
+
+        Args:
+            to_start: what its `start` is given.
+        """
         place = own_place(self._scheduling, self._config, name)
         actor = start_actor(process, *arguments, scheduling=place, **options)
         self._actors[name] = actor
         if listens:
             deadline = time.monotonic() + self._timeouts.start_s
-            self._starting[name] = actor.start.remote(), deadline
+            self._starting[name] = actor.start.remote(*to_start), deadline
 
     def _wait_until_they_listen(self) -> None:
         """Waits for all that were launched for the first time.

@@ -8,7 +8,7 @@ can share a policy, the server for its seats.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -73,6 +73,13 @@ class Seating:
     ) -> dict[str, tuple[str, ...]]:
         """Returns a user's groups, and those that agents outside of them form."""
         return dict(groups)
+
+    def with_groups(self, plan: ServerPlan) -> ServerPlan:
+        """Returns a plan whose groups are complete."""
+        groups = self.complete_groups(plan.groups, list(plan.agents))
+        group_of = {member: group for group, members in groups.items() for member in members}
+        agents = {a: replace(agent, group=group_of.get(a)) for a, agent in plan.agents.items()}
+        return replace(plan, groups=groups, agents=agents)
 
     def signature(self, unit: str, plan: ServerPlan) -> PolicySignature:
         """What a network sees of a unit: of a team if `forms_teams`, else of an agent.

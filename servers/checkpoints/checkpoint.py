@@ -31,7 +31,7 @@ from muxrl.servers.setting_values import AlgorithmProblem
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
-    from ray.rllib.core.rl_module.rl_module import RLModule
+    from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 ABOUT_FILE = "muxrl.json"
 STATE_FILE = "muxrl_state.npz"
@@ -426,17 +426,13 @@ class Checkpoint:
             AlgorithmProblem: a file is missing or broken, or a class cannot be imported.
         """
         from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
-        from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
         modules: dict[str, RLModule] = {}
         try:
             whole = MultiRLModule.from_checkpoint(self.path / _MODULES)
             for name, module in whole.items():
-                spec = RLModuleSpec.from_module(module)
+                spec = acting_spec(module)
                 if not spec.learner_only:
-                    spec.inference_only = True
-                    config = getattr(module, "frozen_model_config", None)
-                    spec.model_config = spec.model_config if config is None else config
                     modules[name] = spec.build()
                     modules[name].set_state(module.get_state(inference_only=True))
         except Exception as error:  # pickles of foreign code may raise anything
@@ -444,6 +440,53 @@ class Checkpoint:
                 f"checkpoint {str(self.path)!r} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
         return modules
+
+
+@dataclass(frozen=True)
+class LiveCheckpoint(Checkpoint):
+    """The policies of a server that learns, as a checkpoint that nobody has written. Make one with
+    `of_plan`.
+
+    Attributes:
+        modules: by policy, what its module is built from, and its state.
+        observations: statistics of what is observed; see `Observing.get_state`.
+    """
+
+    modules: Mapping[str, tuple[RLModuleSpec, Mapping[str, Any]]]
+    observations: Mapping[str, Any]
+
+    @classmethod
+    def of_plan(
+        cls,
+        plan: ServerPlan,
+        modules: Mapping[str, tuple[RLModuleSpec, Mapping[str, Any]]],
+        observations: Mapping[str, Any],
+        **counts: int,
+    ) -> LiveCheckpoint:
+        """Returns one of a server, with counts such as ``env_steps``."""
+        about = {**_ADDED, **_about(plan), **counts}
+        return cls(Path(f"servers.{plan.server_id}"), about, modules, observations)
+
+    def load_modules(self) -> dict[str, RLModule]:
+        modules = {name: spec.build() for name, (spec, _) in self.modules.items()}
+        for name, module in modules.items():
+            module.set_state(dict(self.modules[name][1]))
+        return modules
+
+    def read_normalization(self) -> dict[str, Any]:
+        return {"observations": self.observations}
+
+
+def acting_spec(module: RLModule) -> RLModuleSpec:
+    """Returns what a module's equal is built from that only acts."""
+    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+    spec = RLModuleSpec.from_module(module)
+    if not spec.learner_only:
+        spec.inference_only = True
+        config = getattr(module, "frozen_model_config", None)
+        spec.model_config = spec.model_config if config is None else config
+    return spec
 
 
 def _differences(what: str, theirs: Any, ours: Any) -> list[str]:

@@ -6,7 +6,7 @@ A repeated step gets the answer that it got before. Time is an argument.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -31,6 +31,16 @@ from muxrl.servers.episodes.transitions import Transitions
 
 _MOST_KEPT = 256
 """Steps in rows until they are recorded: each holds the rows of other episodes, too."""
+
+
+class Member(Protocol):
+    """Who acts in an episode, where a server draws one of several."""
+
+    name: str
+    seats: dict[str, Seat]
+
+    def end(self, value: float) -> None:
+        """Takes the sum of the returns of a training episode that has ended."""
 
 
 class PendingStep(msgspec.Struct, eq=False):
@@ -93,6 +103,8 @@ class ServedEpisode:
         )
         self._untrained = untrained
         self.last_seen = now
+        self.member: Any = None
+        """Who acts, on a server that has several for the same agents; see `Member`."""
         self._recorder = recorder
         self.pending: PendingStep | RowStep | None = None
         self._machine = EpisodeStateMachine(message.episode_id)

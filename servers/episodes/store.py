@@ -38,7 +38,7 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.counts import EpisodeCounts
-from muxrl.servers.episodes.episode import PendingStep, ServedEpisode
+from muxrl.servers.episodes.episode import Member, PendingStep, ServedEpisode
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.played import PlayedCheck, seat_action
@@ -88,6 +88,8 @@ class EpisodeStore:
         self.counts = EpisodeCounts()
         self.ended: deque[Ended] | None = None
         """Where training episodes go that have ended, if somebody wants to know."""
+        self.draw: Callable[[StartEpisode], Member] | None = None
+        """Says who plays an episode; None: there is no choice."""
         self.is_accepting = True
         self._check = StepCheck(
             plan.agents,
@@ -187,7 +189,7 @@ class EpisodeStore:
         # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
         if known is not None and known.t <= 1 and known.started_by == item:
             known.last_seen = now
-            return Started(episode_id)
+            return Started(episode_id, member=known.member.name if known.member else "")
         if known is not None or episode_id in self._tombstones:
             state = "already open" if known is not None else "already over"
             raise OutOfOrder(
@@ -203,11 +205,14 @@ class EpisodeStore:
                 got=f"{len(self._open)} open",
             )
         untrained = self._untrained_seats(item) if item.untrained else frozenset()
-        recorder = self._make_recorder(episode_id, self._seats, self._lookback)
-        self._open[episode_id] = ServedEpisode(
-            item, self.plan, self._check, self._seats, recorder, now, self._observing, untrained
+        member = self.draw(item) if self.draw else None
+        seats = member.seats if member else self._seats
+        recorder = self._make_recorder(episode_id, seats, self._lookback)
+        episode = self._open[episode_id] = ServedEpisode(
+            item, self.plan, self._check, seats, recorder, now, self._observing, untrained
         )
-        return Started(episode_id)
+        episode.member = member
+        return Started(episode_id, member=member.name if member else "")
 
     def _untrained_seats(self, item: StartEpisode) -> frozenset[str]:
         """Returns the seats of the agents that are to act with the server's first weights.
@@ -399,7 +404,10 @@ class EpisodeStore:
                 self.counts.num_aborted += 1
             else:
                 self.counts.num_episodes += 1
-                self.counts.add_return(sum(episode.returns.values()))
+                value = sum(episode.returns.values())
+                self.counts.add_return(value)
+                if episode.member:
+                    episode.member.end(value)
                 if self.ended is not None and isinstance(reply, Ended):
                     self.ended.append(reply)
         del self._open[episode.episode_id]

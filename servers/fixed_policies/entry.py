@@ -5,20 +5,22 @@ What acts is imported only when it is made, so that naming these algorithms load
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
-from muxrl.servers.fixed_names import FROZEN, RANDOM, SCRIPTED
-from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
+from muxrl.servers.fixed_names import FROZEN, POOL, RANDOM, SCRIPTED
+from muxrl.servers.setting_values import AlgorithmProblem, check_kind, read_count, suggestion
 
 if TYPE_CHECKING:
     from muxrl.servers.agents.seating import Seating
     from muxrl.servers.agents.seats import Seat
     from muxrl.servers.fixed_policies.policies import FixedActing, FixedPolicies
+    from muxrl.servers.fixed_policies.pool import Pool
 
 
 class FixedAlgorithm(ABC):
@@ -103,13 +105,17 @@ class FixedAlgorithm(ABC):
             ServerProblem: it cannot be loaded after all.
         """
         from muxrl.servers.fixed_policies.policies import FixedPolicies
+
+        return self._make(plan, FixedPolicies)
+
+    def _make(self, plan: ServerPlan, policies: Callable[..., FixedPolicies]) -> FixedPolicies:
         from muxrl.servers.training.policies import ServerProblem
 
         try:
             acting, seats = self.make_acting(plan), self.make_seats(plan)
         except AlgorithmProblem as problem:
             raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
-        return FixedPolicies(plan, seats, acting)
+        return policies(plan, seats, acting)
 
     def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
         """Returns the seats of a plan's agents, by id.
@@ -223,7 +229,110 @@ class FrozenAlgorithm(FixedAlgorithm):
         return FrozenActing(plan, self._modules, should_explore=self.settings["should_explore"])
 
 
-FIXED: tuple[type[FixedAlgorithm], ...] = (RandomAlgorithm, ScriptedAlgorithm, FrozenAlgorithm)
+class PoolAlgorithm(FixedAlgorithm):
+    """One of several is drawn for each episode; see `muxrl.servers.fixed_policies.pool`."""
+
+    name = POOL
+    summary = "for each episode one of several, drawn: a server's past, checkpoints, scripts"
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "members": {},
+        "draw": "weights",
+        "win_above": 0.0,
+        "should_explore": True,
+    }
+
+    def __init__(
+        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
+    ) -> None:
+        super().__init__(settings, model, may_run_code=may_run_code)
+        if self.settings["draw"] not in _DRAWS:
+            raise AlgorithmProblem(
+                f"POOL's setting 'draw' is one of {', '.join(_DRAWS)}, not "
+                f"{self.settings['draw']!r}"
+            )
+        if not self.settings["members"]:
+            raise AlgorithmProblem(
+                "POOL needs the setting 'members', such as {now: {live: SERVER}, past: "
+                "{snapshots: SERVER, last: 5}, chance: {algorithm: RANDOM}}"
+            )
+        self._brought: dict[str, FixedAlgorithm] = {}
+        members: dict[str, dict[str, Any]] = {}
+        for entry, given in self.settings["members"].items():
+            try:
+                members[entry] = self._read(entry, given, may_run_code)
+            except AlgorithmProblem as problem:
+                raise AlgorithmProblem(f"POOL's member {entry!r}: {problem}") from problem
+        self.settings["members"] = members
+
+    def _read(self, entry: str, given: Any, may_run_code: bool) -> dict[str, Any]:
+        """Returns a member's settings, whole; what does not change is made."""
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,49}", str(entry)):
+            raise AlgorithmProblem("it names metrics; use letters, digits, '_', '-' and '.'")
+        is_read = isinstance(given, Mapping)
+        kinds = [kind for kind in (*_FROM, "algorithm") if is_read and kind in given]
+        if len(kinds) != 1:
+            raise AlgorithmProblem(
+                f"is {given!r}; expected one of live: SERVER, snapshots: SERVER, algorithm: FROZEN "
+                "(SCRIPTED, RANDOM) with its settings"
+            )
+        read = {"weight": 1.0, **given}
+        check_kind("weight", read["weight"], 1.0)
+        if not read["weight"] > 0:
+            raise AlgorithmProblem(f"weight must be above 0, not {read['weight']!r}")
+        if kinds == ["algorithm"]:
+            own = {key: value for key, value in read.items() if key not in ("weight", "algorithm")}
+            find = find_fixed(str(read["algorithm"]))
+            if find is None or find is PoolAlgorithm:
+                raise AlgorithmProblem(f"{read['algorithm']!r} is not FROZEN, SCRIPTED or RANDOM")
+            self._brought[entry] = find(own, {}, may_run_code=may_run_code)
+            return {**read, **self._brought[entry].settings}
+        known = {"live": {}, "snapshots": {"last": 5}}[kinds[0]]
+        for key in read:
+            if key not in (kinds[0], "weight", "policies", *known):
+                raise AlgorithmProblem(f"has no setting {key!r}")
+        read = {**known, **read}
+        if not isinstance(read[kinds[0]], str):
+            raise AlgorithmProblem(f"{kinds[0]} names a server, not {read[kinds[0]]!r}")
+        if "last" in read:
+            read_count("last", read["last"], 5)
+        return read
+
+    @property
+    def seating(self) -> Seating:
+        from muxrl.servers.fixed_policies.plain import PoolSeating
+
+        return PoolSeating()
+
+    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
+        for entry, one in self._brought.items():
+            for problem in one.find_problems(one.seating.with_groups(plan)):
+                yield f"member {entry!r}: {problem}"
+
+    def make(self, plan: ServerPlan) -> FixedPolicies:
+        from muxrl.servers.fixed_policies.pool import PoolPolicies
+
+        return self._make(plan, PoolPolicies)
+
+    def make_acting(self, plan: ServerPlan) -> Pool:
+        from muxrl.servers.fixed_policies.pool import Pool
+
+        return Pool(plan, self.settings, self._brought, self._open)
+
+    def _open(self, entry: str, path: str) -> FixedAlgorithm:
+        policies = self.settings["members"][entry].get("policies", {})
+        should_explore = self.settings["should_explore"]
+        settings = {"checkpoint": path, "policies": policies, "should_explore": should_explore}
+        return FrozenAlgorithm(settings, {})
+
+
+_DRAWS = ("weights", "recency", "hard", "even")
+_FROM = ("live", "snapshots")
+FIXED: tuple[type[FixedAlgorithm], ...] = (
+    RandomAlgorithm,
+    ScriptedAlgorithm,
+    FrozenAlgorithm,
+    PoolAlgorithm,
+)
 
 
 def find_fixed(name: str) -> type[FixedAlgorithm] | None:

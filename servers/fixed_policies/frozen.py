@@ -22,7 +22,7 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SeatAction
 from muxrl.servers.agents.spaces import split_state, without_bounds
 from muxrl.servers.algorithms.registry import find_entry, seating_of
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint, LiveCheckpoint
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.rllib.inference import Inference
@@ -115,7 +115,7 @@ class FrozenModules:
         Raises:
             AlgorithmProblem: the checkpoint lacks one.
         """
-        names = self._names_of(plan)
+        names = self.names_of(plan)
         modules = MultiRLModuleSpec(
             rl_module_specs={
                 policy_id: RLModuleSpec.from_module(self._saved[name])
@@ -152,7 +152,7 @@ class FrozenModules:
         if observing.normalizes:
             try:
                 statistics = self._checkpoint.read_normalization()["observations"]
-                observing.set_state(statistics, names=self._names_of(plan), has_states=False)
+                observing.set_state(statistics, names=self.names_of(plan), has_states=False)
             except (OSError, KeyError, ValueError) as error:
                 raise AlgorithmProblem(
                     f"the statistics of checkpoint {str(self._checkpoint.path)!r} cannot be read: "
@@ -172,7 +172,7 @@ class FrozenModules:
             )
             return
         try:
-            names = self._names_of(plan)
+            names = self.names_of(plan)
             seats = self.seating.make_seats(plan, self.observing(plan))
         except ValueError as error:
             yield str(error)
@@ -220,7 +220,7 @@ class FrozenModules:
                     f"{kind}; is it the same task?"
                 )
 
-    def _names_of(self, plan: ServerPlan) -> dict[str, str]:
+    def names_of(self, plan: ServerPlan) -> dict[str, str]:
         """Returns what each of a server's policies is called in the checkpoint."""
         names: dict[str, str] = {}
         for policy_id in dict.fromkeys(agent.policy_id for agent in plan.agents.values()):
@@ -262,6 +262,12 @@ class FrozenActing:
         self._inference = modules.make_inference(plan)
         self._inference.needs_log_probabilities = False
         self._torch_state = torch.Generator().manual_seed(plan.seed).get_state()
+
+    def load(self, state: Mapping[str, Any], newer: LiveCheckpoint) -> None:
+        """Acts with newer weights of RLlib's modules from now on, by the server's policies."""
+        assert isinstance(self._inference, Inference)
+        self._inference.load(state, newer.about["weights_seq_no"])
+        self._inference.num_env_steps_sampled = newer.env_steps
 
     def get_random_state(self) -> dict[str, Any]:
         return {**self._inference.get_random_state(), "torch": self._torch_state.numpy()}

@@ -34,7 +34,7 @@ class FrozenTrainers(FrozenModules):
         actors = self._entry.make_actors(replace(plan, settings=about["settings"]), seats)
         try:
             saved = self._checkpoint.read_state()["trainers"]
-            actors.set_state({p: saved[name] for p, name in self._names_of(plan).items()})
+            actors.set_state({p: saved[name] for p, name in self.names_of(plan).items()})
         except (OSError, KeyError, ValueError, TrainerFailed) as error:
             raise AlgorithmProblem(
                 f"checkpoint {str(self._checkpoint.path)!r} cannot be loaded: "

@@ -74,6 +74,12 @@ class PlainSeating(Seating):
         return {agent_id: PlainSeat(agent_id, agent) for agent_id, agent in plan.agents.items()}
 
 
+class PoolSeating(PlainSeating):
+    """The same; groups mean something to some members of a pool."""
+
+    is_joint = True
+
+
 class PlainActing:
     """Asks each agent's policy; see `muxrl.servers.training.policies.Acting`.
 

@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tree
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
 
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.checkpoints.checkpoint import save_checkpoint
+from muxrl.servers.checkpoints.checkpoint import LiveCheckpoint, acting_spec, save_checkpoint
 from muxrl.servers.checkpoints.resuming import Normalization, as_begun
 from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
 from muxrl.servers.config import ServerPlan
@@ -168,6 +170,27 @@ class LearnedPolicies(SavedPolicies):
 
     def close(self) -> None:
         self.algo.stop()
+
+    def live(self) -> LiveCheckpoint:
+        """Returns the policies as they act now, for a pool on another server; from any thread."""
+
+        def read() -> LiveCheckpoint:
+            modules = {
+                name: (
+                    acting_spec(module),
+                    tree.map_structure(np.array, module.get_state(inference_only=True)),
+                )
+                for name, module in self.acting.modules.items()
+            }
+            return LiveCheckpoint.of_plan(
+                self._plan,
+                modules,
+                self._normalization.observing.get_state(),
+                env_steps=self.acting.num_env_steps_sampled,
+                weights_seq_no=self.acting.weights_seq_no,
+            )
+
+        return self.acting.read(read)
 
     def _write(self, path: Path) -> None:
         if what := resume.find_not_finite(self.algo):

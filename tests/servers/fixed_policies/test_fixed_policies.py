@@ -335,7 +335,7 @@ def test_a_fixed_policy_goes_on_with_its_own_checkpoint_only(tmp_path: Path) -> 
 
 
 def test_names_are_case_insensitive() -> None:
-    assert [find_fixed(n.lower()) for n in ("RANDOM", "SCRIPTED", "FROZEN")] == list(FIXED)
+    assert [find_fixed(n.lower()) for n in ("RANDOM", "SCRIPTED", "FROZEN", "POOL")] == list(FIXED)
     assert find_fixed("PPO") is None
 
 

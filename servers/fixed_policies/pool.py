@@ -1,0 +1,320 @@
+"""A pool: for each episode one of its members is drawn, and acts for all agents of the server.
+
+Members are policies that do not change, the newest weights of another server of the same run, and
+that server's snapshots, which the run brings (`PoolPolicies.take`). Of equal seeds, members and win
+rates the draw of an episode is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from muxrl.protocol.errors import NotServing
+from muxrl.protocol.messages import StartEpisode
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import Seat, SeatAction
+from muxrl.servers.checkpoints.checkpoint import LiveCheckpoint
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.fixed_policies.policies import FixedActing, FixedPolicies
+from muxrl.servers.training.policies import Record
+
+Draw = Literal["weights", "recency", "hard", "even"]
+_WINDOW = 100
+"""A win rate is a mean over about so many episodes, since who learns changes."""
+_LEAST = 0.001
+"""Added by win rate: whoever is beaten each time, or never, is met again, and may be no more."""
+
+
+class Brought(Protocol):
+    """A fixed algorithm, as far as it acts for a pool."""
+
+    @property
+    def seating(self) -> Seating: ...
+    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]: ...
+    def make_acting(self, plan: ServerPlan) -> FixedActing: ...
+
+
+@dataclass
+class Result:
+    """How the training episodes with one member went.
+
+    `beaten` is the share in which the others won, a draw half a win: a running mean that begins
+    with one draw. `mean_return` is the pool's own, summed over its agents.
+    """
+
+    num_episodes: int = 0
+    beaten: float = 0.5
+    mean_return: float = 0.0
+
+    def add(self, value: float, win_above: float) -> None:
+        """Counts an episode in which the pool's agents returned `value`, and won above a bound."""
+        self.num_episodes += 1
+        num = min(self.num_episodes, _WINDOW)
+        lost = 0.5 if value == win_above else float(value < win_above)
+        self.beaten += (lost - self.beaten) / (num + 1)
+        self.mean_return += (value - self.mean_return) / num
+
+
+@dataclass
+class Member:
+    """Who plays an episode; see `muxrl.servers.episodes.episode.Member`."""
+
+    name: str
+    entry: str
+    """What the config calls it; an entry of snapshots has several members."""
+    seats: dict[str, Seat]
+    acting: FixedActing
+    result: Result
+    win_above: float
+    follow: Callable[[LiveCheckpoint], None] | None = None
+    """Takes newer weights; None: they never change."""
+
+    def end(self, value: float) -> None:
+        self.result.add(value, self.win_above)
+
+
+def weigh(weight: float, beaten: Sequence[float], draw: Draw) -> list[float]:
+    """Returns the weights of an entry's members, oldest first.
+
+    "hard" and "even" are f_hard and f_var of prioritized fictitious self-play (Vinyals et al. 2019,
+    doi 10.1038/s41586-019-1724-z), of the rates at which the members are beaten.
+    """
+    num = len(beaten)
+    if draw == "recency":
+        return [weight * 2 * (i + 1) / (num * (num + 1)) for i in range(num)]
+    if draw == "hard":
+        return [weight / num * ((1 - p) ** 2 + _LEAST) for p in beaten]
+    if draw == "even":
+        return [weight / num * (p * (1 - p) + _LEAST) for p in beaten]
+    return [weight / num] * num
+
+
+def share_of(seed: int, episode_id: str) -> float:
+    """Returns an episode's number in [0, 1), the same on every machine."""
+    digest = hashlib.blake2b(f"{seed}/{episode_id}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / 2**53
+
+
+class Pool:
+    """Draws members, and acts with them; see `muxrl.servers.training.policies.Acting`.
+
+    Args:
+        plan: the server.
+        settings: of the pool, checked; see `PoolAlgorithm`.
+        brought: by entry, those that do not change.
+        open_snapshot: opens a checkpoint for an entry.
+    """
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        settings: Mapping[str, Any],
+        brought: Mapping[str, Brought],
+        open_snapshot: Callable[[str, str], Brought],
+    ) -> None:
+        self.weights_seq_no = 0
+        self.num_records = 0
+        """How often it has told of its members."""
+        self.results: dict[str, Result] = {}
+        """By member, of former ones too."""
+        self._plan = plan
+        self._settings = settings
+        self.rule: Draw = settings["draw"]
+        self._entries: Mapping[str, Mapping[str, Any]] = settings["members"]
+        self._open_snapshot = open_snapshot
+        self._random_states: dict[str, Any] = {}
+        """Of members that a run which is resumed has not brought yet."""
+        self.members: dict[str, list[Member]] = {}
+        """By entry, oldest first."""
+        for entry, one in brought.items():
+            self.members[entry] = [self._made(entry, entry, one)]
+
+    # --- who plays ----------------------------------------------------------------------
+
+    def weights(self, draw: Draw) -> Iterator[tuple[Member, float]]:
+        """Yields each member with its weight in the draw."""
+        for entry, members in self.members.items():
+            weight = self._entries[entry].get("weight", 1.0)
+            beaten = [member.result.beaten for member in members]
+            yield from zip(members, weigh(weight, beaten, draw), strict=True)
+
+    def draw(self, item: StartEpisode) -> Member:
+        """Draws who plays an episode; evaluations go by weights alone, and teach no win rate.
+
+        Raises:
+            NotServing: there is no member yet.
+        """
+        weights = list(self.weights(self.rule if item.mode == "train" else "weights"))
+        left = share_of(self._plan.seed, item.episode_id) * sum(weight for _, weight in weights)
+        for member, weight in weights:
+            left -= weight
+            if left < 0:
+                return member
+        if weights:  # a rounding
+            return weights[-1][0]
+        raise NotServing(
+            f"server {self._plan.server_id!r} has no member to play yet: its members are weights "
+            "of other servers, which a run brings"
+        )
+
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+        first = steps[0].episode.member
+        if all(step.episode.member is first for step in steps):
+            return first.acting.act(steps)[0], 0
+        places: dict[int, list[int]] = {}
+        for i, step in enumerate(steps):
+            places.setdefault(id(step.episode.member), []).append(i)
+        chosen: list[list[SeatAction]] = [[]] * len(steps)
+        for own in places.values():
+            acting = steps[own[0]].episode.member.acting
+            for i, actions in zip(own, acting.act([steps[i] for i in own])[0], strict=True):
+                chosen[i] = actions
+        return chosen, 0
+
+    # --- members ------------------------------------------------------------------------
+
+    def _made(self, name: str, entry: str, one: Brought) -> Member:
+        plan = one.seating.with_groups(self._plan)
+        return self._member(name, entry, one.make_seats(plan), one.make_acting(plan))
+
+    def _live(self, entry: str, live: LiveCheckpoint) -> Member:
+        from muxrl.servers.fixed_policies.frozen import FrozenActing, FrozenModules
+
+        modules = FrozenModules(live, self._entries[entry].get("policies", {}), may_run_code=True)
+        plan = modules.seating.with_groups(self._plan)
+        observing = modules.observing(plan)
+        seats = modules.make_seats(plan, observing)
+        acting = FrozenActing(plan, modules, should_explore=self._settings["should_explore"])
+        names = modules.names_of(plan)
+
+        def follow(newer: LiveCheckpoint) -> None:
+            acting.load({ours: newer.modules[name][1] for ours, name in names.items()}, newer)
+            if observing.normalizes:
+                observing.set_state(newer.observations, names=names, has_states=False)
+
+        return self._member(entry, entry, seats, acting, follow)
+
+    def _member(
+        self,
+        name: str,
+        entry: str,
+        seats: dict[str, Seat],
+        acting: FixedActing,
+        follow: Callable[[LiveCheckpoint], None] | None = None,
+    ) -> Member:
+        result = self.results.setdefault(name, Result())
+        if name in self._random_states:
+            acting.set_random_state(self._random_states.pop(name))
+        return Member(name, entry, seats, acting, result, self._settings["win_above"], follow)
+
+    def renewed(
+        self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None
+    ) -> dict[str, list[Member]]:
+        """Returns the members with what has become of a server; see `PoolPolicies.take`.
+
+        Those that follow it have not yet.
+        """
+        found: dict[str, list[Member]] = {}
+        for entry, given in self._entries.items():
+            own = {member.name: member for member in self.members.get(entry, ())}
+            if given.get("snapshots") == source and snapshots:
+                newest = {f"{entry}@{n}": snapshots[n] for n in sorted(snapshots)[-given["last"] :]}
+                found[entry] = [
+                    own.get(name) or self._made(name, entry, self._open_snapshot(entry, path))
+                    for name, path in newest.items()
+                ]
+            elif source in (given.get("live"), given.get("snapshots")) and live is not None:
+                found[entry] = [own.get(entry) or self._live(entry, live)]
+            elif own:
+                found[entry] = list(own.values())
+        return found
+
+    def put(
+        self, members: dict[str, list[Member]], source: str, live: LiveCheckpoint | None
+    ) -> None:
+        """Lets members play from now on; those of a server with its newest weights."""
+        self.members = members
+        for entry, own in members.items():
+            if source in map(self._entries[entry].get, ("live", "snapshots")) and live is not None:
+                for member in own:
+                    if member.follow is not None:
+                        member.follow(live)
+
+    # --- going on -----------------------------------------------------------------------
+
+    def get_random_state(self) -> dict[str, Any]:
+        members = [member for those in self.members.values() for member in those]
+        return {
+            "members": {member.name: member.acting.get_random_state() for member in members},
+            "results": {name: vars(result) for name, result in self.results.items()},
+            "num_records": self.num_records,
+        }
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        self.num_records = state["num_records"]
+        for name, of_member in state["results"].items():
+            vars(self.results.setdefault(name, Result())).update(of_member)
+        self._random_states = dict(state["members"])
+        for members in self.members.values():
+            for member in members:
+                if member.name in self._random_states:
+                    member.acting.set_random_state(self._random_states.pop(member.name))
+
+
+class PoolPolicies(FixedPolicies):
+    """A pool, and the episodes that its members play.
+
+    Args:
+        plan: the server.
+        seats: by seat id.
+        acting: the pool.
+
+    Raises:
+        ServerProblem: as `FixedPolicies`.
+    """
+
+    def __init__(self, plan: ServerPlan, seats: dict[str, Seat], acting: Pool) -> None:
+        super().__init__(plan, seats, acting)
+        self._pool = acting
+        self._taking = threading.Lock()
+        self._num_told = self.store.counts.num_episodes
+        self.iteration = acting.num_records
+        self.store.draw = acting.draw
+
+    def drain_records(self) -> list[Record]:
+        """Returns one of all members, if training episodes have ended since the last one."""
+        counts, pool = self.store.counts, self._pool
+        if counts.num_episodes == self._num_told:
+            return []
+        self._num_told = counts.num_episodes
+        pool.num_records += 1
+        self.iteration = pool.num_records
+        weights = list(pool.weights(pool.rule))
+        total = sum(weight for _, weight in weights)
+        members = {m.name: {**vars(m.result), "share": weight / total} for m, weight in weights}
+        return [
+            {
+                "iteration": self.iteration,
+                "env_steps": counts.num_env_steps,
+                "episodes": counts.num_episodes,
+                "learner": members,
+            }
+        ]
+
+    def take(self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None) -> None:
+        """Renews the members that come from another server; from any thread.
+
+        Args:
+            source: the server's id.
+            snapshots: folder of each of its snapshots, by env steps.
+            live: its newest weights, which stand for snapshots as long as there are none; None:
+                as before.
+        """
+        with self._taking:
+            members = self._pool.renewed(source, snapshots, live)
+            self.feed.on_serving_thread(lambda: self._pool.put(members, source, live))

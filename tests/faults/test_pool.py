@@ -1,0 +1,77 @@
+"""A run against a pool of a server's present and past: drawn, told of, resumed, played again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.faults.hosted import Host
+from tests.faults.started import PATIENCE_S
+from tests.faults.test_launch_faults import small_server
+
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+
+MEMBERS = {
+    "now": {"live": "main"},
+    "past": {"snapshots": "main", "last": 2},
+    "chance": {"algorithm": "RANDOM"},
+}
+
+
+def rows(run: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(row) for row in (run / "metrics" / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_a_learner_meets_its_past_and_goes_on_with_it(tmp_path: Path, host: Host) -> None:
+    config = {
+        "name": "pool",
+        "simulation": {
+            "env": "muxrl.experiments.simulations.rock_paper_scissors:RockPaperScissors",
+            "num_envs_per_process": 4,
+        },
+        "servers": {
+            "main": small_server("PPO", "agent_0"),
+            "rivals": {
+                "algorithm": "POOL",
+                "agents": ["agent_1"],
+                "settings": {"members": MEMBERS, "draw": "even"},
+            },
+        },
+        "stop": {"env_steps": 1_500},
+        "evaluation": {"final_num_episodes": 8, "should_compare_untrained": False},
+        "checkpoint": {"keep_every_env_steps": 400, "keep_last": 1, "interval_s": None},
+        "metrics_interval_s": 0.2,
+    }
+    path, run = tmp_path / "pool.yaml", tmp_path / "run"
+    path.write_text(yaml.safe_dump(config))
+
+    def play(*arguments: str) -> dict[str, Any]:
+        """Returns what the pool says of its members in the end."""
+        launched, _ = host.launch(["launch", *arguments, "--no-progress"])
+        assert launched.wait(PATIENCE_S) == 0, launched.communicate()
+        members: dict[str, Any] = rows(run, "rivals")[-1]["learner"]
+        return members
+
+    before = play(str(path), "--run-dir", str(run))
+    snapshots = CheckpointFolder(run / "checkpoints").snapshots(400)
+    assert len(snapshots) >= 2
+    assert {"now", f"past@{snapshots[-2]}", "chance"} <= before.keys()
+    assert before["chance"]["num_episodes"] > 20
+    metrics = rows(run, "joint")[-1]["metrics"]
+    assert metrics.keys() >= {f"return_against_rivals.{entry}" for entry in MEMBERS}
+    assert metrics["return_against_rivals.now"].keys() == {"agent_0"}
+    assert r"return\_against\_rivals.past" in (run / "summary.md").read_text()
+
+    after = play("--resume", str(run), "stop.env_steps=2000")
+    assert set(CheckpointFolder(run / "checkpoints").snapshots(400)) >= set(snapshots)
+    for name in ("now", "chance"):
+        assert after[name]["num_episodes"] > before[name]["num_episodes"]
+    iterations = [row["iteration"] for row in rows(run, "rivals")]
+    assert iterations == list(range(1, len(iterations) + 1))
+    log = (run / "logs" / "rivals.log").read_text()
+    assert "Traceback" not in log

@@ -1,0 +1,350 @@
+"""A pool: who is drawn, by which law, what is refused, and how it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.fixed_policies.test_fixed_policies import (
+    FIVE,
+    SEEN,
+    finish,
+    make,
+    plan,
+    resumed,
+)
+
+from muxrl.protocol.errors import NotServing
+from muxrl.protocol.messages import EndEpisode, Started, StartEpisode, Step
+from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
+from muxrl.servers.checkpoints.checkpoint import LiveCheckpoint
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.fixed_policies.entry import PoolAlgorithm
+from muxrl.servers.fixed_policies.pool import Member, Pool, PoolPolicies, Result, share_of, weigh
+
+CONSTANT = "tests.servers.fixed_policies.test_fixed_policies:make_constant"
+
+
+def always(action: int, **more: Any) -> dict[str, Any]:
+    return {"algorithm": "SCRIPTED", "policy": CONSTANT, "kwargs": {"action": action}, **more}
+
+
+def pool_plan(**settings: Any) -> ServerPlan:
+    settings.setdefault("members", {f"always_{i}": always(i, weight=i) for i in (1, 2, 3)})
+    return plan("POOL", FIVE, **settings)
+
+
+def pool_of(plan: ServerPlan) -> tuple[PoolPolicies, Pool]:
+    policies = make(plan)
+    assert isinstance(policies, PoolPolicies)
+    assert isinstance(policies.acting, Pool)
+    return policies, policies.acting
+
+
+def play(policies: PoolPolicies, e: str, reward: float = 0.0, **start: Any) -> tuple[str, int]:
+    """Returns who played, and what agent "a" did."""
+    started = policies.store.accept(StartEpisode(e, **start), 0.0)
+    assert isinstance(started, Started)
+    pending = policies.store.accept(Step(e, 0, {"a": SEEN, "b": SEEN}), 0.0)
+    assert isinstance(pending, PendingStep)
+    actions = finish(policies, pending).actions
+    policies.store.accept(EndEpisode(e, 1, rewards={"a": reward}), 0.0)
+    return started.member, int(actions["a"])
+
+
+# --- the law --------------------------------------------------------------------------------
+
+
+def test_the_draw_is_a_law_of_seed_and_episode() -> None:
+    first, again = pool_of(pool_plan())[0], pool_of(pool_plan())[0]
+    other = pool_of(dataclasses.replace(pool_plan(), seed=8))[0]
+    drawn = [[play(p, f"e{i}")[0] for i in range(60)] for p in (first, again, other)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    # Nor does it matter what came before.
+    assert play(pool_of(pool_plan())[0], "e59")[0] == drawn[0][59]
+
+
+def test_members_are_drawn_by_their_weights() -> None:
+    policies, _ = pool_of(pool_plan())
+    played = [play(policies, f"e{i}") for i in range(1_200)]
+    assert {f"always_{action}" == member for member, action in played} == {True}
+    counts = Counter(action for _, action in played)
+    for action in (1, 2, 3):  # five deviations
+        share = action / 6
+        assert abs(counts[action] / 1_200 - share) < 5 * (share * (1 - share) / 1_200) ** 0.5
+
+
+def test_numbers_of_episodes_are_spread_evenly() -> None:
+    numbers = np.array([share_of(3, f"simulation-0-{i}") for i in range(4_000)])
+    counts, _ = np.histogram(numbers, bins=10, range=(0.0, 1.0))
+    assert counts.sum() == 4_000
+    assert ((counts - 400) ** 2 / 400).sum() < 27.9  # chi-squared, 9 degrees, 0.1 %
+
+
+@pytest.mark.parametrize(
+    ("draw", "weights"),
+    [
+        ("weights", [2.0, 2.0, 2.0]),
+        ("recency", [1.0, 2.0, 3.0]),  # the newest comes last
+        ("hard", [2 * 1.0, 2 * 0.25, 2 * 0.0]),  # (1 - p)^2
+        ("even", [2 * 0.0, 2 * 0.25, 2 * 0.0]),  # p (1 - p)
+    ],
+)
+def test_weights_of_an_entry(draw: Any, weights: list[float]) -> None:
+    assert weigh(6.0, [0.0, 0.5, 1.0], draw) == pytest.approx(weights, abs=0.0021)
+    assert min(weigh(6.0, [0.0, 0.5, 1.0], draw)) > 0  # nobody is never met again
+
+
+# --- win rates ------------------------------------------------------------------------------
+
+
+def test_a_win_rate_is_a_running_mean_that_forgets() -> None:
+    result = Result()
+    for value in (-1.0, -1.0, 0.0, 2.0):  # lost twice, drawn, won
+        result.add(value, 0.0)
+    assert result.beaten == pytest.approx((0.5 + 1 + 1 + 0.5 + 0) / 5)
+    assert (result.num_episodes, result.mean_return) == (4, 0.0)
+    for _ in range(1_000):
+        result.add(-1.0, 0.0)
+    assert result.beaten > 0.99
+    for _ in range(100):
+        result.add(3.0, 0.0)
+    assert 0.3 < result.beaten < 0.45  # e^-1 of what was
+
+
+def test_whoever_is_not_beaten_is_met_more_often() -> None:
+    policies, pool = pool_of(
+        pool_plan(draw="hard", members={"weak": always(1), "strong": always(2)}, win_above=0.5)
+    )
+    for i in range(400):
+        start = StartEpisode(f"r{i}")
+        policies.store.accept(start, 0.0)
+        episode = policies.store._open[start.episode_id]
+        episode.member.end(1.0 if episode.member.name == "strong" else 0.0)
+    assert pool.results["strong"].beaten < 0.1 < 0.9 < pool.results["weak"].beaten
+    training = Counter(play(policies, f"t{i}")[0] for i in range(200))
+    assert training["strong"] > 4 * training["weak"]
+    # Evaluations go by weights, and change nothing.
+    before = {name: vars(result).copy() for name, result in pool.results.items()}
+    measured = Counter(play(policies, f"m{i}", mode="eval")[0] for i in range(200))
+    assert 70 < measured["strong"] < 130
+    assert {name: vars(result) for name, result in pool.results.items()} == before
+
+
+def test_it_goes_on_with_the_same_rates(tmp_path: Path) -> None:
+    given = pool_plan(draw="even", members={"a": always(1), "chance": {"algorithm": "random"}})
+    policies, pool = pool_of(given)
+    for i in range(20):
+        play(policies, f"e{i}", reward=1.0)
+    (record,) = policies.drain_records()
+    assert policies.drain_records() == []
+    assert (record["iteration"], record["episodes"]) == (1, 20)
+    assert record["learner"].keys() == {"a", "chance"}
+    assert sum(member["num_episodes"] for member in record["learner"].values()) == 20
+    assert sum(member["share"] for member in record["learner"].values()) == pytest.approx(1.0)
+    policies.save(tmp_path / "pool")
+    again, resumed_pool = pool_of(resumed(given, tmp_path / "pool"))
+    assert (again.iteration, again.drain_records()) == (1, [])
+    assert resumed_pool.results == pool.results
+    assert resumed_pool.results["a"].num_episodes > 0
+    assert [play(again, f"n{i}") for i in range(20)] == [play(policies, f"n{i}") for i in range(20)]
+
+
+# --- steps of several members at once -------------------------------------------------------
+
+
+def test_episodes_of_several_members_share_a_frame() -> None:
+    policies, _ = pool_of(pool_plan())
+    waiting = []
+    for i in range(30):
+        started = policies.store.accept(StartEpisode(f"e{i}"), 0.0)
+        assert isinstance(started, Started)
+        pending = policies.store.accept(Step(f"e{i}", 0, {"a": SEEN, "b": SEEN}), 0.0)
+        assert isinstance(pending, PendingStep)
+        waiting.append((started.member, pending))
+    assert len({member for member, _ in waiting}) == 3
+    chosen, _ = policies.acting.act([pending for _, pending in waiting])
+    for (member, _), actions in zip(waiting, chosen, strict=True):
+        assert [f"always_{one.action}" for one in actions] == [member, member]
+    # A start that is repeated has the same answer.
+    again = policies.store.accept(StartEpisode("e0"), 0.0)
+    assert isinstance(again, Started)
+    assert again.member == waiting[0][0]
+
+
+# --- what is refused ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "story"),
+    [
+        ({"members": {}}, "needs the setting 'members'"),
+        ({"members": {"a": always(1)}, "draw": "often"}, "one of weights, recency, hard, even"),
+        ({"members": {"a": {}}}, "member 'a': is {}; expected one of live"),
+        ({"members": {"a": "random"}}, "member 'a': is 'random'; expected one of live"),
+        ({"members": {"a": {"live": "x", "snapshots": "x"}}}, "expected one of live"),
+        ({"members": {"a@1": {"live": "x"}}}, "use letters"),
+        ({"members": {"a": {"live": "x", "last": 3}}}, "member 'a': has no setting 'last'"),
+        ({"members": {"a": {"snapshots": "x", "last": 0}}}, "last must be a whole number"),
+        ({"members": {"a": {"live": 3}}}, "member 'a': live names a server, not 3"),
+        ({"members": {"a": {"live": "x", "weight": 0}}}, "weight must be above 0"),
+        ({"members": {"a": {"live": "x", "weight": "much"}}}, "weight must be a number"),
+        ({"members": {"a": {"algorithm": "PPO"}}}, "'PPO' is not FROZEN, SCRIPTED or RANDOM"),
+        ({"members": {"a": {"algorithm": "POOL"}}}, "'POOL' is not FROZEN"),
+        ({"members": {"a": {"algorithm": "FROZEN"}}}, "member 'a': FROZEN needs the setting"),
+        (
+            {"members": {"a": {"algorithm": "FROZEN", "checkpoint": "/nowhere"}}},
+            "member 'a': there is no checkpoint at '/nowhere'",
+        ),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any], story: str) -> None:
+    with pytest.raises(AlgorithmProblem, match="POOL") as refusal:
+        PoolAlgorithm(settings, {})
+    assert story in str(refusal.value)
+
+
+def test_no_episode_begins_without_a_member() -> None:
+    policies, _ = pool_of(pool_plan(members={"now": {"live": "main"}}))
+    with pytest.raises(NotServing, match=r"'fixed' has no member to play yet: .* a run brings"):
+        policies.store.accept(StartEpisode("e"), 0.0)
+
+
+# --- what a run brings ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def main(rllib: None) -> Any:
+    from muxrl.servers.learned.learned_policies import LearnedPolicies
+
+    ppo = plan("PPO", FIVE)
+    ppo = dataclasses.replace(
+        ppo, server_id="main", settings={}, model={"fcnet_hiddens": [4]},
+        normalize_observations=True,
+    )  # fmt: skip
+    policies = LearnedPolicies(ppo, get_algorithm("PPO"), on_failure=pytest.fail)
+    yield policies
+    policies.close()
+
+
+def members_of(pool: Pool) -> list[str]:
+    return [member.name for member, _ in pool.weights("weights")]
+
+
+def certain(live: LiveCheckpoint, action: int) -> LiveCheckpoint:
+    """Returns weights with which one action is all but certain."""
+    spec, state = live.modules["default"]
+    biased = {k: np.array(v) for k, v in state.items()}
+    bias = next(k for k, v in biased.items() if k.startswith("pi") and v.shape == (5,))
+    biased[bias][:] = 0.0
+    biased[bias][action] = 50.0
+    return dataclasses.replace(live, modules={"default": (spec, biased)})
+
+
+def test_the_newest_weights_act_and_stand_for_snapshots_until_there_are_some(
+    main: Any, tmp_path: Path
+) -> None:
+    given = pool_plan(members={"now": {"live": "main"}, "past": {"snapshots": "main", "last": 2}})
+    policies, pool = pool_of(given)
+    live = main.live()
+    assert live.about["weights_seq_no"] == 0
+    policies.take("main", {}, certain(live, 2))
+    assert members_of(pool) == ["now", "past"]
+    assert {play(policies, f"a{i}")[1] for i in range(10)} == {2}
+    policies.take("main", {}, certain(live, 4))
+    assert {play(policies, f"b{i}")[1] for i in range(10)} == {4}
+    paths = {}
+    for env_steps in (100, 200, 300):
+        main.save(paths.setdefault(env_steps, tmp_path / str(env_steps) / "main"))
+    snapshots = {n: str(path) for n, path in paths.items()}
+    policies.take("main", {100: snapshots[100]}, certain(live, 1))
+    assert members_of(pool) == ["now", "past@100"]
+    kept = pool.members["past"][0]
+    policies.take("main", {n: snapshots[n] for n in (100, 200)}, None)
+    assert pool.members["past"][0] is kept
+    policies.take("main", snapshots, None)
+    assert members_of(pool) == ["now", "past@200", "past@300"]
+    played = Counter(play(policies, f"c{i}", reward=-1.0) for i in range(60))
+    assert {member for member, _ in played} == {"now", "past@200", "past@300"}
+    assert {action for member, action in played if member == "now"} == {1}
+
+    # It goes on with the same members, once the run has brought them, and their rates.
+    policies.save(tmp_path / "pool")
+    again, resumed_pool = pool_of(resumed(given, tmp_path / "pool"))
+    assert members_of(resumed_pool) == []
+    again.take("main", snapshots, certain(live, 1))
+    assert members_of(resumed_pool) == members_of(pool)
+    assert [w for _, w in resumed_pool.weights("hard")] == pytest.approx(
+        [w for _, w in pool.weights("hard")]
+    )
+    assert [play(again, f"d{i}") for i in range(30)] == [play(policies, f"d{i}") for i in range(30)]
+
+
+def test_statistics_come_with_the_weights(main: Any) -> None:
+    policies, pool = pool_of(pool_plan(members={"now": {"live": "main"}}))
+    policies.take("main", {}, main.live())
+    (member,) = pool.members["now"]
+    assert isinstance(member, Member)
+    seat: Any = member.seats["a"]
+    before = seat._read(np.full(2, 7.0, np.float32))
+    live = main.live()
+    main._normalization.observing.add({"a": np.full(2, 7.0)}, None)
+    main._normalization.observing.add({"a": np.full(2, 5.0)}, None)
+    policies.take("main", {}, main.live())
+    after = seat._read(np.full(2, 7.0, np.float32))
+    assert before.tolist() == [7.0, 7.0] != after.tolist()
+    assert live.about["server_id"] == "main"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("PPO", {"model": {"fcnet_hiddens": [8], "use_lstm": True}}),
+        ("PPO", {"model": {"fcnet_hiddens": [8]}, "frame_stack": 2}),
+        ("MAPPO", {"groups": {"team": ("a", "b")}}),
+        ("DQN", {}),
+        ("QMIX", {"groups": {"team": ("a", "b")}}),
+    ],
+)
+def test_live_weights_act_as_a_checkpoint_of_the_same_moment(
+    algorithm: str, more: dict[str, Any], rllib: None, tmp_path: Path
+) -> None:
+    from muxrl.servers.learned.learned_policies import LearnedPolicies
+
+    entry = get_algorithm(algorithm)
+    own = entry.seating.with_groups(dataclasses.replace(plan(algorithm, FIVE), settings={}, **more))
+    learner = LearnedPolicies(own, entry, on_failure=pytest.fail)
+    learner.save(tmp_path / "learner")
+    live = learner.live()
+    learner.close()
+    shape: dict[str, Any] = {"groups": more.get("groups", {})}
+    frozen = make(
+        entry.seating.with_groups(
+            dataclasses.replace(plan("FROZEN", FIVE, checkpoint=str(tmp_path / "learner")), **shape)
+        )
+    )
+    policies, _ = pool_of(
+        dataclasses.replace(
+            pool_plan(members={"now": {"live": "main"}}, should_explore=False), **shape
+        )
+    )
+    policies.take("main", {}, live)
+    policies.take("main", {}, live)  # once more, into what is there
+    rng = np.random.default_rng(0)
+    observations = [{a: rng.normal(size=2).astype(np.float32) for a in "ab"} for _ in range(12)]
+    assert actions_of(policies, observations) == actions_of(frozen, observations)
+
+
+def actions_of(policies: Any, observations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    policies.store.accept(StartEpisode("e"), 0.0)
+    answers = []
+    for t, seen in enumerate(observations):
+        pending = policies.store.accept(Step("e", t, seen), 0.0)
+        assert isinstance(pending, PendingStep)
+        answers.append(finish(policies, pending).actions)
+    return answers
