@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 from muxrl.client.episode_metrics import EPISODE_LENGTH, MetricCollector
+from muxrl.client.episode_parameters import Parameters, as_metrics, draw
 from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
@@ -35,6 +37,7 @@ class _Slot:
     observations: dict[str, Any] = field(default_factory=dict)
     num_steps: int = 0
     seed: int | None = None
+    parameters: Parameters = field(default_factory=dict)
 
 
 class EnvLoop(PlayLoop):
@@ -42,8 +45,8 @@ class EnvLoop(PlayLoop):
 
     Args:
         simulations: played in lockstep.
-        client, mode, should_explore, seeds, on_lost, on_bad_value, metrics: see `How`; what
-            is lost begins again with the same seed.
+        client, mode, should_explore, seeds, on_lost, on_bad_value, metrics, parameters: see
+            `How`; what is lost begins again with the same seed.
 
     Raises:
         AssignmentError: an agent of a simulation belongs to no server.
@@ -71,14 +74,14 @@ class EnvLoop(PlayLoop):
         for slot in self._slots:
             self._begin(slot, outbox)
         while outbox.items or any(s.is_due or s.episode is not None for s in self._slots):
-            lost = self._exchange(outbox)
+            lost, bad = self._exchange(outbox), self._bad
             self._rest_if_due(should_stop)
             if should_stop():
                 return
             outbox = self._outbox = Outbox()
             for slot in self._slots:
                 if slot.episode is not None:
-                    if slot.episode.episode_id in self._bad:
+                    if slot.episode.episode_id in bad:
                         self._drop(slot, slot.episode, outbox, on_episode)
                     elif slot.episode.episode_id in lost:
                         self._restart(slot, outbox)
@@ -115,12 +118,28 @@ class EnvLoop(PlayLoop):
     def _restart(self, slot: _Slot, outbox: Outbox) -> None:
         """Begins an episode with the slot's seed."""
         slot.episode = None
-        observations, _ = self._guarded("reset", slot.simulation.reset, slot.seed)
-        slot.episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
+        episode = self._told_parameters() if self._client.gives_parameters else None
+        slot.parameters = episode.parameters if episode else draw(self.parameters, slot.seed)
+        reset = slot.simulation.reset
+        if slot.parameters:
+            reset = partial(reset, options=slot.parameters)
+        observations, _ = self._guarded("reset", reset, slot.seed)
+        if episode is None:
+            episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
+            outbox.add(episode, episode.start())
+        slot.episode = episode
         slot.observations, slot.num_steps = observations, 0
         slot.metrics = MetricCollector(self._metrics)
-        outbox.add(slot.episode, slot.episode.start())
         outbox.add(slot.episode, slot.episode.step(observations, self._state_of(slot.simulation)))
+
+    def _told_parameters(self) -> JointEpisode:
+        """Starts an episode in a message of its own: its reset waits for the answer."""
+        while True:
+            episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
+            first = Outbox()
+            first.add(episode, episode.start())
+            if not self._exchange(first):
+                return episode
 
     def _advance(
         self,
@@ -148,6 +167,7 @@ class EnvLoop(PlayLoop):
         told = {name: values for name, values in metrics.items() if name != EPISODE_LENGTH}
         end = episode.end({}, is_truncated=is_truncated, state=state, metrics=told)
         outbox.add(episode, end)
+        metrics |= as_metrics(slot.parameters)
         self.num_episodes += 1
         on_episode(
             EpisodeResult(

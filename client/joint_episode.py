@@ -106,6 +106,8 @@ class JointEpisode:
         }
         self._side_of = {a: self._sides[server_id] for a, server_id in server_of.items()}
         self._actions: dict[str, Any] = {}
+        self.parameters: dict[str, float] = {}
+        """With which it is to be played, if the gateway of a run gives any."""
 
     @property
     def returns(self) -> dict[str, float]:
@@ -368,6 +370,8 @@ class JointEpisode:
                 "ended it, so its last steps are not recorded there; was it idle for more than "
                 "limits.episode_timeout_s?"
             )
+        if isinstance(reply, Started):
+            self.parameters |= reply.parameters
 
     def take_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the merged actions, by the observations' own ids and in their order."""

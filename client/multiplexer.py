@@ -44,6 +44,7 @@ from muxrl.protocol.messages import (
     StepRows,
 )
 from muxrl.protocol.rows import Lineup, singles
+from muxrl.protocol.run_messages import PARAMETERS
 
 if TYPE_CHECKING:  # in `typing` since Python 3.11
     from typing_extensions import Self
@@ -125,6 +126,8 @@ class MultiplexingClient:
             server_id for server_id, spec in self.specs.items() if spec.state_size is not None
         )
         self._episodes: dict[str, JointEpisode] = {}
+        self.parameters: dict[str, float] = {}
+        """With which the episode that was started last is to be played, where a run gives any."""
         self._owed: dict[str, list[AnyItem]] = {}
         """Aborts for servers that were lost, until they are spoken to again."""
         self.num_mismatches = 0
@@ -173,6 +176,7 @@ class MultiplexingClient:
         mode: Mode = "train" if training_enabled else "eval"
         episode = self.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
         self._tell(episode, episode.start())
+        self.parameters = episode.parameters
         return episode.episode_id
 
     def get_action(
@@ -384,6 +388,11 @@ class MultiplexingClient:
         self.close()
 
     # --- many episodes in one message -----------------------------------------------------
+
+    @property
+    def gives_parameters(self) -> bool:
+        """Whether an episode's start is answered with parameters."""
+        return any(PARAMETERS in spec.offers for spec in self.specs.values())
 
     @property
     def wants_state(self) -> bool:

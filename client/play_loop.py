@@ -66,6 +66,8 @@ class How(TypedDict, total=False):
             result is without returns.
         metrics: what of the infos becomes a metric of the episode; see `MetricCollector`. A
             gateway is told of them.
+        parameters: of episodes, by name, see `muxrl.client.episode_parameters.draw`. They become
+            metrics, too.
     """
 
     mode: Mode
@@ -74,6 +76,7 @@ class How(TypedDict, total=False):
     on_lost: Literal["raise", "restart"]
     on_bad_value: Literal["stop", "episode"]
     metrics: Mapping[str, str] | None
+    parameters: Mapping[str, Any] | None
 
 
 class PlayLoop(ABC):
@@ -81,7 +84,7 @@ class PlayLoop(ABC):
 
     Args:
         client: where actions come from.
-        mode, should_explore, seeds, on_lost, on_bad_value, metrics: see `How`.
+        mode, should_explore, seeds, on_lost, on_bad_value, metrics, parameters: see `How`.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class PlayLoop(ABC):
         on_lost: Literal["raise", "restart"] = "raise",
         on_bad_value: Literal["stop", "episode"] = "stop",
         metrics: Mapping[str, str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self.num_env_steps = 0
         self.num_episodes = 0
@@ -111,6 +115,8 @@ class PlayLoop(ABC):
         self._should_explore = should_explore
         self._seeds = repeat(None) if seeds is None else seeds
         self._metrics = metrics or {}
+        self.parameters = parameters or {}
+        """Of the episodes that begin from now on; may be set from any thread."""
         # Shared with the threads that hold the loop; `_is_holding` is read without the lock.
         self._lock = threading.RLock()  # by itself taken faster, once a step
         self._changed = threading.Condition(self._lock)

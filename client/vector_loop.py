@@ -10,6 +10,7 @@ import numpy as np
 from muxrl.client.adapters.simulation import SimulationError
 from muxrl.client.adapters.vector_simulation import Rows, VectorSimulation, VectorStep
 from muxrl.client.episode_metrics import EPISODE_LENGTH, VectorMetrics
+from muxrl.client.episode_parameters import Parameters, as_metrics, draw
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
@@ -34,7 +35,7 @@ class VectorLoop(PlayLoop):
 
     Args:
         simulation: whose copies are stepped.
-        client, mode, should_explore, seeds, on_lost, on_bad_value, metrics: see `How`.
+        client, mode, should_explore, seeds, on_lost, on_bad_value, metrics, parameters: see `How`.
 
     Raises:
         AssignmentError: an agent of the simulation belongs to no server.
@@ -61,6 +62,15 @@ class VectorLoop(PlayLoop):
         """Copies whose episode began in the middle of the simulation's."""
         self._is_out = np.zeros(num_copies, bool)
         """Copies with a bad value."""
+        self._drawn: dict[int, Parameters] = {}
+        """Of the episodes that begin next, by copy."""
+        self._parameters_of: list[Parameters] = [{}] * num_copies
+        if self.parameters:
+            simulation.ask_options(self._draw)
+
+    def _draw(self, copy: int) -> Parameters:
+        self._drawn[copy] = draw(self.parameters, next(self._seeds, None))
+        return self._drawn[copy]
 
     @property
     def _is_between_episodes(self) -> bool:
@@ -99,7 +109,9 @@ class VectorLoop(PlayLoop):
             observations = step.observations
 
     def _begin(self, copy: int, *, is_drawn: bool = False) -> None:
-        if not is_drawn:
+        if copy in self._drawn:
+            self._parameters_of[copy] = self._drawn.pop(copy)
+        elif not is_drawn:
             next(self._seeds, None)
         self._episodes.begin(copy, self._outbox)
 
@@ -164,6 +176,7 @@ class VectorLoop(PlayLoop):
             state=step.final_states.get(copy),
             metrics={name: one for name, one in metrics.items() if name != EPISODE_LENGTH},
         )
+        metrics |= as_metrics(self._parameters_of[copy])
         if is_partial:
             return
         self.num_episodes += 1

@@ -146,6 +146,8 @@ class Started(Reply, tag="started"):
     that draws from several.
     """
 
+    parameters: dict[str, int | float] = {}
+    """By name, with which the simulation is to play it; of the gateway of a run that gives some."""
     is_evaluation: bool = False
     member: str = ""
 

@@ -19,6 +19,9 @@ Of muxrl itself, TOKEN is that of an address for which the config, as a finished
 UNTRAINED = "untrained"
 """What a server ``offers`` that keeps its first weights, for the `StartEpisode` that names it."""
 
+PARAMETERS = "parameters"
+"""What the gateway of a run ``offers`` that gives each episode some; see `Started`."""
+
 
 class BeginRun(msgspec.Struct):
     """Asks to serve a plan from now on, in place of whatever was served before.

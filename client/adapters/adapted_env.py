@@ -173,25 +173,38 @@ class AdaptedEnv:
         self.notes.append(sentence)
         logger.warning("of the environment: %s", sentence)
 
-    def _reset_env(self, seed: int | None = None) -> Any:
+    def _reset_env(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> Any:
         """Resets the environment, even one that takes no seed; returns what it returned."""
-        if self._takes_seed:
-            try:
-                return self._env.reset(seed=seed)
-            except TypeError as error:
-                if "keyword argument 'seed'" not in str(error):
-                    raise
-            self._takes_seed = False
-            self._note("its reset() takes no seed, so its episodes are others in every run")
-        return self._env.reset()
+        given = {"options": dict(options)} if options else {}
+        try:
+            if self._takes_seed:
+                try:
+                    return self._env.reset(seed=seed, **given)
+                except TypeError as error:
+                    if "keyword argument 'seed'" not in str(error):
+                        raise
+                self._takes_seed = False
+                self._note("its reset() takes no seed, so its episodes are others in every run")
+            return self._env.reset(**given)
+        except TypeError as error:
+            if "keyword argument 'options'" not in str(error):
+                raise
+            raise SimulationError(
+                f"its reset() takes no options, and simulation.parameters {list(options or ())} "
+                "are given so: reset(seed=None, options=None)"
+            ) from error
 
-    def _observe_reset(self, seed: int | None = None) -> tuple[Any, Any]:
+    def _observe_reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[Any, Any]:
         """Resets the environment; returns observations and infos, if need be none of the latter.
 
         Raises:
             SimulationError: it returned nothing.
         """
-        given = self._reset_env(seed)
+        given = self._reset_env(seed, options)
         if given is None:
             raise SimulationError(
                 "the environment's reset() returned None; expected (observations, infos)"

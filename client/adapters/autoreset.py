@@ -56,6 +56,7 @@ class AutoresetEnv:
         self.action_spaces = self._spaces("action")
         self._mode = self._autoreset_mode()
         self._waiting = np.zeros(self.num_copies, bool)
+        self._options_of: Callable[[int], Mapping[str, float]] | None = None
         self._is_closed = False
         self.state_size: int | None = None
         if self._has_dicts and callable(getattr(env, "state", None)):
@@ -70,8 +71,35 @@ class AutoresetEnv:
     def reset(self, seed: int | None = None) -> dict[str, Rows]:
         """See `VectorSimulation.reset`."""
         self._waiting[:] = False
-        given = self._env.reset(seed=seed)
+        if self._options_of is None:
+            given = self._env.reset(seed=seed)
+        else:  # all at once first: some have nothing to show of copies that were never reset
+            given = self._env.reset(seed=seed, options=dict(self._options_of(0)))
+            others = np.arange(self.num_copies) > 0
+            if others.any():
+                given = self._reset_some(others, seed)
         return self._observed(self._pair(given)[0], "reset()")
+
+    def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
+        """See `VectorSimulation.ask_options`."""
+        if self._mode != "Disabled":
+            raise SimulationError(
+                f"with autoreset_mode {self._mode!r} its copies reset by themselves, so that "
+                "simulation.parameters cannot be given; make it with 'Disabled'"
+            )
+        self._options_of = options_of
+
+    def _reset_some(self, is_over: NDArray[np.bool_], seed: int | None = None) -> Any:
+        """Resets some copies: those with the same parameters in one call."""
+        alike: dict[tuple[tuple[str, float], ...], NDArray[np.bool_]] = {}
+        for copy in np.flatnonzero(is_over).tolist():
+            options = self._options_of(copy) if self._options_of else {}
+            mask = alike.setdefault(tuple(options.items()), np.zeros(self.num_copies, bool))
+            mask[copy] = True
+        seeds = {} if seed is None else {"seed": seed}
+        for values, mask in alike.items():
+            given = self._env.reset(**seeds, options={**dict(values), "reset_mask": mask})
+        return given
 
     def step(self, actions: Mapping[str, Rows]) -> VectorStep:
         """See `VectorSimulation.step`."""
@@ -98,10 +126,8 @@ class AutoresetEnv:
             if self._mode == "NextStep":
                 self._waiting = terminated | truncated
             elif self._mode == "Disabled":
-                mask = {"reset_mask": terminated | truncated}
-                observations = self._observed(
-                    self._pair(self._env.reset(options=mask))[0], "reset()"
-                )
+                given = self._reset_some(terminated | truncated)
+                observations = self._observed(self._pair(given)[0], "reset()")
         return VectorStep(
             observations,
             rewards,

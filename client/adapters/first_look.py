@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,8 +19,12 @@ from muxrl.protocol.values import Mismatch, conform, sample_action
 T = TypeVar("T")
 
 
-def look(simulation: Simulation) -> list[str]:
+def look(simulation: Simulation, options: Mapping[str, float] | None = None) -> list[str]:
     """Resets a simulation, plays one step, judges what it says as a server would, and closes it.
+
+    Args:
+        simulation: to be looked at.
+        options: for its reset.
 
     Returns:
         What is not as it should be, and was taken all the same: a sentence each.
@@ -29,14 +34,15 @@ def look(simulation: Simulation) -> list[str]:
             reward is no finite number.
     """
     try:
-        _play(simulation)
+        _play(simulation, options)
     finally:
         simulation.close()
     return list(getattr(simulation, "notes", ()))
 
 
-def _play(simulation: Simulation) -> None:
-    observations, _ = _call("reset", simulation.reset, 0)
+def _play(simulation: Simulation, options: Mapping[str, float] | None) -> None:
+    reset = partial(simulation.reset, options=options) if options else simulation.reset
+    observations, _ = _call("reset", reset, 0)
     observed = _judge(simulation, observations, "reset()")
     rng = np.random.default_rng(0)
     try:

@@ -33,9 +33,11 @@ class GymnasiumEnv(AdaptedEnv):
     def _first_infos(self) -> Mapping[Any, Any]:
         return {AGENT: self._observe_reset()[1]}
 
-    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
-        observation, info = self._observe_reset(seed)
+        observation, info = self._observe_reset(seed, options)
         return self._begin({AGENT: observation}, {AGENT: info})
 
     def step(self, actions: dict[str, Any]) -> StepResult:

@@ -59,9 +59,11 @@ class GymnasiumMultiAgent(AdaptedEnv):
     def _first_infos(self) -> Mapping[Any, Any]:
         return self._infos(self._observe_reset()[1])
 
-    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
-        given, info = self._observe_reset(seed)
+        given, info = self._observe_reset(seed, options)
         self._live = set(self._agents)
         return self._begin(self._by_agent("observations", given), self._infos(info))
 

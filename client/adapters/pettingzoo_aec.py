@@ -36,9 +36,11 @@ class PettingZooAEC(AdaptedEnv):
         self._reset_env()
         return getattr(self._env, "infos", {})
 
-    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
-        self._reset_env(seed)
+        self._reset_env(seed, options)
         self._live = {agent: self._names[agent] for agent in self._env.agents}
         self._have_acted = set()
         result = self._until_next_turn()

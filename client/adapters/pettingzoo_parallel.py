@@ -5,7 +5,7 @@ https://pettingzoo.farama.org/api/parallel/
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from muxrl.client.adapters.adapted_env import AdaptedEnv, came_back, plain_reward, space_lookup
@@ -29,9 +29,11 @@ class PettingZooParallel(AdaptedEnv):
         self._live: dict[Hashable, str] = {}
         self._finished: set[Hashable] = set()
 
-    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
-        given, infos = self._observe_reset(seed)
+        given, infos = self._observe_reset(seed, options)
         self._live = {agent: self._names[agent] for agent in given}
         self._finished = set()
         return self._begin(given, infos)

@@ -6,7 +6,7 @@ https://docs.ray.io/en/latest/rllib/multi-agent-envs.html
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from muxrl.client.adapters.adapted_env import AdaptedEnv, came_back, plain_reward, space_lookup
@@ -57,9 +57,11 @@ class RLlibMultiAgent(AdaptedEnv):
         """What happened before anybody was observed; the first step joins it."""
         self._has_said = False
 
-    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
-        given, infos = self._observe_reset(seed)
+        given, infos = self._observe_reset(seed, options)
         given = {agent: value for agent, value in given.items() if value is not None}
         self._seen = {agent: self._names[agent] for agent in given}
         self._finished = set()

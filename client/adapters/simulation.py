@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -60,8 +61,18 @@ class Simulation(Protocol):
     state_size: int | None
     """Length of the flat float32 global state, None if the environment has none."""
 
-    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Starts an episode; returns the observations of the agents that act first, and infos."""
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Starts an episode; returns the observations of the agents that act first, and infos.
+
+        Args:
+            seed: None: the environment's own choice.
+            options: parameters of the episode, see `muxrl.client.episode_parameters`.
+
+        Raises:
+            SimulationError: there are options, and the environment takes none.
+        """
         ...
 
     def step(self, actions: dict[str, Any]) -> StepResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -51,6 +51,14 @@ class VectorSimulation(Protocol):
         """Begins an episode in every copy; returns what agents observe."""
         ...
 
+    def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
+        """Has a function be asked for the parameters of a copy's episode before it begins.
+
+        Raises:
+            SimulationError: copies begin their episodes without being told anything.
+        """
+        ...
+
     def step(self, actions: Mapping[str, Rows]) -> VectorStep:
         """Steps all copies. A copy whose episode ends begins the next one by itself.
 
@@ -85,9 +93,13 @@ class OnlyCopy:
         self.state_size = vector.state_size
         self._last_state: NDArray[np.float32] | None = None
 
-    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`; infos are not asked for."""
         self._last_state = None
+        if options:
+            self._vector.ask_options(lambda _: options)
         return {agent: row(rows, 0) for agent, rows in self._vector.reset(seed).items()}, {}
 
     def step(self, actions: dict[str, Any]) -> StepResult:

@@ -5,7 +5,7 @@ https://github.com/proroklab/VectorizedMultiAgentSimulator
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,10 @@ class VmasEnv:
     def reset(self, seed: int | None = None) -> dict[str, Rows]:
         """See `VectorSimulation.reset`."""
         return self._named(self._env.reset(seed=seed))
+
+    def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
+        """See `VectorSimulation.ask_options`: they cannot be told any."""
+        raise SimulationError("VMAS resets without options, so simulation.parameters cannot be set")
 
     def step(self, actions: Mapping[str, Rows]) -> VectorStep:
         """See `VectorSimulation.step`."""

@@ -46,6 +46,7 @@ public final class PolicyClient implements AutoCloseable {
     private final HttpRequest.Builder requests; // copied for each request
     private final Map<String, Object> spec;
     private final Map<String, Episode> episodes = new LinkedHashMap<>();
+    private Map<String, Object> parameters = Map.of();
     private final AtomicReference<Thread> user = new AtomicReference<>(); // that waits for an answer
 
     /** Waits 30 s for a server that is away, and 600 s for one that learns; sends no token. */
@@ -118,9 +119,15 @@ public final class PolicyClient implements AutoCloseable {
         Map<String, Object> fields = new LinkedHashMap<>();
         fields.put("mode", trainingEnabled ? "train" : "eval");
         fields.put("should_explore", shouldExplore);
-        tell("start", id, fields);
+        Object given = tell("start", id, fields).get("parameters");
+        parameters = given == null ? Map.of() : asMap(given);
         episodes.put(id, new Episode());
         return id;
+    }
+
+    /** With which the episode that was started last is to be played, where a run gives any. */
+    public Map<String, Object> parameters() {
+        return parameters;
     }
 
     /** As the longer form, for servers that do not ask for the global state. */

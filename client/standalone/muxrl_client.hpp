@@ -138,10 +138,13 @@ public:
         if (episodes_.count(id)) throw EpisodeMisuse("episode " + id + " is open already");
         Json::Map fields{{"mode", training_enabled ? "train" : "eval"}};
         if (should_explore) fields["should_explore"] = *should_explore;
-        tell("start", id, std::move(fields));
+        parameters_ = tell("start", id, std::move(fields))["parameters"];
         episodes_[id] = {};
         return id;
     }
+
+    // With which the episode that was started last is to be played, where a run gives any.
+    const Json& parameters() const { return parameters_; }
 
     // Returns the actions of exactly the agents that observe. `state` is the global state, numbers,
     // if "state_size" of the spec asks for it.
@@ -525,6 +528,7 @@ private:
     std::unique_ptr<Connection> connection_;
     Json spec_ = Json::Map{};
     std::map<std::string, Episode> episodes_;
+    Json parameters_;
 };
 
 }  // namespace muxrl

@@ -106,6 +106,8 @@ class PolicyClient:
         self._silence_s = min(3.0, max(0.3, patience_s / 3))
         self._connection: http.client.HTTPConnection | None = None
         self._episodes: dict[str, _Episode] = {}
+        self.parameters: dict[str, float] = {}
+        """With which the episode that was started last is to be played, where a run gives any."""
         self._process_id = os.getpid()
         self._lock = threading.Lock()
         self._user = ""
@@ -134,8 +136,9 @@ class PolicyClient:
         if episode_id in self._episodes:
             raise EpisodeMisuse(f"episode {episode_id} is open already")
         mode = "train" if training_enabled else "eval"
-        self._tell("start", episode_id, {"mode": mode, "should_explore": should_explore})
+        started = self._tell("start", episode_id, {"mode": mode, "should_explore": should_explore})
         self._episodes[episode_id] = _Episode()
+        self.parameters = started.get("parameters", {})
         return episode_id
 
     def get_action(

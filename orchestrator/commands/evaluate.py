@@ -43,6 +43,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "a checkpoint",
     )
     parser.add_argument(
+        "--parameter",
+        action="append",
+        default=[],
+        type=_parameter,
+        metavar="NAME=NUMBER",
+        help="give each episode this one of simulation.parameters",
+    )
+    parser.add_argument(
         "--record",
         type=Path,
         metavar="FILE",
@@ -69,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
             should_explore=args.should_explore,
             checkpoint=args.checkpoint,
             replace=dict(args.replace),
+            parameters=dict(args.parameter),
             record=args.record,
             video=args.video,
         )
@@ -84,6 +93,14 @@ def _replacement(text: str) -> tuple[str, str]:
             f"{text!r} must look like SERVER=random, SERVER=module:name or SERVER=FOLDER"
         )
     return server_id, what
+
+
+def _parameter(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    try:
+        return name, int(number) if number.lstrip("-").isdigit() else float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must look like NAME=NUMBER") from None
 
 
 def add_acting_rule(parser: argparse.ArgumentParser, *, explore: str, greedy: str) -> None:

@@ -17,7 +17,7 @@ from muxrl.client.episode_metrics import (
     is_metric_name,
 )
 from muxrl.client.local_transport import InferenceMode
-from muxrl.orchestrator.config import ranges
+from muxrl.orchestrator.config import parameters, ranges
 from muxrl.orchestrator.config.schema import RETURN, TOTAL, ExperimentConfig, GatewayConfig
 from muxrl.orchestrator.config.trackers import find_problems as tracker_problems
 from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
@@ -65,6 +65,7 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
     problems += _simulation_problems(config)
     problems += _inference_problems(config)
     problems += _metric_problems(config)
+    problems += _parameter_problems(config)
     if not config.servers:
         problems.append("servers: there is none; at least one has to serve the agents")
     for server_id, server in config.servers.items():
@@ -218,6 +219,16 @@ def _metric_problems(config: ExperimentConfig) -> Iterator[str]:
                 f"simulation.metrics.{name}: {way!r} is no way to reduce numbers{hint}; "
                 "'max of sum' is the largest of the agents' sums"
             )
+
+
+def _parameter_problems(config: ExperimentConfig) -> Iterator[str]:
+    yield from parameters.find_problems(config)
+    for name, given in config.simulation.parameters.items():
+        rule = given.get("next_when") if parameters.has_lessons(given) else None
+        metric = rule.get("metric", RETURN) if isinstance(rule, Mapping) else RETURN
+        if metric != RETURN:
+            key = f"simulation.parameters.{name}.next_when.metric"
+            yield from unknown_metric(key, metric, config)
 
 
 def _server_problems(

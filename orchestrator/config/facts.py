@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.config.parameters import at_the_end
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import spaces as plain
@@ -36,6 +37,8 @@ class SimulationFacts:
 def probe(simulation: SimulationConfig) -> SimulationFacts:
     """Makes the environment, reads its agents and spaces, plays a step, and closes it.
 
+    It is reset with the parameters that an episode at the end of the run may have.
+
     Those of an external simulation are read from its config.
 
     Raises:
@@ -44,6 +47,7 @@ def probe(simulation: SimulationConfig) -> SimulationFacts:
     if simulation.env == EXTERNAL:
         return _external_facts(simulation)
     from muxrl.client.adapters import SimulationError, look, make_simulation
+    from muxrl.client.episode_parameters import draw
 
     try:
         made = make_simulation(
@@ -53,7 +57,8 @@ def probe(simulation: SimulationConfig) -> SimulationFacts:
             vector_env=simulation.vector_env,
         )
         try:
-            notes = look(made)
+            ends = {name: at_the_end(given) for name, given in simulation.parameters.items()}
+            notes = look(made, draw(ends, 0))
         except SimulationError as error:
             raise SimulationError(f"{simulation.env!r}: {error}") from error
         return SimulationFacts(

@@ -45,6 +45,9 @@ class SimulationConfig:
     """Key of the infos to how an episode's numbers become one: last, sum, mean, max or min; "max of
     sum" and the like say how those of agents do. See [Metrics](concepts.md#metrics); not for
     'external'."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Name to what each episode is given in `reset(options=...)`: a number, a schedule over env
+    steps, lessons, or what is drawn. See [Curriculum](concepts.md#curriculum)."""
     respawn: Literal["refuse", "same_id", "same_step", "new_ids"] = "refuse"
     """How agents return after their end in the same episode (not in turn-based environments):
     "refuse": not; "same_id": in a later step, of 'external' in any; "same_step": the observation in
@@ -128,6 +131,9 @@ class EvaluationConfig:
     Value-based ones (QMIX) are greedy, deterministic ones (MADDPG) without noise in any case."""
     seed: NotNegative[int] = 10_000
     """Seed of the first episode of every evaluation."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of `simulation.parameters`, those that are others here: a number, or what is drawn from each
+    episode's seed. The rest: a schedule's last value, the last lesson, and what is drawn."""
 
 
 TOTAL = "total"

@@ -25,6 +25,7 @@ from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
 from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.errors import CannotEvaluate, ConfigError, NotARunDirectory
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
@@ -73,6 +74,7 @@ def evaluate_run(
     should_explore: bool | None = None,
     checkpoint: str = "last",
     replace: Mapping[str, str] | None = None,
+    parameters: Mapping[str, float] | None = None,
     should_write: bool = True,
     record: Path | None = None,
     video: Path | None = None,
@@ -91,6 +93,8 @@ def evaluate_run(
         replace: server to what plays its agents instead: "random", a function as
             "package.module:name" (see SCRIPTED), or the folder of another
             checkpoint that fits them.
+        parameters: of `simulation.parameters`, those that are to be others than in the run's own
+            evaluations.
         should_write: whether the result is written to the run's ``evaluations``.
         record: a new file for what each agent saw, did and earned; see `Recorded`.
         video: a new folder for an animated picture of each episode; see `Filmed`.
@@ -117,8 +121,10 @@ def evaluate_run(
     if should_explore is None:
         should_explore = config.evaluation.should_explore
     first_seed = config.evaluation.seed if seed is None else seed
+    fixed = {**config.evaluation.parameters, **(parameters or {})}
     frozen = dataclasses.replace(
         config,
+        evaluation=dataclasses.replace(config.evaluation, parameters=fixed),
         seed=first_seed,  # of actions that are drawn, too
         servers=_frozen(folder, config, checkpoint, replaced, should_explore),
     )
@@ -320,6 +326,7 @@ def _play(
                 explores,
                 on_bad_value=config.simulation.on_bad_value,
                 metrics=config.simulation.metrics,
+                parameters=of_evaluations(config),
             )
         finally:
             for simulation in simulations:

@@ -27,8 +27,10 @@ class _Around:
         self.action_spaces = simulation.action_spaces
         self.state_size = simulation.state_size
 
-    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        return self._inside.reset(seed)
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        return self._inside.reset(seed, options)
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         return self._inside.step(actions)
@@ -59,8 +61,10 @@ class Recorded(_Around):
         self._t = 0
         self._seen: dict[str, Any] = {}
 
-    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        observations, infos = super().reset(seed)
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        observations, infos = super().reset(seed, options)
         self._seed, self._t, self._seen = seed, 0, observations
         return observations, infos
 
@@ -104,8 +108,10 @@ class Filmed(_Around):
         simulation.reset(0)  # many environments have nothing to show before
         self._frames = [self._picture()]
 
-    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        observations, infos = super().reset(seed)
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        observations, infos = super().reset(seed, options)
         self._name, self._frames = f"episode-{seed}.gif", [self._picture()]
         return observations, infos
 

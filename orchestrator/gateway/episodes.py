@@ -13,10 +13,12 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.client.episode_metrics import EPISODE_LENGTH
+from muxrl.client.episode_parameters import Parameters, as_metrics, draw
 from muxrl.client.errors import ClientError, ServerUnavailable
 from muxrl.client.joint_episode import Items, JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
@@ -79,11 +81,20 @@ class Evaluation:
         client: of the servers, or of some of them and random actions.
         num_episodes: how many.
         should_explore: by server, whether actions are sampled as in training, else greedy.
+        parameters: of its episodes, see `muxrl.client.episode_parameters.draw`.
+        first_seed: of these.
     """
 
     def __init__(
-        self, client: MultiplexingClient, num_episodes: int, should_explore: Mapping[str, bool]
+        self,
+        client: MultiplexingClient,
+        num_episodes: int,
+        should_explore: Mapping[str, bool],
+        parameters: Mapping[str, Any] | None = None,
+        first_seed: int = 0,
     ) -> None:
+        self._parameters = parameters or {}
+        self._seed = first_seed
         self.client = client
         self.should_explore = should_explore
         self.episodes: list[EpisodeResult] = []
@@ -91,6 +102,11 @@ class Evaluation:
         self.is_done = threading.Event()
         self.num_to_begin = num_episodes
         self._num_episodes = num_episodes
+
+    def next_parameters(self) -> Parameters:
+        """Returns those of the episode that begins."""
+        self._seed += 1
+        return draw(self._parameters, self._seed - 1)
 
     def add(self, episode: EpisodeResult) -> None:
         """Takes in an episode that has ended."""
@@ -109,8 +125,10 @@ class _Episode:
         client: MultiplexingClient,
         joint: JointEpisode,
         evaluation: Evaluation | None,
+        parameters: Parameters,
         now: float,
     ) -> None:
+        self.parameters = parameters
         self.started_by = start
         self.is_training = mode == "train"
         self.client = client
@@ -126,7 +144,8 @@ class _Episode:
     @property
     def started(self) -> Started:
         was_to_train = self.started_by.mode == "train"
-        return Started(self.started_by.episode_id, was_to_train and not self.is_training)
+        is_evaluation = was_to_train and not self.is_training
+        return Started(self.started_by.episode_id, self.parameters, is_evaluation)
 
     @property
     def returns(self) -> dict[str, float]:
@@ -167,6 +186,10 @@ class GatewayEpisodes:
         """Of all episodes, from now on."""
         self.most_env_steps = math.inf
         """Of training; steps beyond are not answered, until it is more or training is over."""
+        self.parameters: Mapping[str, Any] = {}
+        """Of the training episodes that begin from now on, see `draw`; set from any thread."""
+        self.seed = 0
+        """With an episode's id, of what is drawn for it."""
         self._evaluation: Evaluation | None = None
         self._trains = True
         self._client = client
@@ -314,8 +337,13 @@ class GatewayEpisodes:
             mode, client, should_explore = "eval", evaluation.client, evaluation.should_explore
         elif not self._trains:
             mode = "eval"
+        parameters = (
+            draw(self.parameters, f"{self.seed}/{episode_id}")
+            if evaluation is None
+            else evaluation.next_parameters()
+        )
         joint = client.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
-        episode = _Episode(item, mode, client, joint, evaluation, now)
+        episode = _Episode(item, mode, client, joint, evaluation, parameters, now)
         self._open[episode_id] = episode
         return _Open(asked, episode, joint.start(), lambda: episode.started)
 
@@ -359,7 +387,7 @@ class GatewayEpisodes:
             )
         machine.check(EpisodeEvent.END)
         checked = self._check.end(item, episode.agents_done, joint.returns)
-        metrics = metrics_of(item, self._spec.agents)
+        metrics = metrics_of(item, self._spec.agents) | as_metrics(episode.parameters)
         joint.log(checked.rewards, item.terminations, item.truncations, {})
         items = joint.end(
             checked.final_observations, is_truncated=item.is_truncated, state=checked.state

@@ -21,6 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.measure.sides import find_sides
 from muxrl.orchestrator.records.conditions import Condition
@@ -128,6 +129,7 @@ class Evaluations(Supervision[ProcessReport]):
             patience(self._timeouts),
             prefix,
             self._folder.log(name),
+            of_evaluations(self._config),
             num_cpus=simulation.num_cpus,
             has_main_thread=True,
             max_concurrency=2,  # evaluate, report

@@ -59,6 +59,7 @@ MAY_CHANGE = (
     "simulation.gateway.*",
     "simulation.command",
     "simulation.on_bad_value",
+    "simulation.parameters.*",
 )
 """Keys of the config that a resumed run may have otherwise."""
 

@@ -23,6 +23,7 @@ from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import NotARunDirectory, NotSaved, RunFailed
 from muxrl.orchestrator.launch.checkpoints import Checkpoints
 from muxrl.orchestrator.launch.evaluation import Evaluations
+from muxrl.orchestrator.launch.parameters import ParameterProgress
 from muxrl.orchestrator.launch.progress import ServerSnapshot, Snapshot
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
@@ -72,7 +73,8 @@ class Run:
     ) -> None:
         self.experiment = experiment
         self.config = experiment.config
-        self.tally = Tally()
+        agents = {server_id: plan.agents for server_id, plan in experiment.servers.items()}
+        self.tally = Tally(ParameterProgress(self.config.simulation.parameters, agents))
         if before is not None:
             self.tally.restore(before.tally)
         self.status = StatusFile(
@@ -100,6 +102,7 @@ class Run:
             self.tally.add,
             self._note_simulation_restart,
             before.num_episodes_begun if before else None,
+            self._parameters(),
         )
         self._evaluations: Evaluations | None = None
         self._states: dict[str, ServerState] = {}
@@ -201,6 +204,7 @@ class Run:
         self.tally.tick()
         if self._evaluations is not None:
             self._take_evaluations(self._evaluations)
+        self._simulations.tell(self._parameters())
         self._allow()
         self._record()
         if self._servers.restarting:
@@ -317,6 +321,9 @@ class Run:
         points = [point for point in (self.config.stop.env_steps, due_at) if point is not None]
         if points and not (evaluations and evaluations.is_running):
             self._simulations.allow(min(points) - self.tally.env_steps)
+
+    def _parameters(self) -> dict[str, Any]:
+        return self.tally.parameters.now(self.tally.env_steps)
 
     def _judged(self) -> Collection[str] | None:
         """Returns the agents whose returns say which checkpoint is best; None: all."""

@@ -10,6 +10,7 @@ from copy import copy
 from typing import Any
 
 from muxrl.client.episode_metrics import EpisodeMetrics, overall
+from muxrl.orchestrator.launch.parameters import ParameterProgress
 from muxrl.orchestrator.records.rows import JointRow, ServerState
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
@@ -62,9 +63,14 @@ _KEPT = (
 
 
 class Tally:
-    """Sums of a run. Times are in seconds since `begin`; steps are env steps."""
+    """Sums of a run. Times are in seconds since `begin`; steps are env steps.
 
-    def __init__(self) -> None:
+    Args:
+        parameters: of its episodes, which are told of them.
+    """
+
+    def __init__(self, parameters: ParameterProgress | None = None) -> None:
+        self.parameters = parameters or ParameterProgress({}, {})
         self.time_s = 0.0
         self.env_steps = 0
         self.env_steps_per_s = 0.0
@@ -106,6 +112,7 @@ class Tally:
             "cpu_s": self.cpu.now,
             "recent": list(self._recent),
             "recent_metrics": list(self._recent_metrics),
+            "parameters": self.parameters.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -118,6 +125,7 @@ class Tally:
         self._totals["num_env_steps"].before = self.env_steps
         self._recent.extend(state["recent"])
         self._recent_metrics.extend(state.get("recent_metrics", ()))
+        self.parameters.restore(state.get("parameters", {}))
 
     def add(self, name: str, report: SimulationReport) -> None:
         """Adds what a simulation process has played."""
@@ -132,6 +140,7 @@ class Tally:
             self.num_random_episodes[server_id] = n + 1
         self._recent.extend(report.episodes)
         self._recent_metrics.extend(report.metrics)
+        self.parameters.note(report)
 
     def _sum(self) -> None:
         # A gateway through which nobody plays does not undo the servers' counts.

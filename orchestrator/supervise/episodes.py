@@ -150,6 +150,7 @@ def play_episodes(
     on_lost: Literal["raise", "restart"] = "raise",
     on_bad_value: Literal["stop", "episode"] = "stop",
     metrics: Mapping[str, str] | None = None,
+    parameters: Mapping[str, Any] | None = None,
 ) -> list[EpisodeResult]:
     """Plays one evaluation episode for each seed.
 
@@ -159,7 +160,7 @@ def play_episodes(
         seeds: of the simulations' resets.
         should_explore: whether actions are sampled as in training, a dict: by server id; None:
             as each server does in evaluation.
-        on_lost, on_bad_value, metrics: see `EnvLoop`.
+        on_lost, on_bad_value, metrics, parameters: see `EnvLoop`.
 
     Returns:
         The episodes, ordered by seed.
@@ -180,6 +181,7 @@ def play_episodes(
         on_lost=on_lost,
         on_bad_value=on_bad_value,
         metrics=metrics,
+        parameters=parameters,
     )
     loop.run(results.append)
     return sorted(results, key=lambda result: result.seed or 0)

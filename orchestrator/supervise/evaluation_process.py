@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.records.conditions import Condition
@@ -36,6 +37,7 @@ class EvaluationProcess:
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
         log_path: the process's log file.
+        parameters: of its episodes.
     """
 
     @in_main_thread
@@ -47,6 +49,7 @@ class EvaluationProcess:
         patience: Patience,
         episode_prefix: str,
         log_path: Path,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         set_up(log_path)
         self._clock = StepClock()
@@ -55,6 +58,7 @@ class EvaluationProcess:
             for i in range(num_envs)
         ]
         self._metrics = simulation.metrics
+        self._parameters = parameters
         self._on_bad_value = simulation.on_bad_value
         self._servers = dict(servers)
         self._patience = patience
@@ -96,6 +100,7 @@ class EvaluationProcess:
                 on_lost="restart",
                 on_bad_value=self._on_bad_value,
                 metrics=self._metrics,
+                parameters=self._parameters,
             )
         return Played.of(episodes, self._simulations[0].possible_agents)
 

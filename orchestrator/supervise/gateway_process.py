@@ -9,7 +9,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from muxrl.orchestrator.config import GatewayConfig
 from muxrl.orchestrator.records.conditions import Condition
@@ -23,6 +25,19 @@ GATEWAY = "gateway"
 _TOLD_S = 10.0
 
 
+@dataclass(frozen=True)
+class GivenParameters:
+    """What simulations are told of the episodes that they start."""
+
+    training: Mapping[str, Any]
+    evaluation: Mapping[str, Any]
+    seed: int
+    """Of the run."""
+
+
+_NONE = GivenParameters({}, {}, 0)
+
+
 class GatewayProcess:
     """A process with the gateway.
 
@@ -34,6 +49,7 @@ class GatewayProcess:
         num_restarts: how often the run has started it again.
         is_limited: whether simulations train with no more env steps than `allow` says.
         agents_return: whether agents may come back in the episode in which they have ended.
+        parameters: of episodes.
     """
 
     def __init__(
@@ -45,6 +61,7 @@ class GatewayProcess:
         num_restarts: int = 0,
         is_limited: bool = False,
         agents_return: bool = False,
+        parameters: GivenParameters = _NONE,
     ) -> None:
         set_up(log_path)
         self._config = config
@@ -53,6 +70,7 @@ class GatewayProcess:
         self._num_restarts = num_restarts
         self._is_limited = is_limited
         self._agents_return = agents_return
+        self._parameters = parameters
         self._should_stop = threading.Event()
 
     def start(self) -> str:
@@ -63,6 +81,7 @@ class GatewayProcess:
             ClientError: a server cannot be reached.
         """
         from muxrl.orchestrator.gateway.served import ServedGateway
+        from muxrl.protocol.run_messages import PARAMETERS
 
         self._served = ServedGateway(
             lambda: connect(self._servers, patience=self._patience),
@@ -73,6 +92,10 @@ class GatewayProcess:
         )
         self._gateway = self._served.gateway
         self._gateway.num_restarts = self._num_restarts
+        self._gateway.episodes.seed = self._parameters.seed
+        self.tell(self._parameters.training)
+        if self._parameters.training:
+            self._gateway.spec.offers = [PARAMETERS]
         if self._is_limited:
             self._gateway.limit(0)
         self._holds = Holds(self._gateway.release)
@@ -111,6 +134,10 @@ class GatewayProcess:
         """Allows so many env steps more, and waits until all are used up, or training is over."""
         self._gateway.allow(num_env_steps)
 
+    def tell(self, parameters: Mapping[str, Any]) -> None:
+        """Has simulations be told these at the starts of training episodes."""
+        self._gateway.episodes.parameters = parameters
+
     def evaluate(
         self,
         replaced: Condition,
@@ -133,7 +160,9 @@ class GatewayProcess:
 
         spec = self._gateway.spec
         with connect(self._servers, replaced, first_seed, patience=self._patience) as client:
-            evaluation = Evaluation(client, num_episodes, should_explore)
+            evaluation = Evaluation(
+                client, num_episodes, should_explore, self._parameters.evaluation, first_seed
+            )
             if not self._gateway.evaluate(evaluation, spec.episode_timeout_s):
                 return Played({}, {})
         return Played.of(evaluation.episodes, list(spec.agents))

@@ -13,6 +13,7 @@ from typing import Any
 from muxrl.client.adapters.factory import fill_in
 from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -20,7 +21,11 @@ from muxrl.orchestrator.supervise.actors import is_dead, outcome
 from muxrl.orchestrator.supervise.allowances import Allowances
 from muxrl.orchestrator.supervise.command_process import CommandProcess
 from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
-from muxrl.orchestrator.supervise.gateway_process import GATEWAY, GatewayProcess
+from muxrl.orchestrator.supervise.gateway_process import (
+    GATEWAY,
+    GatewayProcess,
+    GivenParameters,
+)
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_process import (
     EpisodeSeeds,
@@ -55,6 +60,7 @@ class SimulationActors(Supervision[SimulationReport]):
         on_restart: called when a simulation is lost and started again, with its name and the prefix
             of the ids of its episodes; None where nobody knows them.
         num_episodes_begun: by process, of a run that is resumed.
+        parameters: see `tell`.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class SimulationActors(Supervision[SimulationReport]):
         on_report: Callable[[str, SimulationReport], None],
         on_restart: Callable[[str, str | None], None],
         num_episodes_begun: Mapping[str, int] | None = None,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         simulation, timeouts = config.simulation, config.timeouts
         self._is_external = simulation.env == EXTERNAL
@@ -77,6 +84,7 @@ class SimulationActors(Supervision[SimulationReport]):
         """By process, as of its last report."""
         self.last_loss = ""
         """Which process was lost last, and why, in a sentence; "" if none was."""
+        self._parameters = parameters or {}
         self._servers: Mapping[str, ServerAddress] = {}
         self._is_playing = False
         self._is_held = False
@@ -145,6 +153,7 @@ class SimulationActors(Supervision[SimulationReport]):
             self._quotas[GATEWAY].num_taken,
             self._is_limited,
             self._config.simulation.respawn != "refuse",
+            GivenParameters(self._parameters, of_evaluations(self._config), self._config.seed),
             listens=True,
             num_cpus=0,
             max_concurrency=10,  # run, hold, evaluate, report, allow twice or more, ...
@@ -195,6 +204,7 @@ class SimulationActors(Supervision[SimulationReport]):
             self._folder.log(name),
             [s for s, c in self._config.servers.items() if c.on_server_loss == "random"],
             self._is_limited,
+            self._parameters,
             num_cpus=simulation.num_cpus,
             has_main_thread=True,
             max_concurrency=8,  # run, hold, report, stop, give_back, allow twice or more
@@ -212,6 +222,14 @@ class SimulationActors(Supervision[SimulationReport]):
         They share them, and pause when all are used up; see `is_used_up`.
         """
         self._allowances.share_out(num_env_steps)
+
+    def tell(self, parameters: Mapping[str, Any]) -> None:
+        """Has the episodes that begin from now on get these, see `PlayLoop.parameters`."""
+        if parameters != self._parameters:
+            self._parameters = parameters
+            for actor in self._players.values():
+                if actor is not None:  # else it gets them when it is started again
+                    actor.tell.remote(parameters)
 
     @property
     def is_used_up(self) -> bool:

@@ -83,6 +83,7 @@ class SimulationProcess:
         log_path: the process's log file.
         random_while_lost: servers whose agents act at random while they are lost.
         is_limited: whether it plays no more env steps than `allow` says.
+        parameters: see `tell`.
     """
 
     @in_main_thread
@@ -97,6 +98,7 @@ class SimulationProcess:
         log_path: Path,
         random_while_lost: Collection[str] = (),
         is_limited: bool = False,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         set_up(log_path)
         from muxrl.client.env_loop import EnvLoop
@@ -146,6 +148,7 @@ class SimulationProcess:
             "on_lost": "restart",
             "on_bad_value": simulation.on_bad_value,
             "metrics": simulation.metrics,
+            "parameters": parameters,
         }
         self._loop: PlayLoop = (
             EnvLoop(copies, self._client, **how)
@@ -221,6 +224,10 @@ class SimulationProcess:
     def allow(self, num_env_steps: int) -> None:
         """See `PlayLoop.allow`."""
         self._loop.allow(num_env_steps)
+
+    def tell(self, parameters: Mapping[str, Any]) -> None:
+        """See `PlayLoop.parameters`."""
+        self._loop.parameters = parameters
 
     def give_back(self) -> int:
         """See `PlayLoop.give_back`."""

@@ -41,6 +41,12 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
             "env": "muxrl.experiments.simulations.zero_cost:ZeroCost",
             "kwargs": {"num_agents": 2, "num_steps": 100, "pause_s": PAUSE_S},
             "num_processes": 1,
+            "parameters": {
+                "wind": {
+                    "lessons": list(range(100)),
+                    "next_when": {"metric": "episode_length", "at_least": 1, "episodes": 2},
+                }
+            },
         },
         "servers": {"ppo": small_server("PPO", "agent_0"), "a2c": small_server("A2C", "agent_1")},
         "stop": {"time_s": 600},
@@ -79,6 +85,9 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     assert [row["env_steps"] for row in joint] == sorted(row["env_steps"] for row in joint)
     assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
     assert [row["resumed_from"] for row in joint if "resumed_from" in row] == [newest]
+    lessons = [row["metrics"]["wind"]["__common__"] for row in joint if row.get("metrics")]
+    assert lessons == sorted(lessons), "a lesson that was reached stays reached"
+    assert lessons[0] < 2 < lessons[-1]
     for server_id in ("ppo", "a2c"):
         records = rows(run, server_id)
         assert [r["iteration"] for r in records] == list(range(1, len(records) + 1))

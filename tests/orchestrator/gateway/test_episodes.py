@@ -353,3 +353,25 @@ def test_an_agent_comes_back_where_the_config_says_so(behind: Behind, agents_ret
     behind.ask(Step("x", 1, {"b": SEEN["b"]}, terminations={"a": True}))
     answer = behind.ask(Step("x", 2, SEEN))
     assert isinstance(answer, Actions if agents_return else ValueMismatch)
+
+
+def test_simulations_are_told_the_parameters_of_an_episode_and_they_are_recorded(
+    behind: Behind,
+) -> None:
+    episodes = behind.episodes
+    episodes.parameters = {"speed": {"low": 1, "high": 10**9}, "size": 4}
+    first, repeated = behind.say(StartEpisode("e"), StartEpisode("e"))
+    episodes.parameters = {"size": 5}  # for those that begin from now on
+    assert behind.ask(StartEpisode("e")) == first == repeated
+    assert first.parameters["size"] == 4
+    assert behind.ask(StartEpisode("f")).parameters == {"size": 5}
+    behind.say(Step("e", 0, SEEN), EndEpisode("e", 1))
+    (ended,) = episodes.ended
+    assert ended.metrics["speed"] == {"__common__": float(first.parameters["speed"])}
+
+    evaluation = Evaluation(behind.client, 2, {}, {"speed": {"low": 1, "high": 10**9}}, 7)
+    episodes.evaluate(evaluation)
+    drawn = [behind.ask(StartEpisode(name)).parameters["speed"] for name in "gh"]
+    again = Evaluation(behind.client, 2, {}, {"speed": {"low": 1, "high": 10**9}}, 7)
+    episodes.evaluate(again)
+    assert [behind.ask(StartEpisode(name)).parameters["speed"] for name in "ij"] == drawn

@@ -1,0 +1,120 @@
+"""What `simulation.parameters` may say: numbers, schedules, lessons, and what is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from muxrl.client.episode_metrics import RESERVED_METRICS, is_metric_name
+from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig
+from muxrl.protocol.suggestions import similar_or_known
+
+_FORMS = (
+    "a number, a schedule [[0, 1.0], [100000, 3.0]], {low: 1.0, high: 3.0}, {choice: [1, 4]}, or "
+    "{lessons: [1, 2, 3], next_when: {metric: win, at_least: 0.8, episodes: 50}}"
+)
+_NEXT_WHEN = ("metric", "of", "at_least", "at_most", "episodes")
+
+
+def is_schedule(given: Any) -> bool:
+    """Whether it is a list: of a parameter, its schedule over env steps."""
+    return isinstance(given, Sequence) and not isinstance(given, str)
+
+
+def has_lessons(given: Any) -> bool:
+    """Whether it is a row of lessons."""
+    return isinstance(given, Mapping) and "lessons" in given
+
+
+def at_the_end(given: Any) -> Any:
+    """Returns what a parameter comes to: a schedule's last value, the last lesson; else itself."""
+    if is_schedule(given):
+        return given[-1][1]
+    return given["lessons"][-1] if has_lessons(given) else given
+
+
+def of_evaluations(config: ExperimentConfig) -> dict[str, Any]:
+    """Returns what evaluation episodes are given, for `muxrl.client.episode_parameters.draw`."""
+    ends = {name: at_the_end(given) for name, given in config.simulation.parameters.items()}
+    return ends | config.evaluation.parameters
+
+
+def find_problems(config: ExperimentConfig) -> Iterator[str]:
+    """Yields a sentence for each parameter that is wrong."""
+    parameters = config.simulation.parameters
+    for name, given in parameters.items():
+        key = f"simulation.parameters.{name}"
+        if not is_metric_name(name) or name in (*config.simulation.metrics, *RESERVED_METRICS):
+            yield (
+                f"{key}: cannot be named so: a parameter is recorded beside the metrics, so it "
+                "needs a name of its own, of letters, digits, '_', '-' and '.'"
+            )
+        if is_schedule(given):
+            yield from _schedule_problems(key, given)
+        elif has_lessons(given):
+            yield from _lesson_problems(key, given, config)
+        else:
+            yield from _range_problems(key, given)
+    for name, given in config.evaluation.parameters.items():
+        key = f"evaluation.parameters.{name}"
+        if name not in parameters:
+            yield f"{key}: simulation.parameters has none of that name" + similar_or_known(
+                name, parameters, "there are"
+            )
+        if is_schedule(given) or has_lessons(given):
+            yield f"{key}: evaluations are alike, so give a number, {{low, high}} or {{choice}}"
+        else:
+            yield from _range_problems(key, given)
+
+
+def _schedule_problems(key: str, given: Sequence[Any]) -> Iterator[str]:
+    pairs = [one for one in given if isinstance(one, Sequence) and len(one) == 2]
+    if len(pairs) < max(1, len(given)) or not all(_is_number(n) for one in pairs for n in one):
+        yield f"{key}: a schedule is of pairs of env steps and a number, got {given!r}"
+        return
+    steps = [at for at, _ in pairs]
+    if steps[0] != 0 or any(b <= a for a, b in pairwise(steps)):
+        yield f"{key}: the env steps of a schedule begin at 0 and rise, got {steps}"
+
+
+def _range_problems(key: str, given: Any) -> Iterator[str]:
+    if _is_number(given):
+        return
+    keys = set(given) if isinstance(given, Mapping) else set()
+    if keys == {"low", "high"} and all(map(_is_number, given.values())):
+        if given["low"] > given["high"]:
+            yield f"{key}: low is {given['low']:g}, above high, {given['high']:g}"
+    elif keys != {"choice"} or not _are_numbers(given["choice"]):
+        yield f"{key}: is {given!r}; expected {_FORMS}"
+
+
+def _lesson_problems(key: str, given: Mapping[str, Any], config: ExperimentConfig) -> Iterator[str]:
+    lessons, rule = given["lessons"], given.get("next_when")
+    if not _are_numbers(lessons) or len(set(lessons)) < len(lessons):
+        yield f"{key}.lessons: are numbers, each another one, got {lessons!r}"
+    if unknown := given.keys() - {"lessons", "next_when"}:
+        yield f"{key}: lessons have no {sorted(unknown)}, only next_when"
+    if not isinstance(rule, Mapping) or "metric" not in rule or rule.keys() - set(_NEXT_WHEN):
+        yield f"{key}.next_when: is {rule!r}; expected a metric, and of {list(_NEXT_WHEN)}"
+        return
+    bounds = [rule[side] for side in ("at_least", "at_most") if side in rule]
+    if len(bounds) != 1 or not _is_number(bounds[0]):
+        yield f"{key}.next_when: needs a number as at_least or at_most, got {dict(rule)}"
+    num = rule.get("episodes", 1)
+    if isinstance(num, bool) or not isinstance(num, int) or num < 1:
+        yield f"{key}.next_when.episodes: must be a whole number above 0, got {num!r}"
+    of = rule.get("of", TOTAL)
+    if of != TOTAL and of not in config.servers:
+        hint = similar_or_known(of, [*config.servers, TOTAL], "there are")
+        yield f"{key}.next_when.of: there is no server {of!r}{hint}"
+
+
+def _are_numbers(given: Any) -> bool:
+    return is_schedule(given) and len(given) > 0 and all(map(_is_number, given))
+
+
+def _is_number(given: Any) -> bool:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    return is_number and math.isfinite(given)

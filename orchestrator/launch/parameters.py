@@ -1,0 +1,127 @@
+"""The parameters of a run's training episodes: where their schedules and lessons stand.
+
+Simulations are told about once a second (`SimulationActors.tell`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.client.episode_metrics import EpisodeMetrics
+from muxrl.orchestrator.config.parameters import has_lessons, is_schedule
+from muxrl.orchestrator.config.schema import RETURN, TOTAL
+from muxrl.orchestrator.records.series import metric_over
+from muxrl.orchestrator.supervise.simulation_process import SimulationReport
+
+_NUM_EPISODES = 50
+
+
+class Lessons:
+    """The lessons of one parameter. The next one begins for good once a metric has come so far.
+
+    Only episodes of the present lesson count, so each takes as many episodes at least.
+
+    Args:
+        name: of the parameter.
+        given: as in the config.
+        agents: by server id, for a metric that is of one server.
+    """
+
+    def __init__(
+        self, name: str, given: Mapping[str, Any], agents: Mapping[str, Collection[str]]
+    ) -> None:
+        self._name = name
+        self._lessons: Sequence[float] = given["lessons"]
+        self._rule: Mapping[str, Any] = given["next_when"]
+        of = self._rule.get("of", TOTAL)
+        self._agents = None if of == TOTAL else agents[of]
+        self.number = 0
+        """Of the present one."""
+        self.window: deque[float] = deque(maxlen=self._rule.get("episodes", _NUM_EPISODES))
+        """The metric in its newest episodes."""
+
+    @property
+    def value(self) -> float:
+        return self._lessons[self.number]
+
+    def restore(self, number: int, window: Sequence[float]) -> None:
+        """Goes on from where a run was; an edited config may have fewer lessons."""
+        self.number = min(number, len(self._lessons) - 1)
+        self.window.extend(window)
+
+    def note(self, returns: Mapping[str, float], metrics: EpisodeMetrics) -> None:
+        """Takes in an episode that has ended."""
+        is_last = self.number == len(self._lessons) - 1
+        if is_last or metrics.get(self._name, {}).get(COMMON) != self.value:
+            return
+        value = self._value_in(returns, metrics)
+        if value is None:
+            return
+        self.window.append(value)
+        mean = sum(self.window) / len(self.window)
+        is_far = (
+            mean >= self._rule["at_least"]
+            if "at_least" in self._rule
+            else mean <= self._rule["at_most"]
+        )
+        if is_far and len(self.window) == self.window.maxlen:
+            self.number += 1
+            self.window.clear()
+
+    def _value_in(self, returns: Mapping[str, float], metrics: EpisodeMetrics) -> float | None:
+        if self._rule["metric"] == RETURN:
+            mine = [r for a, r in returns.items() if self._agents is None or a in self._agents]
+            return sum(mine) if mine else None
+        return metric_over(metrics.get(self._rule["metric"], {}), self._agents)
+
+
+class ParameterProgress:
+    """All parameters of one run.
+
+    Args:
+        given: `simulation.parameters`, checked.
+        agents: by server id.
+    """
+
+    def __init__(self, given: Mapping[str, Any], agents: Mapping[str, Collection[str]]) -> None:
+        self._given = given
+        self._lessons = {
+            name: Lessons(name, one, agents) for name, one in given.items() if has_lessons(one)
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Returns where the lessons stand, as JSON can hold it."""
+        return {
+            name: {"number": one.number, "window": list(one.window)}
+            for name, one in self._lessons.items()
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `state`."""
+        for name in state.keys() & self._lessons.keys():
+            self._lessons[name].restore(**state[name])
+
+    def note(self, report: SimulationReport) -> None:
+        """Takes in what was played."""
+        for lessons in self._lessons.values():
+            for returns, metrics in zip(report.episodes, report.metrics, strict=False):
+                lessons.note(returns, metrics)
+
+    def now(self, env_steps: int) -> dict[str, Any]:
+        """Returns what the next episodes are given, see `muxrl.client.episode_parameters.draw`."""
+        told = {n: scheduled(g, env_steps) if is_schedule(g) else g for n, g in self._given.items()}
+        return told | {name: lessons.value for name, lessons in self._lessons.items()}
+
+
+def scheduled(points: Sequence[Sequence[float]], env_steps: int) -> float:
+    """Returns the value of a piecewise linear schedule, rounded if all of its values are whole."""
+    after = bisect_right(points, float(env_steps), key=lambda point: point[0])
+    if after == len(points):
+        return points[-1][1]
+    (x0, y0), (x1, y1) = points[after - 1], points[after]
+    value = y0 + (y1 - y0) * (env_steps - x0) / (x1 - x0)
+    return round(value) if all(isinstance(y, int) for _, y in points) else value

@@ -1,0 +1,211 @@
+"""What is drawn for an episode, and how each kind of environment is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+from pettingzoo import AECEnv, ParallelEnv
+from tests.client.scripted_servers import Server
+
+from muxrl.client import MultiplexingClient
+from muxrl.client.adapters import Simulation, SimulationError, adapt
+from muxrl.client.adapters.factory import adapt_vector
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.client.adapters.vector_simulation import OnlyCopy
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.client.episode_parameters import draw
+from muxrl.client.vector_loop import VectorLoop
+from muxrl.protocol.messages import AnyItem, AnyReply, Started, StartEpisode
+from muxrl.protocol.run_messages import PARAMETERS
+
+SPEEDS = {
+    "speed": {"low": 1.0, "high": 3.0},
+    "cars": {"low": 1, "high": 3},
+    "size": {"choice": [2, 8]},
+}
+BOX = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+@given(st.integers(0, 2**32))
+def test_a_seed_draws_the_same_values_of_each_name_by_itself(seed: int) -> None:
+    drawn = draw({**SPEEDS, "height": 4}, seed)
+    assert 1.0 <= drawn["speed"] <= 3.0
+    assert drawn["cars"] in (1, 2, 3)
+    assert isinstance(drawn["cars"], int)
+    assert drawn["size"] in (2, 8)
+    assert drawn["height"] == 4
+    assert draw(dict(reversed(SPEEDS.items())), seed) == {n: drawn[n] for n in SPEEDS}
+    assert draw({"cars": SPEEDS["cars"]}, seed) == {"cars": drawn["cars"]}
+
+
+def test_draws_are_uniform_and_differ_between_episodes_and_names() -> None:
+    drawn = [draw({**SPEEDS, "other": SPEEDS["speed"]}, seed) for seed in range(3000)]
+    assert np.mean([one["speed"] for one in drawn]) == pytest.approx(2.0, abs=0.04)
+    assert np.bincount([int(one["cars"]) for one in drawn])[1:] == pytest.approx(1000, abs=110)
+    assert np.corrcoef([[o["speed"], o["other"]] for o in drawn], rowvar=False)[0, 1] < 0.08
+    assert draw(SPEEDS, None) != draw(SPEEDS, None)
+
+
+class OneAgent(gymnasium.Env[Any, Any]):
+    """It sees the speed that its episode was given, and is paid it in each of two steps."""
+
+    observation_space, action_space = BOX, spaces.Discrete(9)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t, self.speed = 0, (options or {}).get("speed", 0)
+        return np.full(1, self.speed, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.full(1, self.speed, np.float32), self.speed, self.t == 2, False, {}
+
+
+class Parallel(ParallelEnv[str, Any, Any]):
+    possible_agents, metadata = ["agent"], {}
+
+    def observation_space(self, agent: str) -> Any:
+        return BOX
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(9)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = ["agent"]
+        return {"agent": np.full(1, (options or {}).get("speed", 0), np.float32)}, {"agent": {}}
+
+
+class Turns(AECEnv[str, Any, Any]):
+    possible_agents, metadata = ["agent"], {}
+    observation_space, action_space = Parallel.observation_space, Parallel.action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents, self.agent_selection = ["agent"], "agent"
+        self.rewards = self._cumulative_rewards = {"agent": 0.0}
+        self.terminations = self.truncations = {"agent": False}
+        self.infos: Any = {"agent": {}}
+        self.speed = (options or {}).get("speed", 0)
+
+    def observe(self, agent: str) -> Any:
+        return np.full(1, self.speed, np.float32)
+
+
+class Dicts(Parallel):
+    """RLlib's form."""
+
+    agents = ["agent"]
+    get_observation_space, get_action_space = Parallel.observation_space, Parallel.action_space
+
+
+Dicts.__mro__[0].__name__ = "MultiAgentEnv"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: adapt(OneAgent()),
+        lambda: adapt(Parallel()),
+        lambda: adapt(Turns()),
+        lambda: adapt(Dicts()),
+        lambda: OnlyCopy(
+            adapt_vector(SyncVectorEnv([OneAgent], autoreset_mode=AutoresetMode.DISABLED))
+        ),
+    ],
+    ids=["gymnasium", "parallel", "aec", "rllib", "vector"],
+)
+def test_environments_are_told_by_the_options_of_their_reset(
+    make: Callable[[], Simulation],
+) -> None:
+    simulation = make()
+    for speed in (3, 5):
+        observations, _ = simulation.reset(1, {"speed": speed})
+        assert observations["agent"].tolist() == [speed]
+
+
+def test_one_that_takes_no_options_is_refused() -> None:
+    class Deaf(OneAgent):
+        def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+            return super().reset(seed=seed)
+
+    assert adapt(Deaf()).reset(1)
+    with pytest.raises(SimulationError, match=r"takes no options.*\['speed'\]"):
+        adapt(Deaf()).reset(1, {"speed": 3})
+
+
+class Players(Server):
+    """A scripted server of 'agent'."""
+
+    def __init__(self) -> None:
+        super().__init__("all", ["agent"], [])
+
+    def _answer(self, item: AnyItem) -> AnyReply:
+        reply = super()._answer(item)
+        if isinstance(actions := getattr(reply, "actions", None), dict):
+            return msgspec.structs.replace(reply, actions=dict.fromkeys(actions, 0))
+        return reply
+
+
+def values_of(results: list[EpisodeResult], name: str) -> list[float]:
+    return [one.metrics[name][COMMON] for one in results]
+
+
+def test_a_loop_gives_each_episode_its_own_and_records_them() -> None:
+    results: list[EpisodeResult] = []
+    server = Players()
+    how: Any = {"seeds": iter(range(6)), "parameters": {"speed": SPEEDS["speed"]}}
+    loop = EnvLoop([adapt(OneAgent())], MultiplexingClient([server]), **how)
+
+    def note(result: EpisodeResult) -> None:
+        results.append(result)
+        if len(results) == 3:
+            loop.parameters = {"speed": 7}  # of the episodes that begin from now on
+
+    loop.run(note)
+    expected = [draw(how["parameters"], seed)["speed"] for seed in range(3)] + [7] * 3
+    assert values_of(results, "speed") == expected
+    assert [one.returns["agent"] / 2 for one in results] == expected
+
+
+def test_copies_are_told_one_by_one() -> None:
+    results: list[EpisodeResult] = []
+    vector = SyncVectorEnv([OneAgent] * 3, autoreset_mode=AutoresetMode.DISABLED)
+    how: Any = {"seeds": iter(range(100)), "parameters": {"speed": SPEEDS["speed"]}}
+    loop = VectorLoop(adapt_vector(vector), MultiplexingClient([Players()]), **how)
+    loop.run(results.append, should_stop=lambda: len(results) == 9)
+    played = values_of(results, "speed")
+    assert len(set(played)) == 9
+    assert [one.returns["agent"] / 2 for one in results] == pytest.approx(played)
+
+
+def test_copies_that_reset_by_themselves_are_refused() -> None:
+    vector = adapt_vector(SyncVectorEnv([OneAgent], autoreset_mode=AutoresetMode.NEXT_STEP))
+    with pytest.raises(SimulationError, match=r"'NextStep'.*'Disabled'"):
+        OnlyCopy(vector).reset(1, {"speed": 3})
+
+
+def test_behind_a_gateway_a_loop_waits_for_what_it_is_told_before_it_resets() -> None:
+    server, results = Players(), []
+    server._spec = msgspec.structs.replace(server._spec, offers=[PARAMETERS])
+    speeds = iter([3, 5])
+
+    def script(item: AnyItem) -> AnyReply | None:
+        if not isinstance(item, StartEpisode):
+            return None
+        server.open[item.episode_id], server.steps[item.episode_id] = {}, 0
+        return Started(item.episode_id, parameters={"speed": next(speeds)})
+
+    server.script = script
+    with MultiplexingClient([server]) as client:
+        EnvLoop([adapt(OneAgent())], client, seeds=iter([0, 1])).run(results.append)
+        assert values_of(results, "speed") == [3, 5]
+        speeds = iter([9])
+        client.start_episode()
+        assert client.parameters == {"speed": 9}

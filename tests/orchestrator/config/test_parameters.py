@@ -1,0 +1,137 @@
+"""What is refused of `simulation.parameters`, and what evaluations are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator.config import ConfigError, SimulationConfig, load_config, probe
+from muxrl.orchestrator.config.checks import find_problems
+from muxrl.orchestrator.config.parameters import of_evaluations
+
+WHEN = {"metric": "win", "at_least": 0.8}
+
+
+def problems(parameters: Any, evaluation: Any = None) -> list[str]:
+    config = load_config(
+        {
+            "simulation": {"env": "m:e", "parameters": parameters, "metrics": {"win": "last"}},
+            "servers": {"one": {"agents": ["*"]}},
+            "stop": {"env_steps": 10},
+            "evaluation": {"parameters": evaluation or {}},
+        }
+    )
+    return find_problems(config)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        2,
+        0.5,
+        [[0, 1.0], [100, 3.0]],
+        [[0, 1]],
+        {"low": 1, "high": 1},
+        {"choice": [1, 2.5]},
+        {"lessons": [1, 2], "next_when": {**WHEN, "of": "one", "episodes": 5}},
+        {"lessons": [3, 2.5], "next_when": {"metric": "return", "at_most": 0}},
+        {"lessons": [1, 2], "next_when": {"metric": "episode_length", "at_least": 9}},
+    ],
+)
+def test_what_is_taken(given: Any) -> None:
+    assert problems({"speed": given}) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("fast", "expected a number, a schedule"),
+        (True, "expected a number"),
+        ({"low": 1}, "expected a number"),
+        ({"low": 3.0, "high": 1}, "low is 3, above high, 1"),
+        ({"choice": []}, "expected a number"),
+        ({"choice": [1, "b"]}, "expected a number"),
+        ([[0, 1.0], [0, 3.0]], "begin at 0 and rise, got [0, 0]"),
+        ([[5, 1.0]], "begin at 0 and rise, got [5]"),
+        ([1.0, 2.0], "is of pairs of env steps and a number"),
+        ([[0, "a"]], "is of pairs of env steps and a number"),
+        ([], "is of pairs of env steps and a number"),
+        ({"lessons": [1, "two"], "next_when": WHEN}, "lessons: are numbers, each another one"),
+        ({"lessons": [1, 2, 1], "next_when": WHEN}, "lessons: are numbers, each another one"),
+        ({"lessons": [1, 2]}, "next_when: is None; expected a metric"),
+        ({"lessons": [1, 2], "next_when": {**WHEN, "window": 3}}, "expected a metric, and of"),
+        ({"lessons": [1, 2], "when": 1, "next_when": WHEN}, "lessons have no ['when']"),
+        ({"lessons": [1, 2], "next_when": {"metric": "win"}}, "as at_least or at_most"),
+        ({"lessons": [1, 2], "next_when": {**WHEN, "at_most": 1}}, "as at_least or at_most"),
+        ({"lessons": [1, 2], "next_when": {**WHEN, "episodes": 0}}, "above 0, got 0"),
+        ({"lessons": [1, 2], "next_when": {**WHEN, "of": "onw"}}, "no server 'onw'; did you mean"),
+        ({"lessons": [1, 2], "next_when": {**WHEN, "metric": "wim"}}, "no metric 'wim'; did you"),
+    ],
+)
+def test_what_is_refused(given: Any, says: str) -> None:
+    (problem,) = problems({"speed": given})
+    assert says in problem
+    assert problem.startswith("simulation.parameters.speed")
+
+
+@pytest.mark.parametrize("name", ["win", "return", "episode_length", "a b"])
+def test_a_parameter_needs_a_name_of_its_own(name: str) -> None:
+    (problem,) = problems({name: 1})
+    assert "cannot be named so" in problem
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"spede": 1}, "has none of that name; did you mean 'speed'?"),
+        ({"speed": [[0, 1]]}, "evaluations are alike"),
+        ({"speed": {"low": 2}}, "expected a number"),
+    ],
+)
+def test_evaluations_have_the_same_parameters_at_fixed_values(given: Any, says: str) -> None:
+    (problem,) = problems({"speed": 1}, given)
+    assert says in problem
+
+
+def test_evaluations_are_given_what_the_run_comes_to() -> None:
+    config = load_config("stairs")
+    config.simulation.parameters |= {
+        "speed": [[0, 1.0], [10, 3.0]],
+        "size": {"low": 1, "high": 2},
+        "cars": {"low": 1, "high": 2},
+    }
+    config.evaluation.parameters = {"cars": 5}
+    assert of_evaluations(config) == {
+        "distance": 20,
+        "speed": 3.0,
+        "size": {"low": 1, "high": 2},
+        "cars": 5,
+    }
+
+
+def test_an_environment_is_looked_at_with_what_it_will_be_given() -> None:
+    simulation = load_config("stairs").simulation
+    assert probe(simulation).agents.keys() == {"climber_0", "climber_1"}
+    simulation.parameters = {"distance": {"choice": [21]}}
+    with pytest.raises(ConfigError, match="distance is 21; the stairs have 20 steps"):
+        probe(simulation)
+    deaf = SimulationConfig(f"{__name__}:Deaf", parameters={"speed": 1})
+    with pytest.raises(ConfigError, match=r"reset\(\) takes no options"):
+        probe(deaf)
+
+
+class Deaf:
+    """An environment of Gymnasium's, as older ones are."""
+
+    def __init__(self) -> None:
+        from gymnasium import spaces
+
+        self.observation_space = spaces.Discrete(2)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None) -> Any:
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 0, 0.0, True, False, {}
