@@ -24,6 +24,7 @@ from muxrl.orchestrator.commands import (
     gateway,
     logs,
     probe,
+    replay,
     report,
     reproduce,
     runs,
@@ -44,7 +45,10 @@ _LONG_COMMANDS = frozenset({"launch", "reproduce", "serve", "gateway", "sweep"})
 """Those whose work goes on where nobody reads what they print; of the others it is the result."""
 
 _PRINTING_COMMANDS = frozenset(
-    {"algorithms", "configs", "schema", "completion", "check", "probe", "runs", "logs"}
+    {
+        *("algorithms", "configs", "schema", "completion", "check", "probe", "runs", "logs"),
+        "replay",
+    }
 )
 """Those that only print: whoever reads it may have seen enough, as in ``muxrl runs | head``."""
 
@@ -135,6 +139,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         gateway,
         runs,
         logs,
+        replay,
         stop,
         watch,
         report,

@@ -115,6 +115,13 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
 
 def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
     simulation = config.simulation
+    if simulation.record > 1:
+        yield f"simulation.record: is {simulation.record:g}; it is a share, from 0 to 1"
+    if simulation.record and (simulation.vector_env or simulation.env == EXTERNAL):
+        yield (
+            "simulation.record: is for simulations that muxrl makes one by one, not with "
+            "vector_env; 'muxrl evaluate --record' records afterwards"
+        )
     if not simulation.env:
         yield (
             "simulation.env: is missing; give 'package.module:callable', 'gymnasium:ENV_ID', "

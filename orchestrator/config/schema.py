@@ -57,6 +57,9 @@ class SimulationConfig:
     on_bad_value: Literal["stop", "episode"] = "stop"
     """What a number ends that is not finite, or beyond `limits`: "stop": the simulation's process
     (see `restarts`); "episode": the episode, which is closed before that step and counted."""
+    record: NotNegative[float] = 0.0
+    """Share of the training episodes that is kept, in 0..1; see [What was
+    played](concepts.md#what-was-played). Not for 'external', nor with `vector_env`."""
     num_processes: AboveZero[int] = 1
     """Simulation processes."""
     num_envs_per_process: AboveZero[int] = 1

@@ -17,6 +17,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,6 +27,7 @@ from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.parameters import of_evaluations
+from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.errors import CannotEvaluate, ConfigError, NotARunDirectory
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
@@ -34,8 +36,9 @@ from muxrl.orchestrator.evaluations.evaluated import (
     returns_of,
     roles_of,
 )
-from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, Recorded
+from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, write_json_lines
 from muxrl.orchestrator.launch.in_process import serve_experiment
+from muxrl.orchestrator.records.played import ParquetFile, Recorded
 from muxrl.orchestrator.records.rows import Metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
@@ -96,7 +99,8 @@ def evaluate_run(
         parameters: of `simulation.parameters`, those that are to be others than in the run's own
             evaluations.
         should_write: whether the result is written to the run's ``evaluations``.
-        record: a new file for what each agent saw, did and earned; see `Recorded`.
+        record: a new file for what each agent saw, did and earned, ``.parquet`` or else JSON, an
+            object a line; see `muxrl.orchestrator.records.played`.
         video: a new folder for an animated picture of each episode; see `Filmed`.
 
     Raises:
@@ -110,7 +114,7 @@ def evaluate_run(
     """
     if num_episodes < 1:
         raise CannotEvaluate(f"the number of episodes is {num_episodes}, must be at least 1")
-    folder, config = _read(Path(run))
+    folder, config = read_run(Path(run))
     replaced = dict(replace or {})
     for server_id in replaced:
         if server_id not in config.servers:
@@ -136,7 +140,11 @@ def evaluate_run(
     if video is not None:
         video.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
-        file = None if record is None else stack.enter_context(record.open("x", encoding="utf-8"))
+        file: TextIO | ParquetFile | None = None
+        if record is not None and record.suffix == ".parquet":
+            file = stack.enter_context(contextlib.closing(ParquetFile(record)))
+        elif record is not None:
+            file = stack.enter_context(record.open("x", encoding="utf-8"))
         episodes = _play(experiment, seeds, should_explore, file, video)
     if not any(episode.returns for episode in episodes):
         raise CannotEvaluate(
@@ -152,9 +160,7 @@ def _prepared(frozen: ExperimentConfig, folder: RunDirectory) -> Experiment:
     Raises:
         ConfigError: as `prepare`; of a module that is absent it says where it was looked for.
     """
-    status = read_status(folder)
-    folders = list(status.folders) if status else []
-    add_user_folders(folders)
+    folders = _folders(folder)
     try:
         return prepare(frozen, needs_stop=False)
     except ConfigError as error:
@@ -194,7 +200,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _read(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
+def read_run(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
+    """Opens a run whose simulation muxrl makes.
+
+    Raises:
+        CannotEvaluate: it is none, never began, or its simulation is external.
+    """
     try:
         folder = RunDirectory.open(run)
         config = folder.read_config()
@@ -207,7 +218,14 @@ def _read(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
             f"the simulation of run {folder.name!r} is external, so muxrl cannot start it; serve "
             "the run's checkpoints with the algorithm FROZEN and connect your simulation"
         )
+    add_user_folders(_folders(folder))
     return folder, config
+
+
+def _folders(folder: RunDirectory) -> list[str]:
+    """Returns where the run was launched, which may have the simulation's module."""
+    status = read_status(folder)
+    return list(status.folders) if status else []
 
 
 def _frozen(
@@ -306,7 +324,7 @@ def _play(
     experiment: Experiment,
     seeds: Sequence[int],
     should_explore: bool,
-    record: TextIO | None,
+    record: TextIO | ParquetFile | None,
     video: Path | None,
 ) -> list[EpisodeResult]:
     # Fixed policies have it in their settings.
@@ -334,23 +352,31 @@ def _play(
 
 
 def _simulation(
-    experiment: Experiment, number: int, record: TextIO | None, video: Path | None
+    experiment: Experiment, number: int, record: TextIO | ParquetFile | None, video: Path | None
 ) -> Simulation:
-    """Makes an environment of the experiment's.
-
-    Raises:
-        CannotEvaluate: it is to be filmed, and cannot be made so.
-    """
     config = experiment.config.simulation
     if video is None:
         simulation = make_copy(config, config.num_processes, number)
     else:
-        try:
-            made = make_copy(config, config.num_processes, number, render_mode=RENDER_MODE)
-        except SimulationError as error:
-            raise CannotEvaluate(f"the environment cannot be filmed: {error}") from error
-        simulation = Filmed(made, video)
-    return simulation if record is None else Recorded(simulation, record)
+        simulation = filmed_copy(config, number, video)
+    if record is None:
+        return simulation
+    if isinstance(record, ParquetFile):
+        return Recorded(simulation, partial(record.write, simulation))
+    return Recorded(simulation, lambda rows, _: write_json_lines(record, rows))
+
+
+def filmed_copy(config: SimulationConfig, number: int, video: Path) -> Simulation:
+    """Makes an environment that is filmed.
+
+    Raises:
+        CannotEvaluate: it cannot be.
+    """
+    try:
+        made = make_copy(config, config.num_processes, number, render_mode=RENDER_MODE)
+    except SimulationError as error:
+        raise CannotEvaluate(f"the environment cannot be filmed: {error}") from error
+    return Filmed(made, video)
 
 
 def _result(

@@ -60,6 +60,7 @@ MAY_CHANGE = (
     "simulation.command",
     "simulation.on_bad_value",
     "simulation.parameters.*",
+    "simulation.record",
 )
 """Keys of the config that a resumed run may have otherwise."""
 

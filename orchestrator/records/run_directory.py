@@ -154,6 +154,11 @@ class RunDirectory:
         return self.path / "metrics"
 
     @property
+    def episodes(self) -> Path:
+        """Recorded ones: a folder for each process with a file for each episode."""
+        return self.path / "episodes"
+
+    @property
     def checkpoints(self) -> Path:
         """The servers' checkpoints."""
         return self.path / "checkpoints"

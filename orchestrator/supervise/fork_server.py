@@ -199,7 +199,7 @@ def _import_libraries() -> None:
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     gc.disable()  # nothing is garbage yet, and there is much to look through
     import pandas  # noqa: F401
-    import pyarrow  # type: ignore[import-untyped]  # noqa: F401
+    import pyarrow  # noqa: F401
     import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it
 
 

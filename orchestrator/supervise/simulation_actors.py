@@ -205,6 +205,7 @@ class SimulationActors(Supervision[SimulationReport]):
             [s for s, c in self._config.servers.items() if c.on_server_loss == "random"],
             self._is_limited,
             self._parameters,
+            (self._folder.episodes / name).absolute(),
             num_cpus=simulation.num_cpus,
             has_main_thread=True,
             max_concurrency=8,  # run, hold, report, stop, give_back, allow twice or more

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.records.played import keep_share
 from muxrl.orchestrator.supervise.episodes import (
     Patience,
     ServerAddress,
@@ -84,6 +85,7 @@ class SimulationProcess:
         random_while_lost: servers whose agents act at random while they are lost.
         is_limited: whether it plays no more env steps than `allow` says.
         parameters: see `tell`.
+        episodes: folder of those that are recorded.
     """
 
     @in_main_thread
@@ -99,6 +101,7 @@ class SimulationProcess:
         random_while_lost: Collection[str] = (),
         is_limited: bool = False,
         parameters: Mapping[str, Any] | None = None,
+        episodes: Path = Path(),
     ) -> None:
         set_up(log_path)
         from muxrl.client.env_loop import EnvLoop
@@ -113,10 +116,12 @@ class SimulationProcess:
             vector = self._clock.watch(make_vector(simulation, number))
             self._simulations.append(vector)
         else:
-            copies = [
+            copies: list[Simulation] = [
                 self._clock.watch(make_copy(simulation, number, i))
                 for i in range(simulation.num_envs_per_process)
             ]
+            if simulation.record:
+                copies = [keep_share(copy, episodes, simulation.record) for copy in copies]
             self._simulations += copies
         modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
 

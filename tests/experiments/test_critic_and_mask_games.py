@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from muxrl.experiments.simulations.locked_doors import (
     oracle_return,
     random_return,
 )
+from muxrl.experiments.simulations.stairs import Stairs
 from muxrl.experiments.simulations.weather_cues import WeatherCues
 
 Choose = Callable[[np.ndarray], int]
@@ -23,9 +25,9 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize(
-    "env", [LockedDoors(num_steps=50), LockedDoors(has_masks=False), WeatherCues()]
+    "env", [LockedDoors(num_steps=50), LockedDoors(has_masks=False), WeatherCues(), Stairs()]
 )
-def test_pettingzoo_accepts_them(env: LockedDoors | WeatherCues) -> None:
+def test_pettingzoo_accepts_them(env: Any) -> None:
     parallel_api_test(env, num_cycles=100)
 
 
@@ -96,3 +98,18 @@ def test_the_weather_is_in_the_rewards_and_the_state_and_nowhere_else() -> None:
         assert rewards == {a: r + weather.weather for a, r in plain_rewards.items()}
         seen.add(weather.weather)
     assert seen == {-5.0, 5.0}
+
+
+def test_random_climbers_reach_the_top_by_chance_alone() -> None:
+    env = Stairs(height=20)
+    for distance in (1, 3):
+        tops = []
+        for seed in range(1500):
+            observations, _ = env.reset(seed, {"distance": distance})
+            assert all(seen.argmax() == distance - 1 for seen in observations.values())
+            rewards: dict[str, float] = {}
+            while env.agents:
+                _, now, *_ = env.step({a: int(RNG.integers(2)) for a in env.agents})
+                rewards |= now
+            tops += rewards.values()
+        assert fmean(tops) == pytest.approx(2.0**-distance, abs=0.04)

@@ -15,6 +15,7 @@ import yaml
 from tests.faults.started import PATIENCE_S, PAUSE_S, Started
 from tests.faults.test_launch_faults import small_server
 
+from muxrl.orchestrator.records.played import read_episodes
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
@@ -41,6 +42,7 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
             "env": "muxrl.experiments.simulations.zero_cost:ZeroCost",
             "kwargs": {"num_agents": 2, "num_steps": 100, "pause_s": PAUSE_S},
             "num_processes": 1,
+            "record": 0.5,
             "parameters": {
                 "wind": {
                     "lessons": list(range(100)),
@@ -88,6 +90,11 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     lessons = [row["metrics"]["wind"]["__common__"] for row in joint if row.get("metrics")]
     assert lessons == sorted(lessons), "a lesson that was reached stays reached"
     assert lessons[0] < 2 < lessons[-1]
+    recorded = list((run / "episodes" / "simulation-0").iterdir())
+    assert 0 < len(recorded) < joint[-1]["episodes"]
+    ((steps, parameters),) = read_episodes(recorded[0])
+    assert len(steps) == 100 * 2
+    assert parameters.keys() == {"wind"}
     for server_id in ("ppo", "a2c"):
         records = rows(run, server_id)
         assert [r["iteration"] for r in records] == list(range(1, len(records) + 1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageSequence
 from tests.client.scripted_servers import CountingSimulation
@@ -20,7 +20,8 @@ from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations.evaluate import evaluate_run
-from muxrl.orchestrator.evaluations.recording import Filmed, Recorded
+from muxrl.orchestrator.evaluations.recording import Filmed
+from muxrl.orchestrator.records.played import Recorded, keep_share
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.servers.config import ServerConfig
 
@@ -53,14 +54,70 @@ def test_what_is_recorded_is_what_was_played(tmp_path: Path) -> None:
     assert one["action"] in range(5)
 
 
+def test_parquet_says_the_same(tmp_path: Path) -> None:
+    run = run_of(tmp_path, CHASE)
+    for name in ("played.jsonl", "played.parquet"):
+        evaluate_run(run, num_episodes=3, seed=7, record=tmp_path / name)
+    lines = pd.read_json(tmp_path / "played.jsonl", lines=True)
+    frame = pd.read_parquet(tmp_path / "played.parquet")
+    for name in ("seed", "t", "agent", "reward", "truncated"):
+        assert frame[name].tolist() == lines[name].tolist()
+    # As text it has six digits.
+    assert np.allclose(np.stack(frame["observation"]), np.stack(lines["observation"]), atol=1e-6)
+    assert [one.tolist() for one in frame["action"]] == [[one] for one in lines["action"]]
+
+
+def recorded(run: Path, simulation: SimulationConfig, seed: int) -> None:
+    """Has a run record an episode, as its simulations do."""
+    made = make_simulation(simulation.env, simulation.kwargs)
+    kept = keep_share(made, run / "episodes" / "simulation-0", 1.0)
+    observations, _ = kept.reset(seed)
+    while observations:
+        observations = kept.step(dict.fromkeys(observations, 1)).observations
+    kept.close()
+
+
+def test_a_recorded_episode_is_shown_and_filmed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, film = run_of(tmp_path, TAG), tmp_path / "film"
+    assert cli.main(["replay", str(run)]) == 2
+    assert "has recorded no episodes; simulation.record" in capfd.readouterr().err
+    recorded(run, TAG, 3)
+    recorded(run, TAG, 4)
+    assert cli.main(["replay", str(run)]) == 0
+    first, *rows = capfd.readouterr().out.splitlines()
+    assert first == "seed 4, of 2 recorded episodes"
+    assert rows[0].startswith("t=0 adversary_0 sees [")
+    assert rows[-1].startswith("t=4 agent_0 sees [")
+    assert rows[-1].endswith(" truncated")
+    assert cli.main(["replay", str(run), "--seed", "3", "--video", str(film)]) == 0
+    assert [path.name for path in film.iterdir()] == ["episode-3.gif"]
+    assert cli.main(["replay", str(run), "--seed", "5"]) == 2
+    assert "no episode with the seed 5" in capfd.readouterr().err
+
+
+def test_an_environment_that_does_not_repeat_itself_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path, TAG)
+    recorded(run, TAG, 3)
+    file = run / "episodes" / "simulation-0" / "3.parquet"
+    file.rename(file.with_name("4.parquet"))
+    frame = pq.read_table(file.with_name("4.parquet"))
+    other = frame.set_column(0, frame.schema.field("seed"), pa.array([4] * len(frame), pa.int64()))
+    pq.write_table(other, file.with_name("4.parquet"))
+    assert cli.main(["replay", str(run), "--video", str(tmp_path / "film")]) == 1
+    assert "at step 0 agents observe something else" in capfd.readouterr().out
+
+
 def test_a_row_is_also_of_who_only_earned_something() -> None:
-    written = io.StringIO()
-    simulation = Recorded(CountingSimulation(num_steps=2), written)
+    rows: list[dict[str, Any]] = []
+    simulation = Recorded(CountingSimulation(num_steps=2), lambda of_one, _: rows.extend(of_one))
     observations, _ = simulation.reset(3)
     while observations:
         result = simulation.step(dict.fromkeys(observations, 0))
         observations = {} if result.is_over else result.observations
-    rows = [json.loads(line) for line in written.getvalue().splitlines()]
     assert {row["agent"] for row in rows} == set(simulation.possible_agents)
     assert [row["t"] for row in rows] == sorted(row["t"] for row in rows)
     assert all(row["seed"] == 3 for row in rows)

@@ -9,12 +9,22 @@ from pathlib import Path
 import pytest
 from msgspec import to_builtins
 
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.client import PolicyClient
+from muxrl.client.adapters import adapt
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.experiments.simulations.stairs import Stairs
+from muxrl.orchestrator.config import ExperimentConfig, GatewayConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.launch.tally import Tally
-from muxrl.orchestrator.supervise import evaluation_process, simulation_process
+from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.supervise import (
+    evaluation_process,
+    gateway_process,
+    simulation_process,
+)
 from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
+from muxrl.orchestrator.supervise.gateway_process import GatewayProcess, GivenParameters
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds, SimulationProcess
 from muxrl.servers.config import ServerConfig
 
@@ -38,9 +48,10 @@ def servers() -> Iterator[Mapping[str, ServerAddress]]:
 @pytest.fixture(autouse=True)
 def keep_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of its own sends its output to its log."""
-    for module in (simulation_process, evaluation_process):
+    for module in (simulation_process, evaluation_process, gateway_process):
         monkeypatch.setattr(module, "set_up", lambda log_path: None)
-    monkeypatch.setattr(simulation_process, "settle", lambda: None)
+    for module in (simulation_process, gateway_process):
+        monkeypatch.setattr(module, "settle", lambda: None)
 
 
 def test_an_evaluation(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
@@ -71,3 +82,36 @@ def test_training(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
     assert record["metrics"]["episode_length"] == {"__common__": 8.0}
     for prey, caught in record["metrics"]["caught"].items():
         assert caught == pytest.approx(-record["episode_return_mean"][prey])
+
+
+def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
+    servers: Mapping[str, ServerAddress], tmp_path: Path
+) -> None:
+    config = ExperimentConfig(
+        "stairs",
+        simulation=SimulationConfig("muxrl.experiments.simulations.stairs:Stairs"),
+        servers={"all": ServerConfig("RANDOM", ["*"])},
+    )
+    given = GivenParameters({"distance": {"low": 1, "high": 3}}, {"distance": 20}, 0)
+    with serve(config) as served:
+        process = GatewayProcess(
+            GatewayConfig(), served.addresses, Patience(), tmp_path, parameters=given
+        )
+        results: list[EpisodeResult] = []
+        with PolicyClient(process.start()) as client:
+            loop = EnvLoop([adapt(Stairs()) for _ in range(2)], client)
+            loop.run(results.append, should_stop=lambda: len(results) >= 20)
+            process.tell({"distance": 9})
+            client.start_episode()
+            assert client.parameters == {"distance": 9}
+            playing = threading.Thread(target=process.evaluate, args=(Condition(), 7, 2, {}))
+            playing.start()
+            while client.parameters != {"distance": 20}:
+                client.abort_episode(client.start_episode())
+            process.end("it is over", has_ended_well=True)
+            playing.join(30.0)
+    told = [one.metrics["distance"]["__common__"] for one in results]
+    assert {1.0, 2.0, 3.0} >= set(told) > {1.0}
+    # What a climber has climbed is no more than it was told.
+    assert all(one.num_steps <= d for one, d in zip(results, told, strict=True))
+    assert [one["distance"]["__common__"] for one in process.report().metrics] == told

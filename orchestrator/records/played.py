@@ -1,0 +1,254 @@
+"""What was played, step by step: the rows of whole episodes, and Parquet files of them.
+
+A row is of one agent in one env step. Its keys:
+
+=====================================  ==========================================================
+``seed``                               of the episode's reset
+``t``                                  env step, from 0
+``agent``
+``observation``, ``action``            None where the agent only earned something, or ended
+``reward``, ``terminated``,            that followed
+``truncated``
+``final_observation``                  of an agent that is done, where there is one
+=====================================  ==========================================================
+
+In Parquet, values are lists of numbers: all parts of the space in its order, each flattened row by
+row. ``parameter.NAME`` is a column for each parameter of the episode. The file's metadata has the
+agents' spaces, so that `read_episodes` returns the values as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.client.adapters.simulation import Simulation, StepResult
+from muxrl.protocol.spaces import Discrete, Space, TupleSpace, leaf_type, parts_of
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+_SPACES = b"muxrl.spaces"
+_PARAMETER = "parameter."
+_VALUES = ("observation", "action", "final_observation")
+
+
+class Around:
+    """A simulation with another one inside, which does all the work."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._inside = simulation
+        self.possible_agents = simulation.possible_agents
+        self.observation_spaces = simulation.observation_spaces
+        self.action_spaces = simulation.action_spaces
+        self.state_size = simulation.state_size
+
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        return self._inside.reset(seed, options)
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        return self._inside.step(actions)
+
+    def state(self) -> NDArray[np.float32] | None:
+        return self._inside.state()
+
+    def close(self) -> None:
+        self._inside.close()
+
+
+class Recorded(Around):
+    """Hands on the rows of each episode at its end.
+
+    Args:
+        simulation: what is played.
+        take: gets the rows of an episode, and its parameters.
+        wants: whether an episode with this seed is recorded.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        take: Callable[[list[Row], Mapping[str, float]], None],
+        wants: Callable[[int | None], bool] = lambda seed: True,
+    ) -> None:
+        super().__init__(simulation)
+        self._take, self._wants = take, wants
+        self._is_wanted = False
+        self._seed: int | None = None
+        self._parameters: Mapping[str, float] = {}
+        self._t = 0
+        self._seen: dict[str, Any] = {}
+        self._rows: list[Row] = []
+
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        observations, infos = super().reset(seed, options)
+        self._is_wanted = self._wants(seed)
+        self._seed, self._parameters = seed, options or {}
+        self._t, self._seen, self._rows = 0, observations, []
+        return observations, infos
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        result = super().step(actions)
+        if not self._is_wanted:
+            return result
+        done = result.terminations.keys() | result.truncations.keys()
+        for agent in dict.fromkeys((*self._seen, *result.rewards, *sorted(done))):
+            row = {
+                "seed": self._seed,
+                "t": self._t,
+                "agent": agent,
+                "observation": self._seen.get(agent),
+                "action": actions.get(agent),
+                "reward": result.rewards.get(agent, 0.0),
+                "terminated": agent in result.terminations,
+                "truncated": agent in result.truncations,
+            }
+            if agent in result.final_observations:
+                row["final_observation"] = result.final_observations[agent]
+            self._rows.append(row)
+        self._t += 1
+        self._seen = result.observations
+        if result.is_over:
+            self._take(self._rows, self._parameters)
+            self._rows = []
+        return result
+
+
+def share_of(seed: int | None, share: float) -> bool:
+    """Whether an episode is among a share of all: the same ones in a run that is resumed."""
+    return random.Random(f"record/{seed}").random() < share
+
+
+class ParquetFile:
+    """A file of episodes, each a row group.
+
+    Args:
+        path: of the new file; nothing is there before `close`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._part = path, path.with_name(f".{path.name}.part")
+        self._writer: Any = None
+
+    def write(
+        self, simulation: Simulation, rows: list[Row], parameters: Mapping[str, float]
+    ) -> None:
+        """Adds an episode of a simulation; all have the same spaces and parameters' names."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        spaces = {
+            agent: (simulation.observation_spaces[agent], simulation.action_spaces[agent])
+            for agent in simulation.possible_agents
+        }
+
+        def numbers_of(name: str, row: Row) -> list[float] | None:
+            value = row.get(name)
+            space = spaces[row["agent"]][name == "action"]
+            return None if value is None else list(_flat(space, value))
+
+        numbers = pa.list_(pa.float64())
+        columns: dict[str, Any] = {
+            "seed": (pa.int64(), [row["seed"] for row in rows]),
+            "t": (pa.int32(), [row["t"] for row in rows]),
+            "agent": (pa.string(), [row["agent"] for row in rows]),
+            **{name: (numbers, [numbers_of(name, row) for row in rows]) for name in _VALUES},
+            "reward": (pa.float64(), [row["reward"] for row in rows]),
+            "terminated": (pa.bool_(), [row["terminated"] for row in rows]),
+            "truncated": (pa.bool_(), [row["truncated"] for row in rows]),
+        }
+        for name, value in parameters.items():
+            columns[_PARAMETER + name] = (pa.float64(), [float(value)] * len(rows))
+        schema = pa.schema(
+            [(name, kind) for name, (kind, _) in columns.items()],
+            {_SPACES: msgspec.json.encode(spaces)},
+        )
+        table = pa.table([pa.array(v, kind) for kind, v in columns.values()], schema=schema)
+        if self._writer is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = parquet.ParquetWriter(self._part, schema)
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Puts the file in its place, if there is an episode."""
+        if self._writer is not None:
+            self._writer.close()
+            os.replace(self._part, self._path)
+
+
+def keep_share(simulation: Simulation, folder: Path, share: float) -> Simulation:
+    """Returns a simulation that writes a share of its episodes, each to ``SEED.parquet``.
+
+    A disk that is full costs the record, not the run.
+    """
+
+    def write(rows: list[Row], parameters: Mapping[str, float]) -> None:
+        try:
+            with contextlib.closing(ParquetFile(folder / f"{rows[0]['seed']}.parquet")) as file:
+                file.write(simulation, rows, parameters)
+        except OSError as error:
+            logger.warning("an episode is not recorded: %s", error)
+
+    return Recorded(simulation, write, lambda seed: share_of(seed, share))
+
+
+def read_episodes(path: Path) -> Iterator[tuple[list[Row], dict[str, float]]]:
+    """Yields the rows of each episode in a file, with values as they were, and its parameters.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file.
+    """
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(path)
+    metadata = file.schema_arrow.metadata or {}
+    if _SPACES not in metadata:
+        raise ValueError(f"{path} holds no episodes of muxrl's")
+    spaces = msgspec.json.decode(metadata[_SPACES], type=dict[str, tuple[Space, Space]])
+    for group in range(file.num_row_groups):
+        rows: list[Row] = file.read_row_group(group).to_pylist()
+        names = [name for name in rows[0] if name.startswith(_PARAMETER)]
+        parameters = {name.removeprefix(_PARAMETER): rows[0][name] for name in names}
+        for row in rows:
+            for name in names:
+                del row[name]
+            for name in _VALUES:
+                if row[name] is not None:
+                    space = spaces[row["agent"]][name == "action"]
+                    row[name] = _value(space, iter(row[name]))
+        yield rows, parameters
+
+
+def _flat(space: Space, value: Any) -> Iterator[float]:
+    parts = parts_of(space)
+    if parts is None:
+        yield from np.asarray(value, np.float64).ravel().tolist()
+    else:
+        for key, part in parts:
+            yield from _flat(part, value[key])
+
+
+def _value(space: Space, numbers: Iterator[float]) -> Any:
+    parts = parts_of(space)
+    if parts is not None:
+        values = {key: _value(part, numbers) for key, part in parts}
+        return tuple(values.values()) if isinstance(space, TupleSpace) else values
+    if isinstance(space, Discrete):
+        return int(next(numbers))
+    dtype, shape = leaf_type(space)
+    flat = [next(numbers) for _ in range(int(np.prod(shape)))]
+    return np.array(flat, dtype).reshape(shape)
