@@ -20,6 +20,7 @@ from muxrl.orchestrator.commands import (
     configs,
     evaluate,
     experiment,
+    exploit,
     export,
     gateway,
     logs,
@@ -41,7 +42,7 @@ from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
 from muxrl.protocol.suggestions import did_you_mean
 
-_LONG_COMMANDS = frozenset({"launch", "reproduce", "serve", "gateway", "sweep"})
+_LONG_COMMANDS = frozenset({"launch", "reproduce", "serve", "gateway", "sweep", "exploit"})
 """Those whose work goes on where nobody reads what they print; of the others it is the result."""
 
 _PRINTING_COMMANDS = frozenset(
@@ -146,6 +147,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         reproduce,
         track,
         evaluate,
+        exploit,
         export,
         sweep,
         compare,

@@ -85,6 +85,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME",
         help="whose policies meet head to head: last, best, or by env steps; default: last",
     )
+    parser.add_argument(
+        "--snapshots",
+        action="store_true",
+        help="head to head of all checkpoints that the runs have at the same env steps: a curve of "
+        "ratings",
+    )
     add_acting_rule(
         parser,
         explore="sample the actions of stochastic policies that meet head to head",
@@ -110,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
             thresholds=dict(args.threshold),
             should_explore=args.should_explore,
             checkpoint=args.checkpoint,
+            snapshots=args.snapshots,
             cooperative=args.cooperative,
             on_match=progress,
         )

@@ -35,7 +35,12 @@ from muxrl.orchestrator.comparisons.findings.headline import headline
 from muxrl.orchestrator.comparisons.findings.learned import find_learners
 from muxrl.orchestrator.comparisons.findings.role_by_role import compare_roles
 from muxrl.orchestrator.comparisons.findings.scores import score_runs
-from muxrl.orchestrator.comparisons.matches import find_scripts, play_baselines, play_head_to_head
+from muxrl.orchestrator.comparisons.matches import (
+    find_scripts,
+    find_snapshots,
+    play_baselines,
+    play_head_to_head,
+)
 from muxrl.orchestrator.comparisons.output.files import write_files
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
 from muxrl.orchestrator.errors import CannotCompare
@@ -110,6 +115,7 @@ def compare_runs(
     thresholds: Mapping[str, float] | None = None,
     should_explore: bool | None = None,
     checkpoint: str = LAST,
+    snapshots: bool = False,
     cooperative: bool | None = None,
     on_match: Callable[[int, int], None] = lambda done, of: None,
 ) -> Comparison:
@@ -128,6 +134,7 @@ def compare_runs(
         should_explore: whether stochastic policies are sampled head to head; None: as in the
             runs' own evaluations.
         checkpoint: whose policies meet head to head: "last", "best", or by env steps.
+        snapshots: whether all checkpoints that the runs have at the same env steps meet, not one.
         cooperative: whether the sum over all agents is measured, too; None: where there is one
             role, or all agents have the same return in every episode.
         on_match: called after each match with the number of matches done and of all matches.
@@ -154,7 +161,9 @@ def compare_runs(
     rule = next((r.should_explore for r in runs if r.should_explore), False)
     meeting_rule = bool(rule) if should_explore is None else should_explore
     notes = [*found.notes, *budget_notes(runs, at)]
-    if should_meet and at.is_cut and budget is None:
+    stages = find_snapshots(runs) if snapshots else None
+    should_meet = should_meet or snapshots
+    if should_meet and not snapshots and at.is_cut and budget is None:
         raise CannotCompare(
             f"head to head needs equal budgets: runs were trained for up to {at.longest:,} env "
             f"steps, the shortest for about {at.env_steps:,}, and a checkpoint cannot be cut; "
@@ -177,6 +186,7 @@ def compare_runs(
                     seeds,
                     should_explore=meeting_rule,
                     checkpoint=checkpoint,
+                    snapshots=stages,
                     interchangeable=interchangeable,
                     on_match=on_match,
                 )

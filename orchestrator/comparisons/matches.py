@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,17 +34,21 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
     HeadToHead,
     Match,
+    stage,
     tables_of,
 )
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import Floats
-from muxrl.orchestrator.storage.checkpoints import LAST
+from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
 
 Scripts = Mapping[str, Mapping[str, Player]]
 """Label of a scripted policy to role to who plays it."""
+Snapshots = Mapping[int, Mapping[ComparedRun, str]]
+"""Env steps to the checkpoint's name of each run that learns, earliest first."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ def play_head_to_head(
     *,
     should_explore: bool,
     checkpoint: str = LAST,
+    snapshots: Snapshots | None = None,
     interchangeable: Sequence[str] = (),
     on_match: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[HeadToHead, list[str]]:
@@ -82,6 +87,7 @@ def play_head_to_head(
         seeds: one for each episode; all matches play the same episodes.
         should_explore: whether stochastic policies are sampled.
         checkpoint: of each run, by name.
+        snapshots: play in its place, if given; see `find_snapshots`.
         interchangeable: roles whose seats are rotated.
         on_match: called after each match with the number of matches done and of all matches.
 
@@ -98,7 +104,12 @@ def play_head_to_head(
         )
     arena.check_interchangeable(interchangeable or [next(iter(roles))])
     pairs, notes = _pairs(contestants)
-    lineups = [_lineup(c, roles, pairs, should_explore, checkpoint) for c in contestants]
+    stages = [(stage(n), names) for n, names in (snapshots or {}).items()]
+    lineups = [
+        _lineup(c, roles, pairs, should_explore, checkpoint, *at)
+        for c in contestants
+        for at in (stages if stages and c.learns else [("", {})])
+    ]
     lineups += _baselines(lineups, roles, scripts, len(pairs))
     schedule = [
         (role, ours, theirs, pair)
@@ -137,9 +148,39 @@ def play_head_to_head(
             first_seed=seeds[0],
             interchangeable=tuple(interchangeable),
             should_explore=should_explore,
+            snapshots=tuple(snapshots or ()),
         ),
         notes,
     )
+
+
+def find_snapshots(runs: Sequence[ComparedRun]) -> Snapshots:
+    """Returns the checkpoints that meet: those that all runs that learn have.
+
+    With ``checkpoint.keep_every_env_steps`` they are known by its multiples, since each run writes
+    them where its episodes end; else by their own env steps.
+
+    Raises:
+        CannotCompare: they have less than two in common.
+    """
+    saved: dict[ComparedRun, dict[int, str]] = {}
+    for run in runs:
+        if run.learns:
+            folder = CheckpointFolder(run.path / "checkpoints")
+            every = run.config.checkpoint.keep_every_env_steps
+            found = folder.snapshots(every) if every else folder.env_steps
+            saved[run] = {n // (every or 1) * (every or 1): str(n) for n in found}
+    common = sorted(set.intersection(*map(set, saved.values()))) if saved else []
+    if len(common) < 2:
+        told = "; ".join(
+            f"{run.name!r} has {listed(names.values())}" for run, names in saved.items()
+        )
+        raise CannotCompare(
+            "snapshots are compared where all runs that learn have at least two at the same env "
+            f"steps, and they have {len(common)} in common: {told or 'no run learns'}; set "
+            "checkpoint.keep_every_env_steps"
+        )
+    return {n: {run: names[n] for run, names in saved.items()} for n in common}
 
 
 def _pairs(contestants: Sequence[Contestant]) -> tuple[tuple[Mapping[str, int], ...], list[str]]:
@@ -166,23 +207,27 @@ def _lineup(
     pairs: Sequence[Mapping[str, int]],
     should_explore: bool,
     checkpoint: str,
+    suffix: str,
+    names: Mapping[ComparedRun, str],
 ) -> Lineup:
     runs: dict[int, ComparedRun] = {run.seed: run for run in contestant.runs}
+
+    def player(run: ComparedRun, role: str) -> Player:
+        found = player_of(
+            run,
+            role,
+            roles[role],
+            contestant.played[role] + suffix,
+            should_explore=should_explore,
+            checkpoint=names.get(run, checkpoint),
+        )
+        # What was not trained is the same at all env steps.
+        return found if found.run else replace(found, label=found.label.removesuffix(suffix))
+
     return Lineup(
-        contestant.name,
+        contestant.name + suffix,
         tuple(
-            {
-                role: player_of(
-                    runs[pair[contestant.name]],
-                    role,
-                    agents,
-                    contestant.played[role],
-                    should_explore=should_explore,
-                    checkpoint=checkpoint,
-                )
-                for role, agents in roles.items()
-            }
-            for pair in pairs
+            {role: player(runs[pair[contestant.name]], role) for role in roles} for pair in pairs
         ),
     )
 
@@ -255,7 +300,8 @@ def _match(
         pair=pair,
         score=float(returns.mean()) if len(returns) else math.nan,
         num_episodes=len(returns),
-        are_partners=player.run is not None
+        are_partners=ours is theirs
+        and player.run is not None
         and any(who.run_path == player.run_path for who in rest),
         returns=by_episode,
     )

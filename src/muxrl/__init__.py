@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from muxrl.orchestrator.api import launch, sweep
     from muxrl.orchestrator.comparisons.compare import Comparison
     from muxrl.orchestrator.comparisons.compare import compare_runs as compare
+    from muxrl.orchestrator.comparisons.exploit import exploit
     from muxrl.orchestrator.config.schema import (
         EvaluationConfig,
         ExperimentConfig,
@@ -62,6 +63,7 @@ _EXPORTS = {
     "check_trainer": "muxrl.servers.trainers.check_trainer:check_trainer",
     "compare": "muxrl.orchestrator.comparisons.compare:compare_runs",
     "evaluate": "muxrl.orchestrator.evaluations.evaluate:evaluate_run",
+    "exploit": "muxrl.orchestrator.comparisons.exploit:exploit",
     "launch": "muxrl.orchestrator.api:launch",
     "load_policy": "muxrl.orchestrator.load_policy:load_policy",
     "sweep": "muxrl.orchestrator.api:sweep",
@@ -93,6 +95,7 @@ __all__ = [
     "check_trainer",
     "compare",
     "evaluate",
+    "exploit",
     "launch",
     "load_policy",
     "sweep",

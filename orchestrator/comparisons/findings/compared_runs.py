@@ -92,7 +92,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     for path in paths:
         if (path / TRIALS_FILE).is_file():
             sweep, trials = _read_sweep(path)
-            found = [_read_run(path / t.run_dir) for t in trials if _is_done(t) and t.run_dir]
+            found = [read_run(path / t.run_dir) for t in trials if _is_done(t) and t.run_dir]
             new = [run for run in found if _unnamed(run) not in of_sweeps]
             of_sweeps += map(_unnamed, new)
             runs += new
@@ -104,7 +104,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
                 )
             _add_sweep(sweep, trials, roles, scripts)
         else:
-            runs.append(_read_run(path))
+            runs.append(read_run(path))
     if not runs:
         raise CannotCompare(
             f"there is no finished run in {listed(map(str, paths))}"
@@ -122,7 +122,13 @@ def _unnamed(run: ComparedRun) -> ExperimentConfig:
     return replace(run.config, name="")
 
 
-def _read_run(path: Path) -> ComparedRun:
+def read_run(path: Path) -> ComparedRun:
+    """Reads one run.
+
+    Raises:
+        CannotCompare: the path is none's.
+        MalformedMetrics: a metrics file is broken elsewhere than in its last line.
+    """
     try:
         recorded = RecordedRun.read(path)
         config = RunDirectory(path).read_config()

@@ -118,6 +118,7 @@ class HeadToHead:
         first_seed: of the first episode.
         interchangeable: roles whose seats were rotated.
         should_explore: whether stochastic policies were sampled.
+        snapshots: env steps of the checkpoints of each run that met, () if its last alone did.
     """
 
     by_label: tuple[CrossPlay, ...]
@@ -128,12 +129,34 @@ class HeadToHead:
     first_seed: int
     interchangeable: tuple[str, ...]
     should_explore: bool
+    snapshots: tuple[int, ...] = ()
+
+    def stage_of(self, player: str) -> tuple[str, int | None]:
+        """Returns a player's label without the env steps of its snapshot, and these."""
+        for env_steps in self.snapshots:
+            if player.endswith(stage(env_steps)):
+                return player.removesuffix(stage(env_steps)), env_steps
+        return player, None
+
+    def rating_curves(self, table: CrossPlay) -> dict[str, list[tuple[int, Estimate]]]:
+        """Returns the ratings of each label's snapshots in a table, by env steps."""
+        curves: dict[str, list[tuple[int, Estimate]]] = {}
+        for player, rating in table.ratings.items():
+            label, env_steps = self.stage_of(player)
+            if env_steps is not None:
+                curves.setdefault(label, []).append((env_steps, rating))
+        return {label: sorted(curve, key=lambda at: at[0]) for label, curve in curves.items()}
 
     @property
     def equal_seeds(self) -> tuple[int, ...]:
         """The seed of each pair, if runs of equal seeds met; else ()."""
         seeds = [set(pair.values()) for pair in self.pairs]
         return tuple(seed for (seed,) in seeds) if all(len(each) == 1 for each in seeds) else ()
+
+
+def stage(env_steps: int) -> str:
+    """Returns what follows a label where a snapshot plays."""
+    return f" @ {env_steps:,}"
 
 
 def tables_of(

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleResult
-from muxrl.orchestrator.measure.number_text import interval, signed_interval
+from muxrl.orchestrator.measure.number_text import interval, interval_lines, signed_interval
+from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.protocol.suggestions import listed
 
 _MAX_PAIRS = 6  # of four labels; of more, each is told against the best
@@ -125,3 +126,13 @@ def _meeting_sentences(played: HeadToHead | None) -> Iterator[str]:
                 if known[best].low > 0
                 else f"nobody's merit is shown to be above 0; {best}'s is {text}."
             )
+        for label, curve in played.rating_curves(table).items() if played else ():
+            (first, begin), (last, end) = curve[0], curve[-1]
+            yield (
+                f"As {table.role}, {label} is rated {_points(begin)} after {first:,} env steps, "
+                f"{_points(end)} after {last:,}; random actions are 0."
+            )
+
+
+def _points(rating: Estimate) -> str:
+    return " ".join(interval_lines(rating, digits=0))

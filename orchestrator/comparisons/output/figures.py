@@ -23,7 +23,7 @@ from matplotlib.ticker import MaxNLocator
 
 from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.findings import Findings
-from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay
+from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.scores import Axis, band
 from muxrl.orchestrator.reports.plots import COLOURS, RANDOM_COLOUR, finish_axes
@@ -153,6 +153,21 @@ def payoff_picture(table: CrossPlay) -> Picture:
     axes.invert_yaxis()
     name = f"Payoffs of {table.role}"
     return _picture(figure, f"{name}, by who plays it and who the others", name)
+
+
+def rating_curves(played: HeadToHead, table: CrossPlay) -> Picture | None:
+    """Ratings of snapshots by env steps, with their intervals; None if no snapshots met."""
+    curves = played.rating_curves(table)
+    if not curves:
+        return None
+    figure, axes = _panel(f"rating of {table.role}", "env steps", "Elo points above random")
+    for (label, curve), style in zip(curves.items(), styles_of(list(curves)).values(), strict=True):
+        line = np.array([(n, rating.mean, rating.low, rating.high) for n, rating in curve]).T
+        _draw_band(axes, style, tuple(line), label=_shortened(label))
+    axes.axhline(0, color=RANDOM_COLOUR, ls=(0, (3, 1.5)), lw=1, zorder=1)
+    axes.legend(fontsize=_TEXT - 1, frameon=False)
+    name = f"Ratings of {table.role}"
+    return _picture(figure, f"{name} by env steps", name)
 
 
 def _shortened(name: str) -> str:

@@ -24,6 +24,7 @@ from muxrl.orchestrator.comparisons.output.figures import (
     learning_curves,
     payoff_picture,
     performance_profiles,
+    rating_curves,
     styles_of,
 )
 from muxrl.orchestrator.config import to_yaml
@@ -173,7 +174,8 @@ def _head_to_head(found: Findings, played: HeadToHead) -> _Section:
     ]
     matches = tables.matches(found).grid("role player others return num_episodes run other_run")
     where = "head-to-head", "Head to head", "head_to_head"
-    figures = [payoff_picture(table) for table in played.by_label]
+    curves = [rating_curves(played, table) for table in played.by_label]
+    figures = [*filter(None, curves), *map(payoff_picture, played.by_label)]
     return _section(*where, cross_play=cross_play, matches=matches, figures=figures)
 
 

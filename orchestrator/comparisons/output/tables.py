@@ -324,10 +324,13 @@ def payoffs(found: Findings) -> Table[tuple[str, CrossPlayScore]]:
 
 def ratings(found: Findings) -> Table[tuple[CrossPlay, str]]:
     """One row for each player of each role; only in files."""
+    stage_of = found.head_to_head.stage_of if found.head_to_head else lambda player: (player, None)
     return Table(
         (
             Column("role", value=lambda at: at[0].role),
             Column("player", value=lambda at: at[1]),
+            Column("label", value=lambda at: stage_of(at[1])[0]),
+            Column("env_steps", value=lambda at: stage_of(at[1])[1]),
             Column("rating", value=lambda at: at[0].ratings.get(at[1]), is_estimate=True),
             Column("merit", value=lambda at: at[0].merits.get(at[1]), is_estimate=True),
         ),

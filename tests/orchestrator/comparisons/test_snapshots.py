@@ -1,0 +1,156 @@
+"""Snapshots of one run meet head to head, and a best response gains less the later they are.
+
+The game is won by who plays the higher number: what has learned plays 2, and is not to be bettered.
+Runs are played in this process, without Ray.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.orchestrator.launch.duel import Duel
+
+from muxrl.client.env_loop import EnvLoop
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.comparisons import exploit as module
+from muxrl.orchestrator.comparisons.compare import compare_runs
+from muxrl.orchestrator.comparisons.exploit import BEST_RESPONSE, exploit
+from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.launch.in_process import serve
+from muxrl.orchestrator.launch.result import RunResult
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.storage.checkpoints import Manifest
+from muxrl.servers.config import ServerConfig
+
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(120)]
+
+POINTS, NUM_EPISODES = (0, 480, 1600), 10
+SIDES = ["left", "right"]
+PPO = ServerConfig(
+    "PPO",
+    settings={"train_batch_size_per_learner": 160, "minibatch_size": 80, "num_epochs": 8,
+              "lr": 0.01},
+    model={"fcnet_hiddens": [16]},
+)  # fmt: skip
+
+
+def play(config: ExperimentConfig, run: RunDirectory) -> None:
+    """Trains in this process; evaluates and saves a checkpoint at each of `POINTS`."""
+    run.write_config(to_yaml(config))
+    with serve(config) as served, MetricsWriter(run) as metrics, served.client() as client:
+        learning = [s for s in served.servers if s not in served.experiment.fixed_servers]
+        servers = {
+            s: {"algorithm": p.algorithm, "agents": list(p.agents), "learns": s in learning}
+            for s, p in served.experiment.servers.items()
+        }
+        run.write_plan({"servers": servers, "assignment": "", "seed": config.seed})
+        loop = EnvLoop([served.simulation()], client, seeds=iter(range(10**6)))
+        for env_steps in POINTS:
+            loop.run(should_stop=lambda: loop.num_env_steps >= env_steps)  # noqa: B023
+            place = run.checkpoints / str(env_steps)
+            for server_id in learning:
+                if env_steps:
+                    served.servers[server_id].finish_training()
+                served.servers[server_id].policies.save(place / server_id)
+            Manifest(env_steps, 0.0, "", None, {}, {}, {}, {}).write(place)
+            episodes = served.evaluate(NUM_EPISODES, first_seed=config.evaluation.seed)
+            metrics.evaluation(
+                {
+                    "time_s": env_steps / 100,
+                    "env_steps": env_steps,
+                    "replaced": None,
+                    "should_explore": config.evaluation.should_explore,
+                    "num_episodes": NUM_EPISODES,
+                    "returns": {side: [e.returns[side] for e in episodes] for side in SIDES},
+                }
+            )
+
+
+@pytest.fixture(scope="module")
+def run(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = ExperimentConfig(
+        "duel",
+        simulation=SimulationConfig(f"{Duel.__module__}:Duel"),
+        servers={side: dataclasses.replace(PPO, agents=[side]) for side in SIDES},
+        evaluation=EvaluationConfig(seed=500, should_explore=True),
+    )
+    folder = RunDirectory.create(tmp_path_factory.mktemp("runs"), "duel", datetime(2026, 11, 26))
+    play(config, folder)
+    return folder.path
+
+
+def test_ratings_of_snapshots_rise_with_training(run: Path, tmp_path: Path) -> None:
+    found = compare_runs([run], num_episodes=NUM_EPISODES, snapshots=True)
+    assert found.head_to_head is not None
+    for table in found.head_to_head.by_label:
+        ((label, curve),) = found.head_to_head.rating_curves(table).items()
+        assert label == "ppo"
+        assert [env_steps for env_steps, _ in curve] == list(POINTS)
+        assert curve[-1][1].low > max(curve[0][1].high, 0)
+    assert any("ppo is rated" in s and "after 1,600" in s for s in found.headline)
+    frame = found.frame("ratings")
+    assert list(frame["env_steps"][:3]) == list(POINTS)
+    # All meet the same others, of which those of its own time are its partners.
+    matches = found.head_to_head.matches
+    assert sum(match.are_partners for match in matches) == 2 * len(POINTS)
+    page = found.write(tmp_path / "out").read_text()
+    assert "Ratings of left by env steps" in page
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(experiment: Any, run_dir: Path, **_: Any) -> RunResult:
+        folder = RunDirectory.create(run_dir.parent, run_dir.name, datetime(2026, 11, 26))
+        play(experiment.config, folder)
+        return RunResult(folder.path, "done", "", POINTS[-1], 1.0, None)
+
+    monkeypatch.setattr(module, "run_experiment", launch)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_best_response_gains_where_the_run_had_not_learned(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    early = exploit(
+        run, "left", checkpoint="0", num_episodes=NUM_EPISODES, run_dir=tmp_path / "early"
+    )
+    assert [gain.env_steps for gain in early.gains] == list(POINTS)
+    assert early.gains[-1].gain.low > 3  # 8 steps, of which random actions win half a point less
+    config = RunDirectory(early.launched.run_dir).read_config()
+    assert config.servers["right"].algorithm == "FROZEN"
+    assert config.servers["right"].settings["checkpoint"].endswith("/checkpoints/0/right")
+    assert config.servers[BEST_RESPONSE].settings == PPO.settings
+    assert config.stop.env_steps is None or config.stop.env_steps > 0
+    late = ["exploit", str(run), "--role", "left", "--episodes", "10", "--run-dir"]
+    assert cli.main([*late, str(tmp_path / "late")]) == 0
+    assert "Best response of left" in capsys.readouterr().out
+    (written,) = tmp_path.glob("late*/exploit.json")
+    gain = json.loads(written.read_text())["gains"][-1]["gain"]
+    assert gain["mean"] < early.gains[-1].gain.low
+
+
+@pytest.mark.usefixtures("rllib")
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [
+        ("left,right", "the role has all agents of run .* nobody to respond to"),
+        ("middle", "role 'middle' is no server of run .* left, right"),
+    ],
+)
+def test_a_role_that_cannot_respond_is_refused(run: Path, role: str, text: str) -> None:
+    with pytest.raises(CannotCompare, match=text):
+        exploit(run, role)
+
+
+def test_a_run_with_one_checkpoint_has_no_curve(run: Path, tmp_path: Path) -> None:
+    for name in ("config.yaml", "plan.json", "metrics"):
+        (tmp_path / name).symlink_to(run / name)
+    with pytest.raises(CannotCompare, match=r"they have 0 in common.*keep_every_env_steps"):
+        compare_runs([tmp_path], snapshots=True)
