@@ -87,7 +87,7 @@ def run(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_ratings_of_snapshots_rise_with_training(run: Path, tmp_path: Path) -> None:
-    found = compare_runs([run], num_episodes=NUM_EPISODES, snapshots=True)
+    found = compare_runs([run], num_episodes=30, snapshots=True)
     assert found.head_to_head is not None
     for table in found.head_to_head.by_label:
         ((label, curve),) = found.head_to_head.rating_curves(table).items()
@@ -119,7 +119,12 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     early = exploit(
-        run, "left", checkpoint="0", num_episodes=NUM_EPISODES, run_dir=tmp_path / "early"
+        run,
+        "left",
+        checkpoint="0",
+        env_steps=POINTS[-1],
+        num_episodes=NUM_EPISODES,
+        run_dir=tmp_path / "early",
     )
     assert [gain.env_steps for gain in early.gains] == list(POINTS)
     assert early.gains[-1].gain.low > 3  # 8 steps, of which random actions win half a point less
@@ -127,8 +132,18 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
     assert config.servers["right"].algorithm == "FROZEN"
     assert config.servers["right"].settings["checkpoint"].endswith("/checkpoints/0/right")
     assert config.servers[BEST_RESPONSE].settings == PPO.settings
-    assert config.stop.env_steps is None or config.stop.env_steps > 0
-    late = ["exploit", str(run), "--role", "left", "--episodes", "10", "--run-dir"]
+    assert config.stop.env_steps == POINTS[-1]
+    late = [
+        "exploit",
+        str(run),
+        "--role",
+        "left",
+        "--episodes",
+        "10",
+        "--env-steps",
+        "1600",
+        "--run-dir",
+    ]
     assert cli.main([*late, str(tmp_path / "late")]) == 0
     assert "Best response of left" in capsys.readouterr().out
     (written,) = tmp_path.glob("late*/exploit.json")
@@ -141,7 +156,7 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
     ("role", "text"),
     [
         ("left,right", "the role has all agents of run .* nobody to respond to"),
-        ("middle", "role 'middle' is no server of run .* left, right"),
+        ("middle", r"role 'middle' is no server of run .* matches no agent \(left, right\)"),
     ],
 )
 def test_a_role_that_cannot_respond_is_refused(run: Path, role: str, text: str) -> None:
