@@ -31,7 +31,7 @@ from muxrl.servers.config import ServerConfig
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(120)]
 
-POINTS, NUM_EPISODES = (0, 480, 1600), 10
+POINTS, NUM_EPISODES = (0, 480, 1600), 20
 SIDES = ["left", "right"]
 PPO = ServerConfig(
     "PPO",
@@ -127,7 +127,7 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
         run_dir=tmp_path / "early",
     )
     assert [gain.env_steps for gain in early.gains] == list(POINTS)
-    assert early.gains[-1].gain.low > 3  # 8 steps, of which random actions win half a point less
+    assert early.gains[-1].gain.low > 1  # of the 8 that random actions lose
     config = RunDirectory(early.launched.run_dir).read_config()
     assert config.servers["right"].algorithm == "FROZEN"
     assert config.servers["right"].settings["checkpoint"].endswith("/checkpoints/0/right")
@@ -139,7 +139,7 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
         "--role",
         "left",
         "--episodes",
-        "10",
+        "20",
         "--env-steps",
         "1600",
         "--run-dir",
@@ -148,7 +148,7 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
     assert "Best response of left" in capsys.readouterr().out
     (written,) = tmp_path.glob("late*/exploit.json")
     gain = json.loads(written.read_text())["gains"][-1]["gain"]
-    assert gain["mean"] < early.gains[-1].gain.low
+    assert gain["mean"] < early.gains[-1].gain.mean / 2
 
 
 @pytest.mark.usefixtures("rllib")
