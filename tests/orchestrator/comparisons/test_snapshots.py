@@ -106,8 +106,10 @@ def test_ratings_of_snapshots_rise_with_training(run: Path, tmp_path: Path) -> N
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def launch(experiment: Any, run_dir: Path, **_: Any) -> RunResult:
-        folder = RunDirectory.create(run_dir.parent, run_dir.name, datetime(2026, 11, 26))
+    def launch(experiment: Any, **_: Any) -> RunResult:
+        root = Path(experiment.config.runs_dir)
+        name = f"best-{len([*root.iterdir()])}"
+        folder = RunDirectory.create(root, name, datetime(2026, 11, 26))
         play(experiment.config, folder)
         return RunResult(folder.path, "done", "", POINTS[-1], 1.0, None)
 
@@ -118,14 +120,8 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_best_response_gains_where_the_run_had_not_learned(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    early = exploit(
-        run,
-        "left",
-        checkpoint="0",
-        env_steps=POINTS[-1],
-        num_episodes=NUM_EPISODES,
-        run_dir=tmp_path / "early",
-    )
+    how = {"evaluation.final_num_episodes": NUM_EPISODES, "runs_dir": str(tmp_path)}
+    early = exploit(run, "left", how, checkpoint="0", env_steps=POINTS[-1])
     assert [gain.env_steps for gain in early.gains] == list(POINTS)
     assert early.gains[-1].gain.low > 1  # of the 8 that random actions lose
     config = RunDirectory(early.launched.run_dir).read_config()
@@ -133,20 +129,10 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
     assert config.servers["right"].settings["checkpoint"].endswith("/checkpoints/0/right")
     assert config.servers[BEST_RESPONSE].settings == PPO.settings
     assert config.stop.env_steps == POINTS[-1]
-    late = [
-        "exploit",
-        str(run),
-        "--role",
-        "left",
-        "--episodes",
-        "20",
-        "--env-steps",
-        "1600",
-        "--run-dir",
-    ]
-    assert cli.main([*late, str(tmp_path / "late")]) == 0
+    late = [f"{key}={value}" for key, value in how.items()]
+    assert cli.main(["exploit", str(run), "--role", "left", "--env-steps", "1600", *late]) == 0
     assert "Best response of left" in capsys.readouterr().out
-    (written,) = tmp_path.glob("late*/exploit.json")
+    (written,) = {*tmp_path.glob("*/exploit.json")} - {early.launched.run_dir / "exploit.json"}
     gain = json.loads(written.read_text())["gains"][-1]["gain"]
     assert gain["mean"] < early.gains[-1].gain.mean / 2
 
