@@ -9,6 +9,7 @@ from pathlib import Path
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.measure.number_text import interval, signed_interval
 from muxrl.orchestrator.measure.results import Report
+from muxrl.orchestrator.reports.learner_table import learner_table
 from muxrl.orchestrator.reports.pages import page_environment
 from muxrl.orchestrator.reports.plots import metrics_key
 from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table, servers_grid
@@ -33,7 +34,8 @@ def write_run_page(report: Report, picture: bytes, path: Path, run_dirs: Sequenc
         report: of one run, or of several seeds.
         picture: as `learning_png` draws it.
         path: the file.
-        run_dirs: of the runs, from the first of which come settings and versions.
+        run_dirs: of the runs, from the first of which come settings, versions, and what learners
+            measured.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -49,6 +51,7 @@ def write_run_page(report: Report, picture: bytes, path: Path, run_dirs: Sequenc
         if report.metrics
         else None,
         metrics_caption=METRIC_CAPTION,
+        learners=learner_table(run_dirs[0]).grid(),
         picture_key=metrics_key(report),
         picture=base64.b64encode(picture).decode(),
         config=_text_of(run_dirs[0] / "config.yaml"),

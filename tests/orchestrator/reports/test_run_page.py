@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.orchestrator.watch.conftest import tab
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.reports.learner_table import learner_table
 from muxrl.orchestrator.reports.report import combine_runs, write_report
 from muxrl.orchestrator.reports.run_page import sentences
 from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table, servers_grid
@@ -95,6 +97,28 @@ def test_its_tables_fit_a_phone_a_screen_and_paper(
     finally:
         tab.call("Emulation.setEmulatedMedia", media="")
         tab.resize(1280)
+
+
+def test_what_learners_measured_has_a_table_by_policy_and_name(run: RunDirectory) -> None:
+    write_whole_run(run)
+    assert 'id="learners"' not in write_and_read(run), "it has no such numbers"
+    with MetricsWriter(run) as metrics:
+        for iteration, cleverness in enumerate((0.5, None, 3.0, 1.0), 1):
+            learner = {"cleverness": cleverness, "lr": 0.1, "broken": math.nan}
+            metrics.server("sheep", {"env_steps": iteration, "learner": {"p": learner}})
+    ((*first, last),) = [
+        [cell.text for cell in row.cells] for row in learner_table(run.path).grid().rows
+    ]
+    assert first == ["sheep", "p", "cleverness", "0.50", "0.50", "3.00"]
+    assert last == "1.00"
+    page = Page(write_and_read(run))
+    assert page.open == []
+    assert {"learners", "learners-numbers"} <= page.ids
+
+
+def write_and_read(run: RunDirectory) -> str:
+    write_report(run)
+    return (run.path / "report.html").read_text()
 
 
 def test_of_several_seeds_it_says_how_many_are_above(run: RunDirectory, tmp_path: Path) -> None:
