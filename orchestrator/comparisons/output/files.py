@@ -19,6 +19,7 @@ import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay
+from muxrl.orchestrator.comparisons.output.methods import methods, references
 from muxrl.orchestrator.comparisons.output.tables import (
     OF_HEAD_TO_HEAD,
     TABLE_NAMES,
@@ -32,7 +33,8 @@ _FORMAT = 1
 
 
 def write_files(found: Findings, folder: Path) -> None:
-    """Writes a CSV file for each table, and ``comparison.json``.
+    """Writes a CSV file for each table, ``comparison.json``, and what a paper says of how it was
+    made: ``methods.md`` and ``references.bib``.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -50,6 +52,8 @@ def write_files(found: Findings, folder: Path) -> None:
             writer.writerow(row | dict.fromkeys(unknown, ""))
         write_text(folder / f"{name}.csv", text.getvalue())
     write_json(folder / "comparison.json", _as_json(found, folder))
+    write_text(folder / "methods.md", f"{methods(found)}\n")
+    write_text(folder / "references.bib", references(found))
     if found.head_to_head is not None and len(found.head_to_head.by_label) == 2:
         np.save(folder / "payoffs.npy", _payoffs(*found.head_to_head.by_label))
 

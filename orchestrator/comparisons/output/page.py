@@ -27,6 +27,7 @@ from muxrl.orchestrator.comparisons.output.figures import (
     rating_curves,
     styles_of,
 )
+from muxrl.orchestrator.comparisons.output.methods import methods
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
 from muxrl.orchestrator.reports.plain_table import grid_table
@@ -77,6 +78,7 @@ def _sections(found: Findings) -> Iterator[_Section]:
         grid=tables.settings(found).grid(),
         versions=versions_of(found.contestants),
         configs={c.name: to_yaml(c.runs[0].config) for c in found.contestants},
+        methods=methods(found),
     )
     if found.learners:
         shown = "role label others advantage over_untrained num_below num_runs verdict"

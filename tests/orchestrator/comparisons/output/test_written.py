@@ -2,6 +2,9 @@
 
 import base64
 import csv
+import html
+import importlib.metadata
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,6 +12,8 @@ import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
+from muxrl.orchestrator.comparisons.output.methods import _algorithm
+from muxrl.servers.algorithms.registry import ALGORITHMS
 
 QMIX_PPO = "qmix hunters | ppo prey"
 
@@ -66,6 +71,27 @@ def test_how_runs_were_measured_is_said_once_and_all_settings_are_there(written:
     assert text.count("evaluated after 1,000 env steps") == 1
     assert text.count("num_steps: 5") == 4  # once for each contestant, folded
     assert text.index("qmix over ppo by 2.00") < text.index('id="settings"')
+
+
+def test_a_paper_s_paragraph_names_roles_seeds_budget_and_its_references(written: Path) -> None:
+    text = (written / "methods.md").read_text()
+    assert "Each was trained with 3 seeds (1, 2, 3) for 1,000 env steps" in text
+    assert "played by QMIX [QMIX]" in text
+    assert "greedy actions" in text
+    entries = (written / "references.bib").read_text()
+    keys = re.findall(r"^@\w+\{(\w+),$", entries, re.M)
+    assert set(keys) == set(re.findall(r"\[(\w+)\]", text)) >= {"muxrl", "rliable", "PPO"}
+    for entry in re.split(r"(?<=^\}\n)", entries, flags=re.M):
+        assert entry.count("{") == entry.count("}"), entry
+    assert f"Version {importlib.metadata.version('muxrl')}" in entries
+    page = (written / "report.html").read_text()
+    assert text.strip() in html.unescape(page)
+
+
+def test_every_algorithm_has_a_source() -> None:
+    for entry in ALGORITHMS:
+        source = "MADDPG" if entry.name == "MASAC" else entry.name
+        assert f" [{source}]" in _algorithm("x", entry.name, ())
 
 
 def test_names_are_text_and_not_html(tmp_path: Path) -> None:
