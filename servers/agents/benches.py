@@ -182,6 +182,8 @@ def make_benches(seats: Mapping[str, Seat], lineup: Lineup) -> list[Bench] | Non
 
 def bench_class(seat: Seat) -> Callable[[Sequence[Any], Lineup], Bench] | None:
     """Returns what reads seats of this kind together, None if nothing does."""
+    if not getattr(seat, "reads_rows", False):
+        return None
     if type(seat) is SoloSeat:
         return SoloBench if seat.form.has_rows else None
     return getattr(seat, "bench_class", None)

@@ -172,6 +172,12 @@ class Observing:
             frame_stack=plan.frame_stack,
         )
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether `rows_reader` is right: statistics change from step to step, and frames are
+        remembered by agent."""
+        return not self.normalizes and self.frame_stack == 1
+
     def space(self, space: Space) -> gymnasium.spaces.Box:
         """Returns what is read of a space, all frames of it."""
         box = module_observation_space(space)
@@ -188,7 +194,7 @@ class Observing:
         return self.reading(agent_id, space) or module_observation_reader(space)
 
     def rows_reader(self, agent_id: str, space: Space) -> Reader:
-        """Returns what reads rows of them, ``[E, n, ...]``, where nothing is normalised."""
+        """Returns what reads rows of them, ``[E, n, ...]``; see `reads_rows`."""
         read = _as_float32 if is_read_whole(to_gymnasium(space)) else flat_reader(space)
         scale = find_scale(space, self._scaling)
         return read if scale is None else lambda rows: scale.apply(np.array(read(rows)))

@@ -107,9 +107,8 @@ class EpisodeStore:
         self._make_recorder = recorder
         self._observing = observing
         self._played_check = played
-        # Statistics change from step to step, and frames are remembered by agent.
-        is_alone = scales_rewards or plan.normalize_observations or plan.frame_stack > 1
-        self._row_reader = None if is_alone else RowReader(plan, seats)
+        # The statistics of rewards change from step to step.
+        self._row_reader = None if scales_rewards else RowReader(plan, seats)
         self._open: dict[str, ServedEpisode] = {}
         self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
         self._chunks: list[Chunk] = []

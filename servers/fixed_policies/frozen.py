@@ -7,6 +7,7 @@ plain RLlib will do.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from muxrl.servers.algorithms.registry import find_entry, seating_of
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint, LiveCheckpoint
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.rllib.inference import Inference
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
@@ -277,16 +279,29 @@ class FrozenActing:
         self._torch_state = torch.from_numpy(state["torch"])
 
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+        with self._exploring(steps):
+            return self._inference.act(steps)
+
+    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
+        with self._exploring(steps):
+            return self._inference.act_rows(steps)
+
+    @contextlib.contextmanager
+    def _exploring(self, steps: Sequence[PendingStep | RowStep]) -> Iterator[None]:
+        """Has the setting decide, and draws go on from this object's own generator.
+
+        Most modules and distributions draw from torch's global one, which nobody seeds here, and
+        which a learner in the same process draws from.
+        """
         for step in steps:
             step.should_explore = self._should_explore
         if not self._should_explore:
-            return self._inference.act(steps)
-        # Most modules and distributions draw from torch's global generator, which nobody seeds
-        # here, and which a learner in the same process draws from.
+            yield
+            return
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._torch_state)
             try:
-                return self._inference.act(steps)
+                yield
             finally:
                 self._torch_state = torch.get_rng_state()
 

@@ -154,6 +154,7 @@ class TeamSeat:
     ) -> None:
         self.seat_id = group
         self.frame_stack = observing.frame_stack
+        self.reads_rows = observing.reads_rows
         self.members = plan.groups[group]
         self._plans = {m: plan.agents[m] for m in self.members}
         self.forms = {m: forms[m] for m in self.members}

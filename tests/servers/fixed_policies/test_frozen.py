@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from muxrl.client import MultiplexingClient
+from muxrl.client.adapters import Simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.experiments.simulations.cue_game import CueGame
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
@@ -121,6 +122,34 @@ def episode(
     return found
 
 
+def watched(game: Simulation, done: dict[int, list[dict[str, Any]]]) -> Simulation:
+    """Notes what is done in each episode, by its seed."""
+    reset, step = game.reset, game.step
+    own: list[dict[str, Any]] = []
+
+    def reset_and_begin(seed: Any = None) -> Any:
+        nonlocal own
+        own = done.setdefault(seed, [])
+        return reset(seed)
+
+    def note_and_step(actions: Any) -> Any:
+        own.append({agent: int(action) for agent, action in actions.items()})
+        return step(actions)
+
+    game.reset, game.step = reset_and_begin, note_and_step  # type: ignore[method-assign]
+    return game
+
+
+def side_by_side(served: Served, num_steps: int) -> list[dict[str, Any]]:
+    """Returns what `actions` does, of episodes that are played at the same time."""
+    done: dict[int, list[dict[str, Any]]] = {}
+    num = num_steps // 10
+    with served.client() as client:
+        games = [watched(served.simulation(), done) for _ in range(num)]
+        EnvLoop(games, client, seeds=iter(range(num)), mode="eval").run()
+    return [chosen for seed in sorted(done) for chosen in done[seed]]
+
+
 def flat(weights: Any) -> dict[str, bytes]:
     """Every array of nested dicts, as bytes."""
     found: dict[str, bytes] = {}
@@ -171,6 +200,9 @@ def test_a_frozen_server_acts_like_the_live_one(name: str, tmp_path: Path) -> No
         (server,) = served.servers.values()
         for mode, should_explore in (("eval", None), ("train", None), ("train", True)):
             assert actions(served, 100, mode=mode, should_explore=should_explore) == expected
+        is_plain = not live.normalize_observations and live.frame_stack == 1
+        assert server.spec().takes_rows == is_plain
+        assert side_by_side(served, 100) == expected
         status = server.status()
         assert (status.weights_seq_no, status.iteration) == (0, 0)
         assert (status.num_env_steps, status.num_episodes) == (200, 20)
