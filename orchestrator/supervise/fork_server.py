@@ -179,6 +179,7 @@ def main() -> None:
             with contextlib.suppress(OSError, ValueError), connection:
                 request, descriptors = _receive(connection)
                 if of_ray is None:
+                    os.environ.clear()  # this process may have begun before a local Ray was set up
                     os.environ.update(request["environment"])
                     _import_rllib()
                     of_ray = _of_ray(request)
