@@ -76,7 +76,7 @@ def test_answers_that_overlap_are_taken_in_once(process: ServerProcess) -> None:
     written: list[int] = []
     config = ExperimentConfig("none", servers={})
     servers = ServerActors(
-        cast("Any", SimpleNamespace(config=config)),
+        cast("Any", SimpleNamespace(config=config, pool_sources={})),
         cast("Any", None),
         lambda server_id, report: written.extend(iterations(report)),
         lambda server_id, manifest: None,
