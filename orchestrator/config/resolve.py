@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from muxrl.client.local_policies import no_local_inference
 from muxrl.client.local_transport import InferenceModes
+from muxrl.orchestrator.config import parameters
 from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import ExperimentConfig
@@ -89,6 +90,8 @@ def prepare(
     Raises:
         ConfigError: with all problems of the config, and of its simulation if that cannot be made.
     """
+    if any(parameters.find_problems(config)):  # the simulation cannot be reset with them
+        raise ConfigError(find_problems(config, needs_stop=needs_stop))
     try:
         facts = probe(config.simulation)
     except ConfigError as error:

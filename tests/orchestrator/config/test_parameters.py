@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muxrl.orchestrator.config import ConfigError, SimulationConfig, load_config, probe
+from muxrl.orchestrator.config import ConfigError, SimulationConfig, load_config, prepare, probe
 from muxrl.orchestrator.config.checks import find_problems
 from muxrl.orchestrator.config.parameters import of_evaluations
 
@@ -73,6 +73,11 @@ def test_what_is_refused(given: Any, says: str) -> None:
     (problem,) = problems({"speed": given})
     assert says in problem
     assert problem.startswith("simulation.parameters.speed")
+    # With a simulation that could be made, and is not asked to begin an episode with it.
+    config = load_config("stairs", {"simulation.parameters.speed": given})
+    with pytest.raises(ConfigError) as refused:
+        prepare(config)
+    assert any(p.startswith("simulation.parameters.speed") for p in refused.value.problems)
 
 
 @pytest.mark.parametrize("name", ["win", "return", "episode_length", "a b"])
