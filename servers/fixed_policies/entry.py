@@ -287,9 +287,10 @@ class PoolAlgorithm(FixedAlgorithm):
             self._brought[entry] = find(own, {}, may_run_code=may_run_code)
             return {**read, **self._brought[entry].settings}
         known = {"live": {}, "snapshots": {"last": 5}}[kinds[0]]
+        names = (kinds[0], "weight", "policies", *known)
         for key in read:
-            if key not in (kinds[0], "weight", "policies", *known):
-                raise AlgorithmProblem(f"has no setting {key!r}")
+            if key not in names:
+                raise AlgorithmProblem(f"has no setting {key!r}{suggestion(key, names)}")
         read = {**known, **read}
         if not isinstance(read[kinds[0]], str):
             raise AlgorithmProblem(f"{kinds[0]} names a server, not {read[kinds[0]]!r}")

@@ -190,6 +190,7 @@ def test_episodes_of_several_members_share_a_frame() -> None:
         ({"members": {"a": {"live": "x", "snapshots": "x"}}}, "expected one of live"),
         ({"members": {"a@1": {"live": "x"}}}, "use letters"),
         ({"members": {"a": {"live": "x", "last": 3}}}, "member 'a': has no setting 'last'"),
+        ({"members": {"a": {"snapshots": "x", "lats": 3}}}, "'lats'; did you mean 'last'?"),
         ({"members": {"a": {"snapshots": "x", "last": 0}}}, "last must be a whole number"),
         ({"members": {"a": {"live": 3}}}, "member 'a': live names a server, not 3"),
         ({"members": {"a": {"live": "x", "weight": 0}}}, "weight must be above 0"),
