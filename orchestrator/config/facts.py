@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from muxrl.orchestrator.config.checks import EXTERNAL
-from muxrl.orchestrator.config.parameters import at_the_end
+from muxrl.orchestrator.config.parameters import at_the_end, find_misread
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import spaces as plain
@@ -42,10 +42,13 @@ def probe(simulation: SimulationConfig) -> SimulationFacts:
     Those of an external simulation are read from its config.
 
     Raises:
-        ConfigError: the environment cannot be made, or its agents, spaces or step are wrong.
+        ConfigError: the environment cannot be made, or its agents, spaces, step or parameters are
+            wrong.
     """
     if simulation.env == EXTERNAL:
         return _external_facts(simulation)
+    if problems := list(find_misread(simulation)):
+        raise ConfigError(problems)
     from muxrl.client.adapters import SimulationError, look, make_simulation
     from muxrl.client.episode_parameters import draw
 

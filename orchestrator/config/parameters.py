@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from muxrl.client.episode_metrics import RESERVED_METRICS, is_metric_name
-from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig
+from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig, SimulationConfig
 from muxrl.protocol.suggestions import similar_or_known
 
 _FORMS = (
@@ -41,12 +41,11 @@ def of_evaluations(config: ExperimentConfig) -> dict[str, Any]:
     return ends | config.evaluation.parameters
 
 
-def find_problems(config: ExperimentConfig) -> Iterator[str]:
-    """Yields a sentence for each parameter that is wrong."""
-    parameters = config.simulation.parameters
-    for name, given in parameters.items():
+def find_misread(simulation: SimulationConfig) -> Iterator[str]:
+    """Yields a sentence for each parameter with which a simulation cannot be reset."""
+    for name, given in simulation.parameters.items():
         key = f"simulation.parameters.{name}"
-        if not is_metric_name(name) or name in (*config.simulation.metrics, *RESERVED_METRICS):
+        if not is_metric_name(name) or name in (*simulation.metrics, *RESERVED_METRICS):
             yield (
                 f"{key}: cannot be named so: a parameter is recorded beside the metrics, so it "
                 "needs a name of its own, of letters, digits, '_', '-' and '.'"
@@ -54,9 +53,21 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
         if is_schedule(given):
             yield from _schedule_problems(key, given)
         elif has_lessons(given):
-            yield from _lesson_problems(key, given, config)
+            yield from _lesson_problems(key, given)
         else:
             yield from _range_problems(key, given)
+
+
+def find_problems(config: ExperimentConfig) -> Iterator[str]:
+    """Yields a sentence for each parameter that is wrong."""
+    parameters = config.simulation.parameters
+    yield from find_misread(config.simulation)
+    for name, given in parameters.items():
+        rule = given.get("next_when") if has_lessons(given) else None
+        of = rule.get("of", TOTAL) if isinstance(rule, Mapping) else TOTAL
+        if of != TOTAL and of not in config.servers:
+            hint = similar_or_known(of, [*config.servers, TOTAL], "there are")
+            yield f"simulation.parameters.{name}.next_when.of: there is no server {of!r}{hint}"
     for name, given in config.evaluation.parameters.items():
         key = f"evaluation.parameters.{name}"
         if name not in parameters:
@@ -90,7 +101,7 @@ def _range_problems(key: str, given: Any) -> Iterator[str]:
         yield f"{key}: is {given!r}; expected {_FORMS}"
 
 
-def _lesson_problems(key: str, given: Mapping[str, Any], config: ExperimentConfig) -> Iterator[str]:
+def _lesson_problems(key: str, given: Mapping[str, Any]) -> Iterator[str]:
     lessons, rule = given["lessons"], given.get("next_when")
     if not _are_numbers(lessons) or len(set(lessons)) < len(lessons):
         yield f"{key}.lessons: are numbers, each another one, got {lessons!r}"
@@ -105,10 +116,6 @@ def _lesson_problems(key: str, given: Mapping[str, Any], config: ExperimentConfi
     num = rule.get("episodes", 1)
     if isinstance(num, bool) or not isinstance(num, int) or num < 1:
         yield f"{key}.next_when.episodes: must be a whole number above 0, got {num!r}"
-    of = rule.get("of", TOTAL)
-    if of != TOTAL and of not in config.servers:
-        hint = similar_or_known(of, [*config.servers, TOTAL], "there are")
-        yield f"{key}.next_when.of: there is no server {of!r}{hint}"
 
 
 def _are_numbers(given: Any) -> bool:

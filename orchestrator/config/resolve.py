@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from muxrl.client.local_policies import no_local_inference
 from muxrl.client.local_transport import InferenceModes
-from muxrl.orchestrator.config import parameters
 from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import ExperimentConfig
@@ -21,7 +20,7 @@ from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import assignment
 from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.suggestions import listed, similar_or_known
-from muxrl.servers.checkpoints.checkpoint import LiveCheckpoint
+from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan, algorithm_label
 from muxrl.servers.fixed_names import POOL
 from muxrl.servers.fixed_policies import find_fixed
@@ -90,8 +89,6 @@ def prepare(
     Raises:
         ConfigError: with all problems of the config, and of its simulation if that cannot be made.
     """
-    if any(parameters.find_problems(config)):  # the simulation cannot be reset with them
-        raise ConfigError(find_problems(config, needs_stop=needs_stop))
     try:
         facts = probe(config.simulation)
     except ConfigError as error:

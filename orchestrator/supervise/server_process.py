@@ -20,7 +20,7 @@ from muxrl.orchestrator.supervise.process import (
 )
 from muxrl.protocol.messages import Status
 from muxrl.protocol.run_messages import UNTRAINED, RunReport
-from muxrl.servers.checkpoints.checkpoint import LiveCheckpoint
+from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
 
 

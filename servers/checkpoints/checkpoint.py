@@ -107,7 +107,7 @@ def save_checkpoint(
         write_state(half / STATE_FILE, state)
         if replay is not None:
             write_state(half / REPLAY_FILE, replay)
-        note = {"format": _FORMAT, **_about(plan), **counts, "written_at": time.time()}
+        note = {"format": _FORMAT, **note_of(plan), **counts, "written_at": time.time()}
         if defaults is not None:
             note["defaults"] = defaults
         (half / ABOUT_FILE).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
@@ -168,7 +168,8 @@ def sync_one(path: Path) -> None:
         os.close(descriptor)
 
 
-def _about(plan: ServerPlan) -> dict[str, Any]:
+def note_of(plan: ServerPlan) -> dict[str, Any]:
+    """Returns what the note of a server's checkpoint says of the server."""
     return {
         "server_id": plan.server_id,
         "algorithm": plan.algorithm,
@@ -282,7 +283,7 @@ class Checkpoint:
                 + ", without counts, replay and random numbers; take its policies only, with "
                 "initialize_from"
             )
-        ours = json.loads(json.dumps(_about(plan)))
+        ours = json.loads(json.dumps(note_of(plan)))
         differences = [
             difference
             for part in _MUST_BE_SAME
@@ -308,7 +309,7 @@ class Checkpoint:
             return
         if str(self.algorithm).lower() != plan.algorithm.lower():
             raise AlgorithmProblem(f"it is of {self.algorithm}, and the server is {plan.algorithm}")
-        ours_now = _about(plan)
+        ours_now = note_of(plan)
         for part in READ_ALIKE:
             if self.about[part] != ours_now[part]:
                 raise AlgorithmProblem(
@@ -440,41 +441,6 @@ class Checkpoint:
                 f"checkpoint {str(self.path)!r} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
         return modules
-
-
-@dataclass(frozen=True)
-class LiveCheckpoint(Checkpoint):
-    """The policies of a server that learns, as a checkpoint that nobody has written. Make one with
-    `of_plan`.
-
-    Attributes:
-        modules: by policy, what its module is built from, and its state.
-        observations: statistics of what is observed; see `Observing.get_state`.
-    """
-
-    modules: Mapping[str, tuple[RLModuleSpec, Mapping[str, Any]]]
-    observations: Mapping[str, Any]
-
-    @classmethod
-    def of_plan(
-        cls,
-        plan: ServerPlan,
-        modules: Mapping[str, tuple[RLModuleSpec, Mapping[str, Any]]],
-        observations: Mapping[str, Any],
-        **counts: int,
-    ) -> LiveCheckpoint:
-        """Returns one of a server, with counts such as ``env_steps``."""
-        about = {**_ADDED, **_about(plan), **counts}
-        return cls(Path(f"servers.{plan.server_id}"), about, modules, observations)
-
-    def load_modules(self) -> dict[str, RLModule]:
-        modules = {name: spec.build() for name, (spec, _) in self.modules.items()}
-        for name, module in modules.items():
-            module.set_state(dict(self.modules[name][1]))
-        return modules
-
-    def read_normalization(self) -> dict[str, Any]:
-        return {"observations": self.observations}
 
 
 def acting_spec(module: RLModule) -> RLModuleSpec:

@@ -23,7 +23,8 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SeatAction
 from muxrl.servers.agents.spaces import split_state, without_bounds
 from muxrl.servers.algorithms.registry import find_entry, seating_of
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint, LiveCheckpoint
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep

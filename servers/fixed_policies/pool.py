@@ -17,7 +17,7 @@ from muxrl.protocol.errors import NotServing
 from muxrl.protocol.messages import StartEpisode
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatAction
-from muxrl.servers.checkpoints.checkpoint import LiveCheckpoint
+from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.fixed_policies.policies import FixedActing, FixedPolicies

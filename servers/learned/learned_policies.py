@@ -17,7 +17,8 @@ from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.checkpoints.checkpoint import LiveCheckpoint, acting_spec, save_checkpoint
+from muxrl.servers.checkpoints.checkpoint import acting_spec, save_checkpoint
+from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.checkpoints.resuming import Normalization, as_begun
 from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
 from muxrl.servers.config import ServerPlan

@@ -21,7 +21,7 @@ from tests.servers.fixed_policies.test_fixed_policies import (
 from muxrl.protocol.errors import NotServing
 from muxrl.protocol.messages import EndEpisode, Started, StartEpisode, Step
 from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
-from muxrl.servers.checkpoints.checkpoint import LiveCheckpoint
+from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.fixed_policies.entry import PoolAlgorithm
