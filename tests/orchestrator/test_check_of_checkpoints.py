@@ -14,7 +14,7 @@ from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, _about
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, note_of
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.server import PolicyServer, ServerProblem
 
@@ -60,7 +60,7 @@ def crafted(
         servers={"ppo": ServerConfig(algorithm, ["agent"], **server)},
     )
     plan = resolve(config, facts, needs_stop=False).servers["ppo"]
-    note = {"format": 1, **_about(plan), "env_steps": 400}
+    note = {"format": 1, **note_of(plan), "env_steps": 400}
     (folder / ABOUT_FILE).write_text(json.dumps(note))
     return folder
 

@@ -12,7 +12,7 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, Simula
 from muxrl.orchestrator.config.resolve import resolve
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, _about
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, note_of
 from muxrl.servers.config import ServerConfig, ServerPlan
 
 ALL = {"all": ["car_*"]}
@@ -26,7 +26,7 @@ def plan(num: int, algorithm: str, **server: Any) -> ServerPlan:
 
 
 def saved(folder: Path, algorithm: str, **server: Any) -> str:
-    note = {"format": 1, **_about(plan(3, algorithm, **server)), "env_steps": 400}
+    note = {"format": 1, **note_of(plan(3, algorithm, **server)), "env_steps": 400}
     (folder / "learner_group/learner/rl_module/default").mkdir(parents=True, exist_ok=True)
     (folder / ABOUT_FILE).write_text(json.dumps(note))
     return str(folder)

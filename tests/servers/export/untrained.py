@@ -18,7 +18,7 @@ from muxrl.servers.agents.masks import has_action_mask
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.spaces import to_gymnasium
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.checkpoints.checkpoint import _MODULES, ABOUT_FILE, STATE_FILE, _about
+from muxrl.servers.checkpoints.checkpoint import _MODULES, ABOUT_FILE, STATE_FILE, note_of
 from muxrl.servers.checkpoints.resuming import Normalization
 from muxrl.servers.checkpoints.state_file import write_state
 from muxrl.servers.config import AgentPlan, ServerPlan
@@ -88,6 +88,6 @@ def save(plan: ServerPlan, folder: Path) -> Path:
     modules.save_to_path(folder / _MODULES)
     if plan.normalize_observations:
         write_state(folder / STATE_FILE, {"normalization": Normalization(observing).get_state()})
-    note = {"format": 2, **_about(plan), "env_steps": 400}
+    note = {"format": 2, **note_of(plan), "env_steps": 400}
     (folder / ABOUT_FILE).write_text(json.dumps(note))
     return folder
