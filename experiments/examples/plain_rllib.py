@@ -1,13 +1,62 @@
 """QMIX in plain RLlib: no servers, no client; RLlib's own env runner plays the two-step game."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 from ray.tune.registry import register_env
 
 from muxrl.experiments.simulations.two_step_game import TwoStepGame
-from muxrl.servers.algorithms.qmix import QMIXConfig, TeamEnv
+from muxrl.servers.agents.teams import TeamSpec
+from muxrl.servers.algorithms.qmix import QMIXConfig
 
-TEAM = {"team": ["agent_0", "agent_1"]}
-register_env("two_step", lambda _: TeamEnv(ParallelPettingZooEnv(TwoStepGame()), TEAM))
+
+class Teams(MultiAgentEnv):
+    """Makes each group of `env`'s agents one agent of RLlib, as `with_agent_groups` once did.
+
+    Every agent is in a group, acts at every step, and stays until the episode ends for all.
+    """
+
+    def __init__(self, env: MultiAgentEnv, groups: Mapping[str, tuple[str, ...]]) -> None:
+        self.env = env
+        self.specs = {
+            team: TeamSpec(
+                members,
+                {m: env.get_observation_space(m) for m in members},
+                {m: env.get_action_space(m) for m in members},
+            )
+            for team, members in groups.items()
+        }
+        self.agents = self.possible_agents = list(groups)
+        self.observation_spaces = {t: spec.observation_space for t, spec in self.specs.items()}
+        self.action_spaces = {t: spec.action_space for t, spec in self.specs.items()}
+        super().__init__()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        observations, _ = self.env.reset(seed=seed, options=options)
+        return self._observe(observations, {}), {}
+
+    def step(self, action_dict: dict[str, Any]) -> Any:
+        actions: dict[str, Any] = {}
+        for team, joint in action_dict.items():
+            actions |= self.specs[team].split(joint, self.specs[team].members)
+        observations, rewards, terminateds, truncateds, _ = self.env.step(actions)
+        shared = {t: sum(rewards[m] for m in spec.members) for t, spec in self.specs.items()}
+        ends = ({"__all__": flags["__all__"]} for flags in (terminateds, truncateds))
+        return self._observe(observations, actions), shared, *ends, {}
+
+    def _observe(self, observations: dict[str, Any], last_actions: dict[str, Any]) -> Any:
+        return {
+            team: spec.observe(observations, last_actions=last_actions)
+            for team, spec in self.specs.items()
+        }
+
+
+TEAM = {"team": ("agent_0", "agent_1")}
+register_env("two_step", lambda _: Teams(ParallelPettingZooEnv(TwoStepGame()), TEAM))
 
 config = (
     QMIXConfig()

@@ -44,7 +44,7 @@ class QMIXConfig(TeamReplayConfig):
 
         config = (
             QMIXConfig()
-            .environment("my_team_env")  # a registered TeamEnv
+            .environment("my_team_env")  # its agents are teams
             .multi_agent(policies={"team"}, policy_mapping_fn=lambda agent_id, *a, **k: "team")
             .training(mixer="qmix", lr=5e-4, epsilon=[(0, 1.0), (50_000, 0.05)])
         )

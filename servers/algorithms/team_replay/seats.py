@@ -1,6 +1,6 @@
 """Seats of teams: one RLlib agent for each group, as QMIX, VDN, QPLEX and IQL learn.
 
-`TeamEnv` does the same in plain RLlib; the format of a team's observations is that of `TeamSpec`.
+The format of a team's observations is that of `TeamSpec`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from ray.tune.registry import register_env
 from tests.servers.algorithms.qmix.pieces import tensors_of
 from tests.servers.algorithms.qmix.two_step import AGENTS, PAYOFF_2B, TwoStepGame
 
-from muxrl.servers.algorithms.qmix import QMIX, QMIXConfig, TeamEnv
+from muxrl.experiments.examples.plain_rllib import Teams
+from muxrl.servers.algorithms.qmix import QMIX, QMIXConfig
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
 
 pytestmark = pytest.mark.usefixtures("rllib")
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("rllib")
 
 @contextmanager
 def build(**settings: Any) -> Iterator[QMIX]:
-    register_env("two_step_team", lambda _: TeamEnv(TwoStepGame(), {"team": AGENTS}))
+    register_env("two_step_team", lambda _: Teams(TwoStepGame(), {"team": AGENTS}))
     config = (
         QMIXConfig()
         .environment("two_step_team")
@@ -150,9 +151,7 @@ def _assert_restored(algo: QMIX, expected: dict[str, Any], steps: float) -> None
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_two_teams_with_a_module_each_are_updated_together(alpha: float) -> None:
-    register_env(
-        "two_teams", lambda _: TeamEnv(TwoStepGame(), {"x": [AGENTS[0]], "y": [AGENTS[1]]})
-    )
+    register_env("two_teams", lambda _: Teams(TwoStepGame(), {"x": AGENTS[:1], "y": AGENTS[1:]}))
     config = (
         QMIXConfig()
         .environment("two_teams")
@@ -177,7 +176,7 @@ def test_two_teams_with_a_module_each_are_updated_together(alpha: float) -> None
 def play_greedily(algo: QMIX) -> float:
     """Returns the greedy team's return."""
     module = algo.learner_group._learner.module["m"]
-    env = TeamEnv(TwoStepGame(), {"team": AGENTS})
+    env = Teams(TwoStepGame(), {"team": AGENTS})
     observations, _ = env.reset()
     state = {k: v[None] for k, v in module.get_initial_state().items()}
     total, is_done = 0.0, False
