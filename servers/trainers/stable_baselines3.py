@@ -196,7 +196,11 @@ class _OffPolicy(_Algorithm):
         if not (rows.should_explore and rows.is_training):
             return model.predict(rows.observations, deterministic=not rows.should_explore)[0]
         model._last_obs = rows.observations
-        return model._sample_action(model.learning_starts, model.action_noise, len(rows))[0]
+        chosen = model._sample_action(model.learning_starts, model.action_noise, len(rows))[0]
+        for _ in range(len(rows)):  # here, since the next action depends on it
+            self._count(model.num_timesteps + 1)
+            model._on_step()  # DQN's target network and exploration rate
+        return chosen
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         model = self._model
@@ -213,8 +217,6 @@ class _OffPolicy(_Algorithm):
                     np.array([one.is_terminated and i == len(one) - 1]),
                     [{}],
                 )
-                self._count(model.num_timesteps + 1)
-                model._on_step()  # DQN's target network and exploration rate
         if model.num_timesteps > model.learning_starts:
             given = model.gradient_steps
             num = given if given >= 0 else sum(map(len, trajectories))

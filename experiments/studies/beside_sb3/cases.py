@@ -14,8 +14,8 @@ from muxrl.experiments.studies.case_table import Case, CaseTable, evaluated, mai
 from muxrl.experiments.studies.outcomes import Figures
 from muxrl.orchestrator.config import ExperimentConfig, load_config
 
-_ENV = "CartPole-v1"
-_NUM_EPISODES = 50
+_CARTPOLE, _ACROBOT = "CartPole-v1", "Acrobot-v1"
+_LEVELS = {_CARTPOLE: {"random": 22.0, "optimum": 500.0}, _ACROBOT: {"random": -499.0}}
 _FIRST_SEED = 10_000
 """Of the evaluation's episodes, as in `Served.evaluate`."""
 
@@ -24,6 +24,9 @@ _FIRST_SEED = 10_000
 class ByServer(Case):
     """An algorithm behind a policy server."""
 
+    env: str = ""
+    num_episodes: int = 100
+    """Of the evaluation."""
     algorithm: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     num_envs: int = 1
@@ -33,7 +36,10 @@ class ByServer(Case):
         return load_config(
             {
                 "seed": seed,
-                "simulation": {"env": f"gymnasium:{_ENV}", "num_envs_per_process": self.num_envs},
+                "simulation": {
+                    "env": f"gymnasium:{self.env}",
+                    "num_envs_per_process": self.num_envs,
+                },
                 "servers": {
                     "learner": {
                         "algorithm": self.algorithm,
@@ -63,14 +69,14 @@ class Alone(ByServer):
         name = self.algorithm.removeprefix("SB3_")
         settings |= {"n_steps": batch // self.num_envs} if name == "PPO" else {"train_freq": batch}
         model = getattr(stable_baselines3, name)(
-            "MlpPolicy", make_vec_env(_ENV, self.num_envs), seed=seed, device="cpu", **settings
+            "MlpPolicy", make_vec_env(self.env, self.num_envs), seed=seed, device="cpu", **settings
         )
         began = time.monotonic(), time.process_time()
         model.learn(env_steps)
         time_s, cpu_s = time.monotonic() - began[0], time.process_time() - began[1]
-        env = gymnasium.make(_ENV)
+        env = gymnasium.make(self.env)
         returns = []
-        for i in range(_NUM_EPISODES):
+        for i in range(self.num_episodes):
             observed, _ = env.reset(seed=_FIRST_SEED + i)
             total, is_over = 0.0, False
             while not is_over:
@@ -83,7 +89,13 @@ class Alone(ByServer):
 
 
 def _case(
-    kind: type[ByServer], algorithm: str, env_steps: int, num_envs: int, **settings: Any
+    kind: type[ByServer],
+    env: str,
+    algorithm: str,
+    env_steps: int,
+    num_envs: int,
+    num_episodes: int = 50,
+    **settings: Any,
 ) -> ByServer:
     if algorithm.startswith("SB3_"):
         settings["total_timesteps"] = env_steps
@@ -91,15 +103,17 @@ def _case(
         "",
         (),
         env_steps=env_steps,
-        measure=evaluated(_NUM_EPISODES),
-        levels={"random": 22.0, "optimum": 500.0},
+        measure=evaluated(num_episodes),
+        levels=_LEVELS[env],
+        env=env,
+        num_episodes=num_episodes,
         algorithm=algorithm,
         settings=settings,
         num_envs=num_envs,
     )
 
 
-# Those of RL Baselines3 Zoo for CartPole; of PPO without the schedules.
+# Those of RL Baselines3 Zoo; of PPO without the schedules.
 _DQN: dict[str, Any] = {
     "batch_env_steps": 256,
     "learning_rate": 2.3e-3,
@@ -110,6 +124,18 @@ _DQN: dict[str, Any] = {
     "gradient_steps": 128,
     "exploration_fraction": 0.16,
     "exploration_final_eps": 0.04,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
+_DQN_ACROBOT: dict[str, Any] = {
+    "batch_env_steps": 4,
+    "learning_rate": 6.3e-4,
+    "batch_size": 128,
+    "buffer_size": 50_000,
+    "learning_starts": 0,
+    "target_update_interval": 250,
+    "gradient_steps": -1,
+    "exploration_fraction": 0.12,
+    "exploration_final_eps": 0.1,
     "policy_kwargs": {"net_arch": [256, 256]},
 }
 _PPO: dict[str, Any] = {
@@ -126,15 +152,19 @@ _OWN = "muxrl.experiments.studies.beside_sb3.own_ppo:PPO"
 # In this order, seed by seed, so that a machine whose speed drifts is fair to all.
 TABLE = CaseTable(
     {
-        "DQN by a server": _case(ByServer, "SB3_DQN", 20_000, 1, **_DQN),
-        "DQN alone": _case(Alone, "SB3_DQN", 20_000, 1, **_DQN),
-        "PPO by a server": _case(ByServer, "SB3_PPO", 50_000, 8, **_PPO),
-        "PPO alone": _case(Alone, "SB3_PPO", 50_000, 8, **_PPO),
-        "built-in PPO": _case(
-            ByServer, "PPO", 40_000, 8, train_batch_size_per_learner=2000, minibatch_size=250,
-            num_epochs=8, lr=0.0005, use_kl_loss=False,
+        "DQN by a server": _case(ByServer, _CARTPOLE, "SB3_DQN", 50_000, 1, 100, **_DQN),
+        "DQN alone": _case(Alone, _CARTPOLE, "SB3_DQN", 50_000, 1, 100, **_DQN),
+        "Acrobot: DQN by a server": _case(
+            ByServer, _ACROBOT, "SB3_DQN", 100_000, 1, 100, **_DQN_ACROBOT
         ),
-        "own PPO": _case(ByServer, _OWN, 40_000, 8),
+        "Acrobot: DQN alone": _case(Alone, _ACROBOT, "SB3_DQN", 100_000, 1, 100, **_DQN_ACROBOT),
+        "PPO by a server": _case(ByServer, _CARTPOLE, "SB3_PPO", 50_000, 8, **_PPO),
+        "PPO alone": _case(Alone, _CARTPOLE, "SB3_PPO", 50_000, 8, **_PPO),
+        "built-in PPO": _case(
+            ByServer, _CARTPOLE, "PPO", 40_000, 8, train_batch_size_per_learner=2000,
+            minibatch_size=250, num_epochs=8, lr=0.0005, use_kl_loss=False,
+        ),
+        "own PPO": _case(ByServer, _CARTPOLE, _OWN, 40_000, 8),
     },
     seeds=(0, 1, 2, 3, 4),
 )  # fmt: skip

@@ -1,0 +1,79 @@
+"""Stable-Baselines3 by its adapter does what it does alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.trainers.interface import PolicySpec, Rows
+
+NUM_STEPS, SEED = 480, 3
+SETTINGS: dict[str, Any] = {
+    "learning_starts": 100,
+    "buffer_size": 300,
+    "gradient_steps": -1,
+    "target_update_interval": 10,
+    "exploration_fraction": 0.5,
+}
+
+
+def pieces_of(trainer: Any, env: gymnasium.Env, every: int) -> Iterator[list[Trajectory]]:
+    """Plays with a trainer's actions, and yields what each batch holds."""
+    seen: list[Any] = [env.reset(seed=SEED)[0]]
+    acted: list[int] = []
+    paid: list[float] = []
+    batch: list[Trajectory] = []
+
+    def cut(*, is_terminated: bool, is_truncated: bool) -> None:
+        if acted:
+            arrays = np.array(seen), np.array(acted), np.array(paid)
+            one = Trajectory("e_a", "e", "a", "default", *arrays, {})
+            one.is_terminated, one.is_truncated = is_terminated, is_truncated
+            batch.append(one)
+        del seen[:-1], acted[:], paid[:]
+
+    for t in range(1, NUM_STEPS + 1):
+        rng = np.random.default_rng(0)
+        rows = Rows(seen[-1][None], None, [None], ("a",), True, True, rng)
+        acted.append(int(trainer.act(rows)[0]))
+        observed, reward, is_terminated, is_truncated, _ = env.step(acted[-1])
+        seen.append(observed)
+        paid.append(float(reward))
+        if is_terminated or is_truncated:
+            cut(is_terminated=is_terminated, is_truncated=is_truncated)
+            seen[:] = [env.reset()[0]]
+        if t % every == 0:
+            cut(is_terminated=False, is_truncated=False)
+            yield batch.copy()
+            batch.clear()
+
+
+def test_dqn_does_to_the_bit_what_it_does_alone() -> None:
+    """Across the start of learning, exploration's whole schedule, time limits and a full replay."""
+    import stable_baselines3
+
+    from muxrl.servers.trainers.stable_baselines3 import DQN
+
+    def env() -> gymnasium.Env:
+        return gymnasium.make("CartPole-v1", max_episode_steps=20)
+
+    alone = stable_baselines3.DQN(
+        "MlpPolicy", env(), seed=SEED, device="cpu", train_freq=16, **SETTINGS
+    )
+    alone.learn(NUM_STEPS)
+    action_space: gymnasium.Space = gymnasium.spaces.Discrete(2)
+    observation_space = env().observation_space
+    assert isinstance(observation_space, gymnasium.spaces.Box)
+    spec = PolicySpec("default", ("a",), observation_space, action_space, seed=SEED)
+    trainer = DQN(spec, batch_env_steps=16, total_timesteps=NUM_STEPS, **SETTINGS)
+    for batch in pieces_of(trainer, env(), 16):
+        trainer.learn(batch)
+    parameters = trainer.state()["parameters"]["policy"]
+    assert alone.num_timesteps == trainer.state()["num_timesteps"] == NUM_STEPS
+    for name, theirs in alone.policy.state_dict().items():
+        assert torch.equal(theirs, parameters[name]), name
