@@ -242,7 +242,7 @@ class AdaptedEnv:
         """
         acting, writers = self._acting, self._writers
         if not acting or actions.keys() != acting.keys():
-            raise _wrong_actions(acting, actions)
+            raise wrong_actions(acting, actions)
         return {agent: writers[agent](actions[name]) for name, agent in acting.items()}
 
     def _first_infos(self) -> Mapping[Any, Any]:
@@ -392,7 +392,7 @@ def _is_inherited_stub(env: Any) -> bool:
     return getattr(method, "__qualname__", "") in {"ParallelEnv.state", "AECEnv.state"}
 
 
-def _wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationError:
+def wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationError:
     """Returns the error for actions that are not those of the agents to act."""
     expected, got = sorted(expected), sorted(got)
     if not expected:

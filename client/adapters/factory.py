@@ -1,4 +1,4 @@
-"""Makes a `Simulation` from 'package.module:callable', 'gymnasium:ENV_ID' or 'pettingzoo:ENV_ID'.
+"""Makes a `Simulation` from 'package.module:callable', or a library's name for an environment.
 
 The named code is the user's: whatever it raises while it is imported or called becomes a
 `SimulationError` of one sentence, with the exception as its cause.
@@ -23,6 +23,7 @@ from muxrl.client.adapters.gymnasium_multi_agent import (
     GymnasiumMultiAgent,
     has_a_part_for_each_agent,
 )
+from muxrl.client.adapters.open_spiel_game import OpenSpielGame
 from muxrl.client.adapters.parallel_dicts import ParallelDicts
 from muxrl.client.adapters.pettingzoo_aec import PettingZooAEC
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
@@ -33,7 +34,7 @@ from muxrl.client.adapters.vector_simulation import OnlyCopy, VectorSimulation
 from muxrl.client.adapters.vmas_env import VmasEnv
 from muxrl.protocol.suggestions import did_you_mean
 
-FORMS = "'package.module:callable', 'gymnasium:ENV_ID' or 'pettingzoo:ENV_ID'"
+FORMS = "'package.module:callable', 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID' or 'open_spiel:GAME'"
 
 T = TypeVar("T")
 
@@ -104,7 +105,7 @@ def make_simulation(
             class; or 'gymnasium:ENV_ID', an id registered with Gymnasium, or
             'gymnasium:package:ENV_ID' where importing the package registers it; or
             'pettingzoo:ENV_ID', an id registered with PettingZoo (1.27 or newer), whose parallel
-            form is taken where there is one.
+            form is taken where there is one; or 'open_spiel:GAME', see `OpenSpielGame`.
         kwargs: arguments of the callable; an RLlib class gets them as its config dict.
         copy: which one of several it is, for ``{index}`` in the kwargs.
         respawn: see `adapt`.
@@ -133,6 +134,8 @@ def make_simulation(
         except Exception:  # noqa: BLE001  # its own errors, of one that is turn-based or unknown
             form = "aec"
         made = _call(env, pettingzoo.make, {**kwargs, "env_type": form, "id": attribute}, copy)
+    elif module_name == "open_spiel":
+        made = _read(env, lambda: OpenSpielGame(attribute, **kwargs))
     else:
         made = _call(env, _find(env, module_name, attribute), dict(kwargs), copy)
     return _read(env, lambda: adapt(made, respawn))
@@ -250,6 +253,8 @@ def _adapt(env: Any, respawn: Respawn) -> Simulation:
     bases = {base.__name__ for base in type(env).__mro__}
     if "GroupAgentsWrapper" in bases:
         return _adapt_ungrouped(env)
+    if isinstance(env, OpenSpielGame):
+        return env
     if "MultiAgentEnv" in bases:
         return RLlibMultiAgent(env, respawn)
     if hasattr(env, "agent_iter"):  # `agent_selection` itself often appears at reset() only

@@ -40,7 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "env",
         metavar="ENV",
         help="package.module:callable of a PettingZoo, Gymnasium or RLlib environment, or "
-        "gymnasium:ENV_ID, or pettingzoo:ENV_ID",
+        "gymnasium:ENV_ID, pettingzoo:ENV_ID, or open_spiel:GAME",
     )
     parser.add_argument(
         "kwargs",

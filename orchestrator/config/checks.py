@@ -125,7 +125,7 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
     if not simulation.env:
         yield (
             "simulation.env: is missing; give 'package.module:callable', 'gymnasium:ENV_ID', "
-            f"'pettingzoo:ENV_ID' or '{EXTERNAL}'"
+            f"'pettingzoo:ENV_ID', 'open_spiel:GAME' or '{EXTERNAL}'"
         )
     elif simulation.env == EXTERNAL:
         if not simulation.agents:
@@ -181,7 +181,8 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
             hint = did_you_mean(simulation.env, [EXTERNAL])
             yield (
                 f"simulation.env: {simulation.env!r} is neither 'package.module:callable' nor "
-                f"'gymnasium:ENV_ID' nor 'pettingzoo:ENV_ID' nor '{EXTERNAL}'{hint}"
+                f"'gymnasium:ENV_ID' nor 'pettingzoo:ENV_ID' nor 'open_spiel:GAME' nor "
+                f"'{EXTERNAL}'{hint}"
             )
         for key, value in {
             "agents": simulation.agents,

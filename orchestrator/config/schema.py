@@ -36,8 +36,8 @@ class SimulationConfig:
 
     env: str = ""
     """'package.module:callable' of a PettingZoo (parallel or AEC), Gymnasium or RLlib multi-agent
-    environment, 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID', or 'external': you start it, or
-    `command`."""
+    environment, 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID', 'open_spiel:GAME', or 'external': you
+    start it, or `command`."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment. "{index}" in them is the copy's number, from 0 over all
     training processes, then the evaluation's; "{5000 + 2*index}" is a port for each."""

@@ -6,10 +6,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from muxrl.protocol.spaces import Space
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.protocol.spaces import Discrete, Space
 from muxrl.protocol.values import conform
 from muxrl.servers.agents.frames import Frames
-from muxrl.servers.agents.seats import Seat, SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.log_probs import DISTRIBUTION, log_probs_of
+from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.fixed_policies.frozen import plan_of
 from muxrl.servers.fixed_policies.frozen_trainers import open_policies
@@ -24,15 +28,22 @@ class LoadedPolicy:
     Args:
         agent_id: the agent.
         space: of its observations.
+        action_space: of its actions.
         seat: its own, or its team's, of which it acts alone: no policy acts on what others see.
         inference: acts for the whole checkpoint.
     """
 
     def __init__(
-        self, agent_id: str, space: Space, seat: Seat, inference: Inference | Actors
+        self,
+        agent_id: str,
+        space: Space,
+        action_space: Space,
+        seat: Seat,
+        inference: Inference | Actors,
     ) -> None:
         self._agent_id = agent_id
         self._space = space
+        self._action_space = action_space
         self._seat = seat
         self._inference = inference
         self.reset()
@@ -50,16 +61,35 @@ class LoadedPolicy:
             Mismatch: the observation is not of the agent's space.
             ValueMismatch: its action mask forbids every action.
         """
-        seen = {self._agent_id: conform(self._space, observation)}
-        view, record = StepView(seen, frames=self._frames), self._record
-        request = SeatRequest(self._seat, self._seat.observe(view, record), record.module_state)
-        (answer,) = self._inference.act_greedily(self._seat.policy_id, [request])
+        record, answer = self._record, self._ask(observation)
         actions = self._seat.act(answer.action, [self._agent_id])
         record.has_begun, record.module_state = True, answer.module_state
         record.last_actions = actions
         if self._frames is not None:
             self._frames.advance([self._agent_id])
         return actions[self._agent_id]
+
+    def probabilities(self, observation: Any) -> NDArray[np.float64]:
+        """Returns how likely training drew each Discrete action here, ``[n]``; does not act.
+
+        Raises:
+            AlgorithmProblem: the policy draws no Discrete actions.
+            Mismatch, ValueMismatch: as when it is called.
+        """
+        logits = self._ask(observation).extra_outputs.get(DISTRIBUTION)
+        if logits is None or not isinstance(self._action_space, Discrete):
+            raise AlgorithmProblem(
+                f"the policy of agent {self._agent_id!r} gives its actions, {self._action_space}, "
+                "no probabilities; PPO's and other policy gradients' do, if actions are Discrete"
+            )
+        return np.exp(log_probs_of(np.asarray(logits, np.float64)))
+
+    def _ask(self, observation: Any) -> SeatAction:
+        seen = {self._agent_id: conform(self._space, observation)}
+        view, record = StepView(seen, frames=self._frames), self._record
+        request = SeatRequest(self._seat, self._seat.observe(view, record), record.module_state)
+        (answer,) = self._inference.act_greedily(self._seat.policy_id, [request])
+        return answer
 
 
 def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
@@ -77,11 +107,12 @@ def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
     # A member acts alone here; what a mixer or critic sees does not matter.
     plan = dataclasses.replace(plan_of(checkpoint.about), late_members="allow")
     inference = modules.make_inference(plan)
-    inference.needs_log_probabilities = False
     seats = modules.make_seats(plan, modules.observing(plan))
     seat_of = {member: seat for seat in seats.values() for member in seat.members}
     seat_of |= {agent_id: seat for agent_id, seat in seats.items() if agent_id in plan.agents}
     return {
-        agent_id: LoadedPolicy(agent_id, agent.observation_space, seat_of[agent_id], inference)
+        agent_id: LoadedPolicy(
+            agent_id, agent.observation_space, agent.action_space, seat_of[agent_id], inference
+        )
         for agent_id, agent in plan.agents.items()
     }

@@ -293,7 +293,8 @@ def test_evaluation_that_would_never_happen():
         (
             "externl",
             "simulation.env: 'externl' is neither 'package.module:callable' nor "
-            "'gymnasium:ENV_ID' nor 'pettingzoo:ENV_ID' nor 'external'; did you mean 'external'?",
+            "'gymnasium:ENV_ID' nor 'pettingzoo:ENV_ID' nor 'open_spiel:GAME' nor "
+            "'external'; did you mean 'external'?",
         ),
         ("__main__:Mine", "simulation.env: '__main__:Mine' is in the script that runs, "),
     ],

@@ -27,6 +27,7 @@ from muxrl.servers.export.onnx_file import to_onnx
 from muxrl.servers.export.verify import Differs
 from muxrl.servers.fixed_policies import exported as door
 from muxrl.servers.fixed_policies.exported import export_checkpoint
+from muxrl.servers.setting_values import AlgorithmProblem
 
 ROOT = Path(__file__).parents[3]
 PIXELS = Box((2, 2), "uint8", 0, 1)
@@ -213,6 +214,12 @@ def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
     assert everybody.keys() == loaded.keys() == plan.agents.keys()
     sees = plan.agents["a"].observation_space
     follows_masks = "action_mask" in getattr(sees, "spaces", ())
+    is_distribution = plan.algorithm in ("PPO", "A2C", "APPO", "IMPALA", "MAPPO", "HAPPO", "SAC")
+    drawing = {
+        agent_id
+        for agent_id, agent in plan.agents.items()
+        if is_distribution and isinstance(agent.action_space, Discrete)
+    }
     for agent_id, agent in plan.agents.items():
         drawn, does = to_gymnasium(agent.observation_space), to_gymnasium(agent.action_space)
         drawn.seed(0)
@@ -223,10 +230,21 @@ def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
             if t == 3:  # others of its team act
                 everybody[agent_id](observation, is_asked=False)  # type: ignore[call-arg]
                 continue
+            if t < 3 and agent_id in drawing:  # which changes nothing that it remembers
+                probabilities = loaded[agent_id].probabilities(observation)  # type: ignore[union-attr]
+                assert probabilities.sum() == pytest.approx(1.0)
+                assert not follows_masks or probabilities[t % 3] == 1.0
+            elif t < 3:
+                with pytest.raises(
+                    AlgorithmProblem, match=r"gives its actions, .*, no probabilities"
+                ):
+                    loaded[agent_id].probabilities(observation)  # type: ignore[union-attr]
             action = everybody[agent_id](observation)
             assert does.contains(action)
             if t < 3:
                 same = loaded[agent_id](observation)
+                if agent_id in drawing:
+                    assert probabilities.argmax() + does.start == same
                 np.testing.assert_allclose(np.ravel(action), np.ravel(same), rtol=1e-4, atol=1e-5)
             assert not follows_masks or action - does.start == t % 3
         everybody[agent_id].reset()

@@ -1,0 +1,156 @@
+"""OpenSpiel's games: whoever is to act acts, alone or at once, and chance is drawn by the seed.
+
+https://github.com/google-deepmind/open_spiel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from muxrl.client.adapters.adapted_env import wrong_actions
+from muxrl.client.adapters.simulation import SimulationError, StepResult
+from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, Space
+from muxrl.protocol.suggestions import did_you_mean
+
+
+class OpenSpielGame:
+    """A game of OpenSpiel as a `Simulation`, with the agents ``player_0``, ``player_1``, ...
+
+    An agent observes a Dict: its information state, or where the game has none its observation,
+    float32 ``[n]``, and the mask of its legal actions. Rewards are the changes of its return.
+
+    Args:
+        name: as in OpenSpiel, maybe with parameters: ``leduc_poker(players=3)``.
+        shuffle_seats: whether the seats of the agents in the game are drawn for each episode.
+        parameters: of the game, in place of those in its name.
+
+    Raises:
+        SimulationError: there is no such game, its parameters are wrong, or it has no tensors.
+    """
+
+    state_size: int | None = None
+
+    def __init__(self, name: str, /, *, shuffle_seats: bool = False, **parameters: Any) -> None:
+        try:
+            import pyspiel
+        except ModuleNotFoundError as error:
+            raise SimulationError(
+                "OpenSpiel is not installed here; it comes with: pip install 'muxrl[open_spiel]'"
+            ) from error
+        names = pyspiel.registered_names()
+        if (short := name.partition("(")[0]) not in names:
+            hint = did_you_mean(short, names, most=3)
+            raise SimulationError(f"OpenSpiel has no game {short!r}{hint}")
+        try:
+            self._game = pyspiel.load_game(name, *([parameters] if parameters else []))
+        except pyspiel.SpielError as error:
+            raise SimulationError(" ".join(str(error).split())) from error
+        kind = self._game.get_type()
+        if kind.dynamics == kind.Dynamics.MEAN_FIELD:
+            raise SimulationError("a mean-field game has no episodes of single agents")
+        if kind.provides_information_state_tensor:
+            size, self._tensor = self._game.information_state_tensor_size(), "information_state"
+        elif kind.provides_observation_tensor:
+            size, self._tensor = self._game.observation_tensor_size(), "observation"
+        else:
+            raise SimulationError(
+                "the game gives neither information states nor observations as tensors, so "
+                "nobody can learn it"
+            )
+        self.notes: list[str] = []
+        """What of the game is not as it should be, and was taken all the same."""
+        if kind.chance_mode == kind.ChanceMode.SAMPLED_STOCHASTIC:
+            self.notes.append("it draws chance itself, so its episodes are others in every run")
+        agents = self.possible_agents = tuple(
+            f"player_{i}" for i in range(self._game.num_players())
+        )
+        num_actions = self._game.num_distinct_actions()
+        observed: dict[str, Space] = {
+            "observation": Box((size,)),
+            ACTION_MASK_KEY: Box((num_actions,), "int8", 0, 1),
+        }
+        self.observation_spaces: dict[str, Space] = dict.fromkeys(agents, DictSpace(observed))
+        self.action_spaces: dict[str, Space] = dict.fromkeys(agents, Discrete(num_actions))
+        self._shuffles = shuffle_seats
+        self._acting: dict[str, int] = {}
+        """Seats of the agents that were observed last."""
+
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """See `Simulation.reset`."""
+        if options:
+            raise SimulationError(
+                f"OpenSpiel's games take no parameters by episode, and simulation.parameters has "
+                f"{list(options)}; their own are simulation.kwargs"
+            )
+        self._random = Random(seed)
+        self._state = self._game.new_initial_state()
+        agents = list(self.possible_agents)
+        if self._shuffles:
+            self._random.shuffle(agents)
+        self._agents = agents  # by seat
+        self._have_acted: set[str] = set()
+        self._returns = [0.0] * len(agents)
+        return self._until_somebody_acts(), {}
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        """See `Simulation.step`."""
+        state, acting = self._state, self._acting
+        if not acting or actions.keys() != acting.keys():
+            raise wrong_actions(acting, actions)
+        chosen = [0] * len(self._agents)  # of those without a choice
+        for agent, seat in acting.items():
+            chosen[seat], legal = int(actions[agent]), state.legal_actions(seat)
+            if chosen[seat] not in legal:
+                raise SimulationError(
+                    f"agent {agent!r} chose action {chosen[seat]}, and its mask allows {legal}; "
+                    "its policy does not follow masks"
+                )
+        self._have_acted |= acting.keys()
+        if state.is_simultaneous_node():
+            state.apply_actions(chosen)
+        else:
+            state.apply_action(chosen[state.current_player()])
+        observations = self._until_somebody_acts()
+        before, self._returns = self._returns, state.returns()
+        is_over = state.is_terminal()
+        rewards = {
+            agent: float(after - earlier)
+            for agent, after, earlier in zip(self._agents, self._returns, before, strict=True)
+            if after != earlier or (is_over and agent in self._have_acted)
+        }
+        ended = dict.fromkeys(self._agents, True) if is_over else {}
+        return StepResult(observations, rewards, ended, {}, {}, {}, is_over)
+
+    def _until_somebody_acts(self) -> dict[str, Any]:
+        """Draws what chance does; returns what those observe who act next."""
+        state = self._state
+        while state.is_chance_node():
+            outcomes, weights = zip(*state.chance_outcomes(), strict=True)
+            state.apply_action(self._random.choices(outcomes, weights)[0])
+        if state.is_terminal():
+            seats = []
+        elif state.is_simultaneous_node():
+            seats = [i for i in range(len(self._agents)) if state.legal_actions(i)]
+        else:
+            seats = [state.current_player()]
+        self._acting = {self._agents[seat]: seat for seat in seats}
+        return {agent: self.observe(state, seat) for agent, seat in self._acting.items()}
+
+    def observe(self, state: Any, seat: int) -> dict[str, Any]:
+        """Returns what an agent in a seat observes in a `pyspiel.State`."""
+        return {
+            "observation": np.array(getattr(state, f"{self._tensor}_tensor")(seat), np.float32),
+            ACTION_MASK_KEY: np.array(state.legal_actions_mask(seat), np.int8),
+        }
+
+    def state(self) -> None:
+        """Returns None: there is no global state."""
+
+    def close(self) -> None:
+        """Does nothing: a game holds nothing open."""

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from muxrl.client.adapters import SimulationError, look, make_simulation
+from muxrl.protocol.values import sample_action
+
+pyspiel = pytest.importorskip("pyspiel")
+
+GAMES = [
+    "kuhn_poker",
+    "kuhn_poker(players=3)",
+    "leduc_poker",
+    "tic_tac_toe",  # observations only
+    "pig(winscore=15)",  # chance between turns
+    "goofspiel(num_cards=4,imp_info=True)",  # at once, chance between steps
+    "oshi_zumo(coins=6)",  # rewards on the way
+    "matrix_rps",
+]
+
+
+def a_legal_action(simulation: Any, seed: int) -> Callable[[str, Any], Any]:
+    rng = np.random.default_rng(seed)
+    return lambda agent, seen: sample_action(simulation.action_spaces[agent], seen, rng)
+
+
+@pytest.mark.parametrize("shuffle_seats", [False, True])
+@pytest.mark.parametrize("game", GAMES)
+def test_turns_masks_tensors_and_returns_are_open_spiel_s(
+    play: Any, game: str, shuffle_seats: bool
+) -> None:
+    # A game that has parameters in its name takes no others, but ours.
+    simulation = make_simulation(f"open_spiel:{game}", {"shuffle_seats": shuffle_seats})
+    look(simulation)
+    for seed in range(8):
+        asked: list[tuple[str, Any, int]] = []
+        choose = a_legal_action(simulation, seed)
+
+        def note(agent: str, seen: Any, asked: Any = asked, choose: Any = choose) -> Any:
+            asked.append((agent, seen, choose(agent, seen)))
+            return asked[-1][2]
+
+        played = play(simulation, note, seed)
+        seats = simulation._agents
+        assert sorted(seats) == list(simulation.possible_agents)
+        state = pyspiel.load_game(game).new_initial_state()
+        moves = iter(simulation._state.full_history())
+        turn = iter(asked)
+        while not state.is_terminal():
+            if state.is_chance_node():
+                state.apply_action(next(moves).action)
+                continue
+            at_once = state.is_simultaneous_node()
+            acting = range(state.num_players()) if at_once else [state.current_player()]
+            made = []
+            for seat in acting:
+                agent, seen, action = next(turn)
+                assert agent == seats[seat]
+                assert np.flatnonzero(seen["action_mask"]).tolist() == state.legal_actions(seat)
+                kind = state.get_game().get_type()
+                has_states = kind.provides_information_state_tensor
+                tensor = "information_state_tensor" if has_states else "observation_tensor"
+                assert seen["observation"].tolist() == pytest.approx(getattr(state, tensor)(seat))
+                assert action == next(moves).action
+                made.append(action)
+            state.apply_actions(made) if at_once else state.apply_action(made[0])
+        assert not list(turn)
+        assert [played.returns[agent] for agent in seats] == state.returns()
+        assert sorted(played.terminated) == sorted(seats)
+
+
+def test_chance_and_seats_are_drawn_by_the_seed() -> None:
+    simulation = make_simulation("open_spiel:kuhn_poker", {"shuffle_seats": True})
+
+    def drawn(seed: int) -> tuple[str, str]:
+        (first,) = simulation.reset(seed=seed)[0]
+        return first, str(simulation._state)
+
+    begun = [drawn(seed) for seed in range(1200)]
+    assert begun == [drawn(seed) for seed in range(1200)]
+    counts = Counter(begun)
+    assert len(counts) == 12  # two seats, six deals
+    assert min(counts.values()) > 60
+    assert max(counts.values()) < 140
+
+
+@pytest.mark.parametrize(
+    ("game", "kwargs", "message"),
+    [
+        ("kuhn_pokr", {}, "'open_spiel:kuhn_pokr': .*no game .*; did you mean 'kuhn_poker'"),
+        ("kuhn_poker", {"player": 3}, "parameter 'player'. Available parameters are: players"),
+        ("kuhn_poker", {"players": 33}, "num_players_ = 33"),
+        ("mfg_garnet", {}, "mean-field"),
+        ("coin_game", {}, "neither information states nor observations as tensors"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(game: str, kwargs: Any, message: str) -> None:
+    with pytest.raises(SimulationError, match=message):
+        make_simulation(f"open_spiel:{game}", kwargs)
+
+
+def test_a_wrong_action_is_refused_by_name() -> None:
+    simulation = make_simulation("open_spiel:leduc_poker", {})
+    simulation.reset(seed=0)
+    with pytest.raises(SimulationError, match=r"'player_0' chose action 0, and .* allows \[1, 2\]"):
+        simulation.step({"player_0": 0})
+    with pytest.raises(SimulationError, match="not to act now"):
+        simulation.step({"player_1": 1})
+    with pytest.raises(SimulationError, match=r"by episode.*\['speed'\]"):
+        simulation.reset(options={"speed": 1.0})
+    with pytest.raises(SimulationError, match="respawn"):
+        make_simulation("open_spiel:leduc_poker", {}, respawn="same_id")
+
+
+def test_a_game_that_draws_for_itself_is_noted() -> None:
+    assert "draws chance itself" in look(make_simulation("open_spiel:negotiation", {}))[0]
