@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
@@ -21,7 +21,6 @@ from muxrl.orchestrator.config.merge import (
     leaves,
     merge,
     read_yaml,
-    renamed,
 )
 from muxrl.orchestrator.config.overrides import (
     Overrides,
@@ -176,7 +175,7 @@ def load_structured(
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations; or
             the file cannot be read.
     """
-    raw, lines = read_yaml(file) if isinstance(file, Path) else (renamed(file), {})
+    raw, lines = read_yaml(file) if isinstance(file, Path) else (file, {})
     schema = type(defaults)
     problems: list[str] = []
     config = OmegaConf.structured(defaults)
@@ -285,8 +284,7 @@ def from_yaml(text: str, source: str = "") -> ExperimentConfig:
         ConfigError: it is not YAML, or of another version of muxrl.
     """
     try:
-        written = renamed(cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text))))
-        tree = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), written)
+        tree = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), OmegaConf.create(text))
         for listener in (*tree.servers.values(), tree.simulation.gateway):
             if OmegaConf.is_missing(listener, "token"):
                 listener.token = ""

@@ -50,27 +50,7 @@ def read_yaml(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
         raise ConfigError([f"not YAML: {first_line(error)}"], str(file)) from error
     except OmegaConfBaseException as error:
         raise ConfigError([grammar_problem(error)], str(file)) from error
-    return renamed(typing.cast(Tree, tree)), dict(_key_lines(root))
-
-
-def renamed(tree: Tree) -> Tree:
-    """Returns a tree, of an experiment or a sweep, with keys of earlier versions as they are now.
-
-    Runs that were written down then are still read: `tensorboard: true` is `trackers` now, and
-    `checkpoint.keep_best` is `checkpoint.best`.
-    """
-    tree = dict(tree)
-    if isinstance(tree.get("tensorboard"), bool):
-        trackers = ["tensorboard"] if tree.pop("tensorboard") else []
-        tree.setdefault("trackers", trackers)
-    checkpoint = tree.get("checkpoint")
-    if isinstance(checkpoint, dict) and isinstance(checkpoint.get("keep_best"), bool):
-        checkpoint = tree["checkpoint"] = dict(checkpoint)
-        if checkpoint.pop("keep_best"):
-            checkpoint.setdefault("best", {})
-    if isinstance(tree.get("experiment"), dict):
-        tree["experiment"] = renamed(tree["experiment"])
-    return tree
+    return typing.cast(Tree, tree), dict(_key_lines(root))
 
 
 def _key_lines(node: yaml.Node | None, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:

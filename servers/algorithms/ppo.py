@@ -21,7 +21,7 @@ from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms.declared_settings import Limit
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
-from muxrl.servers.algorithms.on_policy.config import FORMER_DEFAULTS, ClippedRatioConfig
+from muxrl.servers.algorithms.on_policy.config import ClippedRatioConfig
 from muxrl.servers.algorithms.on_policy.learner import (
     LeanUpdate,
     advantages_of_own_actions,
@@ -111,10 +111,7 @@ PPO_ENTRY = AlgorithmEntry(
     name="PPO",
     summary="proximal policy optimisation, RLlib's (Schulman et al. 2017)",
     learns_from="newest",
-    training=TrainingSettings(
-        PPOConfig,
-        former_defaults={**FORMER_DEFAULTS, "vf_clip_param": 10.0},
-    ),
+    training=TrainingSettings(PPOConfig),
     networks=Networks(module=MaskablePPOTorchRLModule),
     seating=Seating(follows_masks=True),
 )

@@ -43,14 +43,11 @@ class TrainingSettings:
         config_class: RLlib config of the algorithm.
         preset: settings that make a variant out of the config class; a user cannot change them.
         unused: settings of the config class that have no meaning here.
-        former_defaults: settings whose default was another before checkpoints noted all defaults;
-            what was begun with them goes on with them.
     """
 
     config_class: type[DeclaredSettings]
     preset: Mapping[str, Any] = field(default_factory=dict)
     unused: frozenset[str] = frozenset()
-    former_defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def known(self) -> dict[str, Any]:
         """Every setting that a user may give, with its default."""

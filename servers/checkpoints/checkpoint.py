@@ -38,8 +38,6 @@ STATE_FILE = "muxrl_state.npz"
 REPLAY_FILE = "muxrl_replay.npz"
 _FORMAT = 3
 """2 has another replay of steps."""
-_FIRST_RESUMABLE = 2
-"""1 has weights and optimizers only."""
 _MODULES = Path("learner_group") / "learner" / "rl_module"
 """Where RLlib puts the modules that learn, critics and target networks included."""
 _HALF = ".half"
@@ -47,26 +45,19 @@ SET_ASIDE = ".unused"
 """Ends the name of a checkpoint from which its run does not go on; an earlier one was taken."""
 _MOST_LISTED = 8
 _LONGEST_SHOWN = 200
-_ADDED = {
-    "scale_observations": "none",
-    "normalize_observations": False,
-    "normalize_rewards": False,
-    "frame_stack": 1,
-}
-"""Parts of the note that older checkpoints lack, with what these mean."""
 READ_ALIKE = ("scale_observations", "normalize_observations", "frame_stack")
 """Parts of the note, and of a plan, that say how networks read observations."""
-_MUST_BE_SAME = (
-    "algorithm",
-    "agents",
-    "groups",
+_OF_PLAN = (
     "state_size",
     "team_reward",
     "use_global_state",
-    *_ADDED,
+    *READ_ALIKE,
+    "normalize_rewards",
     "model",
     "rl_module",
 )
+"""Parts of the note that a plan has under the same name."""
+_MUST_BE_SAME = ("algorithm", "agents", "groups", *_OF_PLAN)
 """Parts of the note without which a server cannot go on from a checkpoint."""
 
 
@@ -183,13 +174,8 @@ def note_of(plan: ServerPlan) -> dict[str, Any]:
             for agent_id, agent in plan.agents.items()
         },
         "groups": {group: list(members) for group, members in plan.groups.items()},
-        "state_size": plan.state_size,
-        "team_reward": plan.team_reward,
-        "use_global_state": plan.use_global_state,
-        **{part: getattr(plan, part) for part in _ADDED},
+        **{part: getattr(plan, part) for part in _OF_PLAN},
         "settings": plan.settings,
-        "model": plan.model,
-        "rl_module": plan.rl_module,
         "seed": plan.seed,
     }
 
@@ -240,7 +226,7 @@ class Checkpoint:
             )
         if about and (problem := format_problem(about.get("format"), _FORMAT)):
             raise AlgorithmProblem(f"the {ABOUT_FILE} of checkpoint {str(path)!r} {problem}")
-        return cls(path, {**_ADDED, **about} if about else {})
+        return cls(path, about)
 
     @property
     def algorithm(self) -> str | None:
@@ -276,12 +262,10 @@ class Checkpoint:
         Raises:
             AlgorithmProblem: it is no whole checkpoint of this version, or of another server.
         """
-        if self.about.get("format", 0) < _FIRST_RESUMABLE:
+        if not self.about:
             raise AlgorithmProblem(
-                "it was written by "
-                + ("muxrl 0.1" if self.about else "RLlib without muxrl")
-                + ", without counts, replay and random numbers; take its policies only, with "
-                "initialize_from"
+                "it was written by RLlib without muxrl, without counts, replay and random numbers; "
+                "take its policies only, with initialize_from"
             )
         ours = json.loads(json.dumps(note_of(plan)))
         differences = [
@@ -331,33 +315,23 @@ class Checkpoint:
                     f"there, {_shown(unknown[0])} here"
                 )
 
-    def settings_as_begun(
-        self, plan: ServerPlan, defaults: Mapping[str, Any], former: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def settings_as_begun(self, plan: ServerPlan, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the plan's settings, and those whose default was another at that time.
 
         Args:
             plan: of the server that goes on.
             defaults: every setting of its algorithm, with today's default.
-            former: defaults of the time in which checkpoints did not note them, where they differ.
         """
-        now = json.loads(json.dumps(defaults))
-        then = self.about.get("defaults", {**now, **former})
+        now, then = json.loads(json.dumps(defaults)), self.about["defaults"]
         kept = {name: then[name] for name in now if name in then and then[name] != now[name]}
         return {**kept, **plan.settings}
 
-    def find_changed_settings(
-        self, plan: ServerPlan, defaults: Mapping[str, Any], former: Mapping[str, Any]
-    ) -> dict[str, str]:
+    def find_changed_settings(self, plan: ServerPlan) -> dict[str, str]:
         """Returns how a server's training settings differ, by name, as "lr: 0.1, was 0.2".
 
-        Args:
-            plan: its `settings` are whole with those of `settings_as_begun`.
-            defaults: see there.
-            former: likewise.
+        The plan's `settings` are whole with those of `settings_as_begun`.
         """
-        at_first = self.about.get("defaults", {**defaults, **former})
-        then = self.about.get("settings", {})
+        at_first, then = self.about["defaults"], self.about["settings"]
         now = json.loads(json.dumps(plan.settings))
         return {
             name: f"{name}: {_shown(now.get(name, 'the default'))}, "

@@ -154,16 +154,13 @@ def set_serving_state(
     for batch in state["batches"]:
         feed.put(unpack_chunks(batch))
     acting.set_random_state(state["acting"])
-    if "normalization" in state:  # older ones normalised nothing
-        normalization.set_state(state["normalization"])
-    if state.get("untrained") is not None and plan.keeps_untrained:
+    normalization.set_state(state["normalization"])
+    if state["untrained"] is not None and plan.keeps_untrained:
         acting.untrained = state["untrained"]  # else those of the same seed, as it was built
     set_random_state(state["random"])
 
 
-def as_begun(
-    plan: ServerPlan, defaults: Mapping[str, Any], former: Mapping[str, Any]
-) -> ServerPlan:
+def as_begun(plan: ServerPlan, defaults: Mapping[str, Any]) -> ServerPlan:
     """Returns the plan with the settings that `plan.resume_from` was begun with.
 
     A default that has changed since stays what it was; what the user gives goes before it.
@@ -171,7 +168,6 @@ def as_begun(
     Args:
         plan: of the server that goes on.
         defaults: every setting of its algorithm, with today's default.
-        former: see `Checkpoint.settings_as_begun`.
 
     Raises:
         ServerProblem: there is no such checkpoint, or it is of another server.
@@ -179,7 +175,7 @@ def as_begun(
     with told_of(plan, "go on from", plan.resume_from):
         checkpoint = Checkpoint.open(Path(plan.resume_from))
         checkpoint.check_resumable(plan)
-        settings = checkpoint.settings_as_begun(plan, defaults, former)
+        settings = checkpoint.settings_as_begun(plan, defaults)
     kept = [f"{name}: {settings[name]}" for name in settings if name not in plan.settings]
     if kept:
         logger.info(

@@ -102,7 +102,7 @@ class LearnedPolicies(SavedPolicies):
         on_failure: Callable[[str], None],
     ) -> None:
         if plan.resume_from:
-            plan = as_begun(plan, entry.settings(), entry.training.former_defaults)
+            plan = as_begun(plan, entry.settings())
         self._entry = entry
         observing = Observing.of(plan)
         seats = entry.seating.make_seats(plan, observing)
@@ -165,7 +165,7 @@ class LearnedPolicies(SavedPolicies):
         if plan.resume_from:
             self.thread.set_state(
                 resume.restore(
-                    self.algo, plan, entry, self.store, self.feed, self.acting, self._normalization
+                    self.algo, plan, self.store, self.feed, self.acting, self._normalization
                 )
             )
 

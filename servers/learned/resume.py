@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 
-from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.checkpoints.formats import OtherFormat
 from muxrl.servers.checkpoints.resuming import (
@@ -106,7 +105,6 @@ def find_not_finite(algo: Algorithm) -> str:
 def restore(
     algo: Algorithm,
     plan: ServerPlan,
-    entry: AlgorithmEntry,
     store: EpisodeStore,
     feed: Feed,
     acting: Inference,
@@ -124,9 +122,7 @@ def restore(
     """
     with told_of(plan, "go on from", plan.resume_from):
         checkpoint = Checkpoint.open(Path(plan.resume_from))
-        changes = checkpoint.find_changed_settings(
-            plan, entry.settings(), entry.training.former_defaults
-        )
+        changes = checkpoint.find_changed_settings(plan)
         for change in changes.values():
             logger.info("server %r goes on with another setting: %s", plan.server_id, change)
         learner: Any = algo.learner_group._learner
@@ -137,7 +133,6 @@ def restore(
         algo.restore_from_path(checkpoint.path)
         _load(learner, networks)
         set_tables(learner, state["learner"], changed=changes.keys())
-        _mend(algo, plan.server_id)
         if changes:
             _set_hyperparameters(learner, fresh, state["trainer"]["env_steps"])
         _restore_replay(algo, checkpoint, plan, state["trainer"]["env_steps"])
@@ -214,24 +209,6 @@ def _load(learner: Any, networks: Mapping[str, Mapping[str, Any]]) -> None:
         for key, parameter in module.unwrapped().state_dict().items():
             if isinstance(parameter, torch.Tensor):
                 parameter.copy_(torch.from_numpy(np.array(networks[module_id][key])))
-
-
-def _mend(algo: Algorithm, server_id: str) -> None:
-    """Begins spoilt optimizers anew; checkpoints of before they were looked at may have such.
-
-    Raises:
-        ValueError: weights are not finite.
-    """
-    spoilt = find_not_finite(algo)
-    if not spoilt:
-        return
-    logger.warning(
-        "server %r: in the checkpoint %s is not finite; optimizers begin anew", server_id, spoilt
-    )
-    for optimizer in algo.learner_group._learner._named_optimizers.values():
-        optimizer.state.clear()
-    if spoilt := find_not_finite(algo):
-        raise ValueError(f"{spoilt} is not finite; go on from an older checkpoint")
 
 
 def _shape(parameter: Any) -> tuple[int, ...]:

@@ -118,7 +118,7 @@ class TrainerPolicies(SavedPolicies):
         on_failure: Callable[[str], None],
     ) -> None:
         if plan.resume_from:
-            plan = as_begun(plan, entry.settings(), former={})
+            plan = as_begun(plan, entry.settings())
         self._entry = entry
         observing = Observing.of(plan)
         seats = entry.seating.make_seats(plan, observing)

@@ -26,10 +26,7 @@ from muxrl.servers.algorithms.mappo.export import ActorGraph
 from muxrl.servers.algorithms.mappo.rl_module import ALIVE, MAPPOTorchRLModule
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.networks import Networks
-from muxrl.servers.algorithms.on_policy.config import (
-    FORMER_DEFAULTS,
-    ClippedRatioConfig,
-)
+from muxrl.servers.algorithms.on_policy.config import ClippedRatioConfig
 from muxrl.servers.algorithms.on_policy.learner import LeanUpdate, actor_critic_loss
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.algorithms.sound_updates import MAX_GRADIENT
@@ -273,10 +270,7 @@ MAPPO_ENTRY = AlgorithmEntry(
     name="MAPPO",
     summary="PPO whose critic sees the global state (Yu et al. 2022)",
     learns_from="newest",
-    training=TrainingSettings(
-        MAPPOConfig,
-        former_defaults={**FORMER_DEFAULTS, "clip_jointly": True},
-    ),
+    training=TrainingSettings(MAPPOConfig),
     networks=Networks(
         refused={
             "vf_share_layers": "its actor and its critic do not see the same",

@@ -260,9 +260,7 @@ SAC_ENTRY = AlgorithmEntry(
     name="SAC",
     summary="soft actor-critic, continuous or discrete (Haarnoja et al. 2018)",
     learns_from="replay",
-    training=TrainingSettings(
-        SACConfig, former_defaults={"actor_lr": 3e-5, "target_entropy": None}
-    ),
+    training=TrainingSettings(SACConfig),
     networks=Networks(
         # With RLlib's tanh the critic hardly learns how the worth of an action depends on the
         # observation.

@@ -8,9 +8,6 @@ from ray.rllib.algorithms.ppo.ppo import PPOConfig as RLlibPPOConfig
 
 from muxrl.servers.algorithms.declared_settings import ActorCriticSettings, Positive
 
-FORMER_DEFAULTS = {"optimizer_epsilon": 1e-8}
-"""Of runs that were begun before the setting was there; torch's."""
-
 
 class OnPolicyConfig(ActorCriticSettings, RLlibPPOConfig):
     """RLlib's PPO config, with Adam's epsilon to set, and no clip of the value loss.

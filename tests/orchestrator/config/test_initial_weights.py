@@ -31,7 +31,9 @@ def checkpoint(folder: Path, **about: Any) -> Path:
         "observation_space": msgspec.to_builtins(SEES),
         "action_space": msgspec.to_builtins(DOES),
     }
-    note = {"format": 1, "algorithm": "PPO", "agents": {"x": {**agent, **about}}}
+    reads = {"scale_observations": "none", "normalize_observations": False, "frame_stack": 1}
+    agents = {"x": {**agent, **about}}
+    note = {"format": 2, "algorithm": "PPO", "agents": agents, **reads}
     (folder / ABOUT_FILE).write_text(json.dumps(note))
     return folder
 

@@ -291,18 +291,3 @@ def test_dumped_token_is_masked_and_has_to_be_filled_in(write, tmp_path, listene
     path.write_text(text)
     (problem,) = problems_of(path)
     assert problem.endswith(f"{listener}.token: is left open (???)")
-
-
-@pytest.mark.parametrize(("written", "trackers"), [("true", ["tensorboard"]), ("false", [])])
-def test_a_key_of_earlier_versions_is_read_as_what_it_is_now(write, written, trackers):
-    path = write(f"{GOOD}tensorboard: {written}\n")
-    assert load_config(path).trackers == trackers
-    assert from_yaml(path.read_text()).trackers == trackers
-    path = write(f"{GOOD}tensorboard: {written}\ntrackers: [wandb]\n")
-    assert load_config(path).trackers == ["wandb"]
-    path = write(f"{GOOD}checkpoint: {{keep_best: {written}, keep_last: 1}}\n")
-    for config in (load_config(path), from_yaml(path.read_text())):
-        best = config.checkpoint.best
-        assert (best and (best.of, best.keep)) == (("total", 1) if written == "true" else None)
-    (problem,) = problems_of(write(f"{GOOD}tensorboard: 3\n"))
-    assert "unknown key 'tensorboard'" in problem

@@ -73,31 +73,6 @@ def test_a_checkpoint_of_another_server_is_refused_by_what_differs(
     assert reason in told
 
 
-def test_a_checkpoint_of_muxrl_0_1_lends_its_policies_only(saved: Path, tmp_path: Path) -> None:
-    old = shutil.copytree(saved, tmp_path / "old")
-    about = json.loads((old / "muxrl.json").read_text())
-    (old / "muxrl.json").write_text(json.dumps({**about, "format": 1}))
-    told = refusal(plan_of("DQN", resume_from=str(old)))
-    assert "it was written by muxrl 0.1, without counts, replay and random numbers" in told
-    assert "initialize_from" in told
-    Served(plan_of("DQN", initialize_from=str(old))).end()
-
-
-def test_a_checkpoint_from_before_there_was_scaling_goes_on_unscaled(
-    saved: Path, tmp_path: Path
-) -> None:
-    old = shutil.copytree(saved, tmp_path / "old")
-    about = json.loads((old / "muxrl.json").read_text())
-    for part in (
-        "scale_observations", "normalize_observations", "normalize_rewards", "frame_stack"
-    ):  # fmt: skip
-        del about[part]
-    (old / "muxrl.json").write_text(json.dumps(about))
-    Served(plan_of("DQN", resume_from=str(old))).end()
-    told = refusal(plan_of("DQN", resume_from=str(old), scale_observations="images"))
-    assert "scale_observations is none there and images here" in told
-
-
 def test_policies_are_begun_with_together_with_their_statistics(
     rllib: None, tmp_path: Path
 ) -> None:

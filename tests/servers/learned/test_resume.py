@@ -103,56 +103,6 @@ def test_a_first_value_that_has_changed_is_begun_with(
     assert values == [value_of(first), begins_at]
 
 
-@pytest.mark.parametrize(
-    ("case", "given", "expected"),
-    [
-        ("PPO", {}, {"vf_clip_param": 10.0, "optimizer_epsilon": 1e-8}),
-        ("PPO", {"vf_clip_param": 5.0}, {"vf_clip_param": 5.0, "optimizer_epsilon": 1e-8}),
-        ("A2C", {}, {"optimizer_epsilon": 1e-8}),
-        ("MAPPO", {}, {"clip_jointly": True, "optimizer_epsilon": 1e-8, "vf_clip_param": 0.2}),
-        ("SAC", {}, {"actor_lr": 3e-5, "target_entropy": None}),
-        ("DQN", {}, {"gamma": 0.99}),
-    ],
-)
-def test_what_was_begun_with_former_defaults_goes_on_with_them(
-    rllib: None,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    case: str,
-    given: dict[str, Any],
-    expected: dict[str, Any],
-) -> None:
-    """Checkpoints of that time do not note their defaults."""
-    plan = plan_of(case)
-    first = Served(dataclasses.replace(plan, settings={**plan.settings, **expected}))
-    first.play(0, 5)
-    first.policies.save(tmp_path / "saved")
-    first.end()
-    note = json.loads((tmp_path / "saved" / "muxrl.json").read_text())
-    del note["defaults"]
-    note["settings"] = plan.settings
-    (tmp_path / "saved" / "muxrl.json").write_text(json.dumps(note))
-
-    settings = {**plan.settings, **given}
-    resumed = dataclasses.replace(plan, settings=settings, resume_from=str(tmp_path / "saved"))
-    caplog.clear()
-    caplog.set_level("INFO")
-    second = Served(resumed)
-    config: Any = second.policies.algo.config
-    assert {name: getattr(config, name) for name in expected} == expected
-    changed = [r.message for r in caplog.records if "goes on with another setting" in r.message]
-    assert len(changed) == len(given), changed
-    learner: Any = second.policies.algo.learner_group._learner
-    if "optimizer_epsilon" in expected:
-        for optimizer in learner._named_optimizers.values():
-            assert {group["eps"] for group in optimizer.param_groups} == {1e-8}
-    second.policies.save(tmp_path / "again")
-    second.end()
-    note = json.loads((tmp_path / "again" / "muxrl.json").read_text())
-    whole = {**note["defaults"], **note["settings"]}
-    assert {name: whole[name] for name in expected} == expected
-
-
 def test_a_default_that_has_changed_since_a_checkpoint_noted_it_stays(
     rllib: None, tmp_path: Path
 ) -> None:
