@@ -25,7 +25,7 @@ from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import CannotCompare, ConfigError
-from muxrl.orchestrator.evaluations.evaluate import freeze, on_free_port
+from muxrl.orchestrator.evaluations.frozen_servers import freeze, on_free_port
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.supervise.episodes import (

@@ -14,21 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from muxrl.client.adapters import Simulation
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.client.env_loop import EpisodeResult
-from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
-from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.config import Experiment, ExperimentConfig
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.schema import SimulationConfig
-from muxrl.orchestrator.errors import CannotEvaluate, ConfigError, NotARunDirectory
+from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
     EvaluationResult,
@@ -36,13 +34,13 @@ from muxrl.orchestrator.evaluations.evaluated import (
     returns_of,
     roles_of,
 )
+from muxrl.orchestrator.evaluations.finished_run import prepared, read_run
+from muxrl.orchestrator.evaluations.frozen_servers import from_checkpoints, frozen_servers
 from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, write_json_lines
 from muxrl.orchestrator.launch.in_process import serve_experiment
 from muxrl.orchestrator.records.played import ParquetFile, Recorded
 from muxrl.orchestrator.records.rows import Metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.records.run_status import read_status
-from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.storage.versions import software_versions
 from muxrl.orchestrator.supervise.episodes import (
@@ -52,19 +50,10 @@ from muxrl.orchestrator.supervise.episodes import (
     play_episodes,
     returns_by_agent,
 )
-from muxrl.orchestrator.user_modules import add_user_folders
-from muxrl.protocol.suggestions import listed, similar_or_known
-from muxrl.servers.algorithms.registry import find_entry
+from muxrl.protocol.suggestions import similar_or_known
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
-from muxrl.servers.config import ServerConfig, algorithm_label
-from muxrl.servers.fixed_names import POOL
 from muxrl.servers.fixed_policies import find_fixed
-from muxrl.servers.setting_values import AlgorithmProblem
-
-RANDOM = "random"
-"""Stands, in `replace`, for uniformly random actions."""
-_SCRIPT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*").fullmatch
 
 _FORMAT = 2
 
@@ -130,9 +119,9 @@ def evaluate_run(
         config,
         evaluation=dataclasses.replace(config.evaluation, parameters=fixed),
         seed=first_seed,  # of actions that are drawn, too
-        servers=_frozen(folder, config, checkpoint, replaced, should_explore),
+        servers=frozen_servers(folder, config, checkpoint, replaced, should_explore),
     )
-    experiment = _going_on(_prepared(frozen, folder), folder, checkpoint)
+    experiment = from_checkpoints(prepared(frozen, folder), folder, checkpoint)
     seeds = tuple(range(first_seed, first_seed + num_episodes))
     for path in (record, video):
         if path is not None and path.exists():
@@ -152,172 +141,6 @@ def evaluate_run(
         )
     result = _result(folder, config, experiment, episodes, replaced, should_explore)
     return _written(result, folder) if should_write else result
-
-
-def _prepared(frozen: ExperimentConfig, folder: RunDirectory) -> Experiment:
-    """Resolves the experiment; modules are found where the run was launched, too.
-
-    Raises:
-        ConfigError: as `prepare`; of a module that is absent it says where it was looked for.
-    """
-    folders = _folders(folder)
-    try:
-        return prepare(frozen, needs_stop=False)
-    except ConfigError as error:
-        if not any(isinstance(cause, ModuleNotFoundError) for cause in _causes(error)):
-            raise
-        gone = [path for path in folders if not Path(path).is_dir()]
-        launched = (
-            f"the run was launched in {listed(folders)}"
-            if folders
-            else ("where the run was launched was not written down")
-        )
-        raise ConfigError(
-            [
-                *error.problems,
-                f"{launched}{' (not there any more)' if gone else ''}; go to the folder that has "
-                "the module",
-            ],
-            str(folder.path),
-        ) from error
-
-
-def _going_on(experiment: Experiment, folder: RunDirectory, checkpoint: str) -> Experiment:
-    """Has servers that are processes of their own go on from a checkpoint; none of them trains."""
-    servers = {
-        s: dataclasses.replace(plan, resume_from=str(_checkpoint(folder, s, checkpoint).absolute()))
-        if plan.algorithm == OWN_PROCESS
-        else plan
-        for s, plan in experiment.servers.items()
-    }
-    return dataclasses.replace(experiment, servers=servers)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
-
-
-def read_run(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
-    """Opens a run whose simulation muxrl makes.
-
-    Raises:
-        CannotEvaluate: it is none, never began, or its simulation is external.
-    """
-    try:
-        folder = RunDirectory.open(run)
-        config = folder.read_config()
-    except NotARunDirectory as error:
-        raise CannotEvaluate(str(error)) from error
-    except FileNotFoundError as error:
-        raise CannotEvaluate(f"run {str(run)!r} has no config.yaml: it never began") from error
-    if config.simulation.env == EXTERNAL:
-        raise CannotEvaluate(
-            f"the simulation of run {folder.name!r} is external, so muxrl cannot start it; serve "
-            "the run's checkpoints with the algorithm FROZEN and connect your simulation"
-        )
-    add_user_folders(_folders(folder))
-    return folder, config
-
-
-def _folders(folder: RunDirectory) -> list[str]:
-    """Returns where the run was launched, which may have the simulation's module."""
-    status = read_status(folder)
-    return list(status.folders) if status else []
-
-
-def _frozen(
-    folder: RunDirectory,
-    config: ExperimentConfig,
-    checkpoint: str,
-    replaced: Mapping[str, str],
-    should_explore: bool,
-) -> dict[str, ServerConfig]:
-    """Returns the servers of an experiment, with all that learned frozen."""
-    servers: dict[str, ServerConfig] = {}
-    problems: list[str] = []
-    for server_id, server in config.servers.items():
-        instead = replaced.get(server_id)
-        try:
-            if instead == RANDOM:
-                servers[server_id] = ServerConfig(algorithm="RANDOM", agents=server.agents)
-            elif instead is not None and _SCRIPT(instead) and not Path(instead).exists():
-                servers[server_id] = ServerConfig(
-                    algorithm="SCRIPTED",
-                    agents=server.agents,
-                    label=instead.partition(":")[2],
-                    settings={"policy": instead},
-                )
-            elif instead is not None:
-                servers[server_id] = _other(server, Path(instead), should_explore)
-            elif find_fixed(server.algorithm) is not None:
-                servers[server_id] = dataclasses.replace(
-                    on_free_port(server),
-                    label=label_of(server),
-                    settings=_without_run(server, config, folder, checkpoint),
-                )
-            elif server.algorithm == OWN_PROCESS:
-                servers[server_id] = on_free_port(server) if server.command else server
-            else:
-                path = _checkpoint(folder, server_id, checkpoint)
-                servers[server_id] = freeze(
-                    server, path, server.algorithm, should_explore=should_explore
-                )
-        except (AlgorithmProblem, CannotEvaluate) as error:
-            problems.append(f"server {server_id!r}: {error}")
-    if problems:
-        raise CannotEvaluate("; ".join(problems))
-    return servers
-
-
-def _without_run(
-    server: ServerConfig, config: ExperimentConfig, folder: RunDirectory, checkpoint: str
-) -> dict[str, Any]:
-    """Returns a fixed server's settings; what a run brings to a pool is opened from checkpoints."""
-    if server.algorithm.upper() != POOL:
-        return server.settings
-    checkpoints = CheckpointFolder(folder.checkpoints)
-    kept = [str(n) for n in checkpoints.snapshots(config.checkpoint.keep_every_env_steps)]
-    members: dict[str, Any] = {}
-    for entry, member in server.settings["members"].items():
-        source = member.get("live", member.get("snapshots"))
-        if source is None:
-            members[entry] = member
-            continue
-        names = kept[-member.get("last", 5) :] if "snapshots" in member else []
-        for name in names or [checkpoint]:
-            members[f"{entry}.{name}" if names else entry] = {
-                "algorithm": "FROZEN",
-                "checkpoint": str(_checkpoint(folder, source, name).absolute()),
-                "policies": member.get("policies", {}),
-                "should_explore": server.settings.get("should_explore", True),
-                "weight": member.get("weight", 1.0) / max(1, len(names)),
-            }
-    return {**server.settings, "members": members}
-
-
-def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
-    checkpoints = CheckpointFolder(folder.checkpoints)
-    path = checkpoints.of_server(server_id, name)
-    if path is None:
-        raise CannotEvaluate(
-            f"run {folder.name!r} has no checkpoint {name!r} of it; "
-            f"{checkpoints.saved_text(server_id)}"
-        )
-    return path
-
-
-def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConfig:
-    """Returns a server that plays from a checkpoint of another one, with that one's groups."""
-    about = Checkpoint.open(path)
-    return dataclasses.replace(
-        freeze(server, path, about.algorithm, should_explore=should_explore),
-        label=algorithm_label(about.algorithm or ""),
-        groups=about.about.get("groups", server.groups),
-        policies={},
-    )
 
 
 def _play(
@@ -467,56 +290,3 @@ def _written(result: EvaluationResult, folder: RunDirectory) -> EvaluationResult
     }
     write_json(path, {**about, **result.to_dict()})
     return dataclasses.replace(result, path=path)
-
-
-def freeze(
-    server: ServerConfig, checkpoint: Path, trained_by: str | None, *, should_explore: bool
-) -> ServerConfig:
-    """Returns a server that acts for the same agents with the policies of a checkpoint.
-
-    Args:
-        server: the one that learned.
-        checkpoint: its folder.
-        trained_by: the algorithm, None if unknown.
-        should_explore: whether stochastic policies are sampled; value-based ones are greedy in
-            any case.
-
-    Raises:
-        AlgorithmProblem: there is no such algorithm.
-    """
-    can_sample = trained_by is None or find_entry(trained_by).samples_actions
-    return ServerConfig(
-        algorithm="FROZEN",
-        agents=server.agents,
-        label=label_of(server),
-        policies=server.policies,
-        groups=server.groups,
-        settings={
-            "checkpoint": str(checkpoint.absolute()),
-            "should_explore": should_explore and can_sample,
-        },
-        use_global_state=server.use_global_state,
-        late_members=server.late_members,
-        resources=server.resources,
-        limits=server.limits,
-    )
-
-
-def on_free_port(server: ServerConfig) -> ServerConfig:
-    """Returns a server with fixed policies as muxrl serves it again, for itself alone.
-
-    The run's own port may be taken by the next run, and no one else should connect.
-    """
-    return dataclasses.replace(server, host="127.0.0.1", port=0, token="")
-
-
-def label_of(server: ServerConfig) -> str:
-    """Returns what stands for a server in assignments: the algorithm that trained its policies.
-
-    Raises:
-        AlgorithmProblem: its checkpoint cannot be read.
-    """
-    if server.label or server.algorithm.upper() != "FROZEN":
-        return server.label or algorithm_label(server.algorithm)
-    trained_by = Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm
-    return algorithm_label(trained_by or "")

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from muxrl.orchestrator.errors import CannotEvaluate
-from muxrl.orchestrator.evaluations.evaluate import filmed_copy, read_run
+from muxrl.orchestrator.evaluations.evaluate import filmed_copy
+from muxrl.orchestrator.evaluations.finished_run import read_run
 from muxrl.orchestrator.records.played import Row, read_episodes
 from muxrl.orchestrator.records.run_directory import RunDirectory
 

@@ -11,7 +11,7 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, resolv
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.schema import CheckpointConfig
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.evaluations.evaluate import _without_run
+from muxrl.orchestrator.evaluations.frozen_servers import with_members
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import MANIFEST_FILE
 from muxrl.protocol.spaces import Box, Discrete
@@ -88,7 +88,7 @@ def test_without_a_run_members_are_its_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "last").symlink_to("305")
     given = config({**BOTH, "chance": {"algorithm": "RANDOM"}})
     folder = RunDirectory(tmp_path)
-    found = _without_run(given.servers["rivals"], given, folder, "last")["members"]
+    found = with_members(given.servers["rivals"], given, folder, "last")["members"]
     assert found.pop("chance") == {"algorithm": "RANDOM"}
     assert {name: (one["checkpoint"], one["weight"]) for name, one in found.items()} == {
         "now": (str(tmp_path / "checkpoints/last/main"), 1.0),

@@ -1,0 +1,192 @@
+"""A run's servers as an evaluation serves them: from a checkpoint, and none of them learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.config import Experiment, ExperimentConfig
+from muxrl.orchestrator.errors import CannotEvaluate
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.servers.algorithms.registry import find_entry
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.config import EXTERNAL as OWN_PROCESS
+from muxrl.servers.config import ServerConfig, algorithm_label
+from muxrl.servers.fixed_names import POOL
+from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.setting_values import AlgorithmProblem
+
+RANDOM = "random"
+"""Stands, in `replace`, for uniformly random actions."""
+_SCRIPT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*").fullmatch
+
+
+def frozen_servers(
+    folder: RunDirectory,
+    config: ExperimentConfig,
+    checkpoint: str,
+    replaced: Mapping[str, str],
+    should_explore: bool,
+) -> dict[str, ServerConfig]:
+    """Returns the servers of an experiment, with all that learned frozen.
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        checkpoint: name of the folder under the run's ``checkpoints``.
+        replaced: by server, what acts instead; see `evaluate_run`.
+        should_explore: whether stochastic policies are sampled.
+
+    Raises:
+        CannotEvaluate: with a sentence for each server that has no such checkpoint.
+    """
+    servers: dict[str, ServerConfig] = {}
+    problems: list[str] = []
+    for server_id, server in config.servers.items():
+        instead = replaced.get(server_id)
+        try:
+            if instead == RANDOM:
+                servers[server_id] = ServerConfig(algorithm="RANDOM", agents=server.agents)
+            elif instead is not None and _SCRIPT(instead) and not Path(instead).exists():
+                servers[server_id] = ServerConfig(
+                    algorithm="SCRIPTED",
+                    agents=server.agents,
+                    label=instead.partition(":")[2],
+                    settings={"policy": instead},
+                )
+            elif instead is not None:
+                servers[server_id] = _other(server, Path(instead), should_explore)
+            elif find_fixed(server.algorithm) is not None:
+                servers[server_id] = dataclasses.replace(
+                    on_free_port(server),
+                    label=label_of(server),
+                    settings=with_members(server, config, folder, checkpoint),
+                )
+            elif server.algorithm == OWN_PROCESS:
+                servers[server_id] = on_free_port(server) if server.command else server
+            else:
+                path = _checkpoint(folder, server_id, checkpoint)
+                servers[server_id] = freeze(
+                    server, path, server.algorithm, should_explore=should_explore
+                )
+        except (AlgorithmProblem, CannotEvaluate) as error:
+            problems.append(f"server {server_id!r}: {error}")
+    if problems:
+        raise CannotEvaluate("; ".join(problems))
+    return servers
+
+
+def with_members(
+    server: ServerConfig, config: ExperimentConfig, folder: RunDirectory, checkpoint: str
+) -> dict[str, Any]:
+    """Returns a fixed server's settings; what a run brings to a pool is opened from checkpoints."""
+    if server.algorithm.upper() != POOL:
+        return server.settings
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    kept = [str(n) for n in checkpoints.snapshots(config.checkpoint.keep_every_env_steps)]
+    members: dict[str, Any] = {}
+    for entry, member in server.settings["members"].items():
+        source = member.get("live", member.get("snapshots"))
+        if source is None:
+            members[entry] = member
+            continue
+        names = kept[-member.get("last", 5) :] if "snapshots" in member else []
+        for name in names or [checkpoint]:
+            members[f"{entry}.{name}" if names else entry] = {
+                "algorithm": "FROZEN",
+                "checkpoint": str(_checkpoint(folder, source, name).absolute()),
+                "policies": member.get("policies", {}),
+                "should_explore": server.settings.get("should_explore", True),
+                "weight": member.get("weight", 1.0) / max(1, len(names)),
+            }
+    return {**server.settings, "members": members}
+
+
+def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    path = checkpoints.of_server(server_id, name)
+    if path is None:
+        raise CannotEvaluate(
+            f"run {folder.name!r} has no checkpoint {name!r} of it; "
+            f"{checkpoints.saved_text(server_id)}"
+        )
+    return path
+
+
+def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConfig:
+    """Returns a server that plays from a checkpoint of another one, with that one's groups."""
+    about = Checkpoint.open(path)
+    return dataclasses.replace(
+        freeze(server, path, about.algorithm, should_explore=should_explore),
+        label=algorithm_label(about.algorithm or ""),
+        groups=about.about.get("groups", server.groups),
+        policies={},
+    )
+
+
+def from_checkpoints(experiment: Experiment, folder: RunDirectory, checkpoint: str) -> Experiment:
+    """Has servers that are processes of their own go on from a checkpoint; none of them trains."""
+    servers = {
+        s: dataclasses.replace(plan, resume_from=str(_checkpoint(folder, s, checkpoint).absolute()))
+        if plan.algorithm == OWN_PROCESS
+        else plan
+        for s, plan in experiment.servers.items()
+    }
+    return dataclasses.replace(experiment, servers=servers)
+
+
+def freeze(
+    server: ServerConfig, checkpoint: Path, trained_by: str | None, *, should_explore: bool
+) -> ServerConfig:
+    """Returns a server that acts for the same agents with the policies of a checkpoint.
+
+    Args:
+        server: the one that learned.
+        checkpoint: its folder.
+        trained_by: the algorithm, None if unknown.
+        should_explore: whether stochastic policies are sampled; value-based ones are greedy in
+            any case.
+
+    Raises:
+        AlgorithmProblem: there is no such algorithm.
+    """
+    can_sample = trained_by is None or find_entry(trained_by).samples_actions
+    return ServerConfig(
+        algorithm="FROZEN",
+        agents=server.agents,
+        label=label_of(server),
+        policies=server.policies,
+        groups=server.groups,
+        settings={
+            "checkpoint": str(checkpoint.absolute()),
+            "should_explore": should_explore and can_sample,
+        },
+        use_global_state=server.use_global_state,
+        late_members=server.late_members,
+        resources=server.resources,
+        limits=server.limits,
+    )
+
+
+def on_free_port(server: ServerConfig) -> ServerConfig:
+    """Returns a server with fixed policies as muxrl serves it again, for itself alone.
+
+    The run's own port may be taken by the next run, and no one else should connect.
+    """
+    return dataclasses.replace(server, host="127.0.0.1", port=0, token="")
+
+
+def label_of(server: ServerConfig) -> str:
+    """Returns what stands for a server in assignments: the algorithm that trained its policies.
+
+    Raises:
+        AlgorithmProblem: its checkpoint cannot be read.
+    """
+    if server.label or server.algorithm.upper() != "FROZEN":
+        return server.label or algorithm_label(server.algorithm)
+    trained_by = Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm
+    return algorithm_label(trained_by or "")
