@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 from muxrl.client.episode_metrics import EPISODE_LENGTH, MetricCollector
-from muxrl.client.episode_parameters import Parameters, as_metrics, draw
+from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.client.play_loop import EpisodeResult, How, PlayLoop, SimulationFailed
+from muxrl.client.play_loop import EpisodeResult, How, PlayLoop, SimulationFailed, result_of
 
 if TYPE_CHECKING:  # in `typing` since Python 3.11
     from typing_extensions import Unpack
@@ -87,7 +87,7 @@ class EnvLoop(PlayLoop):
                         self._restart(slot, outbox)
                     elif self._claim():  # else its actions wait for the next allowance
                         self._advance(slot, slot.episode, outbox, on_episode)
-                elif slot.is_due and not (self._is_holding or self._has_no_more):
+                elif slot.is_due:
                     self._begin(slot, outbox)
 
     # --- one simulation -----------------------------------------------------------------
@@ -102,13 +102,13 @@ class EnvLoop(PlayLoop):
         """Leaves an episode that a bad value has ended, and begins the next one."""
         if self._mode == "eval":  # its place among the seeds stays
             on_episode(EpisodeResult({}, slot.num_steps, slot.seed, episode.episode_id))
-        if self._is_holding or self._has_no_more:
-            slot.episode, slot.is_due = None, True
-        else:
-            self._begin(slot, outbox)
+        self._begin(slot, outbox)
 
     def _begin(self, slot: _Slot, outbox: Outbox) -> None:
-        slot.episode, slot.is_due = None, False
+        """Begins the next episode, or notes that it is due while none may begin."""
+        slot.episode, slot.is_due = None, self._is_holding or self._has_no_more
+        if slot.is_due:
+            return
         try:
             slot.seed = next(self._seeds)
         except StopIteration:
@@ -167,22 +167,9 @@ class EnvLoop(PlayLoop):
         told = {name: values for name, values in metrics.items() if name != EPISODE_LENGTH}
         end = episode.end({}, is_truncated=is_truncated, state=state, metrics=told)
         outbox.add(episode, end)
-        metrics |= as_metrics(slot.parameters)
         self.num_episodes += 1
-        on_episode(
-            EpisodeResult(
-                episode.returns,
-                slot.num_steps,
-                slot.seed,
-                episode.episode_id,
-                metrics | episode.returns_against,
-                episode.members,
-            )
-        )
-        if self._is_holding or self._has_no_more:
-            slot.episode, slot.is_due = None, True
-        else:
-            self._begin(slot, outbox)
+        on_episode(result_of(episode, slot.num_steps, slot.seed, metrics, slot.parameters))
+        self._begin(slot, outbox)
 
     def _note(self, slot: _Slot, episode: JointEpisode, result: StepResult) -> None:
         slot.num_steps += 1
@@ -200,8 +187,8 @@ class EnvLoop(PlayLoop):
         except SimulationError as error:
             raise SimulationFailed(str(error)) from error
 
-    def _close_open_episodes(self) -> None:
-        episodes = [s.episode for s in self._slots if s.episode is not None and s.episode.is_open]
-        self._client.abort_episode([e.episode_id for e in episodes], "the simulation stopped")
+    def _leave_episodes(self) -> list[JointEpisode | None]:
+        episodes = [slot.episode for slot in self._slots]
         for slot in self._slots:
             slot.episode = None
+        return episodes

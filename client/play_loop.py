@@ -14,7 +14,9 @@ from itertools import repeat
 from typing import Any, Literal, TypedDict
 
 from muxrl.client.episode_metrics import EpisodeMetrics
+from muxrl.client.episode_parameters import Parameters, as_metrics
 from muxrl.client.errors import ClientError, EpisodeLost, RefusedByServer, RunIsOver, ServerLost
+from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.protocol.messages import EndEpisode, Mode
@@ -43,6 +45,24 @@ class EpisodeResult:
     episode_id: str = field(default="", compare=False)
     metrics: EpisodeMetrics = field(default_factory=dict)
     members: dict[str, str] = field(default_factory=dict, compare=False)
+
+
+def result_of(
+    episode: JointEpisode,
+    num_steps: int,
+    seed: int | None,
+    metrics: EpisodeMetrics,
+    parameters: Parameters,
+) -> EpisodeResult:
+    """Returns the result of an episode that has ended."""
+    return EpisodeResult(
+        episode.returns,
+        num_steps,
+        seed,
+        episode.episode_id,
+        metrics | as_metrics(parameters) | episode.returns_against,
+        episode.members,
+    )
 
 
 class SimulationFailed(RuntimeError):
@@ -159,7 +179,8 @@ class PlayLoop(ABC):
             self._tell_ends(self._outbox)
             raise
         finally:
-            self._close_open_episodes()
+            left = [e.episode_id for e in self._leave_episodes() if e is not None and e.is_open]
+            self._client.abort_episode(left, "the simulation stopped")
             with self._changed:
                 self._is_playing = False
                 self._is_used_up = True
@@ -171,7 +192,8 @@ class PlayLoop(ABC):
     ) -> None: ...
 
     @abstractmethod
-    def _close_open_episodes(self) -> None: ...
+    def _leave_episodes(self) -> list[JointEpisode | None]:
+        """Returns all episodes, and has none any more."""
 
     @property
     @abstractmethod

@@ -10,11 +10,12 @@ import numpy as np
 from muxrl.client.adapters.simulation import SimulationError
 from muxrl.client.adapters.vector_simulation import Rows, VectorSimulation, VectorStep
 from muxrl.client.episode_metrics import EPISODE_LENGTH, VectorMetrics
-from muxrl.client.episode_parameters import Parameters, as_metrics, draw
+from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.errors import EpisodeMisuse
+from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.client.play_loop import EpisodeResult, How, PlayLoop, SimulationFailed
+from muxrl.client.play_loop import EpisodeResult, How, PlayLoop, SimulationFailed, result_of
 from muxrl.client.vector_episodes import VectorEpisodes
 
 if TYPE_CHECKING:  # in `typing` since Python 3.11
@@ -176,19 +177,12 @@ class VectorLoop(PlayLoop):
             state=step.final_states.get(copy),
             metrics={name: one for name, one in metrics.items() if name != EPISODE_LENGTH},
         )
-        metrics |= as_metrics(self._parameters_of[copy])
-        if is_partial:
-            return
-        self.num_episodes += 1
-        metrics |= episode.returns_against
-        on_episode(
-            EpisodeResult(
-                episode.returns, num_steps, None, episode.episode_id, metrics, episode.members
-            )
-        )
+        if not is_partial:
+            self.num_episodes += 1
+            on_episode(result_of(episode, num_steps, None, metrics, self._parameters_of[copy]))
 
-    def _close_open_episodes(self) -> None:
-        episodes = [e for e in self._episodes.open if e is not None and e.is_open]
-        self._client.abort_episode([e.episode_id for e in episodes], "the simulation stopped")
+    def _leave_episodes(self) -> list[JointEpisode | None]:
+        episodes = list(self._episodes.open)
         for copy in range(self._simulation.num_copies):
             self._episodes.leave(copy)
+        return episodes

@@ -207,7 +207,6 @@ class PolicyServer:
     def status(self) -> Status:
         """Returns the progress of serving and learning; cheap, and safe from any thread."""
         policies = self.policies
-        counts = policies.store.counts
         if self._problem:
             phase = "training_failed"
         elif self._is_stopping or self._network.problem:
@@ -219,16 +218,10 @@ class PolicyServer:
             phase=phase,  # type: ignore[arg-type]
             is_waiting_for_learner=not policies.feed.is_open,
             num_open_episodes=policies.store.num_open,
-            num_env_steps=counts.num_env_steps,
-            num_agent_steps=counts.num_agent_steps,
-            num_episodes=counts.num_episodes,
-            num_expired=counts.num_expired,
             iteration=policies.iteration,
             weights_seq_no=policies.acting.weights_seq_no,
             num_refused=self._app.num_refused,
-            num_stale_steps=counts.num_stale_steps,
-            num_logged_actions=counts.num_logged_actions,
-            episode_return_mean=counts.episode_return_mean,
+            **policies.store.counts.in_status(),
             problem=self._problem or self._network.problem,
         )
 

@@ -12,17 +12,17 @@ import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.client.env_loop import EpisodeResult
 from muxrl.client.episode_metrics import EPISODE_LENGTH
-from muxrl.client.episode_parameters import Parameters, as_metrics, draw
+from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.errors import ClientError, ServerUnavailable
 from muxrl.client.joint_episode import Items, JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
+from muxrl.client.play_loop import EpisodeResult, result_of
 from muxrl.orchestrator.gateway.metrics import metrics_of
 from muxrl.orchestrator.gateway.refusals import refusal_of
 from muxrl.protocol import errors
@@ -387,7 +387,7 @@ class GatewayEpisodes:
             )
         machine.check(EpisodeEvent.END)
         checked = self._check.end(item, episode.agents_done, joint.returns)
-        metrics = metrics_of(item, self._spec.agents) | as_metrics(episode.parameters)
+        metrics = metrics_of(item, self._spec.agents)
         joint.log(checked.rewards, item.terminations, item.truncations, {})
         items = joint.end(
             checked.final_observations, is_truncated=item.is_truncated, state=checked.state
@@ -399,10 +399,8 @@ class GatewayEpisodes:
             ended = Ended(item.episode_id, machine.t, joint.returns)
             self._bury(item.episode_id, ended, "it has ended")
             metrics[EPISODE_LENGTH] = {COMMON: float(machine.t)}
-            metrics.update(joint.returns_against)
-            played = EpisodeResult(
-                episode.returns, machine.t, None, item.episode_id, metrics, joint.members
-            )
+            played = result_of(joint, machine.t, None, metrics, episode.parameters)
+            played = replace(played, returns=episode.returns)
             if episode.evaluation is not None:
                 episode.evaluation.add(played)
             elif episode.is_training:

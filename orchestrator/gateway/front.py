@@ -97,18 +97,13 @@ class Gateway(Front):
             self._frames.put(_Waiting(asked, reply, asyncio.get_running_loop()))
 
     def status(self) -> Status:
-        counts = self.episodes.counts
         return Status(
             server_id=self.spec.server_id,
             phase="stopping" if self._is_stopping else "ready",
             is_waiting_for_learner=self._is_waiting,
             num_open_episodes=self.episodes.num_open,
-            num_env_steps=counts.num_env_steps,
-            num_agent_steps=counts.num_agent_steps,
-            num_episodes=counts.num_episodes,
-            num_expired=counts.num_expired,
             num_refused=self.num_refused,
-            episode_return_mean=counts.episode_return_mean,
+            **self.episodes.counts.in_status(),
         )
 
     def measures(self) -> list[Family]:

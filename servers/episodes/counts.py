@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from muxrl.protocol.messages import Status
 
 
 @dataclass
@@ -23,6 +26,10 @@ class EpisodeCounts:
     def add_return(self, value: float) -> None:
         self.recent_returns.append(value)
         del self.recent_returns[:-100]
+
+    def in_status(self) -> dict[str, Any]:
+        """Returns what is counted here and stands in a `Status`, by its name there."""
+        return {x: getattr(self, x) for x in Status.__struct_fields__ if hasattr(self, x)}
 
     @property
     def episode_return_mean(self) -> float | None:
