@@ -49,8 +49,7 @@ class EpisodeReplay(Replay):
         seed: int | None = None,
         by_priority: PrioritySettings | None = None,
     ) -> None:
-        super().__init__(capacity, seed)
-        self._priorities = Priorities(capacity, by_priority) if by_priority else None
+        super().__init__(capacity, seed, Priorities(capacity, by_priority) if by_priority else None)
         self._next = 0
         self._num_stored = 0
         self._first_row = np.zeros(capacity, np.int64)
@@ -158,10 +157,6 @@ class EpisodeReplay(Replay):
         t = np.arange(lengths.max(initial=0) + 1)
         rows = (self._first_row[episodes][:, None] + t) % self._num_rows
         return np.where(t <= lengths, rows, self._num_rows)
-
-    def update_priorities(self, rows: np.ndarray, values: np.ndarray) -> None:
-        assert self._priorities is not None, "episodes are drawn uniformly"
-        self._priorities.update(rows, values)
 
     def get_state(self) -> dict[str, Any]:
         lengths = self._lengths[: self._num_stored]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from muxrl.servers.algorithms.replay.priorities import Priorities
 from muxrl.servers.episodes.trajectories import Trajectory
 
 ReplayUnit = Literal["steps", "episodes"]
@@ -28,12 +29,14 @@ class Replay(ABC):
     Args:
         capacity: in entries.
         seed: of the sampling.
+        priorities: by which entries are drawn; None: uniformly.
     """
 
     unit: ClassVar[ReplayUnit]
 
-    def __init__(self, capacity: int, seed: int | None = None) -> None:
+    def __init__(self, capacity: int, seed: int | None, priorities: Priorities | None) -> None:
         self._capacity = capacity
+        self._priorities = priorities
         self._rng = np.random.default_rng(seed)
         self._columns: dict[str, np.ndarray] = {}
 
@@ -65,9 +68,10 @@ class Replay(ABC):
             ValueError: nothing is stored.
         """
 
-    @abstractmethod
     def update_priorities(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Sets the priorities of entries of the last `sample`; see `Priorities.update`."""
+        assert self._priorities is not None, f"{self.unit} are drawn uniformly"
+        self._priorities.update(rows, values)
 
     @abstractmethod
     def get_state(self) -> dict[str, Any]:

@@ -65,11 +65,11 @@ class StepReplay(Replay):
         gamma: float = 1.0,
         by_priority: PrioritySettings | None = None,
     ) -> None:
-        super().__init__(capacity, seed)
+        self._size = capacity + 1
+        priorities = Priorities(self._size, by_priority) if by_priority else None
+        super().__init__(capacity, seed, priorities)
         self._n_step = n_step
         self._gamma = gamma
-        self._size = capacity + 1
-        self._priorities = Priorities(self._size, by_priority) if by_priority else None
         self._num_steps = 0
         self._num_added = 0
         """Rows written so far; the newest is row ``(_num_added - 1) % _size``."""
@@ -183,10 +183,6 @@ class StepReplay(Replay):
             rows[without] = self._rng.integers(self._num_rows, size=len(without))
         return rows, None
 
-    def update_priorities(self, rows: np.ndarray, values: np.ndarray) -> None:
-        assert self._priorities is not None, "steps are drawn uniformly"
-        self._priorities.update(rows, values)
-
     def get_state(self) -> dict[str, Any]:
         num = self._num_rows
         state = {
@@ -224,14 +220,9 @@ class StepReplay(Replay):
         self._terminated[rows] = state["terminated"][before]
         self._num_steps = int((self._ahead > 0).sum())
         self._open = {life: (int(number), int(t)) for life, number, t in state["open"]}
-        if self._priorities is not None:
-            self._restore_priorities(rows, before, state.get("priorities"))
-
-    def _restore_priorities(
-        self, rows: np.ndarray, before: np.ndarray, state: Mapping[str, Any] | None
-    ) -> None:
-        assert self._priorities is not None
-        if state is not None:
-            self._priorities.set_state(rows, {**state, "values": state["values"][before]})
+        if self._priorities is None:
+            return
+        if (saved := state.get("priorities")) is not None:
+            self._priorities.set_state(rows, {**saved, "values": saved["values"][before]})
         else:
             self._priorities.set_state(rows[self._ahead[rows] > 0], None)
