@@ -153,8 +153,9 @@ def test_counts_agree_where_simulations_act_locally(launch: Callable[..., Run]) 
     summary = end_well(run)
     assert summary["num_lost_episodes"] == 1
     places = sorted((run.folder / "checkpoints").glob("[0-9]*"), key=lambda place: int(place.name))
-    found = agreement([Moment.read(place) for place in places], num_envs=1)
-    assert found.problems == []
+    moments = [Moment.read(place) for place in places]
+    found = agreement(moments, num_envs=1)
+    assert found.problems == [], (moments, run.output)
     assert found.num_exact > 0
     assert found.num_bounded == 1
     joint = rows(run, "joint")[-1]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from benchmarks.soak.agreement import Counted, Moment, agreement
 
@@ -41,6 +43,27 @@ def test_what_is_promised_after_a_loss(lost: str, steps: int, is_right: bool) ->
     found = agreement(moments, num_envs=4)
     assert (found.num_exact, found.num_bounded) == (0, 1)
     assert (found.problems == []) == is_right
+
+
+@pytest.mark.parametrize(
+    ("restarts", "counted", "is_right"),
+    [
+        ({"a": 1}, Counted(549, 53), True),  # the rest of the episode and the step that found out
+        ({"a": 1}, Counted(548, 53), False),
+        ({"a": 1}, Counted(549, 52), False),
+        ({"a": 1}, Counted(601, 54), False),
+        ({}, Counted(600, 54), True),
+        ({}, Counted(549, 53), False),
+    ],
+)
+def test_a_loss_that_is_noticed_after_a_checkpoint(
+    restarts: dict[str, int], counted: Counted, is_right: bool
+) -> None:
+    before = Moment(0, Counted(0, 0), {"a": Counted(0, 0)}, restarts, Counted(7, 0))
+    after = Moment(5, Counted(600, 54), {"a": counted}, restarts, Counted(57, 1))
+    assert (agreement([before, after], num_envs=1).problems == []) == is_right
+    assert agreement([before, replace(before, time_s=1)], num_envs=1).num_exact == 1
+    assert agreement([before, after], num_envs=1).num_exact == 0
 
 
 def test_the_evaluation_is_no_part_of_the_training() -> None:

@@ -360,9 +360,10 @@ def test_a_flood_of_frames_that_are_no_messages_ends_the_connection(
         assert not talk.wire.closed
     for _ in range(50_000):
         talk.client.send_frame(Frame(kind, b"", is_last))
-    began = time.thread_time()  # whatever else the machine does
+    parsed: list[bytes] = []
+    monkeypatch.setattr(talk.server, "_feed", parsed.append)
     talk.carry()
-    assert time.thread_time() - began < 1.0
+    assert len(parsed) <= 2_000  # it works on no more of them than it allows
     talk.hear()
     assert talk.client.close_rcvd is not None
     assert talk.client.close_rcvd.code == 1008
