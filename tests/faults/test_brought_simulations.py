@@ -114,6 +114,7 @@ def test_what_was_learned_is_reported_though_it_cannot_be_evaluated(tmp_path: Pa
     assert (tmp_path / "run" / "checkpoints" / "last" / "ppo").is_dir()
 
 
+@pytest.mark.night  # by day: tests/client/test_losses.py
 def test_a_nan_now_and_then_costs_its_episode(tmp_path: Path) -> None:
     config = CONFIG.replace("restarts: {max: 0}", "restarts: {max: 0}, on_bad_value: episode")
     done = launch(tmp_path, NAN_NOW_AND_THEN, config)
@@ -130,6 +131,7 @@ def test_a_program_that_plays_one_episode_is_begun_again(tmp_path: Path) -> None
     assert len((tmp_path / "begun.txt").read_text()) >= 4  # of 20 env steps
 
 
+@pytest.mark.night  # by day: one that plays one episode
 def test_a_program_that_ends_without_an_episode_has_failed(tmp_path: Path) -> None:
     (tmp_path / "sim.py").write_text("")
     done = launch(tmp_path, "", EXTERNAL)

@@ -106,6 +106,7 @@ def test_an_external_run_is_evaluated_survives_its_gateway_and_says_when_it_is_o
     assert all(len(row["returns"]["a"]) == 3 for row in earlier)
 
 
+@pytest.mark.night  # by day: each by itself
 def test_a_gateway_and_a_server_that_die_together_are_both_started_again(
     launch: Callable[..., Run],
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_gateway_and_a_server_that_die_together_are_both_started_again(
     run.assert_nothing_is_left()
 
 
+@pytest.mark.night  # by day: test_intruders.py, of a server
 def test_a_gateway_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..., Run]) -> None:
     experiment = external(stop={"env_steps": 3_000})
     experiment["simulation"]["restarts"] = {"max": 20}
@@ -236,6 +238,7 @@ def test_a_command_that_cannot_be_started_is_named(launch: Callable[..., Run]) -
     run.assert_nothing_is_left()
 
 
+@pytest.mark.night  # by day: test_resume_faults.py
 def test_all_of_an_external_run_is_killed_and_it_is_resumed(
     launch_alone: Callable[..., Run], tmp_path: Path, temporary: Path
 ) -> None:

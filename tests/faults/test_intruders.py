@@ -110,6 +110,7 @@ def test_a_simulation_that_is_stopped_is_killed_and_started_again(
     assert f"did not answer for {REPORT_S} s (timeouts.report_s" in run.output
 
 
+@pytest.mark.night  # by day: test_launch_faults.py, a server that is killed
 def test_a_server_that_must_not_be_lost_ends_the_run(launch: Callable[..., Run]) -> None:
     experiment = lasting()
     experiment["servers"]["a2c"]["on_server_loss"] = "stop"

@@ -165,6 +165,7 @@ def assert_readable(run: Run) -> None:
     assert all(json.loads(row) for row in rows)
 
 
+@pytest.mark.night  # by day: signal after signal
 def test_a_run_that_is_interrupted(launch_alone: Callable[..., Run]) -> None:
     run = launch_alone(config())
     run.wait_for_learning()
@@ -297,6 +298,7 @@ def test_a_run_whose_directory_is_removed_ends_at_once(launch: Callable[..., Run
     run.assert_nothing_is_left()
 
 
+@pytest.mark.night  # by day: test_stop.py, while Ray starts
 def test_a_run_that_is_interrupted_while_it_starts(launch_alone: Callable[..., Run]) -> None:
     run = launch_alone(config())
     run.wait_for("a server's log", lambda: (run.folder / "logs" / "ppo.log").exists())
@@ -334,6 +336,7 @@ class FaultyInRuns(Faulty):
         return super().step(actions) if ray.is_initialized() else ZeroCost.step(self, actions)
 
 
+@pytest.mark.night  # by day: a simulation that hangs
 def test_a_run_whose_simulation_never_plays_has_failed(launch_alone: Callable[..., Run]) -> None:
     experiment = config("raise", at_step=0, max_restarts=1_000) | {"stop": {"time_s": 8}}
     experiment["simulation"]["env"] = f"{__name__}:{FaultyInRuns.__name__}"

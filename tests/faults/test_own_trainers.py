@@ -70,6 +70,7 @@ def test_five_kinds_of_trainer_learn_resume_and_are_evaluated(folder: Path) -> N
     assert set(json.loads(found.read_text())["servers"]) == LEARNERS
 
 
+@pytest.mark.night  # by day: tests/servers/trainers
 def test_an_error_in_learn_ends_the_run_with_its_sentence(folder: Path) -> None:
     with (folder / "bandit.py").open("a") as file:
         file.write("\n\nclass Broken(Bandit):\n    def learn(self, trajectories):\n"

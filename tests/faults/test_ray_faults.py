@@ -39,6 +39,7 @@ def test_a_run_whose_gcs_is_killed_saves_itself_and_ends_by_name(
     run.assert_nothing_is_left()
 
 
+@pytest.mark.night  # by day: the GCS
 def test_a_run_whose_raylet_is_killed_ends_by_its_name(launch_alone: Callable[..., Run]) -> None:
     run = launch_alone(lasting())
     wait_for_checkpoint(run)

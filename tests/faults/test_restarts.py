@@ -163,6 +163,7 @@ def test_counts_agree_where_simulations_act_locally(launch: Callable[..., Run]) 
     assert rows(run, "ppo")[-1]["policy_lag_max"] <= 1
 
 
+@pytest.mark.night  # by day: test_intruders.py, of a simulation
 def test_a_server_that_is_stopped_is_killed_and_others_are_watched(
     launch: Callable[..., Run],
 ) -> None:
@@ -209,6 +210,7 @@ def test_others_learn_beside_random_agents_while_a_server_is_lost(
     assert own <= all_of_them - num_random + 1
 
 
+@pytest.mark.night  # by day: one that has a checkpoint
 def test_a_server_begins_from_scratch_where_it_has_no_checkpoint(
     launch: Callable[..., Run],
 ) -> None:
@@ -259,6 +261,7 @@ def test_a_simulation_that_is_killed_is_started_again(launch: Callable[..., Run]
         assert "1 episodes closed as truncated: their simulation was lost" in log
 
 
+@pytest.mark.night  # by day: one that is killed
 def test_a_simulation_that_raises_now_and_then_does_not_end_a_run(
     launch: Callable[..., Run],
 ) -> None:
@@ -275,6 +278,7 @@ def test_a_simulation_that_raises_now_and_then_does_not_end_a_run(
     assert rows(run, "joint")[-1]["num_mismatches"] == 0
 
 
+@pytest.mark.night  # by day: a server that is lost too often
 def test_a_simulation_that_raises_too_often_ends_the_run_by_name(
     launch: Callable[..., Run],
 ) -> None:
@@ -295,6 +299,7 @@ def test_a_simulation_that_raises_too_often_ends_the_run_by_name(
     assert damage == []
 
 
+@pytest.mark.night  # by day: test_lost_servers.py
 def test_an_external_simulation_waits_for_a_server_that_is_killed(
     launch: Callable[..., Run],
 ) -> None:

@@ -15,6 +15,7 @@ PAUSE_S = 0.01
 """A step's. Without, the run takes both processors from the tests beside it."""
 
 
+@pytest.mark.night  # by day: each fault by itself
 def test_a_run_that_is_hurt_again_and_again_ends_well() -> None:
     outcome = soak(minutes=2.0, fault_every_s=10.0, seed=0, pause_s=PAUSE_S)
     show(outcome)  # pytest shows it if the test fails

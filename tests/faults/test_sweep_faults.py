@@ -190,6 +190,7 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(
     run.assert_nothing_is_left()
 
 
+@pytest.mark.night  # by day: test_stop.py
 def test_a_sweep_that_is_interrupted_keeps_what_it_has(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:

@@ -16,8 +16,12 @@ _ELSEWHERE = {*WITHOUT_MEMORY, "A2C, LSTM", "APPO, LSTM"}
 """A2C is PPO's update, and APPO IMPALA's, as far as memory goes; the study has these, too."""
 
 
-_AT_NIGHT = ["IMPALA, LSTM", "MAPPO, LSTM", "IMPALA, continuous", "APPO, continuous"]
-"""By day each of these algorithms learns the cues, and PPO remembers and turns the dials."""
+_AT_NIGHT = [
+    "IMPALA, LSTM", "MAPPO, LSTM", "IMPALA, continuous", "APPO, continuous",
+    "DQN", "SAC, discrete", "APPO", "PPO, continuous",
+]  # fmt: skip
+"""By day DQN learns them by priority, SAC and A2C turn the dials, PPO and QMIX remember, IMPALA
+learns the cues; SAC and APPO learn doors, DQN does plainly beside others."""
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ _SETTINGS = {
 _ENV_STEPS = {"DQN": 1_500, "SAC": 1_500}
 
 
-@pytest.mark.parametrize("name", at_night(_SETTINGS, ["PPO with an LSTM"]))
+@pytest.mark.parametrize("name", at_night(_SETTINGS, ["PPO with an LSTM", "A2C", "MAPPO"]))
 def test_no_unavailable_action_is_ever_taken_and_the_best_available_is_learned(name: str) -> None:
     overrides = [
         "simulation.kwargs.is_strict=true",

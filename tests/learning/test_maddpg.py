@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.nights import at_night
 from tests.servers.algorithms.joint_critics.pulling import best_pulls, mean_reward, plan_of, playing
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
@@ -22,7 +23,9 @@ SETTINGS = {
 AS_IN_2017 = {"twin_critics": False, "policy_delay": 1, "target_noise": 0.0}
 
 
-@pytest.mark.parametrize("switches", [{}, AS_IN_2017], ids=["MATD3", "MADDPG"])
+@pytest.mark.parametrize(
+    "switches", at_night([{}, AS_IN_2017], [AS_IN_2017]), ids=["MATD3", "MADDPG"]
+)
 def test_two_members_pull_together_as_far_as_is_worth_it(switches: dict[str, Any]) -> None:
     """The best possible is -0.027, doing nothing -0.37, and uniformly random pulls have -3.70.
 

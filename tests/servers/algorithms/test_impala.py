@@ -104,19 +104,18 @@ def value_after(algo: Any, feed: Feed, num_updates: int, length: int, is_termina
     return float(values[0])
 
 
+VALUES = [
+    (1, False, 1.0 / (1.0 - GAMMA)),  # cut at once: there is only the bootstrap to learn
+    (4, False, 1.0 / (1.0 - GAMMA)),
+    (1, True, 1.0),
+    (2, True, float(np.mean([1.0, 1.0 + GAMMA]))),
+]
+CONSTANTS = [(name, *value) for name in ("IMPALA", "APPO") for value in VALUES]
+
+
 @pytest.mark.learning
-@pytest.mark.parametrize("name", ["IMPALA", "APPO"])
 @pytest.mark.parametrize(
-    ("length", "is_terminated", "expected"),
-    at_night(
-        [
-            (1, False, 1.0 / (1.0 - GAMMA)),  # cut at once: there is only the bootstrap to learn
-            (4, False, 1.0 / (1.0 - GAMMA)),
-            (1, True, 1.0),
-            (2, True, float(np.mean([1.0, 1.0 + GAMMA]))),
-        ],
-        [(4, False, 1.0 / (1.0 - GAMMA)), (1, True, 1.0)],
-    ),
+    ("name", "length", "is_terminated", "expected"), at_night(CONSTANTS, CONSTANTS[1:-1])
 )
 def test_values_of_a_constant_reward(
     name: str, length: int, is_terminated: bool, expected: float

@@ -11,6 +11,7 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis import QNetAPI
 from ray.rllib.policy.policy import PolicySpec
+from tests.nights import at_night
 
 from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.registry import get_algorithm
@@ -52,7 +53,7 @@ def chain(number: int, actions: Any) -> Any:
     return recorder.finish()
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("n_step", at_night([1, 3], [1]))
 def test_dqn_learns_the_last_action_of_a_chain(n_step: int) -> None:
     config = get_algorithm("DQN").make_config(
         {

@@ -31,6 +31,7 @@ from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.rllib.episodes import trajectory_of
 
+LONG = [pytest.mark.learning, pytest.mark.night]
 SPEC = TeamSpec(("a",), {"a": spaces.Box(0, 1, (2,), np.float32)}, {"a": spaces.Discrete(3)})
 S, X_OR_Y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
 ALL, NOT_2 = [1, 1, 1], [1, 1, 0]
@@ -108,10 +109,10 @@ def team_values(learner: QMIXTorchLearner) -> np.ndarray:
     "settings",
     [
         {"mixer": "qmix"},
-        pytest.param({"mixer": "qmix", "double_q": False}, marks=pytest.mark.learning),
+        pytest.param({"mixer": "qmix", "double_q": False}, marks=LONG),
         pytest.param({"mixer": "vdn", "td_lambda": 0.5}, marks=pytest.mark.learning),
         pytest.param({"mixer": "qplex"}, marks=pytest.mark.learning),
-        pytest.param({"mixer": "none"}, marks=pytest.mark.learning),
+        pytest.param({"mixer": "none"}, marks=LONG),
     ],
     ids=str,
 )
