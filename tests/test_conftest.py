@@ -1,4 +1,4 @@
-"""A test that starts Ray without the marker `ray` fails, and says why."""
+"""What `conftest` promises: Ray only where a marker says so, a file's fixtures made once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,3 +43,10 @@ def test_a_test_that_starts_ray_must_say_so(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout
     assert "3 failed" in done.stdout
     assert done.stdout.count("only tests marked `ray` may start Ray") == 3
+
+
+def test_tests_of_a_file_share_a_worker(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist 3.8 adds groups to ids, which pytest 9.2 ignores in silence."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("its tests are not dealt to workers: make test")
+    assert "@" in request.node.nodeid, "pytest-xdist does not group: which pytest is this?"
