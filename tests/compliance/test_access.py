@@ -135,11 +135,17 @@ def test_loopback_names(host: str, is_ours: bool) -> None:
         (f"Bearer {TOKEN[:-1]}", 401),
         (f"Bearer {TOKEN.upper()}", 401),
         ("Bearer", 401),
+        ("Bearer ÿ", 401),
+        ("", 401),
     ],
 )
 def test_the_token_s_scheme(ppo: PolicyServer, authorization: str, code: int) -> None:
     headers = {"Authorization": authorization}
-    assert requests.get(f"http://{ppo.address}/v1/spec", headers=headers).status_code == code
+    in_bytes = {"Authorization": authorization.encode("latin-1")}
+    answer = requests.get(f"http://{ppo.address}/v1/spec", headers=in_bytes)
+    assert answer.status_code == code
+    assert code == 200 or "Authorization: Bearer TOKEN" in answer.json()["message"]
+    assert TOKEN not in answer.text
     url = f"ws://{ppo.address}/v1/ws"
     if code == 200:
         with connect(url, additional_headers=headers, proxy=None):
@@ -150,18 +156,6 @@ def test_the_token_s_scheme(ppo: PolicyServer, authorization: str, code: int) ->
 
 
 # --- what is no message of ours --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", ["/v1/episodes", "/v1/episodes/e/end", "/v1/episodes/e/abort"])
-@pytest.mark.parametrize(
-    "body",
-    ['{"episode_id": "café"}'.encode("latin-1"), b'{"reason": ' + b"[" * 5000 + b"]" * 5000 + b"}"],
-    ids=["latin-1", "nested"],
-)
-def test_what_json_cannot_be_is_400(url: str, path: str, body: bytes) -> None:
-    answer = requests.post(url + path, body)
-    assert answer.status_code == 400
-    assert answer.json()["type"] == "refused"
 
 
 @pytest.mark.parametrize(

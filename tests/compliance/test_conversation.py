@@ -99,19 +99,6 @@ def test_abort_of_what_was_never_open(any_peer: Peer) -> None:
 # --- real servers ---------------------------------------------------------------------------
 
 
-def test_everything_said_twice_is_answered_alike(peer: Peer, server: PolicyServer) -> None:
-    e = new_id()
-    before = server.status().num_env_steps
-    for item in (
-        StartEpisode(e),
-        *(Step(e, t, SEEN, {"a": 1.0} if t else {}) for t in range(4)),
-        EndEpisode(e, 4, rewards={"a": 1.0}),
-    ):
-        assert peer.ask(item) == peer.ask(item)
-    assert peer.ask(EndEpisode(e, 4)) == Ended(e, 4, {"a": 4.0})
-    assert server.status().num_env_steps == before + 4
-
-
 def test_an_answer_does_not_change_with_the_weights(ppo: PolicyServer) -> None:
     peer = Peer(transport_to(ppo, "websocket"))
     e, f = new_id(), new_id()
@@ -123,15 +110,6 @@ def test_an_answer_does_not_change_with_the_weights(ppo: PolicyServer) -> None:
     assert peer.ask(Step(e, 0, SEEN)) == first
     peer.say(EndEpisode(e, 1), EndEpisode(f, 60))
     peer.transport.close()
-
-
-def test_episodes_that_are_not_there(peer: Peer) -> None:
-    e = new_id()
-    assert refusal(peer.ask(Step(e, 0, SEEN))).code == 410
-    assert refusal(peer.ask(EndEpisode(e, 0))).code == 410
-    peer.say(StartEpisode(e), EndEpisode(e, 0))
-    assert refusal(peer.ask(Step(e, 0, SEEN))).code == 410
-    assert refusal(peer.ask(StartEpisode(e))).code == 409
 
 
 def test_too_many_episodes(peer: Peer, server: PolicyServer) -> None:
