@@ -43,7 +43,6 @@ from muxrl.protocol.messages import (
     StartEpisode,
     Step,
 )
-from muxrl.protocol.openapi import openapi
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import LimitsConfig
 from muxrl.servers.server import PolicyServer
@@ -97,11 +96,6 @@ def test_a_gateway_is_a_server_of_all_agents(peer: Peer, servers: dict[str, Poli
     }
     assert spec.max_episodes == 8
     assert spec.while_learning == "wait"  # as the PPO server does
-
-
-def test_a_gateway_serves_the_protocol_s_document(gateway: ServedGateway) -> None:
-    answer = requests.get(f"http://{gateway.address}/v1/openapi.json", timeout=10)
-    assert answer.json() == openapi()
 
 
 def test_nobody_acts_in_a_gateways_place(peer: Peer, gateway: ServedGateway) -> None:
@@ -264,15 +258,6 @@ def test_a_frame_of_two_steps_of_one_episode_is_answered_in_order(peer: Peer) ->
     assert [type(reply) for reply in replies] == [Started, Actions, Actions, Ended]
 
 
-def test_too_many_episodes_are_refused(peer: Peer) -> None:
-    ids = [next(_IDS) for _ in range(9)]
-    replies = peer.say(*(StartEpisode(e) for e in ids))
-    assert replies[:8] == [Started(e) for e in ids[:8]]
-    assert isinstance(replies[8], Refused)
-    assert replies[8].code == 429
-    peer.say(*(AbortEpisode(e) for e in ids[:8]))
-
-
 def test_many_simulations_learn_through_one_gateway(
     gateway: ServedGateway, servers: dict[str, PolicyServer]
 ) -> None:
@@ -288,23 +273,6 @@ def test_many_simulations_learn_through_one_gateway(
     status = gateway.gateway.status()
     assert status.num_episodes >= 40
     assert status.num_open_episodes == 0
-
-
-def test_plain_json_by_agent_is_enough(gateway: ServedGateway) -> None:
-    base = f"http://{gateway.address}/v1"
-    e = requests.post(f"{base}/episodes", json={}, timeout=10).json()["episode_id"]
-    step = {
-        "type": "step",
-        "episode_id": e,
-        "t": 0,
-        "observations": {"a": [0.5], "b": [1], "c": [0]},
-    }
-    (reply,) = requests.post(f"{base}/step", json={"items": [step]}, timeout=10).json()["replies"]
-    assert reply["actions"].keys() == {"a", "b", "c"}
-    ended = requests.post(
-        f"{base}/episodes/{e}/end", json={"t": 1, "rewards": {"a": 2.0}}, timeout=10
-    )
-    assert ended.json() == {"type": "ended", "episode_id": e, "num_steps": 1, "returns": {"a": 2.0}}
 
 
 def test_a_server_that_stops_is_named_and_episodes_end_on_the_others(
