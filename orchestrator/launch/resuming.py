@@ -205,7 +205,7 @@ def take_up(
     say(f"resuming at {manifest.env_steps:,} env steps from {place}")
     for sentence in find_missing_replays(place, manifest):
         say(sentence)
-    CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps, manifest.servers)
+    CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps)
     folder.write_versions(manifest.env_steps, env=experiment.config.simulation.env)
     return going_on(experiment, place, manifest), manifest
 

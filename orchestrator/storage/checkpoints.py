@@ -190,19 +190,10 @@ class CheckpointFolder:
                     place.rename(left)
                     _remove(left)
 
-    def _tidy(self, servers: Collection[str] = ()) -> None:
-        """Removes what a writer that was killed has left.
-
-        Args:
-            servers: of the run. Folders with numbers for names that hold nothing but these
-                servers', and no manifest, are what earlier versions left of what they deleted.
-        """
+    def _tidy(self) -> None:
+        """Removes what a writer that was killed has left."""
         for left in self.path.glob(f"{_HIDDEN}*"):
             _remove(left)
-        for place in self.path.iterdir() if servers else ():
-            is_place = place.name.isdecimal() and place.is_dir() and not place.is_symlink()
-            if is_place and {entry.name for entry in place.iterdir()}.issubset(servers):
-                _remove(place)
 
     def restore(self) -> None:
         """Puts a checkpoint back that was being replaced when the writer was killed.
@@ -215,19 +206,18 @@ class CheckpointFolder:
             if not place.exists():
                 old.parent.rename(place)
 
-    def set_aside(self, after: int, servers: Collection[str] = ()) -> None:
+    def set_aside(self, after: int) -> None:
         """Renames newer checkpoints to ``N.unused``: the run goes on from `after`, not from them.
 
         What a writer that was killed has left is removed.
 
         Args:
             after: env steps of the checkpoint from which it goes on.
-            servers: of the run.
 
         Raises:
             OSError: one cannot be moved.
         """
-        self._tidy(servers)
+        self._tidy()
         for env_steps in self.env_steps:
             if env_steps > after:
                 place = self.path / str(env_steps)
