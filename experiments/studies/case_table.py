@@ -150,7 +150,7 @@ class Case:
     """One experiment, its budget, and what is measured."""
 
     config: str
-    """Name of the packaged config."""
+    """Name of the packaged config, or a path."""
     overrides: tuple[str, ...]
     env_steps: int
     measure: Measure

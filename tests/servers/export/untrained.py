@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,15 @@ def far_from_zero(plan: ServerPlan) -> dict[str, Any]:
     return drawn
 
 
-def save(plan: ServerPlan, folder: Path) -> Path:
-    """Writes the checkpoint of a server that has not learned, with weights far from their first."""
+def elsewhere(parameter: torch.Tensor) -> torch.Tensor:
+    """Returns weights far from their first."""
+    return parameter + 0.5 * torch.randn_like(parameter)
+
+
+def save(
+    plan: ServerPlan, folder: Path, put: Callable[[torch.Tensor], torch.Tensor] = elsewhere
+) -> Path:
+    """Writes the checkpoint of a server that has not learned, with weights where `put` has them."""
     entry = get_algorithm(plan.algorithm)
     observing = Observing.of(plan)
     seats = entry.seating.make_seats(plan, observing)
@@ -84,7 +92,7 @@ def save(plan: ServerPlan, folder: Path) -> Path:
     with torch.no_grad():
         for _, module in modules.items():
             for parameter in module.parameters():
-                parameter += 0.5 * torch.randn_like(parameter)
+                parameter.copy_(put(parameter))
     modules.save_to_path(folder / _MODULES)
     if plan.normalize_observations:
         write_state(folder / STATE_FILE, {"normalization": Normalization(observing).get_state()})

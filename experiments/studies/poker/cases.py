@@ -1,0 +1,88 @@
+"""Kuhn poker by PPO against PPO, or a pool of its own past, measured exactly. See README.md."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muxrl import load_policy
+from muxrl.experiments.studies.case_table import Case, CaseTable, main
+from muxrl.experiments.studies.outcomes import Figures
+from muxrl.orchestrator.launch.in_process import Served
+
+if TYPE_CHECKING:
+    from muxrl.experiments.studies.poker.exact import ExactGame, Mean
+
+HERE = Path(__file__).parent
+EVERY = 2500
+"""Env steps between two measurements and snapshots. The pool gets the newest weights then."""
+
+
+class Measure:
+    """Exploitability of the newest policies, and of the mean of all measured so far.
+
+    It does what a run does, too: it brings the pool the learner's weights and snapshots.
+    """
+
+    def __init__(self, game: str) -> None:
+        self._name = game
+        self._served: Served | None = None
+
+    def _begin(self, served: Served) -> None:
+        from muxrl.experiments.studies.poker.exact import ExactGame, Mean
+
+        self._served = served
+        self._game: ExactGame = ExactGame(self._name)
+        self._mean: Mean = Mean(self._game)
+        self._snapshots: dict[int, str] = {}
+        self._folder = tempfile.TemporaryDirectory()
+
+    def __call__(self, served: Served) -> Figures:
+        if served is not self._served:
+            self._begin(served)
+        number = len(self._snapshots) + 1
+        place = Path(self._folder.name) / str(number)
+        learners: dict[str, Any] = {
+            server_id: server.policies
+            for server_id, server in served.servers.items()
+            if server_id != "rivals"
+        }
+        for server_id, learner in learners.items():
+            learner.save(place / server_id)
+        self._snapshots[number] = str(place / next(iter(learners)))
+        loaded = load_policy(place)
+        seats = [loaded.get(f"player_{seat}", loaded["player_0"]) for seat in range(2)]
+        newest = self._game.table(seats)
+        self._mean.add(newest)
+        if "rivals" in served.servers:
+            pool: Any = served.servers["rivals"].policies
+            pool.take("main", self._snapshots, learners["main"].live())
+        return {
+            "return": -self._game.exploitability(self._mean.table),
+            "newest": -self._game.exploitability(newest),
+        }
+
+
+def _case(config: str) -> Case:
+    return Case(
+        str(HERE / config),
+        (),
+        env_steps=100_000,
+        every=EVERY,
+        measure=Measure("kuhn_poker"),
+        levels={"equilibrium": 0.0, "uniform": -11 / 24},
+    )
+
+
+TABLE = CaseTable(
+    {
+        "Kuhn: PPO against PPO": _case("self_play.yaml"),
+        "Kuhn: pool": _case("pool.yaml"),
+    },
+    seeds=(0, 1, 2, 3, 4),
+    title="Return of the mean policy so far against its best response",
+)
+
+if __name__ == "__main__":
+    main(TABLE, __doc__)
