@@ -57,7 +57,7 @@ def poles() -> Any:
 @pytest.mark.parametrize(
     ("env", "kwargs", "message"),
     [
-        ("CartPole-v1", {}, "not of the form 'package.module:callable', 'gymnasium:ENV_ID' or"),
+        ("CartPole-v1", {}, "not of the form 'package.module:callable', 'gymnasium:ENV_ID', 'pet"),
         ("mpe2.simple_tga_v3:env", {}, "no module .*did you mean .*'mpe2.simple_tag_v3'"),
         ("nmpy:array", {}, "no module 'nmpy'; did you mean .*'numpy'"),
         ("muxrl.experiments.simulations.cue_game:CuGame", {}, "'CuGame'; did you mean 'CueGame'"),
