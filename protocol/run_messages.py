@@ -33,6 +33,12 @@ class BeginRun(msgspec.Struct):
     plan: dict[str, Any]
 
 
+class PlanProblems(msgspec.Struct):
+    """What is wrong with a plan, in sentences; none: it can be served."""
+
+    problems: list[str]
+
+
 class ReportRequest(msgspec.Struct, omit_defaults=True):
     """Asks for a `RunReport` with the records after iteration `taken`."""
 
@@ -90,6 +96,7 @@ class Aborting(msgspec.Struct):
 
 
 RUN_REQUESTS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
+    "check": (BeginRun, PlanProblems),
     "begin": (BeginRun, ServerSpec),
     "report": (ReportRequest, RunReport),
     "save": (SaveRequest, SavedPart),

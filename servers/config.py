@@ -71,8 +71,8 @@ class RestartsConfig:
 class ServerConfig:
     """One policy server: an algorithm, its agents, and how they share policies."""
 
-    algorithm: str = "PPO"
-    """PPO, A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL, MASAC, MADDPG;
+    algorithm: str = ""
+    """PPO (""), A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL, MASAC, MADDPG;
     without learning RANDOM, SCRIPTED, FROZEN, POOL; or your own, as "package.module:Class"."""
     agents: list[str] = field(default_factory=list)
     """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
@@ -152,8 +152,7 @@ class ServerConfig:
     """"host:port" of one that runs already."""
 
     def __post_init__(self) -> None:
-        if (self.command or self.address) and self.algorithm == ServerConfig.algorithm:
-            self.algorithm = EXTERNAL
+        self.algorithm = self.algorithm or (EXTERNAL if self.command or self.address else "PPO")
 
 
 def algorithm_label(name: str) -> str:

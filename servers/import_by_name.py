@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 from typing import Any
 
 from muxrl.protocol.suggestions import did_you_mean
@@ -39,6 +41,15 @@ def import_by_name(path: str, example: str) -> Any:
             )
         found = getattr(found, part)
     return found
+
+
+def path_of(value: Any) -> str:
+    """Returns the "module:name" by which a class or function can be imported beside its file, ""
+    if there is none; one of the script that runs here is in a module of the script's name."""
+    module, name = (str(getattr(value, key, "")) for key in ("__module__", "__qualname__"))
+    if module == "__main__":
+        module = Path(getattr(sys.modules[module], "__file__", "") or "").stem
+    return f"{module}:{name}" if module and name.replace(".", "").isidentifier() else ""
 
 
 def name_of(value: Any) -> str:

@@ -23,15 +23,23 @@ from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.errors import NotServing, ValueMismatch
 from muxrl.protocol.message_sizes import MOST_BYTES
 from muxrl.protocol.messages import AnyItem, ServerSpec, Status
-from muxrl.protocol.run_messages import ADDRESS, RUN_REQUESTS, TOKEN, UNTRAINED, BeginRun
+from muxrl.protocol.run_messages import (
+    ADDRESS,
+    RUN_REQUESTS,
+    TOKEN,
+    UNTRAINED,
+    BeginRun,
+    PlanProblems,
+)
 from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan
-from muxrl.servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.import_by_name import CannotImport, import_by_name, path_of
 from muxrl.servers.network.front import Answered, Front
 from muxrl.servers.network.listening import CannotListen, Network
 from muxrl.servers.run_service import RunService
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.lookup import EXAMPLE
+from muxrl.servers.training.callbacks import find_callback_problems
 from muxrl.servers.training.policies import ServerProblem
 
 logger = logging.getLogger(__name__)
@@ -100,7 +108,7 @@ class Serving:
         token: str,
         on_shutdown: Callable[[], None],
     ) -> None:
-        self.name = getattr(make, "__name__", type(make).__name__)
+        self.name = path_of(make) or type(make).__name__
         self._entry = TrainerEntry(self.name, make)
         self._token = token
         self._on_shutdown = on_shutdown
@@ -109,13 +117,21 @@ class Serving:
         self._server: PolicyServer | None = None
         self._lock = threading.Lock()
         waiting = _Waiting(self.name, self.address, token, on_shutdown)
-        waiting.run_requests = {"begin": self._begin}
+        waiting.run_requests = {"begin": self._begin, "check": self._check}
         self._network.start(
             waiting,
             _nothing,
             max_connections=_MAX_CONNECTIONS,
             keep_alive_s=_KEEP_ALIVE_S,
         )
+
+    def _check(self, asked: BeginRun) -> PlanProblems:
+        """Says what is wrong with a plan; no trainer is made beside those that learn."""
+        try:
+            self._planned(asked, makes_trainers=self._server is None)
+        except (ServerProblem, msgspec.ValidationError) as error:
+            return PlanProblems([str(error)])
+        return PlanProblems([])
 
     def _begin(self, asked: BeginRun) -> ServerSpec:
         """Serves a plan from now on.
@@ -136,12 +152,12 @@ class Serving:
             self._server = server
             service = RunService(server)
             service.begin()
-            requests = {"begin": self._begin, **service.requests()}
+            requests = {"begin": self._begin, "check": self._check, **service.requests()}
             spec = server.answer_run(requests, *([UNTRAINED] if plan.keeps_untrained else []))
             server.start()
             return spec
 
-    def _planned(self, asked: BeginRun) -> ServerPlan:
+    def _planned(self, asked: BeginRun, *, makes_trainers: bool = True) -> ServerPlan:
         host, _, port = self.address.rpartition(":")
         own = {"algorithm": EXTERNAL, "host": host, "port": int(port), "token": self._token}
         plan = msgspec.convert({**asked.plan, **own}, ServerPlan)
@@ -156,7 +172,10 @@ class Serving:
             initialize_only=plan.initialize_only,
         )
         problems = [*self._entry.find_config_problems(config)]
-        problems = problems or [*self._entry.find_problems(plan)]
+        if plan.callbacks:
+            problems += find_callback_problems(plan.callbacks)
+        if makes_trainers and not problems:
+            problems = [*self._entry.find_problems(plan)]
         if problems:
             raise ServerProblem(f"server {plan.server_id!r}: {'; '.join(problems)}")
         return plan

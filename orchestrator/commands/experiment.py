@@ -144,6 +144,7 @@ def _check(args: argparse.Namespace) -> int:
     from muxrl.orchestrator.supervise.placement import check_gpus
 
     check_gpus(experiment.config)
+    unasked = _ask_own_servers(experiment)
     if args.yaml:
         sys.stdout.write(to_yaml(experiment.config))
         return ExitCode.DONE
@@ -152,9 +153,34 @@ def _check(args: argparse.Namespace) -> int:
 
     for sentence in describe_replays(experiment):
         sys.stdout.write(f"{sentence}\n")
-    for sentence in find_warnings(experiment):
+    for sentence in (*find_warnings(experiment), *unasked):
         sys.stdout.write(f"warning: {sentence}\n")
     return ExitCode.DONE
+
+
+def _ask_own_servers(experiment: Experiment) -> list[str]:
+    """Has servers that are processes of their own say whether they would serve their plans.
+
+    Returns:
+        Sentences on those that cannot be asked now.
+
+    Raises:
+        ConfigError: one would not.
+    """
+    from muxrl.orchestrator.errors import RunFailed
+    from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
+    from muxrl.servers.config import EXTERNAL
+
+    unasked, problems = [], []
+    for plan in experiment.servers.values():
+        if plan.algorithm == EXTERNAL:
+            try:
+                unasked.append(OwnServer(with_token(plan)).check())
+            except RunFailed as error:
+                problems.append(str(error))
+    if problems:
+        raise ConfigError(problems)
+    return [*filter(None, unasked)]
 
 
 def _budget_text(config: ExperimentConfig) -> str:

@@ -36,12 +36,14 @@ from muxrl.orchestrator.supervise.episodes import (
     play_episodes,
     returns_by_agent,
 )
+from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
 from muxrl.servers.algorithms.registry import find_entry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.lookup import find_trainer
 
 _REST = "rest"
 
@@ -64,6 +66,10 @@ class Player:
     run: ComparedRun | None = dataclasses.field(default=None, compare=False)
     run_path: Path | None = None
     """Of the run; it tells players of one label apart."""
+    resume_from: str = ""
+    """Checkpoint with which a process of its own goes on."""
+    should_explore: bool = False
+    """Whether such a process is to draw its actions."""
 
 
 def random_player(role: str, agents: Sequence[str]) -> Player:
@@ -109,10 +115,21 @@ def player_of(
         forms_teams = find_entry(server.algorithm).seating.forms_teams
     except AlgorithmProblem as error:
         raise CannotCompare(f"run {run.name!r}, server {server_id!r}: {error}") from error
+    if server.command and not _can_import(about):
+        own = dataclasses.replace(on_free_port(server), agents=list(agents))
+        return Player(label, role, own, run, run.path, str(path.absolute()), should_explore)
     groups = _teams_of_role(about, server, agents, run.name, role)
     policies = _policies_of_role(about, server, agents, groups if forms_teams else {})
     served = dataclasses.replace(frozen, agents=list(agents), policies=policies, groups=groups)
     return Player(label, role, served, run, run.path)
+
+
+def _can_import(about: Mapping[str, Any]) -> bool:
+    """Returns whether the class of a process of its own can act here, too."""
+    try:
+        return find_trainer(about.get("trainer") or "") is not None
+    except AlgorithmProblem:
+        return False
 
 
 def _teams_of_role(
@@ -196,11 +213,13 @@ class Arena:
         Raises:
             CannotCompare: a player does not fit its seats.
             ServerProblem: its server could not be started.
+            RunFailed: its process could not.
             SimulationFailed: the simulation raised.
         """
         addresses = {role: self._address(player, role) for role, player in seating.items()}
+        explores = {role: player.should_explore for role, player in seating.items()}
         with connect(addresses, None, self._seed) as client:
-            return self._episodes(client, seeds)
+            return self._episodes(client, seeds, explores)
 
     def play_at_random(self, seeds: Sequence[int]) -> AgentReturns:
         """Plays episodes in which all agents act uniformly at random."""
@@ -227,21 +246,33 @@ class Arena:
                     "in number or in their spaces"
                 )
 
-    def _episodes(self, client: MultiplexingClient, seeds: Sequence[int]) -> AgentReturns:
+    def _episodes(
+        self,
+        client: MultiplexingClient,
+        seeds: Sequence[int],
+        explores: Mapping[str, bool] | None = None,
+    ) -> AgentReturns:
         num_envs = num_evaluation_envs(self._config, EvaluationConfig(), len(seeds))
         while len(self._simulations) < num_envs:
             made = make_copy(self._config, self._config.num_processes, len(self._simulations))
             self._stack.callback(made.close)
             self._simulations.append(made)
-        episodes = play_episodes(client, self._simulations, seeds)
+        episodes = play_episodes(client, self._simulations, seeds, explores)
         return returns_by_agent(episodes, list(self.facts.agents))
 
     def _address(self, player: Player, role: str) -> ServerAddress:
         """Returns where a player listens for the agents of a role; it is started if it is new."""
         if (player, role) not in self._servers:
-            server = PolicyServer(self._plan(player, role))
-            self._stack.callback(server.stop)
-            self._servers[player, role] = ServerAddress(server.start())
+            plan = self._plan(player, role)
+            if player.resume_from:
+                plan = with_token(dataclasses.replace(plan, resume_from=player.resume_from))
+                own = OwnServer(plan)
+                self._stack.callback(own.stop)
+                self._servers[player, role] = ServerAddress(own.start().address, plan.token)
+            else:
+                server = PolicyServer(plan)
+                self._stack.callback(server.stop)
+                self._servers[player, role] = ServerAddress(server.start())
         return self._servers[player, role]
 
     def _plan(self, player: Player, role: str) -> ServerPlan:

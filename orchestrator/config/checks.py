@@ -21,6 +21,7 @@ from muxrl.orchestrator.config import parameters, ranges
 from muxrl.orchestrator.config.schema import RETURN, TOTAL, ExperimentConfig, GatewayConfig
 from muxrl.orchestrator.config.trackers import find_problems as tracker_problems
 from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
+from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig
 
 EXTERNAL = "external"
@@ -260,6 +261,12 @@ def _server_problems(
         yield (
             f"server {server_id!r}: serves no agents; list names or patterns under "
             f"servers.{server_id}.agents{did_you_mean(server_id, others)}"
+        )
+    own = next((key for key in ("command", "address") if getattr(server, key)), "")
+    if own and server.algorithm.upper() != OWN_PROCESS:
+        yield (
+            f"server {server_id!r}: has algorithm {server.algorithm} and {own}, whose process "
+            f"brings its own; leave out one of them, or set algorithm: {OWN_PROCESS}"
         )
     if server.on_server_loss == "random" and config.simulation.env == EXTERNAL:
         yield (

@@ -48,6 +48,7 @@ _OF_SWEEPS = frozenset(
      "calibration_s", "sweeps_dir")
 )  # fmt: skip
 """Keys by which a sweep is known: no experiment has them."""
+_UNWRITTEN = "; a token is never written down, so give it again"
 _RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
 """What OmegaConf puts before the reason of a resolver such as `oc.env`."""
 
@@ -184,7 +185,7 @@ def load_structured(
     config, of_overrides = apply_overrides(config, overrides, schema)
     given = set(override_keys(overrides))
     misfits += [
-        (path, f"{dotted(path)}: is left open (???)")
+        (path, f"{dotted(path)}: is left open (???)" + _UNWRITTEN * (path[-1] == "token"))
         for path in open_keys
         if dotted(path) not in given
     ]

@@ -106,13 +106,46 @@ class OwnServer:
             self._launch()
         spec = self._first_spec()
         if "begin" in spec.offers:
-            fields = msgspec.to_builtins(self.plan)
-            kept = {name: value for name, value in fields.items() if name not in _OURS}
-            spec = self._run("begin", BeginRun(kept), self._start_s)
+            spec = self._run("begin", self._asked(), self._start_s)
         for problem in self._misfits(spec):
             raise RunFailed(f"{self._who}: {problem}")
         self._offers = frozenset(spec.offers)
         return Started(self.address, ProcessId.of_this(), self._offers)
+
+    def check(self) -> str:
+        """Asks whether it would serve its plan; a program is started for that, and ended.
+
+        Returns:
+            Why it cannot be asked now, "" if it was.
+
+        Raises:
+            RunFailed: it would not, or as `start`.
+        """
+        try:
+            if self.plan.command:
+                self._launch()
+            else:
+                self._get("/v1/spec")
+            spec = self._first_spec()
+            if "check" in spec.offers:
+                found = self._run("check", self._asked(), self._start_s).problems
+            elif "begin" not in spec.offers:
+                found = [f"{self._who}: {problem}" for problem in self._misfits(spec)]
+            else:
+                found = []
+        except ProcessEnded as error:
+            if self.plan.command:
+                raise
+            return f"{error}; it is asked again when the run begins"
+        finally:
+            self.stop()
+        if found:
+            raise RunFailed("; ".join(found))
+        return ""
+
+    def _asked(self) -> BeginRun:
+        fields = msgspec.to_builtins(self.plan)
+        return BeginRun({name: value for name, value in fields.items() if name not in _OURS})
 
     def _launch(self) -> None:
         command = [part.replace("{address}", self.address) for part in self.plan.command]
@@ -246,6 +279,8 @@ class OwnServer:
             except msgspec.DecodeError:
                 story = answer.text[:200]
             got = f"{answer.status_code}: {story}"
+            if answer.status_code == 401:
+                got += f"; give it in servers.{self.plan.server_id}.token, or in {TOKEN}"
             raise RunFailed(f"{self._who} answered {method} {path} with {got}")
         return answer.content
 

@@ -45,6 +45,7 @@ class ServerReport(ProcessReport):
 
 
 COSTS = {
+    "check": "'muxrl check' does not see what is wrong with its settings",
     "begin": "it serves as it was set up itself, and settings and checkpoints do not reach it",
     "report": "its updates are in no table and no picture",
     "save": "what it has learned is not in the run's checkpoints",

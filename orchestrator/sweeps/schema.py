@@ -17,10 +17,15 @@ class AlgorithmTemplate(ServerConfig):
     algorithm: str = ""
     """Name of a registered algorithm; "" takes the template's own name: `qmix: {}`."""
 
+    def __post_init__(self) -> None:
+        """Leaves the algorithm open, for `server` to say."""
+
     def server(self, name: str, agents: list[str]) -> ServerConfig:
         """Returns a server of these agents, set as this template, which is called `name`."""
         values = {f.name: copy.deepcopy(getattr(self, f.name)) for f in fields(ServerConfig)}
-        values |= {"algorithm": self.algorithm or name, "agents": agents, "label": name}
+        has_own = self.command or self.address
+        algorithm = self.algorithm or ("" if has_own else name)
+        values |= {"algorithm": algorithm, "agents": agents, "label": name}
         return ServerConfig(**values)
 
 

@@ -55,7 +55,8 @@ def open_policies(
     Raises:
         AlgorithmProblem: as `FrozenModules`; or the trainer's class cannot be imported.
     """
-    entry = find_trainer(checkpoint.algorithm or "")
+    # Of a process of its own the note names the class.
+    entry = find_trainer(checkpoint.about.get("trainer") or checkpoint.algorithm or "")
     if entry is not None:
         return FrozenTrainers(entry, checkpoint, names)
     return FrozenModules(checkpoint, names, may_run_code=may_run_code)

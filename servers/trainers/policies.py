@@ -186,6 +186,7 @@ class TrainerPolicies(SavedPolicies):
                 "iteration": thread["iteration"],
                 "weights_seq_no": self.acting.weights_seq_no,
                 "is_of_trainers": True,
+                "trainer": self._entry.name,
             },
             {**state, "trainer": thread, "trainers": trainers, "weights": weights},
             defaults=self._entry.settings(),

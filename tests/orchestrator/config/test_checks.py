@@ -265,6 +265,19 @@ def test_stop_at_a_metric_that_no_episode_will_have():
     ]
 
 
+def test_an_algorithm_beside_a_process_of_its_own():
+    config = experiment()
+    config.servers["one"] = ServerConfig(agents=["a"], command=["own.py"])
+    config.servers["two"] = ServerConfig(agents=["b"], address="host:99")
+    assert [server.algorithm for server in config.servers.values()] == ["EXTERNAL", "EXTERNAL"]
+    assert find_problems(config) == []
+    config.servers["two"].algorithm = "PPO"
+    assert find_problems(config) == [
+        "server 'two': has algorithm PPO and address, whose process brings its own; leave out one "
+        "of them, or set algorithm: EXTERNAL"
+    ]
+
+
 def test_stop_at_the_return_of_an_unknown_server():
     config = experiment()
     config.stop.episode_return = {"onne": 1.0}

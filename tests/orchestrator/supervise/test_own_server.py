@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +29,7 @@ from muxrl.orchestrator.supervise.server_process import COSTS
 from muxrl.protocol.codec import encode_json
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import EXTERNAL, ServerPlan
+from muxrl.servers.fixed_policies.loaded_policies import load_checkpoint
 from muxrl.servers.serving import Serving
 
 TOKEN = "a-token-of-the-tests"
@@ -87,6 +89,9 @@ def test_a_run_begins_reports_saves_and_goes_on_elsewhere(serving: Serving, tmp_
     assert about["settings"] == {"rate": 0.5}
     assert TOKEN not in str(about)
     server.finish_training(PATIENCE_S)
+    # Its class is one that can be imported here, too.
+    assert about["trainer"] == "tests.servers.trainers.brought:Counting"
+    assert load_checkpoint(tmp_path / "draft")["a"](seen("a", 0)) == 1
 
     # The same process, for the next run: from the checkpoint, then from scratch.
     again = OwnServer(plan_at(serving.address, resume_from=str(tmp_path / "draft")))
@@ -96,6 +101,27 @@ def test_a_run_begins_reports_saves_and_goes_on_elsewhere(serving: Serving, tmp_
     fresh = OwnServer(plan_at(serving.address))
     fresh.start()
     assert fresh.status().iteration == 0
+
+
+def test_it_is_asked_before_a_run_whether_it_would_serve_the_plan(serving: Serving) -> None:
+    def check(**fields: Any) -> str:
+        return OwnServer(plan_at(serving.address, **fields)).check()
+
+    assert check(settings={"rate": 0.5}) == ""
+    for fields, sentence in (
+        ({"settings": {"rat": 0.5}}, "brought:Counting has no setting 'rat'; did you mean 'rate'?"),
+        ({"callbacks": "nowhere:Diary"}, "'nowhere:Diary' cannot be imported"),
+    ):
+        with pytest.raises(RunFailed, match=re.escape(sentence)):
+            check(**fields)
+    running = OwnServer(plan_at(serving.address))
+    running.start()
+    play(serving.address)
+    wait_for_iteration(running, 1)
+    assert check() == ""
+    assert running.status().iteration == 1  # it went on with what it was at
+    serving.stop()
+    assert check().endswith("gave no answer; it is asked again when the run begins")
 
 
 def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_path: Path) -> None:
@@ -124,7 +150,7 @@ def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_pa
     [
         (
             {"settings": {"rat": 0.5}},
-            "server 'scripted': Counting has no setting 'rat'; did you mean 'rate'?",
+            "Counting has no setting 'rat'; did you mean 'rate'?",
         ),
         (
             {"resume_from": "/nowhere"},
@@ -262,6 +288,14 @@ def test_a_command_is_started_killed_and_missed() -> None:
         assert str(lost.value) == "servers.scripted.command has ended by SIGKILL"
     finally:
         server.stop()
+
+
+def test_a_command_is_started_for_a_question_and_ended() -> None:
+    server = started_by("-m", "muxrl.serving", "tests.servers.trainers.brought:FailsToBegin")
+    with pytest.raises(RunFailed, match="cannot be made for policy 'default': RuntimeError: no su"):
+        server.check()
+    with pytest.raises(ProcessEnded, match=r"servers\.scripted\.command has ended"):
+        server.status()
 
 
 def test_a_command_that_ends_at_once_is_not_waited_for() -> None:
