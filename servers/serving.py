@@ -161,6 +161,8 @@ class Serving:
         host, _, port = self.address.rpartition(":")
         own = {"algorithm": EXTERNAL, "host": host, "port": int(port), "token": self._token}
         plan = msgspec.convert({**asked.plan, **own}, ServerPlan)
+        if not self._entry.reads_state:
+            plan = replace(plan, state_size=None)
         if plan.while_learning == "auto":
             plan = replace(plan, while_learning=self._entry.default_while_learning)
         config = ServerConfig(

@@ -92,7 +92,11 @@ class ServerResolver:
             policy_id = policies.get(team or agent_id)
             if policy_id is not None:  # else that has been refused already
                 agents[agent_id] = replace(agent, policy_id=policy_id)
-        sees_state = algorithm.learns and algorithm.seating.is_joint
+        sees_state = algorithm.learns and (
+            algorithm.seating.is_joint
+            or (isinstance(algorithm, TrainerEntry) and algorithm.reads_state)
+            or algorithm.name == EXTERNAL  # for which the process says so
+        )
         plan = replace(
             draft,
             agents=agents,

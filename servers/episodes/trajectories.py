@@ -38,6 +38,7 @@ class Trajectory:
         is_truncated: it ended by a limit; its value is bootstrapped from the last observation, as
             that of a piece which goes on (neither of both).
         masks: action masks beside the observations, for trainers; None: they are part of them.
+        states: global states beside the observations, likewise.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Trajectory:
     is_terminated: bool = False
     is_truncated: bool = False
     masks: Any = None
+    states: Any = None
 
     @property
     def agent_id(self) -> str:

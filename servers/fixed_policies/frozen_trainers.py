@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.fixed_policies.frozen import FrozenModules
+from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.entry import TrainerEntry
@@ -27,11 +27,14 @@ class FrozenTrainers(FrozenModules):
         self._entry = entry
         super().__init__(checkpoint, names, may_run_code=True)
         self.seating = entry.seating
+        seats = self.seating.make_seats(plan_of(checkpoint.about)).values()
+        self._spaces = {s.policy_id: (s.observation_space, s.action_space) for s in seats}
 
     def make_inference(self, plan: ServerPlan) -> Actors:
         about = self._checkpoint.about
         seats = self.seating.make_seats(plan, self.observing(plan))
-        actors = self._entry.make_actors(replace(plan, settings=about["settings"]), seats)
+        begun = replace(plan, settings=about["settings"], state_size=about["state_size"])
+        actors = self._entry.make_actors(begun, seats)
         try:
             saved = self._checkpoint.read_state()["trainers"]
             actors.set_state({p: saved[name] for p, name in self.names_of(plan).items()})

@@ -214,7 +214,7 @@ class Actors:
     def _rows(self, key: _Pass, seen: Any, states: list[Any], agents: list[str]) -> Rows:
         has_masks = self.specs[key.policy_id].has_masks
         return Rows(
-            seen[OBS] if has_masks else seen,
+            seen[OBS] if isinstance(seen, dict) else seen,
             seen[ACTION_MASK] if has_masks else None,
             [None if state is None else state[_STATE].value for state in states],
             tuple(agents),

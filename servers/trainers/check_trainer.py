@@ -53,7 +53,8 @@ def check_trainer(
     """
     space = action_space or gymnasium.spaces.Discrete(_SIZE)
     box = gymnasium.spaces.Box(-1.0, 1.0, (_SIZE,), np.float32)
-    spec = PolicySpec("default", _AGENTS, box, space, has_masks, seed)
+    state_size = _SIZE if getattr(make, "reads_state", False) else 0
+    spec = PolicySpec("default", _AGENTS, box, space, has_masks, seed, state_size=state_size)
     name = getattr(make, "__name__", repr(make))
 
     def fresh() -> _Tried:
@@ -142,6 +143,7 @@ class _Tried:
             policy_id="default",
             observations=observations,
             masks=masks,
+            states=observations if self._spec.state_size else None,
             actions=acted.actions,
             rewards=self._rewards(observations[:-1], acted.actions),
             outputs=acted.outputs,

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 
-from muxrl.servers.agents.action_forms import ActionForm, action_form
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatRequest
-from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan, WhileLearning
+from muxrl.servers.config import ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
+from muxrl.servers.trainers.seats import TrainerSeating
 
 METHODS = ("act", "learn", "state", "load")
 _LEARNS_FROM = ("newest", "recent", "replay")
-
-
-@dataclass(frozen=True)
-class TrainerSeating(Seating):
-    """Every agent acts alone, in the simulation's own bounds, its mask apart."""
-
-    follows_masks: bool = True
-
-    def action_form(self, agent: AgentPlan) -> ActionForm:
-        return replace(action_form(agent.action_space), is_scaled=False)
 
 
 @dataclass(frozen=True)
@@ -47,12 +38,21 @@ class TrainerEntry:
 
     learns: ClassVar[bool] = True
     samples_actions: ClassVar[bool] = True
-    seating: ClassVar[Seating] = TrainerSeating()
 
     @property
     def summary(self) -> str:
         """First line of its docstring."""
         return (inspect.getdoc(self.make) or "").partition("\n")[0]
+
+    @property
+    def reads_state(self) -> bool:
+        """Whether it learns with the global state."""
+        return bool(getattr(self.make, "reads_state", False))
+
+    @property
+    def seating(self) -> Seating:
+        """How its agents are seated."""
+        return TrainerSeating(reads_state=self.reads_state)
 
     @property
     def learns_from(self) -> LearnsFrom:
@@ -115,6 +115,12 @@ class TrainerEntry:
 
         It makes trainers, and asks them for actions of drawn observations.
         """
+        if self.reads_state and plan.agents and plan.state_size is None:
+            yield (
+                f"{self.name} learns with the global state (reads_state), and none is sent: give "
+                "the simulation a method state(), or leave out use_global_state: false"
+            )
+            return
         for agent_id, agent in plan.agents.items():
             if problem := self.seating.find_mask_problem(agent_id, agent):
                 yield problem
@@ -161,14 +167,16 @@ class TrainerEntry:
         for i, policy_id in enumerate(dict.fromkeys(seat.policy_id for seat in seats.values())):
             ours = [seat for seat in seats.values() if seat.policy_id == policy_id]
             observed: Any = ours[0].observation_space
+            own: Any = observed[OBS] if isinstance(observed, gymnasium.spaces.Dict) else observed
             specs[policy_id] = PolicySpec(
                 policy_id,
                 tuple(seat.seat_id for seat in ours),
-                observed[OBS] if has_action_mask(observed) else observed,
+                own,
                 ours[0].action_space,
                 has_action_mask(observed),
                 int(np.random.SeedSequence((plan.seed, i)).generate_state(1)[0]),
                 "cuda" if plan.resources.num_gpus else "cpu",
+                plan.state_size or 0 if self.reads_state else 0,
             )
         return Actors(self.name, specs, lambda spec: self._made(spec, plan.settings), plan.seed)
 
@@ -193,9 +201,9 @@ def _drawn(seat: Seat) -> Any:
     """Returns an observation of a seat's space, every action available."""
     space: Any = seat.observation_space
     rng = np.random.default_rng(0)
-    box = space[OBS] if has_action_mask(space) else space
+    box: Any = space[OBS] if isinstance(space, gymnasium.spaces.Dict) else space
     low, high = (np.clip(bound, -1.0, 1.0) for bound in (box.low, box.high))
     observed = rng.uniform(low, high).astype(np.float32)
     if not has_action_mask(space):
-        return observed
+        return observed if box is space else {OBS: observed}
     return {OBS: observed, ACTION_MASK: np.ones(space[ACTION_MASK].shape, np.float32)}

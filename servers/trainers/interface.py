@@ -24,6 +24,9 @@ checkpoints, restarts. What a class may have beyond this, by name:
 ``acts_while_learning``
     Whether a second trainer acts while `learn` runs, by the ``weights()`` of the first; False:
     acting waits for `learn`. Worth it where an update takes long.
+``reads_state``
+    Whether trajectories have the simulation's global state, ``states``, for a critic. It is not
+    acted on.
 ``gamma``
     Discount, which ``normalize_rewards`` needs.
 """
@@ -57,6 +60,7 @@ class PolicySpec:
         has_masks: whether rows have action masks.
         seed: of this policy.
         device: "cpu", or "cuda" if the server has a GPU (``resources.num_gpus``).
+        state_size: length of the global state; 0 without ``reads_state``.
     """
 
     policy_id: str
@@ -66,6 +70,7 @@ class PolicySpec:
     has_masks: bool = False
     seed: int = 0
     device: str = "cpu"
+    state_size: int = 0
 
 
 @dataclass(frozen=True)

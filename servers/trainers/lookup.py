@@ -93,6 +93,11 @@ class ExternalEntry(TrainerEntry):
         return "a server in a process of its own (command or address)"
 
     @property
+    def reads_state(self) -> bool:
+        """The process drops what it does not need."""
+        return False
+
+    @property
     def default_while_learning(self) -> WhileLearning:
         """It is for the process to decide."""
         return "auto"

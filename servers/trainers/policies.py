@@ -32,6 +32,7 @@ from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Trajectory, stacked
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.plain_state import find_not_finite, from_plain, to_plain
+from muxrl.servers.trainers.seats import STATE
 from muxrl.servers.training.policies import ServerProblem
 from muxrl.servers.training.thread import PolicyLag
 
@@ -85,13 +86,14 @@ class TrainerLearning:
 
 def _in_arrays(one: Trajectory) -> Trajectory:
     """Returns a trajectory in arrays, masks apart from the observations."""
-    observations, masks = stacked(one.observations), None
+    observations, parts = stacked(one.observations), {}
     if isinstance(observations, dict):
-        observations, masks = observations[OBS], observations[ACTION_MASK]
+        observations, parts = observations[OBS], observations
     return dataclasses.replace(
         one,
         observations=observations,
-        masks=masks,
+        masks=parts.get(ACTION_MASK),
+        states=parts.get(STATE),
         actions=stacked(one.actions),
         rewards=stacked(one.rewards),
         outputs={name: stacked(rows) for name, rows in one.outputs.items()},

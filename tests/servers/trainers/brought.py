@@ -118,3 +118,19 @@ class Forgetful(Counting):
 
 
 NOT_CALLABLE = 3
+
+
+class WithState(Counting):
+    """Learns beside the global state, and says how much of it there was."""
+
+    reads_state = True
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__(policy)
+        assert policy.observation_space.shape == (2,)
+
+    def learn(self, trajectories: Any) -> dict[str, float]:
+        for one in trajectories:
+            assert one.observations.shape == (len(one) + 1, 2)
+            assert one.states.shape == (len(one) + 1, self.policy.state_size)
+        return super().learn(trajectories) | {"state": float(trajectories[0].states[:, 0].sum())}

@@ -53,6 +53,7 @@ def test_settings_are_the_arguments_behind_the_first() -> None:
         ("FailsToAct", {}, "FailsToAct.act of policy 'default': ValueError: lost my weights"),
         ("NoBatch", {}, "NoBatch.batch_env_steps is 0; it must be a whole number from 1 on"),
         ("LearnsFromNothing", {}, "learns_from is 'old'; it must be one of newest, recent, replay"),
+        ("WithState", {}, "learns with the global state (reads_state), and none is sent: give"),
         ("KeepsObjects", {}, "state['rng'] is Generator, which a checkpoint cannot hold"),
     ],
 )

@@ -119,6 +119,34 @@ def test_what_it_learns_from_is_what_was_played() -> None:
     assert (one.is_terminated, one.is_truncated, one.masks) == (True, False, None)
 
 
+def test_the_global_state_is_for_learning_alone(tmp_path: Path) -> None:
+    """Beside every observation of a trajectory; whatever only acts has none, and needs none."""
+    policies = policies_of(plan_of("WithState", state_size=3))
+    given = given_to(policies)
+    policies.start()
+    store, now = policies.store, time.monotonic()
+    store.accept(StartEpisode("e"), now)
+    for t in range(4):
+        state = np.full(3, float(t), np.float32)
+        pending = store.accept(Step("e", t, {a: seen(a, t) for a in "ab"}, state=state), now)
+        assert isinstance(pending, PendingStep)
+        (chosen,), version = policies.acting.act([pending])
+        pending.finish(chosen, version)
+    last = {a: seen(a, 4) for a in "ab"}
+    end = EndEpisode("e", 4, final_observations=last, state=np.full(3, 4.0), is_truncated=True)
+    store.accept(end, now)
+    store.finish_frame()
+    wait_for(policies, 1)
+    assert given[0].observations.shape == (2, 2)
+    (record,) = policies.drain_records()
+    assert record["learner"]["default"]["state"] == 0 + 1 + 2 + 3 + 4
+    policies.save(tmp_path / "saved", PATIENCE_S)
+    assert load_checkpoint(tmp_path / "saved")["a"](seen("a", 0)) == 1
+    settings = {"checkpoint": str(tmp_path / "saved"), "should_explore": False}
+    frozen = dataclasses.replace(make_plan("ab"), algorithm="FROZEN", settings=settings)
+    assert play(make_policies(frozen, pytest.fail), "e")[0] == {"a": 1, "b": 1}
+
+
 def test_states_go_with_their_agent_and_end_with_the_episode() -> None:
     policies = policies_of(plan_of())
     store, now = policies.store, time.monotonic()

@@ -1,0 +1,78 @@
+"""Seats of agents whose trainer is one's own; beside the global state, if it learns with that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from muxrl.servers.agents.action_forms import ActionForm, action_form
+from muxrl.servers.agents.masks import OBS
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.config import AgentPlan, ServerPlan
+
+STATE = "state"
+"""Part of an observation: the simulation's global state."""
+
+
+@dataclass(frozen=True)
+class TrainerSeating(Seating):
+    """Every agent acts alone, in the simulation's own bounds, its mask apart.
+
+    Attributes:
+        reads_state: whether observations are recorded beside the global state.
+    """
+
+    follows_masks: bool = True
+    reads_state: bool = False
+
+    def action_form(self, agent: AgentPlan) -> ActionForm:
+        return replace(action_form(agent.action_space), is_scaled=False)
+
+    def make_seats(self, plan: ServerPlan, observing: Observing | None = None) -> dict[str, Seat]:
+        """Returns a seat for each agent; without a state in the plan it only acts."""
+        observing = observing or Observing.of(plan)
+        seats: Mapping[str, Any] = super().make_seats(plan, observing)
+        if not self.reads_state:
+            return dict(seats)
+        return {a: StateSeat(seats[a], plan.state_size, observing) for a in seats}
+
+
+class StateSeat:
+    """An agent whose observations are recorded beside the global state: a dict of ``obs``,
+    ``state`` and perhaps ``action_mask``.
+
+    Args:
+        seat: the agent without it.
+        size: of the state; None: there is none where nothing is learned.
+        observing: how the state is read.
+    """
+
+    def __init__(self, seat: SoloSeat, size: int | None, observing: Observing) -> None:
+        self._seat = seat
+        self._read = None if size is None else observing.simulation_state_reader(size)
+        self._size = size
+        own = seat.observation_space
+        parts = dict(own.spaces) if isinstance(own, gymnasium.spaces.Dict) else {OBS: own}
+        if size is not None:
+            parts[STATE] = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self.observation_space: gymnasium.Space = gymnasium.spaces.Dict(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._seat, name)
+
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        own = self._seat.observe(step_view, record)
+        if own is None:
+            return None
+        seen = own if isinstance(own, dict) else {OBS: own}
+        if self._size is not None:
+            state = step_view.state
+            seen[STATE] = (np.asarray(state, np.float32) if self._read is None
+                           else self._read(state))  # fmt: skip
+        return seen
