@@ -59,7 +59,11 @@ def open_policies(
         AlgorithmProblem: as `FrozenModules`; or the trainer's class cannot be imported.
     """
     # Of a process of its own the note names the class.
-    entry = find_trainer(checkpoint.about.get("trainer") or checkpoint.algorithm or "")
+    name = checkpoint.about.get("trainer") or checkpoint.algorithm or ""
+    try:
+        entry = find_trainer(name)
+    except AlgorithmProblem as error:
+        raise AlgorithmProblem(f"checkpoint {str(checkpoint.path)!r}: {error}") from error
     if entry is not None:
         return FrozenTrainers(entry, checkpoint, names)
     return FrozenModules(checkpoint, names, may_run_code=may_run_code)
