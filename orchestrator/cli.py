@@ -23,6 +23,7 @@ from muxrl.orchestrator.commands import (
     exploit,
     export,
     gateway,
+    league,
     logs,
     probe,
     replay,
@@ -42,7 +43,9 @@ from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
 from muxrl.protocol.suggestions import did_you_mean
 
-_LONG_COMMANDS = frozenset({"launch", "reproduce", "serve", "gateway", "sweep", "exploit"})
+_LONG_COMMANDS = frozenset(
+    {"launch", "reproduce", "serve", "gateway", "sweep", "league", "exploit"}
+)
 """Those whose work goes on where nobody reads what they print; of the others it is the result."""
 
 _PRINTING_COMMANDS = frozenset(
@@ -150,6 +153,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         exploit,
         export,
         sweep,
+        league,
         compare,
         compliance,
     ):

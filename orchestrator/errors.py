@@ -116,6 +116,18 @@ class NotASweepDirectory(Refused):
         self.path = path
 
 
+class NotALeagueDirectory(Refused):
+    """The folder was not written by a league.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is not the directory of a league: {reason}")
+        self.path = path
+
+
 class OtherFormat(Refused):
     """A newer muxrl wrote the run or sweep, so this one neither reads it nor adds to it.
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of an experiment's and a sweep's YAML, from the same classes that read them.
+"""JSON Schemas of experiments, sweeps and leagues, from the classes that read their YAML.
 
     python -m muxrl.orchestrator.json_schema
 
@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config_reference import documented_fields
+from muxrl.orchestrator.league.schema import LeagueConfig
 from muxrl.orchestrator.settings_reference import meanings
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.servers.algorithms.registry import ALGORITHMS
@@ -27,7 +28,11 @@ from muxrl.servers.fixed_policies import FIXED
 from muxrl.servers.trainers.lookup import registered
 
 FOLDER = Path(__file__).resolve().parents[1] / "experiments" / "schemas"
-KINDS: dict[str, type] = {"experiment": ExperimentConfig, "sweep": SweepConfig}
+KINDS: dict[str, type] = {
+    "experiment": ExperimentConfig,
+    "sweep": SweepConfig,
+    "league": LeagueConfig,
+}
 
 Schema = dict[str, Any]
 _LATER = r"\$\{|^\?\?\?$"
@@ -41,7 +46,7 @@ _TYPES: dict[Any, list[str]] = {
 
 
 def schema_text(kind: str, *, installed: bool = True) -> str:
-    """Returns the schema of "experiment" or "sweep", as JSON.
+    """Returns the schema of "experiment", "sweep" or "league", as JSON.
 
     Args:
         kind: which.

@@ -1,4 +1,4 @@
-"""``muxrl configs``: the experiments and sweeps that come with muxrl."""
+"""``muxrl configs``: the experiments, sweeps and leagues that come with muxrl."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from muxrl.orchestrator.errors import ExitCode
 _KINDS = (
     ("conf", "experiments", "muxrl check NAME, muxrl launch NAME"),
     ("sweeps", "sweeps", "muxrl sweep NAME --dry-run, muxrl sweep NAME"),
+    ("leagues", "leagues", "muxrl check NAME, muxrl league NAME"),
 )
 _SENTENCE = re.compile(r"(.*?[.?!])(?= [A-Z]|$)")
 """The first one; "Rashid et al. 2018" is in its middle."""
@@ -21,8 +22,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Adds the command and its arguments."""
     parser = commands.add_parser(
         "configs",
-        help="list the experiments and sweeps that come with muxrl",
-        description="Lists the experiments and sweeps that muxrl knows by name.",
+        help="list the experiments, sweeps and leagues that come with muxrl",
+        description="Lists the experiments, sweeps and leagues that muxrl knows by name.",
     )
     parser.set_defaults(execute=run)
 

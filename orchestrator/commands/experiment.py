@@ -128,11 +128,13 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from muxrl.orchestrator.config import to_yaml
-    from muxrl.orchestrator.config.load import is_sweep
+    from muxrl.orchestrator.config.load import is_league, is_sweep
     from muxrl.orchestrator.storage.versions import software_versions
 
     if is_sweep(args.config):
         return _check_sweep(args)
+    if is_league(args.config):
+        return _check_league(args)
     config = _load(args)
     if args.report:
         versions = software_versions(config.simulation.env)
@@ -201,6 +203,23 @@ def _check_sweep(args: argparse.Namespace) -> int:
     sys.stdout.write(
         f"this is a sweep; see how long it would take with 'muxrl sweep {args.config} --dry-run', "
         f"and run it with 'muxrl sweep {args.config}'\n"
+    )
+    return ExitCode.DONE
+
+
+def _check_league(args: argparse.Namespace) -> int:
+    with quiet():
+        from muxrl.orchestrator.league.load import load_league
+        from muxrl.orchestrator.league.runner import check_league
+        from muxrl.orchestrator.sweeps.dry_run import print_plan
+
+        league, first = check_league(
+            load_league(args.config, args.overrides), may_run_checkpoints=False
+        )
+    print_plan(first, table_console())
+    sys.stdout.write(
+        f"this is the first of {league.config.rounds} rounds of a league; run it with 'muxrl "
+        f"league {args.config}'\n"
     )
     return ExitCode.DONE
 

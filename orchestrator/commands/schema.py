@@ -13,12 +13,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Adds the command and its arguments."""
     parser = commands.add_parser(
         "schema",
-        help="print the JSON Schema of experiments or sweeps, for editors",
+        help="print the JSON Schema of experiments, sweeps or leagues, for editors",
         description="Prints a JSON Schema. Saved as FILE, it is what editors with a YAML language "
         "server complete and check a config by whose first line is "
         "'# yaml-language-server: $schema=FILE'.",
     )
-    parser.add_argument("kind", choices=["experiment", "sweep"], help="of which kind of config")
+    parser.add_argument(
+        "kind", choices=["experiment", "sweep", "league"], help="of which kind of config"
+    )
     parser.set_defaults(execute=run)
 
 

@@ -54,7 +54,7 @@ _RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
 
 
 def packaged_configs(kind: str = "conf") -> dict[str, Path]:
-    """Returns the configs that come with muxrl, by bare name; `kind` "sweeps" for the sweeps."""
+    """Returns the configs that come with muxrl, by bare name; `kind` "sweeps" or "leagues"."""
     folder = Path(str(resources.files("muxrl.experiments") / kind))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
@@ -95,8 +95,20 @@ def is_sweep(name: str | Path) -> bool:
     path = Path(name)
     if path.is_file():
         keys = read_yaml(path)[0].keys()
-        return "simulation" not in keys and not _OF_SWEEPS.isdisjoint(keys)
+        return not keys & {"simulation", "members"} and not _OF_SWEEPS.isdisjoint(keys)
     return str(name) in packaged_configs("sweeps") and str(name) not in packaged_configs()
+
+
+def is_league(name: str | Path) -> bool:
+    """Whether a path, or the bare name of a packaged config, is a league's.
+
+    Raises:
+        ConfigError: the file is not YAML.
+    """
+    path = Path(name)
+    if path.is_file():
+        return "members" in read_yaml(path)[0]
+    return str(name) in packaged_configs("leagues").keys() - packaged_configs().keys()
 
 
 def load_config(source: ConfigSource, overrides: Overrides = ()) -> ExperimentConfig:
@@ -144,6 +156,8 @@ def _load_file(
 ) -> ExperimentConfig:
     if is_sweep(source):
         raise ConfigError([_a_sweep(source)], str(source))
+    if is_league(source):
+        raise ConfigError([f"this is a league; run it with 'muxrl league {source}'"], str(source))
     file = find_config(source)
     if file.resolve() in above:
         files = " on ".join(str(path) for path in (*above, file.resolve()))

@@ -356,12 +356,12 @@ def _replace_base_servers(
 def _server(role: str, name: str, template: AlgorithmTemplate, agents: list[str]) -> ServerConfig:
     """Returns the server of a role; for a team algorithm its agents are one group."""
     server = template.server(name, agents)
-    if not server.groups and _needs_teams(server):
+    if not server.groups and needs_teams(server):
         server.groups = {role: agents}
     return server
 
 
-def _needs_teams(server: ServerConfig) -> bool:
+def needs_teams(server: ServerConfig) -> bool:
     """Whether the algorithm acts for teams; False if it is unknown, as `resolve` will say."""
     from muxrl.servers.algorithms.registry import find_entry
 

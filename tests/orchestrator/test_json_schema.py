@@ -13,10 +13,11 @@ import yaml
 
 from muxrl.orchestrator import json_schema
 from muxrl.orchestrator.config import load_config, packaged_configs, prepare, to_yaml
-from muxrl.orchestrator.config.load import is_sweep
+from muxrl.orchestrator.config.load import is_league, is_sweep
 from muxrl.orchestrator.config.merge import read_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.json_schema import KINDS, schema_text
+from muxrl.orchestrator.league import load as league_load
 from muxrl.orchestrator.sweeps import load as sweeps_load
 
 ROOT = Path(__file__).parents[2]
@@ -56,10 +57,10 @@ def test_the_committed_schema_is_that_of_the_classes(kind: str) -> None:
 def test_what_is_shipped_fits(
     file: Path, validators: dict[str, jsonschema.Draft7Validator]
 ) -> None:
-    kind = "sweep" if is_sweep(file) else "experiment"
+    kind = "sweep" if is_sweep(file) else "league" if is_league(file) else "experiment"
     tree, _ = read_yaml(file)
     assert not misfits(validators[kind], tree)
-    if file.parent.name in ("conf", "sweeps"):
+    if file.parent.name in ("conf", "sweeps", "leagues"):
         (line,) = [x for x in file.read_text().splitlines() if x.startswith(MODELINE)]
         named = (file.parent / line.removeprefix(MODELINE)).resolve()
         assert named == json_schema.FOLDER / f"{kind}.json"
@@ -75,6 +76,9 @@ def test_what_muxrl_itself_writes_fits(
     for name in packaged_configs("sweeps"):
         written = yaml.safe_load(sweeps_load.to_yaml(sweeps_load.load_sweep(name)))
         assert not misfits(validators["sweep"], written), name
+    for name in packaged_configs("leagues"):
+        written = yaml.safe_load(league_load.to_yaml(league_load.load_league(name)))
+        assert not misfits(validators["league"], written), name
 
 
 @pytest.mark.parametrize(

@@ -155,19 +155,19 @@ def payoff_picture(table: CrossPlay) -> Picture:
     return _picture(figure, f"{name}, by who plays it and who the others", name)
 
 
-def rating_curves(played: HeadToHead, table: CrossPlay) -> Picture | None:
+def rating_curves(played: HeadToHead, table: CrossPlay, along: str = "env steps") -> Picture | None:
     """Ratings of snapshots by env steps, with their intervals; None if no snapshots met."""
     curves = played.rating_curves(table)
     if not curves:
         return None
-    figure, axes = _panel(f"rating of {table.role}", "env steps", "Elo points above random")
+    figure, axes = _panel(f"rating of {table.role}", along, "Elo points above random")
     for (label, curve), style in zip(curves.items(), styles_of(list(curves)).values(), strict=True):
         line = np.array([(n, rating.mean, rating.low, rating.high) for n, rating in curve]).T
         _draw_band(axes, style, tuple(line), label=_shortened(label))
     axes.axhline(0, color=RANDOM_COLOUR, ls=(0, (3, 1.5)), lw=1, zorder=1)
     axes.legend(fontsize=_TEXT - 1, frameon=False)
     name = f"Ratings of {table.role}"
-    return _picture(figure, f"{name} by env steps", name)
+    return _picture(figure, f"{name} by {along}", name)
 
 
 def _shortened(name: str) -> str:

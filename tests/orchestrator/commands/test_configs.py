@@ -15,7 +15,7 @@ def test_every_packaged_config_is_listed_with_a_sentence(
     assert cli.main(["configs"]) == 0
     rows = [line.strip().partition("  ") for line in capsys.readouterr().out.splitlines()]
     named = {name: sentence.strip() for name, _, sentence in rows}
-    for kind in ("conf", "sweeps"):
+    for kind in ("conf", "sweeps", "leagues"):
         for name, path in packaged_configs(kind).items():
             assert name in named
             assert 20 < len(describe(path)) < 200, f"{path} begins with another comment"

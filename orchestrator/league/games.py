@@ -1,0 +1,184 @@
+"""The games after each round: every member as every round has left it, and random actions, meet.
+
+For each role (of interchangeable ones for the first that has a member) each of its entries plays
+among the others: of two roles each entry of the other one, of more the entries of each round
+together. Games are kept, so that a round adds only those of its own entries. Ratings and payoffs
+are those of a head to head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from muxrl.orchestrator.comparisons.arena import Arena, Player, player_of, random_player
+from muxrl.orchestrator.comparisons.findings.compared_runs import read_run
+from muxrl.orchestrator.comparisons.findings.contestants import Subject
+from muxrl.orchestrator.comparisons.findings.head_to_head import (
+    RANDOM,
+    HeadToHead,
+    Match,
+    tables_of,
+)
+from muxrl.orchestrator.league.directory import LeagueDirectory
+from muxrl.orchestrator.league.population import Entry, League
+from muxrl.protocol.patterns import match
+
+Seating = Mapping[str, Entry | None]
+"""Role to who plays it; None: random actions."""
+
+
+def heads(league: League) -> list[str]:
+    """Returns the roles whose players are rated."""
+    taken: set[str] = set()
+    found = []
+    for role in league.agents:
+        if role not in taken and any(m.role == role for m in league.config.members.values()):
+            found.append(role)
+            taken.update(league.alike(role))
+    return found
+
+
+def seatings(league: League, entries: Sequence[Entry]) -> Iterator[tuple[str, Seating]]:
+    """Yields each game: the role whose player is rated, and who plays, that role first."""
+    for head in heads(league):
+        rows = [entry for entry in entries if entry.role in league.alike(head)]
+        for row in (*rows, None):
+            for others in _lineups(league, head, entries):
+                yield head, {head: row, **others}
+
+
+def _lineups(league: League, head: str, entries: Sequence[Entry]) -> list[Seating]:
+    """Returns who plays the other roles: of each round its k-th players together, and random."""
+    roles = [role for role in league.agents if role != head]
+    found: dict[tuple[Entry | None, ...], Seating] = {}
+    for number in dict.fromkeys(entry.round for entry in entries):
+        those = {
+            role: [
+                entry
+                for entry in entries
+                if entry.round <= number and entry.role in league.alike(role)
+            ]
+            for role in roles
+        }
+        new = {role: [e for e in known if e.round == number] for role, known in those.items()}
+        for k in range(max(map(len, new.values()))):
+            seated: dict[str, Entry | None] = {}
+            for role, known in those.items():
+                nobody_new = known[-1] if known else None
+                seated[role] = new[role][k % len(new[role])] if new[role] else nobody_new
+            found.setdefault(tuple(seated.values()), seated)
+    found[(None,) * len(roles)] = dict.fromkeys(roles)
+    return list(found.values())
+
+
+def _seats(seating: Seating) -> dict[str, str]:
+    return {role: entry.label if entry else RANDOM for role, entry in sorted(seating.items())}
+
+
+def play_games(
+    league: League,
+    folder: LeagueDirectory,
+    number: int,
+    on_game: Callable[[int, int], None] = lambda done, of: None,
+) -> None:
+    """Plays and writes the games that a round adds; those of equal seeds are the same again.
+
+    Raises:
+        CannotCompare: a checkpoint is missing.
+        ServerProblem, SimulationFailed: as `Arena.play`.
+    """
+    entries = league.entries(folder, number)
+    known = [seats for earlier in range(1, number) for seats, _ in _read(folder, earlier)]
+    todo: dict[str, Seating] = {}
+    for _, seating in seatings(league, entries):
+        if (seats := _seats(seating)) not in known:
+            todo.setdefault(str(seats), seating)
+    evaluation = league.config.experiment.evaluation
+    seeds = range(evaluation.seed, evaluation.seed + league.config.num_episodes)
+    run = read_run(entries[0].run)
+    rest = {  # servers with fixed policies, which are no roles
+        server_id: match(server.agents, list(league.facts.agents))[0]
+        for server_id, server in run.config.servers.items()
+        if server_id not in league.agents
+    }
+    how: Any = {"should_explore": evaluation.should_explore}
+    always = {role: player_of(run, role, agents, role, **how) for role, agents in rest.items()}
+    roles = {role: tuple(agents) for role, agents in {**league.agents, **rest}.items()}
+    players: dict[Entry, Player] = {}
+
+    def player(entry: Entry | None, role: str) -> Player:
+        if entry is None:
+            return random_player(role, roles[role])
+        if entry not in players:
+            whose = read_run(entry.run), entry.role, roles[entry.role], entry.label
+            players[entry] = player_of(*whose, **how)
+        return players[entry]
+
+    games = []
+    with Arena(league.config.experiment.simulation, roles, evaluation.seed) as arena:
+        for seating in todo.values():
+            seated = {role: player(entry, role) for role, entry in seating.items()}
+            returns = arena.play({**seated, **always}, seeds)
+            games.append({"seats": _seats(seating), "returns": returns})
+            on_game(len(games), len(todo))
+    folder.write_games(number, {"format": 1, "num_episodes": len(seeds), "games": games})
+
+
+def _read(
+    folder: LeagueDirectory, number: int
+) -> Iterator[tuple[dict[str, str], dict[str, list[float | None]]]]:
+    written: Mapping[str, Any] = folder.games(number) or {"games": ()}
+    for game in written["games"]:
+        yield game["seats"], game["returns"]
+
+
+def meet(league: League, folder: LeagueDirectory, last: int) -> HeadToHead:
+    """Returns the games up to a round as a head to head, whose snapshots are rounds."""
+    entries = league.entries(folder, last)
+    played = {
+        str(seats): returns
+        for number in range(1, last + 1)
+        for seats, returns in _read(folder, number)
+    }
+    matches = []
+    for role, seating in seatings(league, entries):
+        subject = Subject("role", role, tuple(league.agents[role]))
+        returns = subject.returns(played[str(_seats(seating))])
+        seen = returns[np.isfinite(returns)]
+        rest = [entry for other, entry in seating.items() if other != role]
+        own, others = seating[role], next(filter(None, rest), None)
+        name = own.label if own else RANDOM
+        against = " | ".join(entry.label if entry else RANDOM for entry in rest)
+        against = against if others else RANDOM
+        matches.append(
+            Match(
+                role=role,
+                player=name,
+                player_lineup=name,
+                others=against,
+                others_lineup=against,
+                run=own.run if own else None,
+                other_run=others.run if others else None,
+                pair=0,
+                score=float(seen.mean()) if len(seen) else math.nan,
+                num_episodes=len(seen),
+                are_partners=False,
+                returns=returns,
+            )
+        )
+    evaluation = league.config.experiment.evaluation
+    return HeadToHead(
+        by_label=tables_of(matches, heads(league))[0],
+        by_contestant=(),
+        matches=tuple(matches),
+        pairs=({},),
+        num_episodes=league.config.num_episodes,
+        first_seed=evaluation.seed,
+        interchangeable=tuple(league.config.interchangeable),
+        should_explore=evaluation.should_explore,
+        snapshots=tuple(dict.fromkeys(entry.round for entry in entries)),
+    )

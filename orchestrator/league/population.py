@@ -1,0 +1,240 @@
+"""Who is in a league: its members as templates of servers, and the archive of their past.
+
+Everything is read from what the rounds have left on disk, so that a league which is resumed knows
+what one that goes on does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, stage
+from muxrl.orchestrator.config import ConfigError, SimulationFacts, probe, ranges
+from muxrl.orchestrator.config.checks import is_file_name, is_label
+from muxrl.orchestrator.config.load import set_values
+from muxrl.orchestrator.config.merge import dotted, leaves
+from muxrl.orchestrator.league.directory import LeagueDirectory
+from muxrl.orchestrator.league.schema import LeagueConfig, MemberConfig
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.orchestrator.sweeps.parameters import draw, find_problems, given
+from muxrl.orchestrator.sweeps.plan import agents_of_roles, make_plan, role_problems
+from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
+from muxrl.protocol.patterns import match
+from muxrl.protocol.suggestions import listed, similar_or_known
+from muxrl.servers.config import EXTERNAL, ServerConfig
+from muxrl.servers.fixed_policies import find_fixed
+
+POOL_PREFIX = "pool-"
+"""Of the names of templates that are no members."""
+_EXPLORED = ("choice", "uniform", "loguniform")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A member as a round has left it; `run` is its run's directory."""
+
+    member: str
+    round: int
+    role: str
+    run: Path
+
+    @property
+    def label(self) -> str:
+        """Its name among all that meet."""
+        return self.member + stage(self.round)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of its last checkpoint."""
+        found = CheckpointFolder(self.run / "checkpoints").of_server(self.role)
+        return (found or self.run / "checkpoints" / "last" / self.role).resolve()
+
+
+@dataclass(frozen=True)
+class League:
+    """A league in which every name is known.
+
+    Attributes:
+        config: as the user wrote it.
+        agents: of each role, in the simulation's order.
+        facts: of the simulation.
+        templates: the server with which each member begins.
+    """
+
+    config: LeagueConfig
+    agents: dict[str, list[str]]
+    facts: SimulationFacts
+    templates: dict[str, AlgorithmTemplate]
+
+    def alike(self, role: str) -> list[str]:
+        """Returns the roles whose members can play a role, itself included."""
+        both = self.config.interchangeable
+        return list(both) if role in both else [role]
+
+    def training(self, number: int) -> list[str]:
+        """Returns the members that train in a round."""
+        return [n for n, member in self.config.members.items() if _trains(member, number)]
+
+    def entries(self, folder: LeagueDirectory, last: int) -> list[Entry]:
+        """Returns what the rounds up to one have left, earliest first."""
+        found = []
+        for number in range(1, last + 1):
+            sweep = folder.sweep(number)
+            for trial in sweep.trials() if sweep else ():
+                run = sweep.run_of(trial) if sweep else None
+                for role, name in trial.roles.items():
+                    if run is not None and name in self.config.members:
+                        found.append(Entry(name, number, role, run))
+        return found
+
+
+def _trains(member: MemberConfig, number: int) -> bool:
+    since = number - member.first_round
+    return since >= 0 and since % member.every_rounds == 0
+
+
+def make_league(config: LeagueConfig) -> League:
+    """Looks up every name of a league.
+
+    Raises:
+        ConfigError: with a sentence for each thing that is wrong.
+    """
+    simulation = config.experiment.simulation
+    if simulation.env in ("", EXTERNAL):
+        make_plan(SweepConfig(config.name, experiment=config.experiment))  # which refuses it
+    facts = probe(simulation)
+    names = list(facts.agents)
+    roles = config.roles or {s: c.agents for s, c in config.experiment.servers.items()}
+    problems = list(role_problems(roles, facts))
+    if problems:
+        raise ConfigError(problems)
+    agents = agents_of_roles(roles, facts)
+    templates: dict[str, AlgorithmTemplate] = {}
+    for number, name in enumerate(config.members):
+        templates[name], sentences = _template(config, name, number)
+        problems += sentences
+    league = League(config, agents, facts, templates)
+    problems += _problems(league)
+    in_roles = {agent for those in agents.values() for agent in those}
+    for server_id, server in config.experiment.servers.items():
+        rest = [agent for agent in match(server.agents, names)[0] if agent not in in_roles]
+        if rest and find_fixed(server.algorithm) is None:
+            problems.append(
+                f"experiment.servers.{server_id}: learns, and would begin again in each round; "
+                f"make a role of {listed(rest)}, with a member, or take a fixed policy"
+            )
+    if problems:
+        raise ConfigError(problems)
+    return league
+
+
+def _template(config: LeagueConfig, name: str, number: int) -> tuple[AlgorithmTemplate, list[str]]:
+    """Returns a member's server, and a sentence for each key that is wrong."""
+    member = config.members[name]
+    base = config.experiment.servers.get(member.role)
+    if base is None or find_fixed(base.algorithm) or base.algorithm == EXTERNAL:
+        base = ServerConfig()
+    values = {f.name: copy.deepcopy(getattr(base, f.name)) for f in fields(ServerConfig)}
+    template = AlgorithmTemplate(**values | {"agents": [], "label": "", "port": 0})
+    template, problems = set_values(template, member.server)
+    found = [f"members.{name}.server.{problem}" for problem in problems]
+    if find_fixed(template.algorithm):
+        found.append(f"members.{name}.server: {template.algorithm} does not learn; it is no member")
+    if config.exploit.role == member.role and not list(_parameter_problems(config)):
+        said = {dotted(path) for path, _ in leaves(member.server)}
+        for key, parameter in config.exploit.parameters.items():
+            value = draw(key, parameter, number, config.experiment.seed)
+            changed, problems = set_values(template, {key: value})
+            found += [f"exploit.parameters.{problem}" for problem in problems]
+            template = template if key in said else changed
+    return template, found
+
+
+def _problems(league: League) -> Iterator[str]:
+    config, members = league.config, list(league.config.members)
+    roles = list(league.agents)
+    if not is_file_name(config.name):
+        yield f"name: {config.name!r} cannot name a directory; use letters, digits, '_', '-', '.'"
+    yield from ranges.find_problems(replace(config, experiment=type(config.experiment)()))
+    if len(roles) < 2:
+        yield f"roles: there is only {listed(roles)}, and opponents need another"
+    if not members:
+        yield "members: there are none; such as {main: {role: " + roles[0] + "}}"
+    if not config.experiment.checkpoint.at_end:
+        yield "experiment.checkpoint.at_end: is false, but a round begins with the last one's end"
+    for name, member in config.members.items():
+        at = f"members.{name}"
+        if not is_label(name) or len(name) > 40 or name == RANDOM or name.startswith(POOL_PREFIX):
+            yield (
+                f"{at}: expected up to 40 letters, digits, '_' and '-', not {RANDOM!r}, nor what "
+                f"begins with {POOL_PREFIX!r}"
+            )
+        if member.role not in roles:
+            hint = similar_or_known(member.role, roles, "the roles are")
+            yield f"{at}.role: there is no role {member.role!r}{hint}"
+        for pattern in match(member.meets, members)[1]:
+            hint = similar_or_known(pattern, members, "the members are")
+            yield f"{at}.meets: {pattern!r} is no member{hint}"
+    for number in range(1, max(1, config.rounds) + 1 if members else 1):
+        if not league.training(number):
+            yield f"rounds: nobody trains in round {number}; see first_round, every_rounds"
+            break
+    yield from _interchange_problems(league)
+    yield from _exploit_problems(league)
+
+
+def _interchange_problems(league: League) -> Iterator[str]:
+    at, both = "interchangeable", league.config.interchangeable
+    unknown = [role for role in both if role not in league.agents]
+    for role in unknown:
+        yield f"{at}: there is no role {role!r}{similar_or_known(role, league.agents)}"
+    if unknown or not both:
+        return
+    seats = [[league.facts.agents[agent] for agent in league.agents[role]] for role in both]
+    for role, theirs in zip(both, seats, strict=True):
+        if theirs != seats[0]:
+            yield f"{at}: the agents of {both[0]!r} and {role!r} differ in number or in spaces"
+
+
+def _parameter_problems(config: LeagueConfig) -> Iterator[str]:
+    for key, parameter in config.exploit.parameters.items():
+        found = list(find_problems(key, parameter))
+        yield from (f"exploit.{problem}" for problem in found)
+        if not found and (kind := next(iter(given(parameter)))) not in _EXPLORED:
+            yield f"exploit.parameters.{key}.{kind}: expected one of {listed(_EXPLORED)}"
+
+
+def _exploit_problems(league: League) -> Iterator[str]:
+    exploit = league.config.exploit
+    yield from _parameter_problems(league.config)
+    if not exploit.role:
+        if exploit.parameters:
+            yield "exploit.role: is missing; whose parameters change?"
+        return
+    ranked = [n for n, member in league.config.members.items() if member.role == exploit.role]
+    if len(ranked) < 2:
+        yield (
+            f"exploit.role: role {exploit.role!r} has {len(ranked)} members, and one takes over "
+            "from another"
+        )
+    alike = {}
+    for name in ranked:
+        told = asdict(replace(league.templates[name], initialize_from="", initialize_policies={}))
+        rest = {dotted(path): value for path, value in leaves(told)}
+        alike[name] = {k: v for k, v in rest.items() if k not in exploit.parameters}
+    for name in ranked[1:]:
+        one, other = alike[ranked[0]], alike[name]
+        if differing := [key for key in {**one, **other} if one.get(key) != other.get(key)]:
+            yield (
+                f"exploit: members {ranked[0]!r} and {name!r} of role {exploit.role!r} differ in "
+                f"{listed(differing)}, which are no parameters of it, so that one cannot take over "
+                "the other's weights"
+            )
+
+
+def newest(entries: Sequence[Entry]) -> dict[str, Entry]:
+    """Returns each member's last entry."""
+    return {entry.member: entry for entry in entries}

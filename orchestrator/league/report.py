@@ -1,0 +1,187 @@
+"""A league's report: ratings over rounds, who beats whom, who trained with what."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
+from muxrl.orchestrator.comparisons.output.figures import Picture, payoff_picture, rating_curves
+from muxrl.orchestrator.comparisons.output.tables import cross_play
+from muxrl.orchestrator.league.directory import LeagueDirectory
+from muxrl.orchestrator.league.games import meet
+from muxrl.orchestrator.league.population import League
+from muxrl.orchestrator.league.rounds import changes
+from muxrl.orchestrator.measure.number_text import MISSING, interval_lines
+from muxrl.orchestrator.measure.statistics import Estimate
+from muxrl.orchestrator.reports.pages import REPORT_FILE, from_folder, page_environment
+from muxrl.orchestrator.reports.plain_table import grid_table
+from muxrl.orchestrator.reports.table import Column, Grid, Table, markdown
+from muxrl.orchestrator.storage.json_files import finite, write_bytes, write_json, write_text
+from muxrl.orchestrator.sweeps.load import load_written
+
+_CAPTION = (
+    "Rating: Elo points above random actions [95 %, over episodes], of games of all rounds; 400 "
+    "are odds of 10 to 1"
+)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A member in a round: how it began, and what it has come to."""
+
+    round: int
+    member: str
+    role: str
+    status: str
+    begins_with: str
+    settings: str
+    run: Path | None
+
+
+def write_report(league: League, folder: LeagueDirectory, last: int) -> Path:
+    """Writes ``report.html``, ``summary.md`` with ``plots/``, and ``league.json``.
+
+    Args:
+        league: whose.
+        folder: its directory, in which they lie.
+        last: the last round whose games are played.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    played = meet(league, folder, last)
+    config, tables = league.config, played.by_label
+    trained = _table(tuple(_trained(league, folder)))
+    shown: list[dict[str, Any]] = [
+        {
+            "role": table.role,
+            "ratings": ratings_grid(played, table),
+            "payoffs": cross_play(table, f"{table.role} played by"),
+            "figures": _pictures(played, table),
+        }
+        for table in tables
+    ]
+    notes = [
+        f"as {table.role}, {len(table.cycles)} of {table.num_triples} triples are a cycle "
+        f"({' over '.join((*table.cycles[0], table.cycles[0][0]))}); one rating misleads there, so "
+        "read who beats whom"
+        for table in tables
+        if table.cycles
+    ]
+    title = f"League {config.name}: {last} of {config.rounds} rounds"
+    facts = (
+        f"{config.num_episodes} episodes a game, "
+        f"{'sampled' if played.should_explore else 'greedy'} actions. {_CAPTION}."
+    )
+    page = page_environment(folder.path, __package__).get_template("league.html")
+    about = {"title": title, "facts": facts, "notes": notes, "shown": shown}
+    html = page.render(**about, sentences=(), trained=trained.grid())
+    parts = [f"# {title}", facts, *(f"**Note:** {note}." for note in notes)]
+    for one in shown:
+        parts += [f"## {one['role']}", markdown(one["ratings"]), markdown(one["payoffs"])]
+        for kind, picture in one["figures"].items():
+            name = f"plots/{kind}-{one['role']}.svg"
+            (folder.path / "plots").mkdir(exist_ok=True)
+            write_bytes(folder.path / name, base64.b64decode(picture.uri.partition(",")[2]))
+            parts.append(f"![{picture.alt}]({name})")
+    parts += ["## Rounds", markdown(trained.grid())]
+    write_text(folder.path / "summary.md", "\n\n".join(parts) + "\n")
+    write_json(folder.path / "league.json", _as_json(tables, trained, folder))
+    path = folder.path / REPORT_FILE
+    write_text(path, html)
+    return path
+
+
+def ratings_grid(played: HeadToHead, table: CrossPlay) -> Grid:
+    """Returns the ratings: a row for each member, a column for each round."""
+    curves = played.rating_curves(table)
+    rows = [(member, str(n), rating) for member, curve in curves.items() for n, rating in curve]
+    found: Table[tuple[str, str, Estimate]] = Table(
+        (
+            Column("member", value=lambda at: at[0], css="text"),
+            Column("round", value=lambda at: at[1]),
+            Column("rating", value=lambda at: at[2], shown=lambda r: interval_lines(r, digits=0)),
+        ),
+        tuple(rows),
+    )
+    places = {str(n): f"round {n}" for n in played.snapshots}
+    return found.spread("member", "round", places, "rating")
+
+
+def print_ratings(league: League, folder: LeagueDirectory, last: int, console: Console) -> None:
+    """Prints the ratings after a round."""
+    played = meet(league, folder, last)
+    for table in played.by_label:
+        grid = ratings_grid(played, table)
+        console.print(grid_table(grid, f"Ratings of {table.role}", folds=True))
+    console.print(f"{_CAPTION}.", highlight=False, markup=False)
+
+
+def _pictures(played: HeadToHead, table: CrossPlay) -> dict[str, Picture]:
+    ratings = rating_curves(played, table, along="round")
+    return {**({"ratings": ratings} if ratings else {}), "payoffs": payoff_picture(table)}
+
+
+def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
+    known = dict(league.templates)
+    entries = league.entries(folder, league.config.rounds)
+    labels = {str(entry.checkpoint): entry.label for entry in entries}
+    for number in range(1, league.config.rounds + 1):
+        sweep = folder.sweep(number)
+        if sweep is None:
+            return
+        templates = load_written(sweep.config_file).algorithms
+        for trial in sweep.trials():
+            for role, member in trial.roles.items():
+                if member in known:
+                    now = templates[member]
+                    differing = ", ".join(f"{k}={v}" for k, v in changes(known[member], now))
+                    source = labels.get(now.initialize_from, now.initialize_from)
+                    known[member] = now
+                    yield Trained(
+                        *(number, member, role, sweep.status_now(trial), source or "new weights"),
+                        *(differing, sweep.run_of(trial)),
+                    )
+
+
+def _table(rows: tuple[Trained, ...]) -> Table[Trained]:
+    return Table(
+        (
+            Column("round"),
+            Column("member", css="text"),
+            Column("role", css="text"),
+            Column("status", css="text"),
+            Column("begins_with", "begins with", css="wrap"),
+            Column("settings", "changed settings", shown=lambda x: x or MISSING, css="wrap"),
+            Column("run", link=lambda row: row.run or "", css="wrap"),
+        ),
+        rows,
+    )
+
+
+def _as_json(
+    tables: tuple[CrossPlay, ...], trained: Table[Trained], folder: LeagueDirectory
+) -> dict[str, Any]:
+    def told(values: dict[str, Any]) -> dict[str, Any]:
+        return {
+            k: from_folder(v, folder.path) if isinstance(v, Path) else v for k, v in values.items()
+        }
+
+    roles = {
+        table.role: {
+            "ratings": {name: vars(rating) for name, rating in table.ratings.items()},
+            "payoffs": [
+                {"player": c.player, "others": c.others, "return": c.score.mean}
+                for c in table.cells.values()
+            ],
+            "cycles": table.cycles,
+        }
+        for table in tables
+    }
+    return finite({"format": 1, "roles": roles, "rounds": list(map(told, trained.records()))})

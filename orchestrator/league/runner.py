@@ -1,0 +1,136 @@
+"""A league from its first round to its last, resumable at any point.
+
+A round trains (a sweep, which resumes its own trials), then its games are played, then the report
+is written. What is on disk says how far it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from muxrl.orchestrator.config.overrides import Overrides
+from muxrl.orchestrator.errors import ExitCode
+from muxrl.orchestrator.league.directory import LeagueDirectory
+from muxrl.orchestrator.league.games import play_games
+from muxrl.orchestrator.league.load import load_resumed, to_yaml
+from muxrl.orchestrator.league.population import League, make_league
+from muxrl.orchestrator.league.report import print_ratings, write_report
+from muxrl.orchestrator.league.rounds import make_round
+from muxrl.orchestrator.league.schema import LeagueConfig
+from muxrl.orchestrator.storage.json_files import write_text
+from muxrl.orchestrator.supervise.signals import claim_signals, interruptible
+from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
+from muxrl.orchestrator.sweeps.result import print_result
+from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep, sweep_ray
+
+
+@dataclass(frozen=True)
+class LeagueResult:
+    """How a league has ended: `num_rounds` are whole, of `config.rounds`."""
+
+    league_dir: Path
+    config: LeagueConfig
+    num_rounds: int
+    exit_code: int
+
+
+def check_league(
+    config: LeagueConfig, *, may_run_checkpoints: bool = True
+) -> tuple[League, SweepPlan]:
+    """Returns a league and the plan of its first round; starts nothing.
+
+    Raises:
+        ConfigError: with a sentence for each thing that is wrong.
+    """
+    league = make_league(config)
+    first = make_round(league, None, 1)
+    return league, make_plan(first, may_run_checkpoints=may_run_checkpoints)
+
+
+def start_league(
+    config: LeagueConfig, league_dir: Path | None = None, *, console: Console | None = None
+) -> LeagueResult:
+    """Runs a league.
+
+    Args:
+        config: the league.
+        league_dir: its directory, which must not exist yet; None makes one under `leagues_dir`.
+        console: where to write what is going on; None: nowhere.
+
+    Raises:
+        ConfigError: with all that is wrong; nothing was started.
+        RunFailed: Ray did not start.
+        OSError: the directory is there already, or cannot be made.
+    """
+    league, plan = check_league(config)
+    folder = LeagueDirectory.create(
+        league_dir, Path(config.leagues_dir), config.name, to_yaml(config)
+    )
+    with folder.locked():
+        return _run(league, folder, plan, console)
+
+
+def resume_league(
+    league_dir: Path, overrides: Overrides = (), *, console: Console | None = None
+) -> LeagueResult:
+    """Goes on with a league from the trial or games at which it ended.
+
+    Args:
+        league_dir: its directory.
+        overrides: more rounds, and what does not change those that it has.
+        console: where to write what is going on; None: nowhere.
+
+    Raises:
+        NotALeagueDirectory: the folder is not a league's.
+        SweepIsRunning: another process runs it.
+        ConfigError, RunFailed: as `start_league`.
+    """
+    folder = LeagueDirectory.open(league_dir)
+    with folder.locked():
+        config = load_resumed(folder.config_file, overrides)
+        league, plan = check_league(config)
+        write_text(folder.config_file, to_yaml(config))
+        return _run(league, folder, plan, console)
+
+
+def _run(
+    league: League, folder: LeagueDirectory, plan: SweepPlan, console: Console | None
+) -> LeagueResult:
+    say: Any = (console or Console(quiet=True)).print
+    say(f"league directory: {folder.path}", soft_wrap=True, highlight=False)
+    num_rounds, num_reported, code = 0, 0, int(ExitCode.DONE)
+    is_left = not folder.is_trained(league.config.rounds)
+    with interruptible(), sweep_ray(plan) if is_left else contextlib.nullcontext():
+        claim_signals()  # which Ray has taken
+        for number in range(1, league.config.rounds + 1):
+            if not folder.is_trained(number):
+                say(f"round {number} of {league.config.rounds}", highlight=False)
+                code = _train(league, folder, number, console)
+                if code != ExitCode.DONE:
+                    break
+            if folder.games(number) is None:
+                play_games(league, folder, number)
+                write_report(league, folder, number)
+                num_reported = number
+                if console is not None:
+                    print_ratings(league, folder, number, console)
+            num_rounds = number
+    if num_rounds > num_reported:  # the process was killed before it was written
+        write_report(league, folder, num_rounds)
+    return LeagueResult(folder.path, league.config, num_rounds, code)
+
+
+def _train(league: League, folder: LeagueDirectory, number: int, console: Console | None) -> int:
+    path = folder.round(number)
+    if folder.sweep(number) is None:
+        result = start_sweep(make_round(league, folder, number), path, console=console)
+    else:
+        result = resume_sweep(path, console=console)
+    if result.exit_code != ExitCode.DONE and console is not None:
+        print_result(result, console)
+    return result.exit_code
