@@ -13,7 +13,7 @@ from pathlib import Path
 
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, stage
 from muxrl.orchestrator.config import ConfigError, SimulationFacts, probe, ranges
-from muxrl.orchestrator.config.checks import is_file_name, is_label
+from muxrl.orchestrator.config.checks import EXTERNAL, is_file_name, is_label
 from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.league.directory import LeagueDirectory
@@ -24,7 +24,8 @@ from muxrl.orchestrator.sweeps.plan import agents_of_roles, make_plan, role_prob
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.protocol.patterns import match
 from muxrl.protocol.suggestions import listed, similar_or_known
-from muxrl.servers.config import EXTERNAL, ServerConfig
+from muxrl.servers.config import EXTERNAL as OWN_PROCESS
+from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import find_fixed
 
 POOL_PREFIX = "pool-"
@@ -102,6 +103,8 @@ def make_league(config: LeagueConfig) -> League:
     Raises:
         ConfigError: with a sentence for each thing that is wrong.
     """
+    if problems := list(ranges.find_problems(config)):
+        raise ConfigError(problems)
     simulation = config.experiment.simulation
     if simulation.env in ("", EXTERNAL):
         make_plan(SweepConfig(config.name, experiment=config.experiment))  # which refuses it
@@ -135,7 +138,7 @@ def _template(config: LeagueConfig, name: str, number: int) -> tuple[AlgorithmTe
     """Returns a member's server, and a sentence for each key that is wrong."""
     member = config.members[name]
     base = config.experiment.servers.get(member.role)
-    if base is None or find_fixed(base.algorithm) or base.algorithm == EXTERNAL:
+    if base is None or find_fixed(base.algorithm) or base.algorithm == OWN_PROCESS:
         base = ServerConfig()
     values = {f.name: copy.deepcopy(getattr(base, f.name)) for f in fields(ServerConfig)}
     template = AlgorithmTemplate(**values | {"agents": [], "label": "", "port": 0})
@@ -158,7 +161,6 @@ def _problems(league: League) -> Iterator[str]:
     roles = list(league.agents)
     if not is_file_name(config.name):
         yield f"name: {config.name!r} cannot name a directory; use letters, digits, '_', '-', '.'"
-    yield from ranges.find_problems(replace(config, experiment=type(config.experiment)()))
     if len(roles) < 2:
         yield f"roles: there is only {listed(roles)}, and opponents need another"
     if not members:
@@ -178,7 +180,7 @@ def _problems(league: League) -> Iterator[str]:
         for pattern in match(member.meets, members)[1]:
             hint = similar_or_known(pattern, members, "the members are")
             yield f"{at}.meets: {pattern!r} is no member{hint}"
-    for number in range(1, max(1, config.rounds) + 1 if members else 1):
+    for number in range(1, config.rounds + 1 if members else 1):
         if not league.training(number):
             yield f"rounds: nobody trains in round {number}; see first_round, every_rounds"
             break

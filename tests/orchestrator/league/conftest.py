@@ -1,0 +1,82 @@
+"""A league of two sides, whose rounds can be written as if they had been trained and played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.orchestrator.launch.duel import Duel
+
+from muxrl.orchestrator.league.directory import LeagueDirectory
+from muxrl.orchestrator.league.games import _seats, seatings
+from muxrl.orchestrator.league.load import load_league, to_yaml
+from muxrl.orchestrator.league.population import League, make_league
+from muxrl.orchestrator.league.rounds import make_round
+from muxrl.orchestrator.storage.json_files import write_text
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.load import to_yaml as sweep_yaml
+
+EXPLOITED = {"settings.lr": {"loguniform": [0.001, 0.1]}}
+PPO = {
+    "settings": {"train_batch_size_per_learner": 160, "minibatch_size": 80, "lr": 0.01},
+    "model": {"fcnet_hiddens": [16]},
+}
+
+
+def tree(**values: Any) -> dict[str, Any]:
+    """Returns a league's YAML, with some keys of its top replaced."""
+    return {
+        "name": "duel",
+        "experiment": {
+            "simulation": {"env": f"{Duel.__module__}:Duel"},
+            "servers": {side: {"agents": [side], **PPO} for side in ("left", "right")},
+            "stop": {"env_steps": 480},
+            "evaluation": {"should_explore": True, "seed": 500},
+        },
+        "members": {"a": {"role": "left"}, "b": {"role": "right"}},
+        "num_episodes": 3,
+    } | values
+
+
+@pytest.fixture
+def make(rllib: None) -> Callable[..., League]:
+    return lambda **values: make_league(load_league(tree(**values)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[[League], LeagueDirectory]:
+    def create(league: League) -> LeagueDirectory:
+        return LeagueDirectory.create(tmp_path / "x", tmp_path, "x", to_yaml(league.config))
+
+    return create
+
+
+def train(league: League, folder: LeagueDirectory, number: int, *statuses: Any) -> None:
+    """Writes a round as a sweep leaves it; nothing has learned."""
+    config = make_round(league, folder, number)
+    sweep = SweepDirectory.create_at(folder.round(number))
+    write_text(sweep.config_file, sweep_yaml(config))
+    members = league.training(number)
+    how = statuses or ("done",) * len(members)
+    listed = config.assignments.listed
+    sweep.write_trials(
+        TrialRecord(m, f"{m}:x", roles, {}, 0, status, run_dir=f"runs/{m}")
+        for m, roles, status in zip(members, listed, how, strict=True)
+    )
+
+
+def play(league: League, folder: LeagueDirectory, number: int, **strengths: float) -> None:
+    """Writes a round's games, won by the difference of strengths, which grow by so much a round."""
+
+    def strength(label: str) -> float:
+        name, _, age = label.partition(" @ ")
+        return strengths.get(name, 0.0) * int(age or 0)
+
+    games = {}
+    for _, seating in seatings(league, league.entries(folder, number)):
+        seats = _seats(seating)
+        left = [strength(seats["left"]) - strength(seats["right"])] * league.config.num_episodes
+        games[str(seats)] = {"seats": seats, "returns": {"left": left, "right": [-x for x in left]}}
+    folder.write_games(number, {"format": 1, "num_episodes": 3, "games": [*games.values()]})

@@ -1,0 +1,80 @@
+"""A league with mistakes is refused before anything starts, and says what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.orchestrator.league.conftest import EXPLOITED, tree
+
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.league.load import load_league, load_resumed, to_yaml
+from muxrl.orchestrator.league.runner import check_league
+
+pytestmark = pytest.mark.usefixtures("rllib")
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"members": {}}, "members: there are none"),
+        ({"members": {"a": {"role": "lefft"}}}, "members.a.role: there is no role 'lefft'; did"),
+        ({"members": {"a": {"role": "left", "meets": ["aa"]}}}, "members.a.meets: 'aa' is no"),
+        ({"members": {"random": {"role": "left"}}}, "members.random: expected up to 40 letters"),
+        ({"members": {"a": {"role": "left", "first_round": 2}}}, "nobody trains in round 1"),
+        ({"members": {"a": {"role": "left", "server": {"algorithm": "RANDOM"}}}},
+         "members.a.server: RANDOM does not learn"),
+        ({"members": {"a": {"role": "left", "server": {"setings": {}}}}},
+         "members.a.server.setings: unknown key"),
+        ({"members": {"a": {"role": "left", "server": {"settings": {"lrr": 1.0}}}}},
+         "PPO has no setting 'lrr'"),
+        ({"members": {"a": {"role": "left", "every_rounds": 0}}}, "every_rounds: is 0"),
+        ({"roles": {"left": ["left"]}, "members": {"a": {"role": "left"}}},
+         "experiment.servers.right: learns, and would begin again in each round"),
+        ({"roles": {"all": ["*"]}, "members": {"a": {"role": "all"}}}, "there is only all"),
+        ({"roles": {"left": ["lft"]}}, "roles.left: 'lft' matches no agent"),
+        ({"interchangeable": ["left", "rigt"]}, "interchangeable: there is no role 'rigt'"),
+        ({"rounds": 0}, "rounds: is 0"),
+        ({"name": "a/b"}, "name: 'a/b' cannot name"),
+        ({"experiment.checkpoint.at_end": False}, "experiment.checkpoint.at_end: is false"),
+        ({"experiment.stop.env_steps": None}, "stop: "),
+        ({"experiment.simulation.env": "external"}, "experiment.simulation.env: is external"),
+        ({"opponents": {"draw": "best"}}, "opponents.draw"),
+        ({"opponents": {"also": {"x": {"live": "nobody"}}}}, "nobody"),
+        ({"exploit": {"role": "left"}}, "role 'left' has 1 members"),
+        ({"exploit": {"parameters": EXPLOITED}}, "exploit.role: is missing"),
+        ({"exploit": {"role": "left", "parameters": {"settings.lr": {"grid": [1.0]}}}},
+         "exploit.parameters.settings.lr.grid: expected one of choice"),
+        ({"exploit": {"role": "left", "parameters": {"settngs.lr": {"choice": [1.0]}}}},
+         "exploit.parameters.settngs: unknown key"),
+        ({"members": {"a": {"role": "left"},
+                      "z": {"role": "left", "server": {"model": {"fcnet_hiddens": [8]}}}},
+          "exploit": {"role": "left", "parameters": EXPLOITED}},
+         "members 'a' and 'z' of role 'left' differ in model.fcnet_hiddens"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(changed: dict[str, Any], sentence: str) -> None:
+    below = {key: value for key, value in changed.items() if "." in key}
+    above = {key: value for key, value in changed.items() if "." not in key}
+    with pytest.raises(ConfigError) as caught:
+        check_league(load_league(tree(**above), below))
+    assert sentence in "\n".join(caught.value.problems)
+
+
+def test_what_was_played_cannot_change(tmp_path: Path) -> None:
+    file = tmp_path / "league.yaml"
+    file.write_text(to_yaml(load_league(tree())))
+    assert load_resumed(file, ["rounds=9", "max_concurrent=1"]).rounds == 9
+    with pytest.raises(ConfigError, match=r"members\.a\.is_fresh, num_episodes: cannot change"):
+        load_resumed(file, ["num_episodes=4", "members.a.is_fresh=true"])
+
+
+def test_the_packaged_league_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "rivals"]) == 0
+    out = capsys.readouterr().out
+    assert "learner" in out
+    assert "run it with 'muxrl league rivals'" in out
+    assert cli.main(["launch", "rivals"]) == 2
+    assert "this is a league; run it with 'muxrl league rivals'" in capsys.readouterr().err

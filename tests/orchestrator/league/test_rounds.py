@@ -1,0 +1,138 @@
+"""What a round is made of: who trains, whom it meets, what it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.orchestrator.league.conftest import play, train
+
+from muxrl.orchestrator.league.directory import LeagueDirectory
+from muxrl.orchestrator.league.population import League
+from muxrl.orchestrator.league.rounds import explored, make_round, take_over
+from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, ParameterConfig, SweepConfig
+
+Make = Callable[..., League]
+Folder = Callable[[League], LeagueDirectory]
+
+
+def pool(round_: SweepConfig, member: str, role: str = "right") -> dict[str, Any]:
+    """Returns whom a member meets in a role, with their weights."""
+    members = round_.algorithms[f"pool-{member}-{role}"].settings["members"]
+    return {name: one.get("weight") for name, one in members.items()}
+
+
+def test_members_train_when_they_are_to(make: Make) -> None:
+    late = {"role": "left", "first_round": 2, "every_rounds": 2}
+    league = make(members={"a": {"role": "left"}, "late": late})
+    assert [league.training(n) for n in (1, 2, 3, 4)] == [
+        ["a"],
+        ["a", "late"],
+        ["a"],
+        ["a", "late"],
+    ]
+    assert make_round(league, None, 1).assignments.listed == [
+        {"left": "a", "right": "pool-a-right"}
+    ]
+
+
+def test_a_round_begins_where_the_last_one_ended(make: Make, folder: Folder) -> None:
+    members = {"a": {"role": "left"}, "b": {"role": "right"}, "new": {"role": "left"}}
+    members["new"]["is_fresh"] = True  # type: ignore[assignment]
+    league = make(members=members)
+    place = folder(league)
+    train(league, place, 1)
+    first, second = make_round(league, None, 1), make_round(league, place, 2)
+    assert first.experiment.seed != second.experiment.seed
+    assert all(not t.initialize_from for t in first.algorithms.values())
+    own = place.round(1) / "runs" / "a" / "checkpoints" / "last" / "left"
+    assert second.algorithms["a"].initialize_from == str(own)
+    assert second.algorithms["new"].initialize_from == ""
+    met = second.algorithms["pool-b-left"].settings["members"]
+    assert met["a-1"]["checkpoint"] == str(own)
+    assert met["a-1"]["should_explore"]
+
+
+def test_nobody_is_met_before_there_is_an_archive(make: Make) -> None:
+    league = make(opponents={"also": {"still": {"algorithm": "RANDOM", "weight": 2.0}}})
+    assert pool(make_round(league, None, 1), "a") == {"still": 2.0}
+    assert pool(make_round(make(), None, 1), "a") == {"nobody": None}
+
+
+@pytest.mark.parametrize(
+    ("changed", "met"),
+    [
+        ({}, {"b-1": 1.0, "b-2": 1.0, "b-3": 1.0, "c-1": 1.0, "c-2": 1.0, "c-3": 1.0}),
+        ({"opponents": {"last": 1}}, {"b-3": 1.0, "c-3": 1.0}),
+        ({"archive_every_rounds": 2}, {"b-2": 1.0, "c-2": 1.0}),
+        ({"opponents": {"draw": "recency", "last": 2}},
+         {"b-2": 1.0, "b-3": 2.0, "c-2": 1.0, "c-3": 2.0}),
+        ({"meets": ["c*"]}, {"c-1": 1.0, "c-2": 1.0, "c-3": 1.0}),
+        ({"interchangeable": ["left", "right"], "meets": ["a", "b"]},
+         {"a-1": 1.0, "a-2": 1.0, "a-3": 1.0, "b-1": 1.0, "b-2": 1.0, "b-3": 1.0}),
+    ],
+)  # fmt: skip
+def test_the_archive_is_met_by_rule(
+    make: Make, folder: Folder, changed: dict[str, Any], met: dict[str, float]
+) -> None:
+    meets = changed.pop("meets", ["*"])
+    sides = {"b": {"role": "right"}, "c": {"role": "right"}}
+    league = make(members={"a": {"role": "left", "meets": meets}, **sides}, **changed)
+    place = folder(league)
+    for number in (1, 2, 3):
+        train(league, place, number)
+    found = make_round(league, place, 4)
+    assert pool(found, "a") == met
+    assert found.algorithms["pool-a-right"].settings["draw"] == "weights"
+
+
+TWO = {"a": {"role": "left"}, "z": {"role": "left"}, "b": {"role": "right"}}
+EXPLOIT = {
+    "role": "left",
+    "every_rounds": 2,
+    "parameters": {"settings.lr": {"loguniform": [0.001, 0.1]}},
+}
+
+
+def test_the_worst_takes_over_from_the_best(make: Make, folder: Folder) -> None:
+    league = make(members=TWO, exploit=EXPLOIT)
+    begun = {name: t.settings["lr"] for name, t in league.templates.items()}
+    assert begun["a"] != begun["z"]  # what members do not say is drawn
+    assert begun["b"] == 0.01
+    place = folder(league)
+    for number in (1, 2):
+        train(league, place, number)
+        play(league, place, number, a=1.0, z=-1.0)
+    assert take_over(league, place, 2) is None
+    assert take_over(league, place, 3) == ("z", "a")
+    third = make_round(league, place, 3)
+    newest = str(place.round(2) / "runs" / "a" / "checkpoints" / "last" / "left")
+    assert third.algorithms["z"].initialize_from == newest
+    assert third.algorithms["a"].initialize_from == newest
+    assert third.algorithms["a"].settings["lr"] == begun["a"]
+    assert third.algorithms["z"].settings["lr"] / begun["a"] in (0.8, 1.25)
+    assert make_round(league, place, 3) == third  # a league that is resumed does the same
+    train(league, place, 3)
+    kept = make_round(league, place, 4).algorithms["z"]
+    assert kept.settings == third.algorithms["z"].settings
+    assert "/03/runs/z/" in kept.initialize_from
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "may_be"),
+    [
+        ({"choice": [1, 2, 4, 8]}, 2, {1, 4}),
+        ({"choice": [1, 2, 4, 8]}, 8, {4}),
+        ({"choice": [1]}, 1, {1}),
+        ({"choice": [1, 2]}, 3, {1, 2}),
+        ({"uniform": [0.0, 1.0]}, 0.4, {0.32, 0.5}),
+        ({"loguniform": [0.1, 1.0]}, 1.0, {0.8, 1.0}),
+    ],
+)
+def test_a_setting_goes_a_step_within_its_limits(
+    parameter: dict[str, list[Any]], value: Any, may_be: set[Any]
+) -> None:
+    template = AlgorithmTemplate(settings={"x": value})
+    how = {"settings.x": ParameterConfig(**parameter)}
+    assert {round(explored(template, how, s).settings["x"], 9) for s in range(20)} == may_be

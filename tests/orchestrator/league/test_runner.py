@@ -1,0 +1,169 @@
+"""A league goes on from wherever it was ended, and its report says what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.orchestrator.league.conftest import play, train
+
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.errors import NotALeagueDirectory, SweepIsRunning
+from muxrl.orchestrator.league import runner
+from muxrl.orchestrator.league.directory import LeagueDirectory
+from muxrl.orchestrator.league.population import League
+from muxrl.orchestrator.league.report import write_report
+from muxrl.orchestrator.league.runner import resume_league
+
+Make = Callable[..., League]
+Folder = Callable[[League], LeagueDirectory]
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns what the runner does, in place of which rounds and games are written."""
+    told: list[str] = []
+
+    def of(path: Path) -> tuple[League, LeagueDirectory, int]:
+        folder = LeagueDirectory.open(path.parents[1])
+        return runner.make_league(runner.load_resumed(folder.config_file)), folder, int(path.name)
+
+    def start(config: Any, path: Path, console: Any) -> Any:
+        told.append(f"train {path.name}")
+        train(*of(path))
+        return SimpleNamespace(exit_code=0)
+
+    def resume(path: Path, console: Any) -> Any:
+        told.append(f"go on {path.name}")
+        _, folder, number = of(path)
+        sweep = folder.sweep(number)
+        assert sweep is not None
+        trials = sweep.trials()
+        for trial in trials:
+            trial.status = "done"
+        sweep.write_trials(trials)
+        return SimpleNamespace(exit_code=0)
+
+    def games(league: League, folder: LeagueDirectory, number: int) -> None:
+        told.append(f"play {number:02d}")
+        play(league, folder, number)
+
+    def report(league: League, folder: LeagueDirectory, last: int) -> None:
+        told.append(f"report {last:02d}")
+
+    monkeypatch.setattr(runner, "sweep_ray", lambda plan: contextlib.nullcontext())
+    monkeypatch.setattr(runner, "start_sweep", start)
+    monkeypatch.setattr(runner, "resume_sweep", resume)
+    monkeypatch.setattr(runner, "play_games", games)
+    monkeypatch.setattr(runner, "write_report", report)
+    return told
+
+
+SECOND = ["train 02", "play 02", "report 02"]
+
+
+@pytest.mark.parametrize(
+    ("point", "rest"),
+    [
+        ("nothing", ["train 01", "play 01", "report 01", *SECOND]),
+        ("an empty folder", ["train 01", "play 01", "report 01", *SECOND]),
+        ("half a round", ["go on 01", "play 01", "report 01", *SECOND]),
+        ("no games", ["play 01", "report 01", *SECOND]),
+        ("no report", SECOND),
+        ("half of the second round", ["go on 02", "play 02", "report 02"]),
+        ("no games of the second round", ["play 02", "report 02"]),
+        ("no last report", ["report 02"]),
+    ],
+)
+def test_a_league_goes_on_from_each_point(
+    make: Make, folder: Folder, done: list[str], point: str, rest: list[str]
+) -> None:
+    league = make(rounds=2)
+    place = folder(league)
+    if point == "an empty folder":
+        (place.round(1) / "runs").mkdir(parents=True)
+    if point == "half a round":
+        train(league, place, 1, "done", "running")
+    if point in ("no games", "no report") or "second" in point or "last" in point:
+        train(league, place, 1)
+    if point == "no report" or "second" in point or "last" in point:
+        play(league, place, 1)
+    if "second" in point or "last" in point:
+        train(league, place, 2, "done", "running" if "half" in point else "done")
+    if "last" in point:
+        play(league, place, 2)
+    result = resume_league(place.path)
+    assert done == rest
+    assert (result.num_rounds, result.exit_code) == (2, 0)
+    assert all(place.is_trained(number) and place.games(number) for number in (1, 2))
+
+
+def test_a_league_that_is_done_takes_more_rounds(
+    make: Make, folder: Folder, done: list[str]
+) -> None:
+    place = folder(make(rounds=1))
+    resume_league(place.path)
+    done.clear()
+    assert resume_league(place.path, ["rounds=2"]).num_rounds == 2
+    assert done == SECOND
+
+
+def test_a_round_that_fails_ends_the_league(
+    make: Make,
+    folder: Folder,
+    done: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = folder(make(rounds=2))
+
+    def fail(config: Any, path: Path, console: Any) -> Any:
+        trials = {"failed": (), "counts": lambda: "1 failed", "sweep_dir": path}
+        return SimpleNamespace(exit_code=1, **trials)
+
+    monkeypatch.setattr(runner, "start_sweep", fail)
+    monkeypatch.setattr(runner, "print_result", lambda result, console: None)
+    assert cli.main(["league", str(place.path), "--resume"]) == 1
+    assert done == []
+    assert f"go on with: muxrl league {place.path} --resume" in capsys.readouterr().out
+
+
+def test_one_process_at_a_time_runs_a_league(make: Make, folder: Folder, tmp_path: Path) -> None:
+    place = folder(make())
+    with place.locked(), pytest.raises(SweepIsRunning, match="is being run by another process"):
+        resume_league(place.path)
+    with pytest.raises(NotALeagueDirectory, match=r"it has no league\.yaml"):
+        resume_league(tmp_path)
+
+
+def test_the_report_shows_ratings_over_rounds_and_who_beats_whom(
+    make: Make, folder: Folder
+) -> None:
+    league = make(rounds=2)
+    place = folder(league)
+    for number in (1, 2):
+        train(league, place, number)
+        play(league, place, number, a=1.0, b=0.5)
+    write_report(league, place, 2)
+    told = json.loads((place.path / "league.json").read_text())
+    ratings = told["roles"]["left"]["ratings"]
+    assert list(ratings) == ["a @ 1", "a @ 2", "random"]
+    assert ratings["random"]["mean"] == 0 < ratings["a @ 1"]["mean"]
+    payoffs = {(p["player"], p["others"]): p["return"] for p in told["roles"]["left"]["payoffs"]}
+    assert payoffs["a @ 1", "b @ 1"] == 0.5
+    assert payoffs["a @ 2", "b @ 1"] == 1.5
+    assert payoffs["random", "random"] == 0
+    begun = [row["begins_with"] for row in told["rounds"]]
+    assert begun == ["new weights", "new weights", "a @ 1", "b @ 1"]
+    assert told["rounds"][2]["run"] == "rounds/02/runs/a"
+    summary = (place.path / "summary.md").read_text()
+    assert "| member | round 1 | round 2 |" in summary
+    assert (place.path / "plots" / "payoffs-left.svg").is_file()
+    page = (place.path / "report.html").read_text()
+    assert "League duel: 2 of 2 rounds" in page
+    assert "Ratings of right by round" in page
