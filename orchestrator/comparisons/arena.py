@@ -25,9 +25,10 @@ from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import CannotCompare, ConfigError
-from muxrl.orchestrator.evaluations.frozen_servers import freeze, on_free_port
+from muxrl.orchestrator.evaluations.frozen_servers import freeze, on_free_port, without_run
 from muxrl.orchestrator.records.rows import AgentReturns
-from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
 from muxrl.orchestrator.supervise.episodes import (
     ServerAddress,
     connect,
@@ -84,7 +85,7 @@ def player_of(
     label: str,
     *,
     should_explore: bool,
-    checkpoint: str = "last",
+    checkpoint: str = LAST,
 ) -> Player:
     """Returns a run's policies for a role, from their checkpoint if they were trained.
 
@@ -103,7 +104,9 @@ def player_of(
     if find_fixed(server.algorithm) is not None:
         if server.algorithm.upper() == "RANDOM":
             return random_player(role, agents)
-        fixed = dataclasses.replace(on_free_port(server), agents=list(agents))
+        # A pool of the run's own servers is the one that it ended with, whoever it meets.
+        settings = without_run(server, run.config, RunDirectory(run.path), LAST)
+        fixed = dataclasses.replace(on_free_port(server), agents=list(agents), settings=settings)
         return Player(label, role, fixed)
     checkpoints = CheckpointFolder(run.path / "checkpoints")
     path = checkpoints.of_server(server_id, checkpoint) or (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,22 @@ def test_a_run_with_one_checkpoint_has_no_curve(run: Path, tmp_path: Path) -> No
         (tmp_path / name).symlink_to(run / name)
     with pytest.raises(CannotCompare, match=r"they have 0 in common.*keep_every_env_steps"):
         compare_runs([tmp_path], snapshots=True)
+
+
+def test_a_pool_of_the_run_s_own_past_meets_all_snapshots(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pooled"
+    shutil.copytree(run, folder, symlinks=True)
+    (folder / "checkpoints" / "last").symlink_to(str(POINTS[-1]))
+    config = RunDirectory(folder).read_config()
+    members = {"now": {"live": "left"}, "past": {"snapshots": "left", "last": 2}}
+    config.servers["right"] = ServerConfig("POOL", ["right"], settings={"members": members})
+    config.checkpoint.keep_every_env_steps = 480
+    RunDirectory(folder).write_config(to_yaml(config))
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["servers"]["right"] |= {"algorithm": "POOL", "learns": False}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    found = compare_runs([folder], num_episodes=10, snapshots=True)
+    assert found.head_to_head is not None
+    left, right = found.head_to_head.by_label
+    assert left.others == ("pool", "random")
+    assert right.players == ("pool", "random")
