@@ -25,7 +25,7 @@ from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import CannotCompare, ConfigError
-from muxrl.orchestrator.evaluations.frozen_servers import freeze, on_free_port, without_run
+from muxrl.orchestrator.evaluations.frozen_servers import freeze, on_free_port, with_members
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
@@ -105,7 +105,7 @@ def player_of(
         if server.algorithm.upper() == "RANDOM":
             return random_player(role, agents)
         # A pool of the run's own servers is the one that it ended with, whoever it meets.
-        settings = without_run(server, run.config, RunDirectory(run.path), LAST)
+        settings = with_members(server, run.config, RunDirectory(run.path), LAST)
         fixed = dataclasses.replace(on_free_port(server), agents=list(agents), settings=settings)
         return Player(label, role, fixed)
     checkpoints = CheckpointFolder(run.path / "checkpoints")
