@@ -141,7 +141,10 @@ def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
             for role, member in trial.roles.items():
                 if member in known:
                     now = templates[member]
-                    differing = ", ".join(f"{k}={v}" for k, v in changes(known[member], now))
+                    differing = ", ".join(
+                        f"{k}={f'{v:.4g}' if isinstance(v, float) else v}"
+                        for k, v in changes(known[member], now)
+                    )
                     source = labels.get(now.initialize_from, now.initialize_from)
                     known[member] = now
                     yield Trained(
