@@ -10,9 +10,8 @@ from muxrl.orchestrator.config import ConfigSource, Overrides, load_config, prep
 from muxrl.orchestrator.launch.background import BackgroundRun, start_resumed, start_run
 from muxrl.orchestrator.launch.lasting_output import lasting_output
 from muxrl.orchestrator.launch.result import RunResult
-from muxrl.orchestrator.launch.resuming import load_resumed_config
+from muxrl.orchestrator.launch.resuming import load_resumed_config, open_resumed
 from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
-from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.ray_session import begin_early
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def launch(
         config: a YAML file, the name of a packaged config, or what such a file would say: a nested
             mapping, or an `ExperimentConfig`. In these `simulation.env`, and whatever else names
             code of yours, may be the class or function itself, if other processes can import it.
-            With `resume` the directory of a run.
+            With `resume` the directory of a run, or the URI of its copy.
         overrides: ``{"key.path": value}``, or ``["key.path=value"]``, on top of it; later ones
             win, and an empty mapping clears what is there.
         run_dir: the run's directory, which must not exist yet; None makes one under the
@@ -82,7 +81,7 @@ def launch(
         raise TypeError("with resume, the first argument is the run's directory")
     if show_progress and not wait:
         raise TypeError("show_progress is for a launch that waits; ask the BackgroundRun's status")
-    folder = RunDirectory.open(Path(str(config))) if resume else None
+    folder = open_resumed(str(config)) if resume else None
     loaded = load_resumed_config(folder, overrides) if folder else load_config(config, overrides)
     if wait:
         begin_early(loaded.address)

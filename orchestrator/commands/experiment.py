@@ -42,9 +42,9 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     launch.add_argument(
         "--resume",
-        type=Path,
         metavar="RUN_DIR",
-        help="go on with a run that has ended, from its newest checkpoint",
+        help="go on with a run that has ended, from its newest checkpoint; the URI of a copy "
+        "(storage_path) is fetched first, to --run-dir",
     )
     launch.add_argument("--address", help='Ray cluster to join, such as "auto"')
     launch.add_argument("--no-progress", action="store_true", help="show no live display")
@@ -225,14 +225,13 @@ def _check_league(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> RunResult:
-    from muxrl.orchestrator.launch.resuming import load_resumed_config
-    from muxrl.orchestrator.records.run_directory import RunDirectory
+    from muxrl.orchestrator.launch.resuming import load_resumed_config, open_resumed
 
     overrides = [*([args.config] if args.config else []), *args.overrides]
-    args.config = str(args.resume)  # that is what a message is about
-    if args.run_dir is not None:
+    args.config = args.resume  # that is what a message is about
+    if args.run_dir is not None and "://" not in args.resume:
         raise ConfigError(["--run-dir is for a new run; --resume names the run's directory"])
-    folder = RunDirectory.open(args.resume)
+    folder = open_resumed(args.resume, args.run_dir)
     config = _on_cluster(load_resumed_config(folder, overrides), args)
     experiment = _prepare_to_run(config)
     from rich.console import Console

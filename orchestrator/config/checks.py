@@ -20,6 +20,7 @@ from muxrl.client.local_transport import InferenceMode
 from muxrl.orchestrator.config import parameters, ranges
 from muxrl.orchestrator.config.schema import RETURN, TOTAL, ExperimentConfig, GatewayConfig
 from muxrl.orchestrator.config.trackers import find_problems as tracker_problems
+from muxrl.orchestrator.storage.remote_copy import find_problem
 from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig
@@ -77,6 +78,8 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
     problems += _evaluation_problems(config)
     problems += _best_problems(config)
     problems += [f"trackers: {problem}" for problem in tracker_problems(config.trackers)]
+    if config.storage_path is not None and (problem := find_problem(config.storage_path)):
+        problems.append(f"storage_path: {problem}")
     return problems
 
 

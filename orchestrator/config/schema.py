@@ -221,6 +221,9 @@ class ExperimentConfig:
     """Seed of all servers and simulations."""
     runs_dir: str = "runs"
     """Parent of the run directories."""
+    storage_path: str | None = None
+    """URI, such as s3://bucket/runs, under which a copy of the run directory is kept up to date: at
+    each checkpoint, and at the end."""
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     """The environment and its copies."""
     servers: dict[str, ServerConfig] = field(default_factory=dict)

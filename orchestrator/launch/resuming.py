@@ -23,6 +23,7 @@ from muxrl.orchestrator.errors import CannotResume, RunIsRunning
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, find_whole
+from muxrl.orchestrator.storage.remote_copy import fetch
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.checkpoints.folder_lock import held
 
@@ -36,6 +37,7 @@ MAY_CHANGE = (
     "watch",
     "address",
     "runs_dir",
+    "storage_path",
     "simulation.num_processes",
     "simulation.num_envs_per_process",
     "simulation.num_cpus",
@@ -84,6 +86,21 @@ def locked(folder: RunDirectory) -> Iterator[None]:
 
     with held(folder.lock, taken):
         yield
+
+
+def open_resumed(given: str | Path, place: Path | None = None) -> RunDirectory:
+    """Opens the directory of a run that is to go on.
+
+    Args:
+        given: its path, or the URI of its copy, which is fetched.
+        place: see `fetch`.
+
+    Raises:
+        NotARunDirectory, OtherFormat: it is no run's.
+        CannotResume: see `fetch`.
+    """
+    is_remote = "://" in str(given)
+    return RunDirectory.open(fetch(str(given), place) if is_remote else Path(given))
 
 
 def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> ExperimentConfig:

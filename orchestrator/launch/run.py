@@ -35,6 +35,7 @@ from muxrl.orchestrator.records.run_status import EndState, StatusFile, read_sta
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.storage.json_files import finite
+from muxrl.orchestrator.storage.remote_copy import RemoteCopy
 from muxrl.orchestrator.supervise.placement import has_evaluations
 from muxrl.orchestrator.supervise.ray_head import RayHead
 from muxrl.orchestrator.supervise.server_actors import ServerActors
@@ -63,6 +64,9 @@ class Run:
         folder: the run's directory.
         before: the checkpoint from which the run goes on, whose files the plans of the servers
             name; None: it is new.
+
+    Raises:
+        ConfigError: there can be no copy in `storage_path`.
     """
 
     def __init__(
@@ -73,6 +77,13 @@ class Run:
     ) -> None:
         self.experiment = experiment
         self.config = experiment.config
+        parent = f"{folder.sweep.name}/runs/" if folder.sweep else ""
+        self._copy = RemoteCopy(
+            folder.path,
+            self.config.storage_path,
+            f"{parent}{folder.path.name}",
+            is_new=before is None,
+        )
         agents = {server_id: plan.agents for server_id, plan in experiment.servers.items()}
         self.tally = Tally(ParameterProgress(self.config.simulation.parameters, agents))
         if before is not None:
@@ -336,7 +347,7 @@ class Run:
         Raises:
             RunFailed: a process was lost once too often.
         """
-        return self._checkpoints.write(
+        is_written = self._checkpoints.write(
             self._servers,
             self._simulations,
             self._evaluations,
@@ -344,6 +355,8 @@ class Run:
             look=self._look_and_record,
             is_last=is_last,
         )
+        self._copy.update()
+        return is_written
 
     # --- what it says of itself ---------------------------------------------------------
 
@@ -582,6 +595,10 @@ class Run:
                 self.unsaved.append(f"the report is not whole: {error}")
                 outcome, problem = self._with_unsaved(outcome, problem, self.unsaved[-1:])
                 self.status.enter(outcome, env_steps, problem)
+        if not_copied := self._copy.finish(self.config.timeouts.save_s):
+            self.unsaved.append(not_copied)
+            outcome, problem = self._with_unsaved(outcome, problem, [not_copied])
+            self.status.enter(outcome, env_steps, problem)
         return RunResult(self._folder.path, outcome, problem, env_steps, self.tally.time_s, report)
 
     @staticmethod

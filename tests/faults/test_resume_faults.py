@@ -1,4 +1,4 @@
-"""A run of which everything is killed goes on by one command."""
+"""A run of which everything is killed, and its disk lost, goes on by one command."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
         "evaluation": {"final_num_episodes": 2},
         "checkpoint": {"interval_env_steps": 500, "interval_s": None},
         "metrics_interval_s": 0.2,
+        "storage_path": (tmp_path / "copies").as_uri(),
     }
-    path, run = tmp_path / "hurt.yaml", tmp_path / "run"
+    path, run, copy = tmp_path / "hurt.yaml", tmp_path / "run", tmp_path / "copies" / "run"
     path.write_text(yaml.safe_dump(config))
 
     def command(*arguments: str) -> Started:
@@ -64,24 +65,29 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
         return started[-1]
 
     first = command("launch", str(path), "--run-dir", str(run), "--no-progress")
-    checkpoints = run / "checkpoints"
-    first.wait_for("two checkpoints", lambda: len(list(checkpoints.glob("*/manifest.json"))) > 2)
+    copied = CheckpointFolder(copy / "checkpoints")
+    first.wait_for("copied checkpoints", lambda: len(copied.env_steps) > 2)
 
     os.kill(first.popen.pid, signal.SIGKILL)
     first.kill()
     status = json.loads((run / "status.json").read_text())
     assert status["state"] == "running"
-    last_written = max(row["env_steps"] for row in rows(run, "joint"))
-    newest = CheckpointFolder(checkpoints).env_steps[0]
+    shutil.rmtree(run)
+    last_written = max(row["env_steps"] for row in rows(copy, "joint"))
+    newest = copied.env_steps[0]
     for left in temporary.glob("muxrl-*"):  # nobody was left to remove Ray's folder
         shutil.rmtree(left)
 
     resumed = command(
-        "launch", "--resume", str(run), f"stop.env_steps={last_written + 1_500}", "--no-progress"
+        *("launch", "--resume", copy.as_uri(), "--run-dir", str(run)),
+        *(f"stop.env_steps={last_written + 1_500}", "--no-progress"),
     )
     assert resumed.wait(2 * PATIENCE_S) == 0, resumed.output
     resumed.assert_nothing_is_left()
-    assert f"resuming at {newest:,} env steps from {checkpoints / str(newest)}" in resumed.output
+    place = run / "checkpoints" / str(newest)
+    assert f"resuming at {newest:,} env steps from {place}" in resumed.output
+    assert copied.env_steps[0] == rows(run, "joint")[-1]["env_steps"]
+    assert (copy / "report.html").read_bytes() == (run / "report.html").read_bytes()
 
     joint = rows(run, "joint")
     assert [row["env_steps"] for row in joint] == sorted(row["env_steps"] for row in joint)
