@@ -187,6 +187,7 @@ def test_a_team_of_unlike_members_uses_all_of_their_actions() -> None:
     assert learned > 15  # random 3.8; 9.6 is the most that two actions each could bring
 
 
+@pytest.mark.night  # by day: compliance/test_teams_of_every_kind.py
 @pytest.mark.learning
 @pytest.mark.usefixtures("rllib")
 @pytest.mark.timeout(240)

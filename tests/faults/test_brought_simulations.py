@@ -123,6 +123,7 @@ def test_a_nan_now_and_then_costs_its_episode(tmp_path: Path) -> None:
     assert "training episodes ended at a value that a server refused" in report
 
 
+@pytest.mark.night  # by day: test_gateway.py, commands
 def test_a_program_that_plays_one_episode_is_begun_again(tmp_path: Path) -> None:
     (tmp_path / "sim.py").write_text(ONE_EPISODE)
     done = launch(tmp_path, "", EXTERNAL)

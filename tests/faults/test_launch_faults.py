@@ -242,6 +242,7 @@ def test_a_terminal_that_is_closed_ends_a_run_cleanly(launch_alone: Callable[...
     run.assert_nothing_is_left()
 
 
+@pytest.mark.night  # by day: a terminal that is closed
 def test_a_run_goes_on_when_nobody_reads_its_output(launch_alone: Callable[..., Run]) -> None:
     reader, writer = os.pipe()
     os.close(reader)

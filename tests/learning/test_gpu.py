@@ -45,6 +45,7 @@ def test_the_stand_in_for_a_gpu_is_as_strict_as_one() -> None:
     _run("-c", STRICT)
 
 
+@pytest.mark.night  # by day: the stand-in alone
 def test_learners_leave_nothing_behind_on_the_cpu() -> None:
     told = json.loads(_run("-m", "tests.learning.another_device").splitlines()[-1])
     assert {case.partition(",")[0].partition(" ")[0] for case in told} == {

@@ -60,6 +60,7 @@ def steps_balanced(**switches: bool) -> float:
     return figures[max(figures)]["return"] * 1e3
 
 
+@pytest.mark.night  # by day: servers/agents, its arithmetic
 def test_observations_and_rewards_in_awkward_units() -> None:
     """In its own units it is learned without the switches: ``test_cartpole.py``."""
     assert steps_balanced(**BOTH) > 150

@@ -24,6 +24,8 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.trackers import tracking as tracking_module
 from muxrl.orchestrator.trackers.tracking import Tracking
 
+pytestmark = pytest.mark.timeout(300)  # each of two waits for up to 110 s
+
 EXPECTED = {
     ("sheep/loss", 100): 0.5,
     ("sheep/learner/sheep/vf", 100): 2.0,

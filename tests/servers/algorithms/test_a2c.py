@@ -212,6 +212,7 @@ def test_settings_that_contradict_a2c_are_refused(settings: Any, message: str) -
         A2CConfig().training(**settings).validate()
 
 
+@pytest.mark.night  # by day: test_each_algorithm.py, its dials
 @pytest.mark.learning
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("rllib")

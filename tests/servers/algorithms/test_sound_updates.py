@@ -14,6 +14,7 @@ import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.policy.sample_batch import MultiAgentBatch
+from tests.nights import at_night
 from tests.servers.resumable import CASES, Served, plan_of
 
 from muxrl.servers.algorithms.replay.learner import ReplayLearner
@@ -138,7 +139,9 @@ def test_only_updates_that_are_skipped_in_a_row_end_it(rllib: None, case: str) -
 
 
 @pytest.mark.parametrize(
-    "comes_in", [[0, 1, 2], [0, 20, 40], []], ids=["first", "1 in 20", "never"]
+    "comes_in",
+    at_night([[0, 1, 2], [0, 20, 40], []], [[0, 1, 2]]),
+    ids=["first", "1 in 20", "never"],
 )
 @pytest.mark.parametrize(
     "case",

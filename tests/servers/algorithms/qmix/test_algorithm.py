@@ -240,6 +240,7 @@ def test_qmix_learns_the_two_step_game() -> None:
     np.testing.assert_allclose(values["2B"], PAYOFF_2B, atol=0.5)
 
 
+@pytest.mark.night  # by day: test_two_step_game.py, QMIX
 @pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_vdn_prefers_the_safe_seven_under_uniform_exploration() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,10 +16,11 @@ pytestmark = pytest.mark.usefixtures("rllib", "running_ray")
 
 @contextmanager
 def build(min_env_steps: int, **settings: Any) -> Iterator[QMIX]:
-    from muxrl.experiments.examples.plain_rllib import config
+    from muxrl.experiments.examples import plain_rllib
 
+    importlib.reload(plain_rllib)  # a Ray before this one may have heard of its environment
     changed = (
-        config.copy(copy_frozen=False)
+        plain_rllib.config.copy(copy_frozen=False)
         .training(**settings)
         .reporting(min_sample_timesteps_per_iteration=min_env_steps)
     )
