@@ -358,6 +358,7 @@ class JointEpisode:
             side.machine.handle(ACT)
             self._actions |= reply.actions
         elif isinstance(reply, Started):
+            self.parameters |= reply.parameters
             if reply.member:
                 self.members[server_id] = reply.member
         elif isinstance(reply, Ended):
@@ -370,8 +371,6 @@ class JointEpisode:
                 "ended it, so its last steps are not recorded there; was it idle for more than "
                 "limits.episode_timeout_s?"
             )
-        if isinstance(reply, Started):
-            self.parameters |= reply.parameters
 
     def take_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the merged actions, by the observations' own ids and in their order."""
@@ -409,14 +408,11 @@ class JointEpisode:
         """Returns the name of an agent whose id is a number, say; see `AdaptedEnv`."""
         name = str(agent_id)
         if name not in self._server_of:
-            raise self._unassigned(agent_id)
+            known = ", ".join(f"{a} ({s})" for a, s in self._server_of.items())
+            raise AssignmentError(
+                f"agent {agent_id!r} belongs to no server; assigned are: {known or 'none'}"
+            )
         return name
-
-    def _unassigned(self, agent_id: object) -> AssignmentError:
-        known = ", ".join(f"{a} ({s})" for a, s in self._server_of.items())
-        return AssignmentError(
-            f"agent {agent_id!r} belongs to no server; assigned are: {known or 'none'}"
-        )
 
 
 def check_by_agent(what: str, value: Any) -> None:

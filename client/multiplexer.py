@@ -14,8 +14,6 @@ from muxrl.client.errors import (
     ClientError,
     EpisodeAborted,
     EpisodeMisuse,
-    ServerUnavailable,
-    failure_of,
 )
 from muxrl.client.http import HttpTransport
 from muxrl.client.joint_episode import (
@@ -28,22 +26,13 @@ from muxrl.client.joint_episode import (
 from muxrl.client.local_transport import InferenceMode, InferenceModes, LocalTransport
 from muxrl.client.network_transport import PATIENCE_S, UPDATE_TIMEOUT_S
 from muxrl.client.outbox import Outbox
+from muxrl.client.servers import Servers
 from muxrl.client.sole_use import SoleUse
 from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
-from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import (
-    ActionRows,
-    Actions,
-    AnyItem,
-    AnyReply,
     Mode,
-    Refused,
-    ServerSpec,
-    StartEpisode,
-    StepRows,
 )
-from muxrl.protocol.rows import Lineup, singles
 from muxrl.protocol.run_messages import PARAMETERS
 
 if TYPE_CHECKING:  # in `typing` since Python 3.11
@@ -58,10 +47,6 @@ _TRANSPORTS: dict[str, Callable[..., Transport]] = {
     "websocket": WebSocketTransport,
     "http": HttpTransport,
 }
-
-_ABORT_PATIENCE_S = 5.0
-"""Servers are waited for no longer than this, all together, to close an episode early: what they
-do not hear of expires there by itself."""
 
 
 class MultiplexingClient:
@@ -104,7 +89,7 @@ class MultiplexingClient:
     ) -> None:
         self._use = SoleUse()
         self._episode_prefix = episode_prefix
-        self._inference = InferenceModes(inference_mode, update_interval_s)
+        inference = InferenceModes(inference_mode, update_interval_s)
         if transport not in _TRANSPORTS:
             raise ValueError(f"transport is one of {list(_TRANSPORTS)}, got {transport!r}")
         settings = {"token": token, "patience_s": patience_s, "update_timeout_s": update_timeout_s}
@@ -112,12 +97,14 @@ class MultiplexingClient:
         named: Iterable[tuple[str | None, str | Transport]] = (
             servers.items() if isinstance(servers, Mapping) else ((None, s) for s in servers)
         )
-        self._transports: dict[str, Transport] = {}
-        self.specs: dict[str, ServerSpec] = {}
+        self._servers = Servers()
+        self._transports = self._servers.transports
+        self.specs = self._servers.specs
         try:
             for name, server in named:
-                self._join(name, reach(server) if isinstance(server, str) else server)
-            self._inference.check_names(self.specs)
+                transport_to = reach(server) if isinstance(server, str) else server
+                self._servers.join(name, transport_to, inference)
+            inference.check_names(self.specs)
         except ClientError:
             self.close()
             raise
@@ -128,26 +115,8 @@ class MultiplexingClient:
         self._episodes: dict[str, JointEpisode] = {}
         self.parameters: dict[str, float] = {}
         """With which the episode that was started last is to be played, where a run gives any."""
-        self._owed: dict[str, list[AnyItem]] = {}
-        """Aborts for servers that were lost, until they are spoken to again."""
         self.num_mismatches = 0
         """Episodes whose steps or returns a server counted differently from this client."""
-
-    def _join(self, name: str | None, transport: Transport) -> None:
-        spec = transport.fetch_spec()
-        transport = self._inference.transport_to(spec.server_id, transport)
-        server_id = spec.server_id
-        if name is not None and name != server_id:
-            raise AssignmentError(
-                f"the server named {name!r} here calls itself {server_id!r}; are two addresses "
-                "mixed up?"
-            )
-        if server_id in self.specs:
-            raise AssignmentError(
-                f"two addresses lead to server {server_id!r}; each server needs a port of its own"
-            )
-        self._transports[server_id] = transport
-        self.specs[server_id] = spec
 
     # --- RLlib's methods ----------------------------------------------------------------
 
@@ -444,116 +413,21 @@ class MultiplexingClient:
             EpisodeMisuse: another thread is in here, or this is another process.
         """
         with self._use:
-            return self._exchange(outbox)
-
-    def _exchange(self, outbox: Outbox) -> dict[str, EpisodeAborted]:
-        lost: dict[str, ServerUnavailable] = {}
-        for server_id, items in outbox.items.items():
-            try:
-                if server_id in outbox.rows:
-                    rows = outbox.rows[server_id][1]
-                    items = [*items, *self._rows_for(server_id, rows)]
-                self._transports[server_id].send(items)
-            except ServerUnavailable as error:
-                lost[server_id] = error
-        failures: dict[str, EpisodeAborted] = {}
-        for server_id in outbox.items:
-            if server_id in lost:
-                continue
-            try:
-                # Where one is lost, no patience is left for others.
-                replies = self._transports[server_id].receive(0.0 if lost else None)
-                self._hear(server_id, outbox, replies, failures)
-            except ServerUnavailable as error:
-                lost[server_id] = error
-        if lost:
-            self._abort(
-                list(outbox.episodes.values()), f"lost server {', '.join(lost)}", without=lost
-            )
-            raise next(iter(lost.values()))
-        if failures:
-            reason = "; ".join(str(failure) for failure in failures.values())
-            self._abort([self._episodes[episode_id] for episode_id in failures], reason)
-        for owners in outbox.owners.values():
-            for episode in owners:
-                if not episode.is_open:
-                    self._forget(episode)
-        for server_id in self._owed.keys() & outbox.items.keys():
-            self._send_aborts({server_id: self._owed.pop(server_id)})
-        return failures
-
-    def _hear(
-        self,
-        server_id: str,
-        outbox: Outbox,
-        replies: Sequence[Any],
-        failures: dict[str, EpisodeAborted],
-    ) -> None:
-        owners = outbox.owners[server_id]
-        if server_id in outbox.rows:
-            replies = self._hear_rows(server_id, outbox, replies, failures)
-        if len(replies) == 1 and isinstance(replies[0], Refused):  # perhaps the frame as a whole
-            replies = list(replies) * len(owners)
-        if len(replies) != len(owners):
-            raise ServerUnavailable(
-                f"server {server_id!r} answered {len(owners)} items with {len(replies)} replies",
-                server_id=server_id,
-            )
-        for episode, item, reply in zip(owners, outbox.items[server_id], replies, strict=True):
-            if not _is_answer(item, reply):
-                self._transports[server_id].close()  # what else comes on it is of others, too
-                raise ServerUnavailable(
-                    f"server {server_id!r} answered {item} with {reply}, which is of another "
-                    "episode or step; does something else use this connection?",
-                    server_id=server_id,
+            failures, lost = self._servers.ask(outbox)
+            if lost:
+                self._abort(
+                    list(outbox.episodes.values()), f"lost server {', '.join(lost)}", without=lost
                 )
-            if isinstance(reply, Refused):
-                failures.setdefault(
-                    episode.episode_id, failure_of(server_id, episode.episode_id, reply)
-                )
-                if isinstance(item, StartEpisode):
-                    episode.leave(server_id)
-            else:
-                episode.hear(server_id, reply)
-
-    def _rows_for(self, server_id: str, rows: StepRows) -> Sequence[AnyItem]:
-        """Returns rows as a server takes them: some take single steps only."""
-        if getattr(self._transports[server_id], "takes_rows", False):
-            return [rows]
-        spec = self.specs[server_id]
-        return singles(Lineup(tuple(rows.agents) or tuple(spec.agents), spec.agents), rows)
-
-    def _hear_rows(
-        self,
-        server_id: str,
-        outbox: Outbox,
-        replies: Sequence[Any],
-        failures: dict[str, EpisodeAborted],
-    ) -> Sequence[Any]:
-        """Takes in the answer to rows, at the end of the replies; returns the others.
-
-        Raises:
-            ServerUnavailable: it is no answer to them.
-        """
-        owner, rows = outbox.rows[server_id]
-        num_others = len(outbox.owners[server_id])
-        others, own = replies[:num_others], replies[num_others:]
-        if len(replies) == 1 and isinstance(replies[0], Refused):  # the frame as a whole, or all
-            others, own = replies[: min(1, num_others)], [replies[0]] * len(rows.episode_ids)
-        if len(own) == 1 and isinstance(own[0], Refused):
-            own = [own[0]] * len(rows.episode_ids)
-        reply = own[0] if len(own) == 1 and isinstance(own[0], ActionRows) else None
-        try:
-            refusals = owner.hear_rows(server_id, reply or ActionRows(replies=list(own)))
-        except MalformedMessage as error:
-            raise ServerUnavailable(
-                f"server {server_id!r} answered rows of steps with what is no answer: {error}",
-                server_id=server_id,
-            ) from None
-        for row, refused in refusals.items():
-            episode_id = rows.episode_ids[row]
-            failures.setdefault(episode_id, failure_of(server_id, episode_id, refused))
-        return others
+                raise next(iter(lost.values()))
+            if failures:
+                reason = "; ".join(str(failure) for failure in failures.values())
+                self._abort([self._episodes[episode_id] for episode_id in failures], reason)
+            for owners in outbox.owners.values():
+                for episode in owners:
+                    if not episode.is_open:
+                        self._forget(episode)
+            self._servers.send_owed(outbox.items)
+            return failures
 
     def _forget(self, episode: JointEpisode) -> None:
         self._episodes.pop(episode.episode_id, None)
@@ -574,29 +448,9 @@ class MultiplexingClient:
         self, episodes: Sequence[JointEpisode], reason: str, without: Collection[str] = ()
     ) -> None:
         """Closes episodes on all servers; on those that are lost when they are spoken to again."""
-        aborts: dict[str, list[AnyItem]] = {}
         for episode in episodes:
             self._episodes.pop(episode.episode_id, None)
-            for server_id, item in episode.abort(reason[:500]).items():
-                whose = self._owed if server_id in without else aborts
-                whose.setdefault(server_id, []).append(item)
-        self._send_aborts(aborts)
-
-    def _send_aborts(self, aborts: Mapping[str, list[AnyItem]]) -> None:
-        """Sends one message a server, all before any answer is awaited; raises nothing."""
-        calls: tuple[Callable[[str], object], ...] = (
-            lambda server_id: self._transports[server_id].send(aborts[server_id]),
-            lambda server_id: self._transports[server_id].receive(_ABORT_PATIENCE_S),
-        )
-        reached = list(aborts)
-        for call in calls:
-            for server_id in list(reached):
-                try:
-                    call(server_id)
-                except ServerUnavailable as error:
-                    reached.remove(server_id)
-                    self._owed.setdefault(server_id, []).extend(aborts[server_id])
-                    logger.warning("episodes could not be aborted: %s", error)
+        self._servers.abort(episodes, reason, without)
 
     def _find(self, episode_id: EpisodeId) -> JointEpisode:
         self._use.check()
@@ -607,13 +461,6 @@ class MultiplexingClient:
                 "has ended or was aborted"
             )
         return episode
-
-
-def _is_answer(item: AnyItem, reply: AnyReply) -> bool:
-    """Whether a reply is to this item; a refusal without an episode is of a whole frame."""
-    if reply.episode_id != item.episode_id:
-        return isinstance(reply, Refused) and not reply.episode_id
-    return type(reply) is not Actions or reply.t == getattr(item, "t", None)
 
 
 class PolicyClient(MultiplexingClient):
