@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +16,17 @@ from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.episode_metrics import EPISODE_LENGTH
-from muxrl.client.episode_parameters import Parameters, draw
+from muxrl.client.episode_parameters import draw
 from muxrl.client.errors import ClientError, ServerUnavailable
-from muxrl.client.joint_episode import Items, JointEpisode
+from muxrl.client.joint_episode import Items
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.client.play_loop import EpisodeResult, result_of
 from muxrl.orchestrator.gateway.metrics import metrics_of
+from muxrl.orchestrator.gateway.open_episode import Evaluation, OpenEpisode
 from muxrl.orchestrator.gateway.refusals import refusal_of
 from muxrl.protocol import errors
-from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine, check_episode_id
+from muxrl.protocol.episode import EpisodeEvent, check_episode_id
 from muxrl.protocol.errors import EpisodeGone, OutOfOrder, ProtocolError, TooManyEpisodes
 from muxrl.protocol.message_sizes import needed_items
 from muxrl.protocol.messages import (
@@ -37,10 +37,8 @@ from muxrl.protocol.messages import (
     AnyReply,
     Ended,
     EndEpisode,
-    Mode,
     PlayedSteps,
     ServerSpec,
-    Started,
     StartEpisode,
     Step,
     StepRows,
@@ -72,93 +70,12 @@ class GatewayCounts(EpisodeCounts):
     """Closed since a server was lost."""
 
 
-class Evaluation:
-    """Episodes that simulations are to play as evaluations; they do not know it.
-
-    An episode that is begun as training, while one more is wanted, is one of these instead.
-
-    Args:
-        client: of the servers, or of some of them and random actions.
-        num_episodes: how many.
-        should_explore: by server, whether actions are sampled as in training, else greedy.
-        parameters: of its episodes, see `muxrl.client.episode_parameters.draw`.
-        first_seed: of these.
-    """
-
-    def __init__(
-        self,
-        client: MultiplexingClient,
-        num_episodes: int,
-        should_explore: Mapping[str, bool],
-        parameters: Mapping[str, Any] | None = None,
-        first_seed: int = 0,
-    ) -> None:
-        self._parameters = parameters or {}
-        self._seed = first_seed
-        self.client = client
-        self.should_explore = should_explore
-        self.episodes: list[EpisodeResult] = []
-        """Those that ended."""
-        self.is_done = threading.Event()
-        self.num_to_begin = num_episodes
-        self._num_episodes = num_episodes
-
-    def next_parameters(self) -> Parameters:
-        """Returns those of the episode that begins."""
-        self._seed += 1
-        return draw(self._parameters, self._seed - 1)
-
-    def add(self, episode: EpisodeResult) -> None:
-        """Takes in an episode that has ended."""
-        self.episodes.append(episode)
-        if len(self.episodes) == self._num_episodes:
-            self.is_done.set()
-
-
-class _Episode:
-    """An open episode: what the simulation has said of it, and what the servers are to be told."""
-
-    def __init__(
-        self,
-        start: StartEpisode,
-        mode: Mode,
-        client: MultiplexingClient,
-        joint: JointEpisode,
-        evaluation: Evaluation | None,
-        parameters: Parameters,
-        now: float,
-    ) -> None:
-        self.parameters = parameters
-        self.started_by = start
-        self.is_training = mode == "train"
-        self.client = client
-        self.evaluation = evaluation
-        self.agents: set[str] = set()
-        self.agents_done: set[str] = set()
-        self.joint = joint
-        self.machine = EpisodeStateMachine(start.episode_id)
-        self.machine.handle(EpisodeEvent.START)
-        self.last_seen = now
-        self.last_answer: Actions | None = None
-
-    @property
-    def started(self) -> Started:
-        was_to_train = self.started_by.mode == "train"
-        is_evaluation = was_to_train and not self.is_training
-        return Started(self.started_by.episode_id, self.parameters, is_evaluation)
-
-    @property
-    def returns(self) -> dict[str, float]:
-        """Of all agents that took part."""
-        return dict.fromkeys(self.agents, 0.0) | self.joint.returns
-
-
 @dataclass
 class _Open:
     """An item that the servers have to be asked about."""
 
     asked: Asked
-    episode: _Episode
+    episode: OpenEpisode
     items: Items
     answered: Callable[[], AnyReply]
 
@@ -200,7 +117,7 @@ class GatewayEpisodes:
         self._max_told = needed_items(spec.max_episodes)  # which a server takes in one frame
         self._num_ending = 0
         """Open episodes whose ends the servers are told in this round."""
-        self._open: dict[str, _Episode] = {}
+        self._open: dict[str, OpenEpisode] = {}
         self._over: OrderedDict[str, tuple[AnyReply, str]] = OrderedDict()
         """What the last ones to end or to be aborted were answered with, and why they are over."""
 
@@ -343,11 +260,11 @@ class GatewayEpisodes:
             else evaluation.next_parameters()
         )
         joint = client.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
-        episode = _Episode(item, mode, client, joint, evaluation, parameters, now)
+        episode = OpenEpisode(item, mode, client, joint, evaluation, parameters, now)
         self._open[episode_id] = episode
         return _Open(asked, episode, joint.start(), lambda: episode.started)
 
-    def _step(self, asked: Asked, item: Step, episode: _Episode) -> _Open | None:
+    def _step(self, asked: Asked, item: Step, episode: OpenEpisode) -> _Open | None:
         machine = episode.machine
         if machine.is_repeat(item.t):
             if episode.last_answer is None:
@@ -377,7 +294,7 @@ class GatewayEpisodes:
 
         return _Open(asked, episode, items, answered)
 
-    def _end(self, asked: Asked, item: EndEpisode, episode: _Episode) -> _Open:
+    def _end(self, asked: Asked, item: EndEpisode, episode: OpenEpisode) -> _Open:
         machine, joint = episode.machine, episode.joint
         if machine.is_repeat(item.t):
             raise OutOfOrder(
@@ -411,7 +328,7 @@ class GatewayEpisodes:
 
         return _Open(asked, episode, items, answered)
 
-    def _repeat(self, asked: Asked, episode: _Episode, answer: AnyReply) -> _Open | None:
+    def _repeat(self, asked: Asked, episode: OpenEpisode, answer: AnyReply) -> _Open | None:
         """Answers what was answered before, and has servers that were told nothing for long hear
         of the episode, which would expire there."""
         items = episode.joint.keep_alive()
@@ -461,7 +378,7 @@ class GatewayEpisodes:
             else:
                 one.asked.answer = self._lose(one.asked, one.episode, failure)
 
-    def _lose(self, asked: Asked, episode: _Episode, why: ClientError) -> ProtocolError:
+    def _lose(self, asked: Asked, episode: OpenEpisode, why: ClientError) -> ProtocolError:
         """Buries an episode that the client has closed on all servers; returns the refusal."""
         refusal = refusal_of(why, is_start=isinstance(asked.item, StartEpisode))
         episode_id = episode.joint.episode_id

@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from muxrl.client.errors import ClientError
 from muxrl.client.multiplexer import MultiplexingClient
-from muxrl.orchestrator.gateway.episodes import Asked, Evaluation, GatewayEpisodes
+from muxrl.orchestrator.gateway.episodes import Asked, GatewayEpisodes
+from muxrl.orchestrator.gateway.open_episode import Evaluation
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.errors import NotServing, ProtocolError
 from muxrl.protocol.message_sizes import needed_bytes

@@ -156,7 +156,7 @@ class GatewayProcess:
         Returns:
             Empty if no simulation came to play them.
         """
-        from muxrl.orchestrator.gateway.episodes import Evaluation
+        from muxrl.orchestrator.gateway.open_episode import Evaluation
 
         spec = self._gateway.spec
         with connect(self._servers, replaced, first_seed, patience=self._patience) as client:

@@ -13,8 +13,9 @@ import pytest
 from tests.client.scripted_servers import Server, refusing
 
 from muxrl.client import MultiplexingClient
-from muxrl.orchestrator.gateway.episodes import Asked, Evaluation, GatewayEpisodes
+from muxrl.orchestrator.gateway.episodes import Asked, GatewayEpisodes
 from muxrl.orchestrator.gateway.front import merged_spec
+from muxrl.orchestrator.gateway.open_episode import Evaluation
 from muxrl.protocol.errors import (
     EpisodeGone,
     NotServing,

@@ -17,8 +17,8 @@ from tests.client.scripted_servers import Server
 from muxrl.client import MultiplexingClient
 from muxrl.client.errors import ServerLost
 from muxrl.orchestrator.gateway import front
-from muxrl.orchestrator.gateway.episodes import Evaluation
 from muxrl.orchestrator.gateway.front import Gateway
+from muxrl.orchestrator.gateway.open_episode import Evaluation
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,

@@ -1,0 +1,95 @@
+"""An open episode of a gateway, and the evaluation that it may be of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from muxrl.client.episode_parameters import Parameters, draw
+from muxrl.client.joint_episode import JointEpisode
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.play_loop import EpisodeResult
+from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine
+from muxrl.protocol.messages import Actions, Mode, Started, StartEpisode
+
+
+class Evaluation:
+    """Episodes that simulations are to play as evaluations; they do not know it.
+
+    An episode that is begun as training, while one more is wanted, is one of these instead.
+
+    Args:
+        client: of the servers, or of some of them and random actions.
+        num_episodes: how many.
+        should_explore: by server, whether actions are sampled as in training, else greedy.
+        parameters: of its episodes, see `muxrl.client.episode_parameters.draw`.
+        first_seed: of these.
+    """
+
+    def __init__(
+        self,
+        client: MultiplexingClient,
+        num_episodes: int,
+        should_explore: Mapping[str, bool],
+        parameters: Mapping[str, Any] | None = None,
+        first_seed: int = 0,
+    ) -> None:
+        self._parameters = parameters or {}
+        self._seed = first_seed
+        self.client = client
+        self.should_explore = should_explore
+        self.episodes: list[EpisodeResult] = []
+        """Those that ended."""
+        self.is_done = threading.Event()
+        self.num_to_begin = num_episodes
+        self._num_episodes = num_episodes
+
+    def next_parameters(self) -> Parameters:
+        """Returns those of the episode that begins."""
+        self._seed += 1
+        return draw(self._parameters, self._seed - 1)
+
+    def add(self, episode: EpisodeResult) -> None:
+        """Takes in an episode that has ended."""
+        self.episodes.append(episode)
+        if len(self.episodes) == self._num_episodes:
+            self.is_done.set()
+
+
+class OpenEpisode:
+    """An open episode: what the simulation has said of it, and what the servers are to be told."""
+
+    def __init__(
+        self,
+        start: StartEpisode,
+        mode: Mode,
+        client: MultiplexingClient,
+        joint: JointEpisode,
+        evaluation: Evaluation | None,
+        parameters: Parameters,
+        now: float,
+    ) -> None:
+        self.parameters = parameters
+        self.started_by = start
+        self.is_training = mode == "train"
+        self.client = client
+        self.evaluation = evaluation
+        self.agents: set[str] = set()
+        self.agents_done: set[str] = set()
+        self.joint = joint
+        self.machine = EpisodeStateMachine(start.episode_id)
+        self.machine.handle(EpisodeEvent.START)
+        self.last_seen = now
+        self.last_answer: Actions | None = None
+
+    @property
+    def started(self) -> Started:
+        was_to_train = self.started_by.mode == "train"
+        is_evaluation = was_to_train and not self.is_training
+        return Started(self.started_by.episode_id, self.parameters, is_evaluation)
+
+    @property
+    def returns(self) -> dict[str, float]:
+        """Of all agents that took part."""
+        return dict.fromkeys(self.agents, 0.0) | self.joint.returns
