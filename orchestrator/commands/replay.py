@@ -1,4 +1,4 @@
-"""``muxrl replay``: an episode that a run recorded, row by row or as a picture."""
+"""``muxrl replay``: what a run recorded, row by row, as a picture, or as a Minari dataset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from muxrl.orchestrator.commands.terminal import quiet
-from muxrl.orchestrator.errors import ExitCode
+from muxrl.orchestrator.errors import CannotEvaluate, ExitCode
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,10 +28,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FOLDER",
         help="play it again and film it (an animated GIF), if the environment renders 'rgb_array'",
     )
+    parser.add_argument(
+        "--minari",
+        metavar="ID",
+        help="write all recorded episodes as a Minari dataset, such as chase/prey-v0",
+    )
+    parser.add_argument("--agent", metavar="NAME", help="whose steps the dataset has")
 
 
 def run(args: argparse.Namespace) -> int:
     """Shows the episode, and returns the exit code."""
+    if args.minari:
+        return _write_dataset(args)
     with quiet():
         import numpy as np
 
@@ -53,4 +61,19 @@ def run(args: argparse.Namespace) -> int:
                 f"t={row['t']} {row['agent']} sees {row['observation']}, does {row['action']}, "
                 f"earns {row['reward']:g}{ends}\n"
             )
+    return ExitCode.DONE
+
+
+def _write_dataset(args: argparse.Namespace) -> int:
+    from muxrl.orchestrator.evaluations.replay import recorded_files
+    from muxrl.orchestrator.records.minari_dataset import write_dataset
+
+    files, about = recorded_files(args.run), f"training episodes of {args.run.resolve().name}"
+    try:
+        num_episodes = write_dataset(files, args.minari, args.agent, about)
+    except ModuleNotFoundError as error:
+        raise CannotEvaluate(f"{error}: pip install 'minari[hdf5]'") from error
+    except (OSError, ValueError) as error:
+        raise CannotEvaluate(str(error)) from error
+    sys.stdout.write(f"{args.minari}: {num_episodes} episodes\n")
     return ExitCode.DONE

@@ -214,11 +214,7 @@ def read_episodes(path: Path) -> Iterator[tuple[list[Row], dict[str, float]]]:
     """
     from pyarrow import parquet
 
-    file = parquet.ParquetFile(path)
-    metadata = file.schema_arrow.metadata or {}
-    if _SPACES not in metadata:
-        raise ValueError(f"{path} holds no episodes of muxrl's")
-    spaces = msgspec.json.decode(metadata[_SPACES], type=dict[str, tuple[Space, Space]])
+    file, spaces = parquet.ParquetFile(path), spaces_of(path)
     for group in range(file.num_row_groups):
         rows: list[Row] = file.read_row_group(group).to_pylist()
         names = [name for name in rows[0] if name.startswith(_PARAMETER)]
@@ -231,6 +227,16 @@ def read_episodes(path: Path) -> Iterator[tuple[list[Row], dict[str, float]]]:
                     space = spaces[row["agent"]][name == "action"]
                     row[name] = _value(space, iter(row[name]))
         yield rows, parameters
+
+
+def spaces_of(path: Path) -> dict[str, tuple[Space, Space]]:
+    """Returns the observation space and action space of each agent; raises as `read_episodes`."""
+    from pyarrow import parquet
+
+    metadata = parquet.read_schema(path).metadata or {}
+    if _SPACES not in metadata:
+        raise ValueError(f"{path} holds no episodes of muxrl's")
+    return msgspec.json.decode(metadata[_SPACES], type=dict[str, tuple[Space, Space]])
 
 
 def _flat(space: Space, value: Any) -> Iterator[float]:

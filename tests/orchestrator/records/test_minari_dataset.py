@@ -1,0 +1,79 @@
+"""A dataset of Minari's holds what was played."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import minari
+import numpy as np
+import pytest
+from tests.orchestrator.records.test_played import Any2, a_value
+
+from muxrl.client.adapters import adapt
+from muxrl.experiments.simulations.stairs import Stairs
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.records.minari_dataset import write_dataset
+from muxrl.orchestrator.records.played import keep_share
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, TupleSpace
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+def record(simulation: Any, folder: Path, act: Any, num: int) -> list[Path]:
+    recorded = keep_share(simulation, folder, 1.0)
+    for seed in range(num):
+        observations, _ = recorded.reset(seed)
+        for t in range(100):
+            if not observations:
+                break
+            observations = recorded.step({a: act(a, t) for a in observations}).observations
+    return sorted(folder.glob("*.parquet"))
+
+
+def test_steps_and_ends_are_those_that_were_played(tmp_path: Path) -> None:
+    simulation = adapt(Stairs(height=4))
+    agent = simulation.possible_agents[0]
+    files = record(simulation, tmp_path / "episodes", lambda a, t: t % 2, 3)
+    assert write_dataset(files, "stairs/one-v0", agent, "stairs") == 3
+    dataset = minari.load_dataset("stairs/one-v0")
+    assert dataset.total_episodes == 3
+    again = adapt(Stairs(height=4))
+    for seed, episode in enumerate(dataset.iterate_episodes()):
+        seen, _ = again.reset(seed)
+        observations, rewards, is_over = [seen[agent]], [], False
+        while not is_over:
+            result = again.step({a: len(rewards) % 2 for a in seen})
+            seen, is_over = result.observations, result.is_over
+            rewards.append(result.rewards.get(agent, 0.0))
+            last = result.final_observations.get(agent, observations[-1])
+            observations.append(seen.get(agent, last))
+        assert np.array_equal(episode.observations, observations)
+        assert episode.rewards.tolist() == rewards
+        assert episode.actions.tolist() == [t % 2 for t in range(len(rewards))]
+        ends = episode.terminations | episode.truncations
+        assert ends.tolist() == [False] * (len(rewards) - 1) + [True]
+
+
+def test_nested_spaces_and_late_rewards(tmp_path: Path) -> None:
+    space = DictSpace({"x": Box((2,)), "y": TupleSpace((Discrete(3), Box((1,))))})
+    value = a_value(space, np.random.default_rng(0))
+    simulation = Any2([space, Discrete(2)], [value, 1])
+    files = record(simulation, tmp_path / "episodes", lambda a, t: 1 if a == "a" else value, 1)
+    assert write_dataset(files, "any/a-v0", "a", "any") == 1
+    (episode,) = minari.load_dataset("any/a-v0").iterate_episodes()
+    num_steps = len(episode.rewards)
+    assert episode.observations["x"].shape == (num_steps + 1, 2)
+    assert episode.observations["y"][0].shape == (num_steps + 1,)
+    assert np.array_equal(episode.observations["x"][0], value["x"])
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    files = record(adapt(Stairs(height=4)), tmp_path / "episodes", lambda a, t: 1, 1)
+    with pytest.raises(ValueError, match="is of one agent, and there is no agent 'walkr'"):
+        write_dataset(files, "stairs/one-v0", "walkr", "")
+    (tmp_path / "run").mkdir()
+    assert cli.main(["replay", str(tmp_path / "run"), "--minari", "stairs/one-v0"]) == 2
