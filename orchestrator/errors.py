@@ -7,6 +7,7 @@
     │   ├── ConfigError         2  the config or the command line is wrong
     │   ├── NotARunDirectory    2  no run wrote this folder, or a file of it is missing or broken
     │   ├── NotASweepDirectory  2  the same for a sweep
+    │   ├── NotALeagueDirectory 2  the same for a league
     │   ├── OtherFormat         2  a newer muxrl wrote the run or sweep: update this one
     │   ├── CannotResume        2  the run cannot go on, or be repeated, in this way
     │   ├── CannotEvaluate      2  the run cannot be evaluated in this way
