@@ -109,9 +109,9 @@ class RemoteCopy:
             try:
                 self._copy()
                 self._problem = ""
-            except OSError as error:
+            except Exception as error:  # pyarrow has many; else it would seem whole
                 if not self._problem:
-                    logger.warning("nothing was copied to %s: %s", self._uri, error)
+                    logger.warning("nothing was copied to %s", self._uri, exc_info=True)
                 self._problem = f"the copy in {self._uri} is not whole: {error}"
 
     def _copy(self) -> None:
@@ -133,14 +133,19 @@ class RemoteCopy:
         """Copies files; False: one was deleted meanwhile, and what is there has to be seen anew."""
         for path in paths:
             place = f"{self._root}/{path}"
-            if self._files.type_name not in _OBJECT_STORES:
-                self._files.create_dir(place.rpartition("/")[0], recursive=True)
+            parent, _, name = place.rpartition("/")
+            part = place
+            if self._files.type_name not in _OBJECT_STORES:  # in those a file is whole or absent
+                self._files.create_dir(parent, recursive=True)
+                part = f"{parent}/.{name}.part"
             try:
                 source = (self._folder / path).open("rb")
             except FileNotFoundError:
                 return False
-            with source, self._files.open_output_stream(place) as copy:
+            with source, self._files.open_output_stream(part) as copy:
                 shutil.copyfileobj(source, copy)
+            if part != place:
+                self._files.move(part, place)
             self._seen[path] = now[path]
         return True
 

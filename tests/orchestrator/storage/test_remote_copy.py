@@ -125,6 +125,27 @@ def test_what_could_not_be_copied_is_tried_again(
     assert (tmp_path / "copies" / NAME / "summary.md").read_text() == "won"
 
 
+def test_an_error_of_any_kind_is_told(run: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = RemoteCopy(run, uri, NAME, is_new=True)
+    monkeypatch.setattr(copy, "_copy", lambda: int("x"))
+    assert "is not whole: invalid literal" in copy.finish(30.0)
+
+
+def test_a_file_that_is_half_written_is_not_seen(
+    run: Path, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = RemoteCopy(run, uri, NAME, is_new=True)
+    (run / "metrics" / "ppo.jsonl").write_text("b" * 20)
+
+    def breaks(source: Any, target: Any) -> None:
+        target.write(source.read(3))
+        raise OSError("the line is down")
+
+    monkeypatch.setattr("shutil.copyfileobj", breaks)
+    assert "the line is down" in copy.finish(30.0)
+    assert (tmp_path / "copies" / NAME / "metrics" / "ppo.jsonl").read_text() == "a" * 10
+
+
 def test_it_comes_back_with_the_names_of_its_best(run: Path, uri: str, tmp_path: Path) -> None:
     path = run / "checkpoints" / "300" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"best": [[200, 1.0], [100, 0.5]]}))
