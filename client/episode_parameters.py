@@ -21,7 +21,8 @@ def draw(given: Mapping[str, Any], seed: object) -> Parameters:
 
     Args:
         given: by name a number, ``{"low": 1, "high": 3}`` (uniform, with both ends; of integers if
-            both are), or ``{"choice": [1, 4]}``.
+            both are), ``{"choice": [1, 4]}``, or ``{"sides": ["left", "right"]}``: a number below
+            theirs, see `muxrl.client.adapters.sides.Swapped`.
         seed: of the episode; the same one draws the same values, of each name independently. None:
             others each time.
     """
@@ -37,6 +38,8 @@ def _one(given: Mapping[str, Any], rng: random.Random) -> float:
     if "choice" in given:
         chosen: float = rng.choice(given["choice"])
         return chosen
+    if "sides" in given:
+        return rng.randrange(len(given["sides"]))
     low, high = given["low"], given["high"]
     if isinstance(low, int) and isinstance(high, int):
         return rng.randint(low, high)

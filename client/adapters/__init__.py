@@ -17,6 +17,7 @@ from muxrl.client.adapters.factory import (
     make_vector_simulation,
 )
 from muxrl.client.adapters.first_look import look
+from muxrl.client.adapters.sides import with_sides
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 from muxrl.client.adapters.vector_simulation import OnlyCopy, VectorSimulation, VectorStep
 
@@ -33,4 +34,5 @@ __all__ = [
     "look",
     "make_simulation",
     "make_vector_simulation",
+    "with_sides",
 ]

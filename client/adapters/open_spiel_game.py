@@ -25,7 +25,6 @@ class OpenSpielGame:
 
     Args:
         name: as in OpenSpiel, maybe with parameters: ``leduc_poker(players=3)``.
-        shuffle_seats: whether the seats of the agents in the game are drawn for each episode.
         parameters: of the game, in place of those in its name.
 
     Raises:
@@ -34,7 +33,7 @@ class OpenSpielGame:
 
     state_size: int | None = None
 
-    def __init__(self, name: str, /, *, shuffle_seats: bool = False, **parameters: Any) -> None:
+    def __init__(self, name: str, /, **parameters: Any) -> None:
         try:
             import pyspiel
         except ModuleNotFoundError as error:
@@ -75,7 +74,6 @@ class OpenSpielGame:
         }
         self.observation_spaces: dict[str, Space] = dict.fromkeys(agents, DictSpace(observed))
         self.action_spaces: dict[str, Space] = dict.fromkeys(agents, Discrete(num_actions))
-        self._shuffles = shuffle_seats
         self._acting: dict[str, int] = {}
         """Seats of the agents that were observed last."""
 
@@ -90,12 +88,8 @@ class OpenSpielGame:
             )
         self._random = Random(seed)
         self._state = self._game.new_initial_state()
-        agents = list(self.possible_agents)
-        if self._shuffles:
-            self._random.shuffle(agents)
-        self._agents = agents  # by seat
         self._have_acted: set[str] = set()
-        self._returns = [0.0] * len(agents)
+        self._returns = [0.0] * len(self.possible_agents)
         return self._until_somebody_acts(), {}
 
     def step(self, actions: dict[str, Any]) -> StepResult:
@@ -103,7 +97,7 @@ class OpenSpielGame:
         state, acting = self._state, self._acting
         if not acting or actions.keys() != acting.keys():
             raise wrong_actions(acting, actions)
-        chosen = [0] * len(self._agents)  # of those without a choice
+        chosen = [0] * len(self.possible_agents)  # of those without a choice
         for agent, seat in acting.items():
             chosen[seat], legal = int(actions[agent]), state.legal_actions(seat)
             if chosen[seat] not in legal:
@@ -117,14 +111,16 @@ class OpenSpielGame:
         else:
             state.apply_action(chosen[state.current_player()])
         observations = self._until_somebody_acts()
-        before, self._returns = self._returns, state.returns()
+        agents, before, self._returns = self.possible_agents, self._returns, state.returns()
         is_over = state.is_terminal()
         rewards = {
             agent: float(after - earlier)
-            for agent, after, earlier in zip(self._agents, self._returns, before, strict=True)
+            for agent, after, earlier in zip(
+                self.possible_agents, self._returns, before, strict=True
+            )
             if after != earlier or (is_over and agent in self._have_acted)
         }
-        ended = dict.fromkeys(self._agents, True) if is_over else {}
+        ended = dict.fromkeys(agents, True) if is_over else {}
         return StepResult(observations, rewards, ended, {}, {}, {}, is_over)
 
     def _until_somebody_acts(self) -> dict[str, Any]:
@@ -136,10 +132,10 @@ class OpenSpielGame:
         if state.is_terminal():
             seats = []
         elif state.is_simultaneous_node():
-            seats = [i for i in range(len(self._agents)) if state.legal_actions(i)]
+            seats = [i for i in range(len(self.possible_agents)) if state.legal_actions(i)]
         else:
             seats = [state.current_player()]
-        self._acting = {self._agents[seat]: seat for seat in seats}
+        self._acting = {self.possible_agents[seat]: seat for seat in seats}
         return {agent: self.observe(state, seat) for agent, seat in self._acting.items()}
 
     def observe(self, state: Any, seat: int) -> dict[str, Any]:

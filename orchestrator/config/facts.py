@@ -49,7 +49,7 @@ def probe(simulation: SimulationConfig) -> SimulationFacts:
         return _external_facts(simulation)
     if problems := list(find_misread(simulation)):
         raise ConfigError(problems)
-    from muxrl.client.adapters import SimulationError, look, make_simulation
+    from muxrl.client.adapters import SimulationError, look, make_simulation, with_sides
     from muxrl.client.episode_parameters import draw
 
     try:
@@ -60,6 +60,7 @@ def probe(simulation: SimulationConfig) -> SimulationFacts:
             vector_env=simulation.vector_env,
         )
         try:
+            made = with_sides(made, simulation.parameters)
             ends = {name: at_the_end(given) for name, given in simulation.parameters.items()}
             notes = look(made, draw(ends, 0))
         except SimulationError as error:

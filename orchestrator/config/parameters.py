@@ -12,8 +12,9 @@ from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig, Simulation
 from muxrl.protocol.suggestions import similar_or_known
 
 _FORMS = (
-    "a number, a schedule [[0, 1.0], [100000, 3.0]], {low: 1.0, high: 3.0}, {choice: [1, 4]}, or "
-    "{lessons: [1, 2, 3], next_when: {metric: win, at_least: 0.8, episodes: 50}}"
+    "a number, a schedule [[0, 1.0], [100000, 3.0]], {low: 1.0, high: 3.0}, {choice: [1, 4]}, "
+    "{lessons: [1, 2, 3], next_when: {metric: win, at_least: 0.8, episodes: 50}}, or "
+    "{sides: [left, right]}"
 )
 _NEXT_WHEN = ("metric", "of", "at_least", "at_most", "episodes")
 
@@ -54,6 +55,8 @@ def find_misread(simulation: SimulationConfig) -> Iterator[str]:
             yield from _schedule_problems(key, given)
         elif has_lessons(given):
             yield from _lesson_problems(key, given)
+        elif isinstance(given, Mapping) and given.keys() == {"sides"}:
+            yield from _side_problems(key, given["sides"], simulation)
         else:
             yield from _range_problems(key, given)
 
@@ -99,6 +102,19 @@ def _range_problems(key: str, given: Any) -> Iterator[str]:
             yield f"{key}: low is {given['low']:g}, above high, {given['high']:g}"
     elif keys != {"choice"} or not _are_numbers(given["choice"]):
         yield f"{key}: is {given!r}; expected {_FORMS}"
+
+
+def _side_problems(key: str, sides: Any, simulation: SimulationConfig) -> Iterator[str]:
+    if simulation.env == "external" or simulation.vector_env or simulation.respawn == "new_ids":
+        yield (
+            f"{key}: agents cannot swap sides where env is external, with vector_env, or with "
+            "respawn: new_ids; let the simulation do it"
+        )
+    lists = [[side] if isinstance(side, str) else side for side in sides if is_schedule(sides)]
+    if len(lists) < 2 or not all(
+        is_schedule(agents) and all(isinstance(agent, str) for agent in agents) for agents in lists
+    ):
+        yield f"{key}.sides: are two or more agents, or lists of them, got {sides!r}"
 
 
 def _lesson_problems(key: str, given: Mapping[str, Any]) -> Iterator[str]:

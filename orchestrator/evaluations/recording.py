@@ -10,9 +10,10 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from muxrl.client.adapters.sides import Around
 from muxrl.client.adapters.simulation import Simulation, StepResult
 from muxrl.orchestrator.errors import CannotEvaluate
-from muxrl.orchestrator.records.played import Around, Row
+from muxrl.orchestrator.records.played import Row
 
 RENDER_MODE = "rgb_array"
 _FRAME_MS = 100

@@ -29,8 +29,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from muxrl.client.adapters.sides import Around
 from muxrl.client.adapters.simulation import Simulation, StepResult
 from muxrl.protocol.spaces import Discrete, Space, TupleSpace, leaf_type, parts_of
 
@@ -40,31 +40,6 @@ Row = dict[str, Any]
 _SPACES = b"muxrl.spaces"
 _PARAMETER = "parameter."
 _VALUES = ("observation", "action", "final_observation")
-
-
-class Around:
-    """A simulation with another one inside, which does all the work."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._inside = simulation
-        self.possible_agents = simulation.possible_agents
-        self.observation_spaces = simulation.observation_spaces
-        self.action_spaces = simulation.action_spaces
-        self.state_size = simulation.state_size
-
-    def reset(
-        self, seed: int | None = None, options: Mapping[str, float] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        return self._inside.reset(seed, options)
-
-    def step(self, actions: dict[str, Any]) -> StepResult:
-        return self._inside.step(actions)
-
-    def state(self) -> NDArray[np.float32] | None:
-        return self._inside.state()
-
-    def close(self) -> None:
-        self._inside.close()
 
 
 class Recorded(Around):

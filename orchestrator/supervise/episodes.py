@@ -12,6 +12,7 @@ from muxrl.client.adapters import (
     VectorSimulation,
     make_simulation,
     make_vector_simulation,
+    with_sides,
 )
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.records.conditions import Condition
@@ -45,9 +46,10 @@ def make_copy(simulation: SimulationConfig, process: int, number: int, **more: A
         num_workers=simulation.num_processes,
     )
     kwargs = {**simulation.kwargs, **more}
-    return make_simulation(
+    made = make_simulation(
         simulation.env, kwargs, copy, simulation.respawn, vector_env=simulation.vector_env
     )
+    return with_sides(made, simulation.parameters)
 
 
 def make_vector(simulation: SimulationConfig, process: int) -> VectorSimulation:

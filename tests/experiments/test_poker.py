@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyspiel
 import pytest
 import torch
 from tests.servers.export.untrained import plan_of, save
@@ -12,8 +13,6 @@ from tests.servers.export.untrained import plan_of, save
 from muxrl.client.adapters import make_simulation
 from muxrl.experiments.studies.poker.cases import TABLE
 from muxrl.orchestrator.load_policy import load_policy
-
-pyspiel = pytest.importorskip("pyspiel")
 
 
 @pytest.mark.parametrize(("game", "uniform"), [("kuhn_poker", 11 / 24), ("leduc_poker", 2.3736)])

@@ -98,8 +98,6 @@ def test_links_lead_to_files(page: str) -> None:
 
 @pytest.mark.parametrize("study", CASE_TABLES)
 def test_every_case_resolves(study: str) -> None:
-    if study == "poker":
-        pytest.importorskip("pyspiel")
     table = table_of(study)
     for case in table.cases.values():
         prepare(case.experiment(table.seeds[0]), needs_stop=False)
