@@ -31,6 +31,7 @@ from muxrl.protocol.run_messages import (
     BeginRun,
     PlanProblems,
 )
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan
 from muxrl.servers.import_by_name import CannotImport, import_by_name, path_of
 from muxrl.servers.network.front import Answered, Front
@@ -161,6 +162,12 @@ class Serving:
         host, _, port = self.address.rpartition(":")
         own = {"algorithm": EXTERNAL, "host": host, "port": int(port), "token": self._token}
         plan = msgspec.convert({**asked.plan, **own}, ServerPlan)
+        if plan.groups and not self._entry.forms_teams:
+            raise ServerProblem(
+                f"server {plan.server_id!r} has groups ({listed(plan.groups)}), but {self.name} "
+                "learns for each agent alone; leave out the groups, or set its forms_teams"
+            )
+        plan = self._entry.seating.with_groups(plan)
         if not self._entry.reads_state:
             plan = replace(plan, state_size=None)
         if plan.while_learning == "auto":

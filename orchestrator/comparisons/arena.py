@@ -115,12 +115,13 @@ def player_of(
     try:
         about = Checkpoint.open(path).about
         frozen = freeze(server, path, server.algorithm, should_explore=should_explore)
-        forms_teams = find_entry(server.algorithm).seating.forms_teams
+        if server.command and not _can_import(about):
+            own = dataclasses.replace(on_free_port(server), agents=list(agents))
+            return Player(label, role, own, run, run.path, str(path.absolute()), should_explore)
+        learned = about.get("trainer") or server.algorithm  # the class, of a process of its own
+        forms_teams = find_entry(learned).seating.forms_teams
     except AlgorithmProblem as error:
         raise CannotCompare(f"run {run.name!r}, server {server_id!r}: {error}") from error
-    if server.command and not _can_import(about):
-        own = dataclasses.replace(on_free_port(server), agents=list(agents))
-        return Player(label, role, own, run, run.path, str(path.absolute()), should_explore)
     groups = _teams_of_role(about, server, agents, run.name, role)
     policies = _policies_of_role(about, server, agents, groups if forms_teams else {})
     served = dataclasses.replace(frozen, agents=list(agents), policies=policies, groups=groups)

@@ -30,6 +30,7 @@ from muxrl.servers.agents.spaces import has_numbers
 from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmEntry, TrainerEntry, find_entry
 from muxrl.servers.config import EXTERNAL, AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
+from muxrl.servers.trainers.lookup import ExternalEntry
 from muxrl.servers.training.callbacks import find_callback_problems
 
 DEFAULT_POLICY = "default"
@@ -73,6 +74,8 @@ class ServerResolver:
         except ValueError as error:
             self._refuse(error)
             return None
+        if isinstance(algorithm, ExternalEntry):
+            algorithm = replace(algorithm, has_groups=bool(config.groups))
         for problem in algorithm.find_config_problems(config):
             self._refuse(problem)
         if config.callbacks and not algorithm.learns:

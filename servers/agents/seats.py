@@ -10,7 +10,7 @@ What is made anew in every step is a `msgspec.Struct`: making one costs a quarte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from muxrl.servers.agents.spaces import (
     split_mask,
     without_mask,
 )
+from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.config import AgentPlan
 
 
@@ -70,6 +71,20 @@ class SeatRequest(msgspec.Struct, frozen=True, gc=False):
     """The action, where it was chosen elsewhere; see `Seat.read_logged`."""
     logged_log_prob: float | None = None
     """The log-probability with which that was chosen, if it is known."""
+
+
+def put_logged(actions: Any, requests: Sequence[SeatRequest]) -> None:
+    """Replaces the policy's actions by those that were chosen elsewhere."""
+    for i, request in enumerate(requests):
+        logged = request.logged_action
+        if logged is None:
+            continue
+        # A team's other members keep their own; elsewhere none of these is negative, or NaN.
+        if isinstance(request.seat.action_space, gymnasium.spaces.MultiDiscrete):
+            logged = np.where(logged == NO_ACTION, actions[i], logged)
+        elif isinstance(request.seat.action_space, gymnasium.spaces.Box):
+            logged = np.where(np.isnan(logged), actions[i], logged)
+        actions[i] = logged
 
 
 class SeatAction(msgspec.Struct, frozen=True, gc=False):

@@ -39,6 +39,7 @@ class Trajectory:
             that of a piece which goes on (neither of both).
         masks: action masks beside the observations, for trainers; None: they are part of them.
         states: global states beside the observations, likewise.
+        present: of a team beside the observations: 1 for the members that were asked to act.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Trajectory:
     is_truncated: bool = False
     masks: Any = None
     states: Any = None
+    present: Any = None
 
     @property
     def agent_id(self) -> str:

@@ -34,7 +34,9 @@ class FrozenTrainers(FrozenModules):
         about = self._checkpoint.about
         seats = self.seating.make_seats(plan, self.observing(plan))
         begun = replace(plan, settings=about["settings"], state_size=about["state_size"])
-        actors = self._entry.make_actors(begun, seats)
+        sizes = about.get("state_sizes", {})
+        of_policies = {p: sizes[name] for p, name in self.names_of(plan).items() if name in sizes}
+        actors = self._entry.make_actors(begun, seats, of_policies)
         try:
             saved = self._checkpoint.read_state()["trainers"]
             actors.set_state({p: saved[name] for p, name in self.names_of(plan).items()})

@@ -105,7 +105,7 @@ def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
         raise AlgorithmProblem(f"checkpoint {str(path)!r} has no {ABOUT_FILE}: did RLlib write it?")
     modules = open_policies(checkpoint, {}, may_run_code=True)
     # A member acts alone here; what a mixer or critic sees does not matter.
-    plan = dataclasses.replace(plan_of(checkpoint.about), late_members="allow")
+    plan = dataclasses.replace(plan_of(checkpoint.about), late_members="allow", state_size=None)
     inference = modules.make_inference(plan)
     seats = modules.make_seats(plan, modules.observing(plan))
     seat_of = {member: seat for seat in seats.values() for member in seat.members}

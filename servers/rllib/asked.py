@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import tree
 
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
-from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.episodes.trajectories import at, concatenated
 
@@ -114,20 +112,6 @@ def by_row(answer: Answer) -> list[SeatAction]:
         SeatAction(action, {name: at(part, row) for name, part in columns}, at(answer.state, row))
         for row, action in enumerate(answer.actions)
     ]
-
-
-def put_logged(actions: Any, requests: Sequence[SeatRequest]) -> None:
-    """Replaces the policy's actions by those that were chosen elsewhere."""
-    for i, request in enumerate(requests):
-        logged = request.logged_action
-        if logged is None:
-            continue
-        # A team's other members keep their own; elsewhere none of these is negative, or NaN.
-        if isinstance(request.seat.action_space, gymnasium.spaces.MultiDiscrete):
-            logged = np.where(logged == NO_ACTION, actions[i], logged)
-        elif isinstance(request.seat.action_space, gymnasium.spaces.Box):
-            logged = np.where(np.isnan(logged), actions[i], logged)
-        actions[i] = logged
 
 
 def _stacked_states(states: Sequence[Any], module: Any) -> Any:

@@ -19,7 +19,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
 from muxrl.servers.agents.log_probs import log_probs_of
-from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.rllib.asked import (
@@ -29,7 +29,6 @@ from muxrl.servers.rllib.asked import (
     AskedInRows,
     Extras,
     by_row,
-    put_logged,
 )
 from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, Forward, numpy_policy
 

@@ -12,7 +12,8 @@ import gymnasium
 import numpy as np
 
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
-from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
+from muxrl.servers.agents.teams import ALIVE, NO_ACTION
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.episodes.trajectories import at, concatenated, stacked
@@ -20,7 +21,7 @@ from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
 
 IS_LOGGED = "is_logged"
-"""Output of each action: whether the client chose it, not the trainer."""
+"""Output of each action, of a team's by member: whether the client chose it, not the trainer."""
 
 _STATE = "state"
 """Part of a recurrent state, which is a dict of arrays, that a trainer's own of an agent is."""
@@ -186,10 +187,12 @@ class Actors:
         )
         acted = self.ask(key.policy_id, rows, is_untrained=key.is_untrained)
         actions, outputs = acted.actions, dict(acted.outputs)
+        put_logged(actions, requests)
+        is_logged = np.zeros(len(requests) if rows.present is None else rows.present.shape, bool)
         for i, request in enumerate(requests):
-            if request.logged_action is not None:
-                actions[i] = request.logged_action
-        outputs[IS_LOGGED] = np.array([r.logged_action is not None for r in requests])
+            if (logged := request.logged_action) is not None:
+                is_logged[i] = True if rows.present is None else logged != NO_ACTION
+        outputs[IS_LOGGED] = is_logged
         return [
             SeatAction(
                 action,
@@ -212,15 +215,17 @@ class Actors:
         return Acted(self._checked(policy_id, rows, acted), outputs, acted.states)
 
     def _rows(self, key: _Pass, seen: Any, states: list[Any], agents: list[str]) -> Rows:
+        parts = seen if isinstance(seen, dict) else {OBS: seen}
         has_masks = self.specs[key.policy_id].has_masks
         return Rows(
-            seen[OBS] if isinstance(seen, dict) else seen,
-            seen[ACTION_MASK] if has_masks else None,
+            parts[OBS],
+            parts[ACTION_MASK] if has_masks else None,
             [None if state is None else state[_STATE].value for state in states],
             tuple(agents),
             key.should_explore,
             key.is_training,
             self._rng if key.is_training else self._evaluation_rng,
+            parts.get(ALIVE),
         )
 
     def _checked(self, policy_id: str, rows: Rows, acted: Acted) -> np.ndarray:
@@ -240,6 +245,8 @@ class Actors:
             if np.isnan(actions).any():
                 problem = f"numbers, got NaN for agent {_first(rows, np.isnan(actions))!r}"
         else:
+            if rows.present is not None:  # what those do who are absent is never sent
+                actions = np.where(rows.present == 0, 0, actions)
             problem = _no_choice(space, rows, actions)
         columns = {**acted.outputs} | ({} if acted.states is None else {"states": acted.states})
         for name, column in columns.items():
@@ -303,7 +310,10 @@ class _Asked:
         seats = step.benches.benches[bench].seats
         self._lead = (len(step.episodes), len(seats))
         self.agents = [seat.seat_id for seat in seats] * len(step.episodes)
-        self.observations = _flat(step.observations[bench])
+        seen = step.observations[bench]
+        is_team = isinstance(seen, dict) and ALIVE in seen
+        self._team = seen[ALIVE].shape[2:] if is_team else ()
+        self.observations = _flat(seen)
         states = step.module_states[bench]
         self.states: list[Any] = [None] * len(self.agents)
         if isinstance(states, dict):
@@ -316,7 +326,7 @@ class _Asked:
         outputs = {
             name: _shaped(column[rows], self._lead) for name, column in acted.outputs.items()
         }
-        outputs[IS_LOGGED] = np.zeros(self._lead, bool)
+        outputs[IS_LOGGED] = np.zeros((*self._lead, *self._team), bool)
         states = None
         if acted.states is not None:
             own = np.empty(len(self.agents), object)
@@ -363,7 +373,8 @@ def _no_choice(space: gymnasium.Space, rows: Rows, actions: np.ndarray) -> str:
         return f"whole numbers from 0 below {num.tolist()}, got {wrong} for agent {agent!r}"
     if rows.masks is not None:
         first = np.concatenate([[0], np.cumsum(num)[:-1]])
-        available = np.take_along_axis(rows.masks, chosen.astype(int) + first, axis=1) != 0
+        masks = rows.masks.reshape(len(rows), -1)
+        available = np.take_along_axis(masks, chosen.astype(int) + first, axis=1) != 0
         if not available.all():
             wrong, agent = actions[~available.all(axis=1)][0], _first(rows, ~available)
             return f"an available action, got {wrong}, which the mask of agent {agent!r} forbids"

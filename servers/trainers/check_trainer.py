@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ from muxrl.servers.training.thread import limit_torch_threads
 
 _SIZE = 3
 _AGENTS = ("a", "b")
+_MEMBERS: Mapping[str, tuple[str, ...]] = {"a": ("a_0", "a_1"), "b": ("b_0", "b_1")}
+"""Of teams, for a class that forms them."""
+_PRESENT = 0.8
+"""How often a member beyond a team's first acts."""
 
 
 def check_trainer(
@@ -36,11 +40,12 @@ def check_trainer(
     The task is a contextual bandit: an agent observes a one-hot of three, and is paid 1 for the
     action of that number, else 0 (of a Box: 1 less the distance to a target that it observes).
     Pieces of episodes have every kind of end, agents stay away from some batches, and pieces of one
-    step are among them.
+    step are among them. A class with ``forms_teams`` plays it for teams of two, which are paid the
+    mean of the members that act.
 
     Args:
         make: the class; it is called with a `PolicySpec` and the settings.
-        action_space: Discrete(3) if None; or a Box of one number.
+        action_space: Discrete(3) if None; or a Box of one number, but not for teams.
         has_masks: whether rows come with action masks, which forbid one wrong action.
         num_batches: batches of ``batch_env_steps`` env steps that it may learn from.
         min_return: mean reward of a greedy action that it has to reach; None: any.
@@ -54,11 +59,20 @@ def check_trainer(
     space = action_space or gymnasium.spaces.Discrete(_SIZE)
     box = gymnasium.spaces.Box(-1.0, 1.0, (_SIZE,), np.float32)
     state_size = _SIZE if getattr(make, "reads_state", False) else 0
-    spec = PolicySpec("default", _AGENTS, box, space, has_masks, seed, state_size=state_size)
+    members: Mapping[str, tuple[str, ...]] = {}
+    if getattr(make, "forms_teams", False):
+        members, space = _MEMBERS, gymnasium.spaces.MultiDiscrete([_SIZE, _SIZE])
+        box = gymnasium.spaces.Box(-1.0, 1.0, (2, _SIZE), np.float32)
+        state_size = 2 * _SIZE
+    spec = PolicySpec(
+        "default", _AGENTS, box, space, has_masks or bool(members), seed,
+        state_size=state_size, members=members,
+    )  # fmt: skip
     name = getattr(make, "__name__", repr(make))
 
     def fresh() -> _Tried:
-        return _Tried(Actors(name, {"default": spec}, lambda s: make(s, **settings), seed), seed)
+        actors = Actors(name, {"default": spec}, lambda s: make(s, **settings), seed)
+        return _Tried(actors, seed, forbids=has_masks)
 
     limit_torch_threads(1)
     tried = fresh()
@@ -90,15 +104,24 @@ def check_trainer(
 
 
 class _Tried:
-    """A trainer, the bandit that it plays, and the generators of both."""
+    """A trainer, the bandit that it plays, and the generators of both.
 
-    def __init__(self, actors: Actors, seed: int) -> None:
+    Args:
+        actors: with the trainer.
+        seed: of the generators.
+        forbids: whether masks forbid one wrong action.
+    """
+
+    def __init__(self, actors: Actors, seed: int, *, forbids: bool) -> None:
         self.actors = actors
+        self._forbids = forbids
         self._trainer: Any = actors.learners["default"]
         self._spec = actors.specs["default"]
         self._rng = np.random.default_rng(seed)
         self._act_rng = np.random.default_rng(seed + 1)
         self._num_played = 0
+        self._lead = self._spec.observation_space.shape[:-1]
+        """Of a row, before the one-hot: the members of a team."""
 
     def continue_from(self, other: _Tried) -> None:
         """Takes over another one's state, through a file as a checkpoint has it."""
@@ -127,14 +150,12 @@ class _Tried:
         return (_AGENTS, _AGENTS[:1], _AGENTS, _AGENTS[1:])[self._num_played % 4]
 
     def _piece(self, agent: str, num: int) -> Trajectory:
-        observations, masks = self._contexts(num + 1)
-        acted = self.actors.ask(
-            "default",
-            Rows(
-                observations[:-1], None if masks is None else masks[:-1], [None] * num,
-                (agent,) * num, True, True, self._act_rng,
-            ),
+        observations, masks, present = self._contexts(num + 1)
+        rows = Rows(
+            observations[:-1], None if masks is None else masks[:-1], [None] * num,
+            (agent,) * num, True, True, self._act_rng, None if present is None else present[:-1],
         )  # fmt: skip
+        acted = self.actors.ask("default", rows)
         kind = self._num_played % 3
         return Trajectory(
             id=f"e{self._num_played}_{agent}",
@@ -143,7 +164,8 @@ class _Tried:
             policy_id="default",
             observations=observations,
             masks=masks,
-            states=observations if self._spec.state_size else None,
+            states=observations.reshape(num + 1, -1) if self._spec.state_size else None,
+            present=present,
             actions=acted.actions,
             rewards=self._rewards(observations[:-1], acted.actions),
             outputs=acted.outputs,
@@ -153,29 +175,49 @@ class _Tried:
 
     def greedy_actions(self) -> np.ndarray:
         """Returns its best actions in each context."""
-        observations = np.eye(_SIZE, dtype=np.float32)
-        masks = np.ones((_SIZE, _SIZE), np.float32) if self._spec.has_masks else None
+        observations = self._each_context()
+        num = len(observations)
         rows = Rows(
-            observations, masks, [None] * _SIZE, ("a",) * _SIZE, False, False, self._act_rng
-        )
+            observations, np.ones_like(observations) if self._spec.has_masks else None,
+            [None] * num, ("a",) * num, False, False, self._act_rng,
+            np.ones((num, *self._lead), np.float32) if self._lead else None,
+        )  # fmt: skip
         actions: np.ndarray = self.actors.ask("default", rows).actions
         return actions
 
     def greedy_return(self) -> float:
         """Returns the mean reward of its best actions."""
-        observations = np.eye(_SIZE, dtype=np.float32)
-        return float(self._rewards(observations, self.greedy_actions()).mean())
+        return float(self._rewards(self._each_context(), self.greedy_actions()).mean())
 
-    def _contexts(self, num: int) -> tuple[np.ndarray, np.ndarray | None]:
-        which = self._rng.integers(_SIZE, size=num)
-        masks = None
+    def _each_context(self) -> np.ndarray:
+        """Returns observations ``[n, ..., 3]``: of a team all combinations."""
+        which: np.ndarray = np.arange(_SIZE)
+        if self._lead:
+            which = np.indices((_SIZE,) * self._lead[0]).reshape(self._lead[0], -1).T
+        return np.eye(_SIZE, dtype=np.float32)[which]
+
+    def _contexts(self, num: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+        """Returns observations, masks and, of teams, who is present: at least the first."""
+        which = self._rng.integers(_SIZE, size=(num, *self._lead))
+        observations = np.eye(_SIZE, dtype=np.float32)[which]
+        masks = present = None
         if self._spec.has_masks:
-            masks = np.ones((num, _SIZE), np.float32)
-            masks[np.arange(num), (which + 1) % _SIZE] = 0.0
-        return np.eye(_SIZE, dtype=np.float32)[which], masks
+            masks = np.ones_like(observations)
+        if masks is not None and self._forbids:
+            np.put_along_axis(masks, (which[..., None] + 1) % _SIZE, 0.0, axis=-1)
+        if self._lead and masks is not None:
+            present = np.ones(which.shape, np.float32)
+            present[:, 1:] = self._rng.random(present[:, 1:].shape) < _PRESENT
+            observations[present == 0] = 0.0
+            masks[present == 0] = np.eye(_SIZE)[0]
+        return observations, masks, present
 
     def _rewards(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        which = observations.argmax(axis=1)
+        which = observations.argmax(axis=-1)
+        if self._lead:
+            acts = observations.any(axis=-1)
+            rewards: np.ndarray = ((actions == which) & acts).sum(axis=1) / acts.sum(axis=1)
+            return rewards
         if isinstance(self._spec.action_space, gymnasium.spaces.Discrete):
             return (actions == which).astype(np.float64)
         target = (which - 1) / 2  # -0.5, 0, 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import gymnasium
@@ -14,6 +15,8 @@ from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatRequest
+from muxrl.servers.agents.team_seats import TeamSeat, TeamSeating
+from muxrl.servers.agents.teams import ALIVE, STATE
 from muxrl.servers.config import ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
@@ -45,13 +48,20 @@ class TrainerEntry:
         return (inspect.getdoc(self.make) or "").partition("\n")[0]
 
     @property
+    def forms_teams(self) -> bool:
+        """Whether it learns for teams."""
+        return bool(getattr(self.make, "forms_teams", False))
+
+    @property
     def reads_state(self) -> bool:
         """Whether it learns with the global state."""
-        return bool(getattr(self.make, "reads_state", False))
+        return self.forms_teams or bool(getattr(self.make, "reads_state", False))
 
     @property
     def seating(self) -> Seating:
         """How its agents are seated."""
+        if self.forms_teams:
+            return TeamSeating(follows_masks=True)
         return TrainerSeating(reads_state=self.reads_state)
 
     @property
@@ -115,7 +125,7 @@ class TrainerEntry:
 
         It makes trainers, and asks them for actions of drawn observations.
         """
-        if self.reads_state and plan.agents and plan.state_size is None:
+        if self.reads_state and not self.forms_teams and plan.agents and plan.state_size is None:
             yield (
                 f"{self.name} learns with the global state (reads_state), and none is sent: give "
                 "the simulation a method state(), or leave out use_global_state: false"
@@ -157,8 +167,18 @@ class TrainerEntry:
                 f"{', '.join(_LEARNS_FROM)}"
             )
 
-    def make_actors(self, plan: ServerPlan, seats: Mapping[str, Seat]) -> Actors:
+    def make_actors(
+        self,
+        plan: ServerPlan,
+        seats: Mapping[str, Seat],
+        state_sizes: Mapping[str, int] = MappingProxyType({}),
+    ) -> Actors:
         """Makes a trainer for each policy of a server.
+
+        Args:
+            plan: the server.
+            seats: its own.
+            state_sizes: of each policy, where these seats do not tell.
 
         Raises:
             AlgorithmProblem: the class raised, or what it made lacks a method.
@@ -167,7 +187,10 @@ class TrainerEntry:
         for i, policy_id in enumerate(dict.fromkeys(seat.policy_id for seat in seats.values())):
             ours = [seat for seat in seats.values() if seat.policy_id == policy_id]
             observed: Any = ours[0].observation_space
-            own: Any = observed[OBS] if isinstance(observed, gymnasium.spaces.Dict) else observed
+            parts: Any = (
+                observed if isinstance(observed, gymnasium.spaces.Dict) else {OBS: observed}
+            )
+            own, state = parts[OBS], parts.get(STATE)
             specs[policy_id] = PolicySpec(
                 policy_id,
                 tuple(seat.seat_id for seat in ours),
@@ -176,7 +199,12 @@ class TrainerEntry:
                 has_action_mask(observed),
                 int(np.random.SeedSequence((plan.seed, i)).generate_state(1)[0]),
                 "cuda" if plan.resources.num_gpus else "cpu",
-                plan.state_size or 0 if self.reads_state else 0,
+                state_sizes.get(
+                    policy_id, plan.state_size or (0 if state is None else state.shape[0])
+                )
+                if self.reads_state
+                else 0,
+                {seat.seat_id: seat.members for seat in ours} if self.forms_teams else {},
             )
         return Actors(self.name, specs, lambda spec: self._made(spec, plan.settings), plan.seed)
 
@@ -204,6 +232,9 @@ def _drawn(seat: Seat) -> Any:
     box: Any = space[OBS] if isinstance(space, gymnasium.spaces.Dict) else space
     low, high = (np.clip(bound, -1.0, 1.0) for bound in (box.low, box.high))
     observed = rng.uniform(low, high).astype(np.float32)
+    if isinstance(seat, TeamSeat):
+        mask, present = seat.team.member_masks, np.ones(len(seat.members), np.float32)
+        return {OBS: observed, ACTION_MASK: mask, ALIVE: present}
     if not has_action_mask(space):
         return observed if box is space else {OBS: observed}
     return {OBS: observed, ACTION_MASK: np.ones(space[ACTION_MASK].shape, np.float32)}

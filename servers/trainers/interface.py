@@ -27,6 +27,10 @@ checkpoints, restarts. What a class may have beyond this, by name:
 ``reads_state``
     Whether trajectories have the simulation's global state, ``states``, for a critic. It is not
     acted on.
+``forms_teams``
+    Whether it learns for teams, the ``groups`` of the server, whose members have Discrete actions:
+    a row is a team then, and what `Rows` and `Trajectory` have of an agent they have of each
+    member, ``[n, members, ...]``, in an axis after the first. False: a row is an agent.
 ``gamma``
     Discount, which ``normalize_rewards`` needs.
 """
@@ -51,16 +55,19 @@ class PolicySpec:
 
     Attributes:
         policy_id: of the policy.
-        agents: those that it acts for, by name.
+        agents: those that it acts for, by name; with ``forms_teams`` the teams.
         observation_space: of a row of `Rows.observations`: a Box of float32, flat or an image.
             Other observations are flattened; what is scaled, normalised or stacked is so already.
         action_space: of a row of actions: Discrete (from 0), MultiDiscrete, or a Box of one
             dimension with the simulation's own bounds. Actions beyond them are clipped on their
             way to the simulation, and recorded as they were chosen.
-        has_masks: whether rows have action masks.
+        has_masks: whether rows have action masks; those of teams always have.
         seed: of this policy.
         device: "cpu", or "cuda" if the server has a GPU (``resources.num_gpus``).
-        state_size: length of the global state; 0 without ``reads_state``.
+        state_size: length of the global state; 0 without ``reads_state`` or ``forms_teams``. Where
+            the simulation sends none, a team's is what its members observe.
+        members: of each team, in the order of its rows; {} without ``forms_teams``. All teams of a
+            policy have as many.
     """
 
     policy_id: str
@@ -71,6 +78,7 @@ class PolicySpec:
     seed: int = 0
     device: str = "cpu"
     state_size: int = 0
+    members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,11 +91,13 @@ class Rows:
             one choice after another); None without masks.
         states: what `Acted.states` had for this agent's last action in its episode, None for its
             first: a list of n.
-        agents: whose row it is.
+        agents: whose row it is: names of agents, or of teams.
         should_explore: whether to draw actions as in training; else the best ones are wanted.
         is_training: whether the steps are learned from.
         rng: the server's generator for this kind of rows. Actions drawn from it are the same after
             a resumed run, and training's do not depend on evaluations.
+        present: of teams, float32 ``[n, members]``: 1 for the members that act now. Of the others
+            the observation is 0, the mask allows the action 0, and any action will do.
     """
 
     observations: np.ndarray
@@ -97,6 +107,7 @@ class Rows:
     should_explore: bool
     is_training: bool
     rng: np.random.Generator
+    present: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.agents)
@@ -109,7 +120,8 @@ class Acted:
     Attributes:
         actions: ``[n, ...]``.
         outputs: by name ``[n, ...]``, recorded beside each action for `learn`: a log-probability,
-            say. The server adds ``is_logged``: whether the client chose the action itself.
+            say. The server adds ``is_logged``: whether the client chose the action itself; of a
+            team by member.
         states: n values of any kind, given back with the agent's next row; forgotten at the end of
             its episode.
     """

@@ -11,12 +11,11 @@ A package registers a name in its ``pyproject.toml``:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -87,10 +86,16 @@ class ExternalEntry(TrainerEntry):
 
     name: str = EXTERNAL
     make: Any = None
+    has_groups: bool = False
+    """Whether the config gives it groups; the process refuses what it has no use for."""
 
     @property
     def summary(self) -> str:
         return "a server in a process of its own (command or address)"
+
+    @property
+    def forms_teams(self) -> bool:
+        return self.has_groups
 
     @property
     def reads_state(self) -> bool:
@@ -121,7 +126,7 @@ class ExternalEntry(TrainerEntry):
         """Yields nothing: the process says it when the run begins."""
         yield from ()
 
-    def make_actors(self, plan: ServerPlan, seats: Mapping[str, Seat]) -> Actors:
+    def make_actors(self, *_: Any) -> Actors:
         raise AlgorithmProblem(
             "its policies are a process's own, so only that can act with them: evaluate the run, "
             "or connect to the process"

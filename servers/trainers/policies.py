@@ -15,6 +15,7 @@ from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyWeights
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.teams import ALIVE
 from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.checkpoints.resuming import (
     Normalization,
@@ -94,6 +95,7 @@ def _in_arrays(one: Trajectory) -> Trajectory:
         observations=observations,
         masks=parts.get(ACTION_MASK),
         states=parts.get(STATE),
+        present=parts.get(ALIVE),
         actions=stacked(one.actions),
         rewards=stacked(one.rewards),
         outputs={name: stacked(rows) for name, rows in one.outputs.items()},
@@ -189,6 +191,7 @@ class TrainerPolicies(SavedPolicies):
                 "weights_seq_no": self.acting.weights_seq_no,
                 "is_of_trainers": True,
                 "trainer": self._entry.name,
+                "state_sizes": {p: spec.state_size for p, spec in self.acting.specs.items()},
             },
             {**state, "trainer": thread, "trainers": trainers, "weights": weights},
             defaults=self._entry.settings(),

@@ -27,7 +27,7 @@ from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatAction
-from muxrl.servers.algorithms.team_replay.seats import TeamSeating
+from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.feed import Feed

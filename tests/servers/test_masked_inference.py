@@ -19,6 +19,7 @@ from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.algorithms.impala import MaskableAPPOTorchRLModule
 from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
@@ -28,7 +29,6 @@ from muxrl.servers.algorithms.off_policy.rl_modules import (
 )
 from muxrl.servers.algorithms.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
-from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
 from muxrl.servers.rllib.inference import Inference

@@ -32,6 +32,7 @@ from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 from muxrl.servers.agents.seating import PolicySignature, keys_of
 from muxrl.servers.agents.seats import SeatRecord
 from muxrl.servers.agents.spaces import split_mask, split_state
+from muxrl.servers.agents.team_seats import TeamBench, TeamSeat, TeamSeating
 from muxrl.servers.agents.teams import (
     ACTION_MASK,
     ALIVE,
@@ -41,7 +42,6 @@ from muxrl.servers.agents.teams import (
     TeamProblem,
     TeamRows,
 )
-from muxrl.servers.algorithms.team_replay.seats import TeamBench, TeamSeat, TeamSeating
 from muxrl.servers.config import ServerPlan
 
 CONTINUOUS_TEAM_KEYS = (OBS, STATE, ALIVE)

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS, counted_from_0
 from muxrl.servers.agents.seating import keys_of
 from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.agents.teams import TEAM_KEYS, TeamProblem, check_member_spaces
 from muxrl.servers.algorithms.entry import AlgorithmEntry, SpaceProblem
 from muxrl.servers.algorithms.milestones import FIRST_COPY, Milestone
@@ -20,7 +21,6 @@ from muxrl.servers.algorithms.qmix.rl_module import member_network
 from muxrl.servers.algorithms.replay_size import ReplaySize, of_episodes
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.algorithms.team_replay.budget import after_updates
-from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 
 _NETWORKS = Networks(
     model_refused="its networks are set by agent, hidden_dim, mixing_embed_dim and hypernet_embed "

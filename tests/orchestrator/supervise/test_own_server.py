@@ -111,6 +111,7 @@ def test_it_is_asked_before_a_run_whether_it_would_serve_the_plan(serving: Servi
     for fields, sentence in (
         ({"settings": {"rat": 0.5}}, "brought:Counting has no setting 'rat'; did you mean 'rate'?"),
         ({"callbacks": "nowhere:Diary"}, "'nowhere:Diary' cannot be imported"),
+        ({"groups": {"team": ("a", "b")}}, "has groups (team), but tests.servers.trainers.brought"),
     ):
         with pytest.raises(RunFailed, match=re.escape(sentence)):
             check(**fields)

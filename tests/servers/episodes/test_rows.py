@@ -28,9 +28,9 @@ from muxrl.protocol.messages import (
 from muxrl.protocol.spaces import Box, DictSpace, Discrete
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatAction
+from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSeating
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
-from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep

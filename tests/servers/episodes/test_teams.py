@@ -13,8 +13,8 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
-from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 
 TEAM = {"team": ("a", "b")}
 

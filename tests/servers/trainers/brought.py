@@ -134,3 +134,27 @@ class WithState(Counting):
             assert one.observations.shape == (len(one) + 1, 2)
             assert one.states.shape == (len(one) + 1, self.policy.state_size)
         return super().learn(trajectories) | {"state": float(trajectories[0].states[:, 0].sum())}
+
+
+class OfTeams(Counting):
+    """Learns for teams; members that are absent get an action that they do not have."""
+
+    forms_teams = True
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__(policy)
+        assert policy.members == {"team": ("a", "b")}
+        assert policy.observation_space.shape == (2, 2)
+
+    def act(self, rows: Any) -> Any:
+        actions = np.full((len(rows), 2), self.num_updates % 3)
+        states = [(0 if state is None else state) + 1 for state in rows.states]
+        drawn = rows.rng.integers(1000, size=len(rows))
+        return Acted(np.where(rows.present, actions, 99), {"drawn": drawn}, states)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "mixer": np.zeros(self.policy.state_size)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        assert state["mixer"].shape == (self.policy.state_size,)

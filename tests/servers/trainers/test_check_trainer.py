@@ -29,6 +29,7 @@ def example(file: str, name: str) -> Any:
 def test_the_examples_pass() -> None:
     check_trainer(example("bandit", "Bandit"), num_batches=40)
     check_trainer(example("policy_gradient", "PolicyGradient"), num_batches=60, lr=0.02)
+    check_trainer(example("joint_bandit", "JointBandit"), num_batches=60, has_masks=True)
 
 
 _FEW = {"gamma": 0.5, "learning_rate": 0.003}

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.servers.scripted_store import make_plan
+from tests.servers.scripted_store import SEES, make_plan
 
 from muxrl.protocol.spaces import Box, DictSpace
 from muxrl.servers.config import AgentPlan, ServerConfig, algorithm_label
@@ -89,6 +89,17 @@ def test_a_mask_of_another_length_is_refused() -> None:
     assert entry is not None
     (found,) = entry.find_problems(dataclasses.replace(plan, agents={"a": masked}))
     assert "observes the action mask" in found
+
+
+def test_a_team_s_members_act_in_discrete_spaces() -> None:
+    entry = find_trainer(f"{HERE}:OfTeams")
+    assert entry is not None
+    assert entry.seating.forms_teams
+    plan = make_plan("ab", {"team": ("a", "b")})
+    assert list(entry.find_problems(plan)) == []
+    agents = {a: dataclasses.replace(one, action_space=SEES) for a, one in plan.agents.items()}
+    (found,) = entry.find_problems(dataclasses.replace(plan, agents=agents))
+    assert found.startswith("a team cannot do the action space Box(")
 
 
 @pytest.mark.parametrize(

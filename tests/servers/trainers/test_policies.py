@@ -14,6 +14,7 @@ import pytest
 from tests.servers.scripted_store import SEES, make_plan, seen, spec_of
 
 from muxrl.client.rows import Packing
+from muxrl.experiments.simulations.matrix_game import payoffs_of
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
@@ -27,6 +28,7 @@ from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.training.policies import ServerProblem
 
 HERE = "tests.servers.trainers.brought"
+EXAMPLES = Path(__file__).parents[3] / "experiments" / "examples" / "own_trainer"
 PATIENCE_S = 20.0
 
 
@@ -169,12 +171,12 @@ def given_to(policies: TrainerPolicies) -> list[Any]:
     return given
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_steps_in_rows_are_asked_and_learned_as_single_ones(masked: bool) -> None:
+@pytest.mark.parametrize("kind", ["plain", "masked", "team"])
+def test_steps_in_rows_are_asked_and_learned_as_single_ones(kind: str) -> None:
     """Two episodes, of which the other begins later, is asked alone once, and ends first."""
     learned, asked = [], []
     for in_rows in (False, True):
-        plan = plan_of() if not masked else masked_plan()
+        plan = {"plain": plan_of, "masked": masked_plan, "team": team_plan}[kind]()
         policies = policies_of(plan)
         store, now = policies.store, time.monotonic()
         given = given_to(policies)
@@ -186,7 +188,7 @@ def test_steps_in_rows_are_asked_and_learned_as_single_ones(masked: bool) -> Non
             names = ["e", "f"] if turn in (2, 4, 5) else ["f"] if turn == 3 else ["e"]
             steps = [
                 Step(
-                    name, t[name], {a: shown(a, t[name], masked) for a in "ab"},
+                    name, t[name], {a: shown(a, t[name], kind == "masked") for a in "ab"},
                     {"a": 1.0, "b": 0.5} if t[name] else {},
                 )
                 for name in names
@@ -217,17 +219,28 @@ def test_steps_in_rows_are_asked_and_learned_as_single_ones(masked: bool) -> Non
         learned.append([
             (one.agent_id, one.observations.tolist(), one.actions.tolist(), one.rewards.tolist(),
              one.outputs["drawn"].tolist(), one.outputs["is_logged"].tolist(),
-             None if one.masks is None else one.masks.tolist())
+             as_list(one.masks), as_list(one.present))
             for one in trainer.seen
         ])  # fmt: skip
         asked.append([
             (rows.agents, rows.states, rows.observations.tolist(), rows.should_explore,
-             None if rows.masks is None else rows.masks.tolist())
+             as_list(rows.masks), as_list(rows.present))
             for rows in given
         ])  # fmt: skip
     assert learned[0] == learned[1]
     assert asked[0] == asked[1]
-    assert [states for _, states, *_ in asked[0]][2] == [2, 2, None, None]
+    one, other = ([2], [None]) if kind == "team" else ([2, 2], [None, None])
+    assert [states for _, states, *_ in asked[0]][2] == one + other
+
+
+def as_list(array: Any) -> Any:
+    return None if array is None else array.tolist()
+
+
+def team_plan(name: str = "OfTeams", **fields: Any) -> ServerPlan:
+    plan = plan_of(name, groups={"team": ("a", "b")}, late_members="allow", **fields)
+    agents = {a: dataclasses.replace(agent, group="team") for a, agent in plan.agents.items()}
+    return dataclasses.replace(plan, agents=agents)
 
 
 def masked_plan() -> ServerPlan:
@@ -367,3 +380,86 @@ def test_rewards_are_scaled_and_observations_normalised() -> None:
     last = trainer.seen[-1]
     assert np.abs(last.observations).max() < 3.0
     assert last.rewards.max() < 9.0
+
+
+# --- teams -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state_size", [None, 5])
+def test_a_team_is_a_row_with_its_members_and_who_is_present(
+    state_size: int | None, tmp_path: Path
+) -> None:
+    policies = policies_of(team_plan(state_size=state_size))
+    given = given_to(policies)
+    policies.start()
+    store, now = policies.store, time.monotonic()
+    store.accept(StartEpisode("e"), now)
+    sent = []
+    for t, here in enumerate(["a", "ab", "b", "ab"]):
+        step = Step(
+            "e", t, {a: seen(a, t) for a in here}, dict.fromkeys(here, 1.0) if t else {},
+            logged_actions={"b": 2} if t == 3 else {},
+            state=None if state_size is None else np.full(5, float(t)),
+        )  # fmt: skip
+        pending = store.accept(step, now)
+        assert isinstance(pending, PendingStep)
+        (chosen,), version = policies.acting.act([pending])
+        sent.append(pending.finish(chosen, version).actions)
+    state = {} if state_size is None else {"state": np.full(5, 4.0)}
+    ends = dict.fromkeys("ab", True)
+    store.accept(EndEpisode("e", 4, rewards={"a": 1.0}, terminations=ends, **state), now)
+    store.finish_frame()
+    wait_for(policies, 1)
+    assert sent == [{"a": 0}, {"a": 0, "b": 0}, {"b": 0}, {"a": 0, "b": 2}]
+    assert [rows.present.tolist() for rows in given] == [[[1, 0]], [[1, 1]], [[0, 1]], [[1, 1]]]
+    assert [rows.states for rows in given] == [[None], [1], [2], [3]]
+    assert given[0].masks.tolist() == [[[1, 1, 1], [1, 0, 0]]]
+    trainer: Any = policies.acting.learners["default"]
+    (one,) = trainer.seen
+    assert one.seat_id == "team"
+    assert one.present[:4].tolist() == [[1, 0], [1, 1], [0, 1], [1, 1]]
+    assert one.observations.shape == (5, 2, 2)
+    assert one.observations[0].tolist() == [seen("a", 0).tolist(), [0, 0]]
+    assert one.actions.tolist() == [[0, 0], [0, 0], [0, 0], [0, 2]]
+    assert one.outputs["is_logged"].tolist() == [[False, False]] * 3 + [[False, True]]
+    assert one.rewards.tolist() == [2.0, 1.0, 2.0, 1.0]
+    # The members' observations, and who has departed, stand for a state that is not sent.
+    assert one.states.shape == (5, trainer.policy.state_size) == (5, state_size or 6)
+    policies.save(tmp_path / "saved")
+    resumed = policies_of(team_plan(state_size=state_size, resume_from=str(tmp_path / "saved")))
+    assert resumed.acting.get_state()["default"]["num_rows"] == 4
+    assert load_checkpoint(tmp_path / "saved")["b"](seen("b", 0)) == 1
+    settings = {"checkpoint": str(tmp_path / "saved"), "should_explore": False}
+    frozen = dataclasses.replace(team_plan(settings=settings), algorithm="FROZEN")
+    fixed = find_fixed("FROZEN")
+    assert fixed is not None
+    assert list(fixed(settings, {}).find_problems(frozen)) == []
+    assert play(make_policies(frozen, pytest.fail), "e", num_steps=1) == [{"a": 1, "b": 1}]
+
+
+def test_the_example_holds_the_optimum_of_the_climbing_game(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """11 beside penalties of -30, where agents that learn alone fall back to 7 or 5."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    policies = policies_of(team_plan(algorithm="joint_bandit:JointBandit", seed=1))
+    policies.start()
+    payoffs = payoffs_of("climbing")
+
+    def play_one(i: int, **start: Any) -> float:
+        store, now = policies.store, time.monotonic()
+        store.accept(StartEpisode(f"e{i}", **start), now)
+        pending = store.accept(Step(f"e{i}", 0, {a: seen(a, 0) for a in "ab"}), now)
+        assert isinstance(pending, PendingStep)
+        (chosen,), version = policies.acting.act([pending])
+        actions = pending.finish(chosen, version).actions
+        reward = float(payoffs[actions["a"], actions["b"]])
+        ends = dict.fromkeys("ab", True)
+        store.accept(EndEpisode(f"e{i}", 1, rewards={"a": reward}, terminations=ends), now)
+        store.finish_frame()
+        return reward
+
+    for i in range(300):
+        play_one(i)
+    wait_for(policies, 30)
+    assert play_one(300, mode="eval") == 11.0

@@ -13,7 +13,7 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
 from muxrl.servers.agents.spaces import split_state
-from muxrl.servers.algorithms.team_replay.seats import TeamSeating
+from muxrl.servers.agents.team_seats import TeamSeating
 
 TEAM = {"team": ("a", "b")}
 TOLD = {"obs": Box((2,)), "action_mask": MultiBinary(3), "state": Box((3,))}

@@ -1,4 +1,4 @@
-"""Seats of teams: one RLlib agent for each group, as QMIX, VDN, QPLEX and IQL learn.
+"""Seats of teams: one agent of a trainer for each group, as QMIX, VDN, QPLEX and IQL learn.
 
 The format of a team's observations is that of `TeamSpec`.
 """
