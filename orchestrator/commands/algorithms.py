@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
     from muxrl.orchestrator.reports.plain_table import plain_table
-    from muxrl.servers.algorithms.registry import ALGORITHMS
+    from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmProblem, find_entry
     from muxrl.servers.fixed_policies import FIXED
     from muxrl.servers.trainers.lookup import registered
 
@@ -31,13 +31,18 @@ def run(args: argparse.Namespace) -> int:
     table.add_column("name", no_wrap=True)
     for title in ("learns from", "for", "what it is"):
         table.add_column(title)
-    for entry in ALGORITHMS:
+    for name in (*(entry.name for entry in ALGORITHMS), *registered()):
+        path = registered().get(name, "")
+        try:
+            entry = find_entry(name)
+        except AlgorithmProblem as error:
+            table.add_row(name, "", "", escape(str(error)))
+            continue
         who = "teams" if entry.seating.forms_teams else "agents"
         who = "agents, groups" if entry.seating.is_joint and who == "agents" else who
-        table.add_row(entry.name, entry.learns_from, who, escape(entry.summary))
+        what = f"{entry.summary} ({path})" if path else entry.summary
+        table.add_row(name, entry.learns_from, who, escape(what))
     for fixed in FIXED:
         table.add_row(fixed.name, "-", "agents", escape(fixed.summary))
-    for name, path in registered().items():
-        table.add_row(name, "", "agents", escape(path))
     table_console().print(table)
     return ExitCode.DONE
