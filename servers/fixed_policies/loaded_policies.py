@@ -54,6 +54,12 @@ class LoadedPolicy:
         size = self._seat.frame_stack
         self._frames = Frames(size) if size > 1 else None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether more than the observation may decide: recurrent state, frames, own classes."""
+        inference = self._inference
+        return isinstance(inference, Actors) or inference.is_stateful or self._frames is not None
+
     def __call__(self, observation: Any) -> Any:
         """Returns the action for an observation, both as the simulation has them.
 

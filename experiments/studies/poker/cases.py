@@ -12,7 +12,7 @@ from muxrl.experiments.studies.outcomes import Figures
 from muxrl.orchestrator.launch.in_process import Served
 
 if TYPE_CHECKING:
-    from muxrl.experiments.studies.poker.exact import ExactGame, Mean
+    from muxrl.orchestrator.measure.exact_games import ExactGame, Mean
 
 HERE = Path(__file__).parent
 EVERY = 2500
@@ -30,7 +30,7 @@ class Measure:
         self._served: Served | None = None
 
     def _begin(self, served: Served) -> None:
-        from muxrl.experiments.studies.poker.exact import ExactGame, Mean
+        from muxrl.orchestrator.measure.exact_games import ExactGame, Mean
 
         self._served = served
         self._game: ExactGame = ExactGame(self._name)

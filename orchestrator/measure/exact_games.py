@@ -1,0 +1,139 @@
+"""What policies are worth against best responses, exactly, by OpenSpiel.
+
+A game's policy is a table of probabilities, float64 ``[information states, actions]``, for all
+players: an information state is of one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.client.adapters.open_spiel_game import OpenSpielGame
+from muxrl.client.adapters.simulation import SimulationError
+
+Table = NDArray[np.float64]
+_MOST_STATES = 100_000
+"""Leduc poker has 9,457; beyond this a best response takes minutes."""
+
+
+class ExactGame:
+    """A sequential game of perfect recall, small enough to be walked through.
+
+    Args:
+        name: as in OpenSpiel.
+        parameters: of the game.
+
+    Raises:
+        SimulationError: it is not sequential, has no information states, or is too large.
+    """
+
+    def __init__(self, name: str, **parameters: Any) -> None:
+        import pyspiel
+        from open_spiel.python.policy import TabularPolicy
+
+        self._observe = OpenSpielGame(name, **parameters).observe
+        self._game = pyspiel.load_game(name, *([parameters] if parameters else []))
+        kind = self._game.get_type()
+        if kind.dynamics != kind.Dynamics.SEQUENTIAL or not kind.provides_information_state_string:
+            raise SimulationError(f"game {name!r} is not sequential with information states")
+        before: dict[str, tuple[str, int] | None] = {}
+        self._num_states = 0
+        self._walk(self._game.new_initial_state(), (None,) * self._game.num_players(), before)
+        self._policy = TabularPolicy(self._game)
+        row_of = self._policy.state_lookup
+        self._before = {
+            row_of[state]: last and (row_of[last[0]], last[1]) for state, last in before.items()
+        }
+        """By information state, in the order of play, its player's last one and action there."""
+
+    def _walk(
+        self,
+        state: Any,
+        last: tuple[tuple[str, int] | None, ...],
+        before: dict[str, tuple[str, int] | None],
+    ) -> None:
+        self._num_states += 1
+        if self._num_states > _MOST_STATES:
+            raise SimulationError(f"the game has more than {_MOST_STATES:,} states")
+        if state.is_terminal():
+            return
+        player, seen = state.current_player(), ""
+        if not state.is_chance_node():
+            seen = state.information_state_string(player)
+            before.setdefault(seen, last[player])
+        for action in state.legal_actions():
+            after = last
+            if player >= 0:
+                after = (*last[:player], (seen, action), *last[player + 1 :])
+            self._walk(state.child(action), after, before)
+
+    def table(self, policies: Sequence[Any], *, is_greedy: bool = False) -> Table:
+        """Returns the table of policies by seat, as `muxrl.load_policy` loads them; None: uniform.
+
+        Args:
+            policies: a `LoadedPolicy` for each seat, or None.
+            is_greedy: whether each takes its likeliest action.
+
+        Raises:
+            AlgorithmProblem: one gives no probabilities.
+        """
+        rows = self._policy.action_probability_array.copy()  # uniform over legal actions
+        for row, state in enumerate(self._policy.states):
+            seat = state.current_player()
+            if (policy := policies[seat]) is not None:
+                rows[row] = policy.probabilities(self._observe(state, seat))
+                if is_greedy:
+                    rows[row] = np.arange(len(rows[row])) == rows[row].argmax()
+        return rows
+
+    def best_response(self, table: Table, seat: int) -> tuple[float, float]:
+        """Returns what a best response in a seat returns among the others' parts of a table.
+
+        And what the seat's own part does.
+        """
+        from open_spiel.python.algorithms import exploitability
+
+        self._policy.action_probability_array[:] = table
+        found = exploitability.best_response(self._game, self._policy, seat)
+        return float(found["best_response_value"]), float(found["on_policy_value"])
+
+    def gains(self, table: Table) -> list[float]:
+        """Returns what a best response of each player gains over its part of a table."""
+        both = [self.best_response(table, seat) for seat in range(self._game.num_players())]
+        return [best - own for best, own in both]
+
+    def exploitability(self, table: Table) -> float:
+        """Returns the mean of these gains: 0 in an equilibrium."""
+        return float(np.mean(self.gains(table)))
+
+    def reach(self, table: Table) -> NDArray[np.float64]:
+        """Returns how likely each information state's player makes its own way there."""
+        reach = np.ones(len(table))
+        for row, before in self._before.items():
+            if before is not None:
+                reach[row] = reach[before[0]] * table[before]
+        return reach
+
+
+class Mean:
+    """The policy that draws one of several for a whole game (Heinrich et al. 2015).
+
+    In tables, each counts by how likely it gets there.
+    """
+
+    def __init__(self, game: ExactGame) -> None:
+        self._game = game
+        self._sum: Any = 0.0
+
+    def add(self, table: Table) -> None:
+        """Adds a policy."""
+        self._sum = self._sum + self._game.reach(table)[:, None] * table
+
+    @property
+    def table(self) -> Table:
+        """The mean of what was added."""
+        return self._sum / self._sum.sum(axis=1, keepdims=True)
