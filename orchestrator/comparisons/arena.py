@@ -179,19 +179,26 @@ class Arena:
         simulation: as the runs have it.
         roles: role to its agents.
         seed: of everything that is drawn.
+        parameters: of the episodes, see `muxrl.client.episode_parameters.draw`.
 
     Raises:
         CannotCompare: the simulation is external, or cannot be made.
     """
 
-    def __init__(self, simulation: SimulationConfig, roles: Roles, seed: int) -> None:
+    def __init__(
+        self,
+        simulation: SimulationConfig,
+        roles: Roles,
+        seed: int,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
         if simulation.env == "external":
             raise CannotCompare(
                 "the simulation of these runs is external, so muxrl cannot start it and nothing "
                 "can be played; what the runs have recorded can be compared"
             )
         self._roles = dict(roles)
-        self._seed = seed
+        self._seed, self._parameters = seed, parameters
         self._stack = contextlib.ExitStack()
         self._servers: dict[tuple[Player, str], ServerAddress] = {}
         self._config = dataclasses.replace(simulation, num_processes=1, num_envs_per_process=1)
@@ -261,7 +268,9 @@ class Arena:
             made = make_copy(self._config, self._config.num_processes, len(self._simulations))
             self._stack.callback(made.close)
             self._simulations.append(made)
-        episodes = play_episodes(client, self._simulations, seeds, explores)
+        episodes = play_episodes(
+            client, self._simulations, seeds, explores, parameters=self._parameters
+        )
         return returns_by_agent(episodes, list(self.facts.agents))
 
     def _address(self, player: Player, role: str) -> ServerAddress:

@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muxrl.orchestrator.comparisons.arena import Arena
+from muxrl.orchestrator.comparisons.findings.by_parameter import (
+    compare_by_parameter,
+    parameter_notes,
+)
 from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
 from muxrl.orchestrator.comparisons.findings.contestants import (
     Subject,
@@ -43,6 +47,7 @@ from muxrl.orchestrator.comparisons.matches import (
 )
 from muxrl.orchestrator.comparisons.output.files import write_files
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
+from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.frames import frame_of
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
@@ -64,7 +69,8 @@ class Comparison(Findings):
         Args:
             table: "runs": one row for each run and subject; "curves": for each evaluation of
                 these; "standings": for each contestant and subject; "roles": for each label of a
-                role; "pairings": for each ordered pair of these; "learners": for each role of each
+                role; "pairings": for each ordered pair of these; "parameters": for each value of a
+                parameter of the episodes, contestant and subject; "learners": for each role of each
                 contestant that was learned; "matches": for each match of the head to head.
 
         Raises:
@@ -175,7 +181,8 @@ def compare_runs(
     baselines: tuple[Baseline, ...] = ()
     head_to_head: HeadToHead | None = None
     try:
-        with Arena(runs[0].config.simulation, role_agents, first_seed) as arena:
+        given = of_evaluations(runs[0].config)
+        with Arena(runs[0].config.simulation, role_agents, first_seed, given) as arena:
             baselines = play_baselines(arena, subjects, role_agents, scripts, seeds)
             if should_meet:
                 head_to_head, more = play_head_to_head(
@@ -196,11 +203,12 @@ def compare_runs(
             raise
         notes.append(f"no baseline was played: {error}")
     random = {k: e.mean for b in baselines[:1] for k, e in b.returns.items()}
-    given = dict(thresholds or {})
-    scores = score_runs(contestants, subjects, at, given, random)
+    chosen = dict(thresholds or {})
+    scores = score_runs(contestants, subjects, at, chosen, random)
     compared = tuple(compare_roles(contestants, subjects, scores.runs))
     notes += result_notes(contestants, at, compared, subjects)
     notes += reached_notes(scores.runs)
+    notes += parameter_notes(runs)
     standings = scores.standings
     learners = tuple(find_learners(contestants, subjects, standings))
     return Comparison(
@@ -214,11 +222,12 @@ def compare_runs(
         first_seed=first_seed,
         baselines=baselines,
         thresholds=scores.thresholds,
-        given_thresholds=frozenset(given),
+        given_thresholds=frozenset(chosen),
         measures=scores.measures,
         standings=standings,
         roles_compared=compared,
         head_to_head=head_to_head,
+        by_parameter=tuple(compare_by_parameter(contestants, subjects, at)),
         learners=learners,
         headline=tuple(headline(compared, learners, head_to_head)),
         notes=tuple(notes),

@@ -23,6 +23,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     Match,
     tables_of,
 )
+from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League
 from muxrl.protocol.patterns import match
@@ -119,7 +120,9 @@ def play_games(
         return players[entry]
 
     games = []
-    with Arena(league.config.experiment.simulation, roles, evaluation.seed) as arena:
+    experiment = league.config.experiment
+    given = of_evaluations(experiment)
+    with Arena(experiment.simulation, roles, evaluation.seed, given) as arena:
         for seating in todo.values():
             seated = {role: player(entry, role) for role, entry in seating.items()}
             returns = arena.play({**seated, **always}, seeds)

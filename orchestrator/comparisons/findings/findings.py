@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from muxrl.orchestrator.comparisons.findings.by_parameter import AtValue
 from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles, Subject
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
@@ -60,6 +61,7 @@ class Findings:
         standings: of every contestant, for every subject.
         roles_compared: role by role, label against label among the same others.
         head_to_head: None if it was not asked for.
+        by_parameter: what contestants reached at each value of an episode's parameters.
         learners: each role of each contestant against random agents in its place.
         headline: what it comes to, in sentences.
         notes: what a reader must know before trusting the numbers.
@@ -80,6 +82,7 @@ class Findings:
     standings: tuple[Standing, ...]
     roles_compared: tuple[RoleResult, ...]
     head_to_head: HeadToHead | None
+    by_parameter: tuple[AtValue, ...]
     learners: tuple[Learner, ...]
     headline: tuple[str, ...]
     notes: tuple[str, ...]

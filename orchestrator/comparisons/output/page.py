@@ -84,6 +84,9 @@ def _sections(found: Findings) -> Iterator[_Section]:
         shown = "role label others advantage over_untrained num_below num_runs verdict"
         yield _section("learned", "Who has learned", grid=tables.learners(found).grid(shown))
     yield _returns(found)
+    if found.by_parameter:
+        grids = list(tables.by_parameter(found, found.main_subjects))
+        yield _section("parameters", "By parameter of the episodes", grids=grids)
     learning = _learning(found)
     if learning["figures"]:
         yield learning
@@ -196,6 +199,9 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     if found.metrics:
         grid = returns_grid(found, {subject.key: _heading(subject) for subject in found.metrics})
         console.print(grid_table(grid, f"Metrics: {of_runs}", min_text=_MIN_NAME, folds=True))
+    for name, subject, grid in tables.by_parameter(found, found.main_subjects):
+        title = f"Return of {subject.name} by {name}: {of_runs}"
+        console.print(grid_table(grid, title, min_text=_MIN_NAME, folds=True))
     for cross in found.head_to_head.by_label if found.head_to_head else ():
         title = f"Head to head, return of {cross.role}: interquartile mean [95 %]"
         console.print(grid_table(tables.cross_play(cross), title, folds=True))

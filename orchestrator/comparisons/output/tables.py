@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from muxrl.orchestrator.comparisons.findings.by_parameter import AtValue
+from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.findings import Baseline, Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, CrossPlayScore, Match
 from muxrl.orchestrator.comparisons.findings.learned import Learner
@@ -24,7 +26,16 @@ from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.table import Column, Grid, Table
 
 TableName = Literal[
-    "runs", "curves", "standings", "roles", "pairings", "learners", "matches", "payoffs", "ratings"
+    "runs",
+    "curves",
+    "standings",
+    "parameters",
+    "roles",
+    "pairings",
+    "learners",
+    "matches",
+    "payoffs",
+    "ratings",
 ]
 OF_HEAD_TO_HEAD = ("matches", "payoffs", "ratings")
 """Those that are empty without one."""
@@ -172,6 +183,39 @@ def baselines(found: Findings) -> Table[tuple[Baseline, str]]:
         tuple((baseline, key) for baseline in found.baselines for key in baseline.returns),
         is_of_baselines=True,
     )
+
+
+def parameters(found: Findings) -> Table[AtValue]:
+    """One row for each value of a parameter of the episodes, contestant and subject."""
+    return Table(
+        (
+            Column("contestant", link=_to_runs, css="text"),
+            Column("subject"),
+            Column("parameter"),
+            Column("value"),
+            Column(
+                "iqm",
+                value=lambda at: at.score,
+                tooltip=lambda at: f"{at.num_runs} runs, {at.num_episodes} episodes",
+                is_estimate=True,
+            ),
+            Column("num_runs"),
+            Column("num_episodes"),
+        ),
+        found.by_parameter,
+    )
+
+
+def by_parameter(
+    found: Findings, subjects: Sequence[Subject]
+) -> Iterator[tuple[str, Subject, Grid]]:
+    """Yields for each parameter and subject its name, and a grid with a column for each value."""
+    table = parameters(found)
+    for name in dict.fromkeys(at.parameter for at in found.by_parameter):
+        for subject in subjects:
+            rows = [at for at in table.rows if (at.parameter, at.subject) == (name, subject.key)]
+            values = {at.value: f"{name}\n{at.value}" for at in rows}
+            yield name, subject, table.of(rows).spread("contestant", "value", values, "iqm")
 
 
 def roles(found: Findings) -> Table[RoleStanding]:
@@ -390,6 +434,7 @@ _FILE_TABLES: dict[TableName, Callable[[Findings], tuple[Table[Any], ...]]] = {
     "runs": lambda found: (runs(found),),
     "curves": lambda found: (curves(found),),
     "standings": lambda found: (standings(found), baselines(found)),
+    "parameters": lambda found: (parameters(found),),
     "roles": lambda found: (roles(found),),
     "pairings": lambda found: (pairings(found),),
     "learners": lambda found: (learners(found),),

@@ -4,12 +4,19 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs
 
 import muxrl
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs, default_folder
+from muxrl.orchestrator.comparisons.findings.by_parameter import _groups
+from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.storage.checkpoints import Manifest
+from muxrl.orchestrator.storage.json_files import write_json
 
 QMIX_PPO = "qmix hunters | ppo prey"
 
@@ -175,3 +182,40 @@ def test_a_notebook_shows_the_headline_and_the_returns(comparison: Comparison) -
     for contestant in comparison.contestants:
         assert contestant.name in page
     assert len(re.findall("<p>", page)) == 1 + len(comparison.headline) + len(comparison.notes)
+
+
+def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> None:
+    """Drawn in evaluations, or fixed by `muxrl evaluate`; "win" is 1 in every second episode."""
+    paths = [made_up_run(tmp_path, h, "PPO", 1, 5.0, has_metrics=True) for h in ("QMIX", "PPO")]
+    for path, choice in zip(paths, ([0, 1], 1), strict=True):
+        config = RunDirectory(path).read_config()
+        config.simulation.parameters = {"win": {"choice": choice} if choice != 1 else choice}
+        RunDirectory(path).write_config(to_yaml(config))
+    for name in ("checkpoints/last", "evaluations"):
+        (paths[1] / name).mkdir(parents=True)
+    Manifest(1000, 0.0, "", None, {}, {}, {}, {}).write(paths[1] / "checkpoints" / "last")
+    for number, checkpoint in enumerate(("last", "500")):
+        learned = {"checkpoint": f"checkpoints/{checkpoint}/hunters", "rule": "greedy"}
+        told = {
+            "servers": {"hunters": learned, "prey": {"checkpoint": "", "rule": "fixed"}},
+            "replaced": {},
+            "episode_returns": {"agent_0": [7.0], "agent_1": [9.0], "agent_2": [0.0]},
+            "episode_metrics": {"win": {COMMON: [2.0]}},
+        }
+        write_json(paths[1] / "evaluations" / f"{number}.json", told)
+    found = compare_runs(paths, num_episodes=2)
+    at = {(x.contestant[:4], x.value): x.score.mean for x in found.by_parameter
+          if x.subject == "role:hunters"}  # fmt: skip
+    assert at == pytest.approx(
+        {("qmix", "0"): 4.9, ("qmix", "1"): 5.1, ("ppo ", "0"): 4.9, ("ppo ", "1"): 5.1,
+         ("ppo ", "2"): 8.0}
+    )  # fmt: skip
+    assert any("evaluated with different values of win" in note for note in found.notes)
+    assert "Return of hunters (mean over 2 agents) by win" in found.write(tmp_path).read_text()
+    assert {*found.frame("parameters")["value"]} == {"0", "1", "2"}
+
+
+def test_a_parameter_with_many_values_is_compared_by_ranges() -> None:
+    names = [name for name, *_ in _groups(np.arange(8.0))]
+    assert names == ["0 to 1", "2 to 3", "4 to 5", "6 to 7"]
+    assert _groups(np.array([2.5, math.nan, 2.5])) == [("2.5", 2.5, 2.5)]
