@@ -143,10 +143,13 @@ def _check(args: argparse.Namespace) -> int:
     experiment = _prepare(config, needs_stop=True, may_run_checkpoints=False)
     from muxrl.orchestrator.config.budget import find_warnings
     from muxrl.orchestrator.config.memory import describe_replays
+    from muxrl.orchestrator.supervise.own_server import ask_own_servers
     from muxrl.orchestrator.supervise.placement import check_gpus
 
     check_gpus(experiment.config)
-    unasked = _ask_own_servers(experiment)
+    problems, unasked = ask_own_servers([experiment.servers])
+    if problems:
+        raise ConfigError(list(problems))
     if args.yaml:
         sys.stdout.write(to_yaml(experiment.config))
         return ExitCode.DONE
@@ -158,31 +161,6 @@ def _check(args: argparse.Namespace) -> int:
     for sentence in (*find_warnings(experiment), *unasked):
         sys.stdout.write(f"warning: {sentence}\n")
     return ExitCode.DONE
-
-
-def _ask_own_servers(experiment: Experiment) -> list[str]:
-    """Has servers that are processes of their own say whether they would serve their plans.
-
-    Returns:
-        Sentences on those that cannot be asked now.
-
-    Raises:
-        ConfigError: one would not.
-    """
-    from muxrl.orchestrator.errors import RunFailed
-    from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
-    from muxrl.servers.config import EXTERNAL
-
-    unasked, problems = [], []
-    for plan in experiment.servers.values():
-        if plan.algorithm == EXTERNAL:
-            try:
-                unasked.append(OwnServer(with_token(plan)).check())
-            except RunFailed as error:
-                problems.append(str(error))
-    if problems:
-        raise ConfigError(problems)
-    return [*filter(None, unasked)]
 
 
 def _budget_text(config: ExperimentConfig) -> str:
@@ -198,7 +176,7 @@ def _check_sweep(args: argparse.Namespace) -> int:
         from muxrl.orchestrator.sweeps.load import load_sweep
         from muxrl.orchestrator.sweeps.plan import make_plan
 
-        plan = make_plan(load_sweep(args.config, args.overrides), may_run_checkpoints=False)
+        plan = make_plan(load_sweep(args.config, args.overrides), is_check=True)
     print_plan(plan, table_console())
     sys.stdout.write(
         f"this is a sweep; see how long it would take with 'muxrl sweep {args.config} --dry-run', "
@@ -213,9 +191,7 @@ def _check_league(args: argparse.Namespace) -> int:
         from muxrl.orchestrator.league.runner import check_league
         from muxrl.orchestrator.sweeps.dry_run import print_plan
 
-        league, first = check_league(
-            load_league(args.config, args.overrides), may_run_checkpoints=False
-        )
+        league, first = check_league(load_league(args.config, args.overrides), is_check=True)
     print_plan(first, table_console())
     sys.stdout.write(
         f"this is the first of {league.config.rounds} rounds of a league; run it with 'muxrl "

@@ -39,17 +39,19 @@ class LeagueResult:
     exit_code: int
 
 
-def check_league(
-    config: LeagueConfig, *, may_run_checkpoints: bool = True
-) -> tuple[League, SweepPlan]:
-    """Returns a league and the plan of its first round; starts nothing.
+def check_league(config: LeagueConfig, *, is_check: bool = False) -> tuple[League, SweepPlan]:
+    """Returns a league and the plan of its first round.
+
+    Args:
+        config: the league.
+        is_check: see `make_plan`.
 
     Raises:
         ConfigError: with a sentence for each thing that is wrong.
     """
     league = make_league(config)
     first = make_round(league, None, 1)
-    return league, make_plan(first, may_run_checkpoints=may_run_checkpoints)
+    return league, make_plan(first, is_check=is_check)
 
 
 def start_league(

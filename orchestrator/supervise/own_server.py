@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,7 +41,7 @@ from muxrl.protocol.run_messages import (
     answer_to,
 )
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.config import ServerPlan
+from muxrl.servers.config import EXTERNAL, ServerPlan
 
 logger = logging.getLogger(__name__)
 
@@ -106,20 +106,24 @@ class OwnServer:
             self._launch()
         spec = self._first_spec()
         if "begin" in spec.offers:
-            spec = self._run("begin", self._asked(), self._start_s)
-        for problem in self._misfits(spec):
+            spec = self._run("begin", _asked(self.plan), self._start_s)
+        for problem in self._misfits(spec, self.plan):
             raise RunFailed(f"{self._who}: {problem}")
         self._offers = frozenset(spec.offers)
         return Started(self.address, ProcessId.of_this(), self._offers)
 
-    def check(self) -> str:
-        """Asks whether it would serve its plan; a program is started for that, and ended.
+    def check(self, plans: Sequence[ServerPlan]) -> list[str]:
+        """Asks whether it would serve plans; a program is started for that, and ended.
+
+        Args:
+            plans: its own, and others that differ in what they ask for.
 
         Returns:
-            Why it cannot be asked now, "" if it was.
+            For each what is wrong with it, "" if nothing is.
 
         Raises:
-            RunFailed: it would not, or as `start`.
+            ProcessEnded: it is not there, or ended.
+            RunFailed: as `start`.
         """
         try:
             if self.plan.command:
@@ -127,25 +131,17 @@ class OwnServer:
             else:
                 self._get("/v1/spec")
             spec = self._first_spec()
-            if "check" in spec.offers:
-                found = self._run("check", self._asked(), self._start_s).problems
-            elif "begin" not in spec.offers:
-                found = [f"{self._who}: {problem}" for problem in self._misfits(spec)]
-            else:
-                found = []
-        except ProcessEnded as error:
-            if self.plan.command:
-                raise
-            return f"{error}; it is asked again when the run begins"
+            return ["; ".join(self._problems(spec, plan)) for plan in plans]
         finally:
             self.stop()
-        if found:
-            raise RunFailed("; ".join(found))
-        return ""
 
-    def _asked(self) -> BeginRun:
-        fields = msgspec.to_builtins(self.plan)
-        return BeginRun({name: value for name, value in fields.items() if name not in _OURS})
+    def _problems(self, spec: ServerSpec, plan: ServerPlan) -> list[str]:
+        if "check" in spec.offers:
+            found: list[str] = self._run("check", _asked(plan), self._start_s).problems
+            return found
+        if "begin" in spec.offers:
+            return []  # it says so then
+        return [f"{self._who}: {problem}" for problem in self._misfits(spec, plan)]
 
     def _launch(self) -> None:
         command = [part.replace("{address}", self.address) for part in self.plan.command]
@@ -187,12 +183,12 @@ class OwnServer:
             )
         return self._decoded(content, ServerSpec)
 
-    def _misfits(self, spec: ServerSpec) -> Iterator[str]:
-        if spec.server_id != self.plan.server_id:
+    def _misfits(self, spec: ServerSpec, plan: ServerPlan) -> Iterator[str]:
+        if spec.server_id != plan.server_id:
             yield f"it calls itself {spec.server_id!r}; call it servers.{spec.server_id} here, too"
-        if away := [agent for agent in self.plan.agents if agent not in spec.agents]:
-            yield f"expected agents {listed(self.plan.agents)}; it does not serve {listed(away)}"
-        for agent_id, agent in self.plan.agents.items():
+        if away := [agent for agent in plan.agents if agent not in spec.agents]:
+            yield f"expected agents {listed(plan.agents)}; it does not serve {listed(away)}"
+        for agent_id, agent in plan.agents.items():
             for kind in ("observation_space", "action_space"):
                 ours, theirs = getattr(agent, kind), getattr(spec.agents.get(agent_id), kind, None)
                 if theirs != ours:
@@ -305,6 +301,48 @@ class OwnServerProcess(OwnServer):
         set_up(log_path)
         # So that its own sentence comes before that of whoever waits for it.
         super().__init__(plan, 0.9 * start_s)
+
+
+def ask_own_servers(
+    experiments: Sequence[Mapping[str, ServerPlan]],
+) -> tuple[dict[str, list[int]], list[str]]:
+    """Has the processes of their own of some experiments say whether they would serve their plans.
+
+    Each program is started once.
+
+    Args:
+        experiments: the servers of each.
+
+    Returns:
+        Each thing that is wrong, with the places of the experiments in which it is; and sentences
+        on processes that cannot be asked now.
+    """
+    asked: dict[str, dict[str, tuple[ServerPlan, list[int]]]] = {}
+    for i, servers in enumerate(experiments):
+        for plan in servers.values():
+            if plan.algorithm == EXTERNAL:
+                of_process = asked.setdefault(repr((plan.command, plan.address, plan.token)), {})
+                of_process.setdefault(repr(plan), (plan, []))[1].append(i)
+    problems: dict[str, list[int]] = {}
+    unasked = []
+    for of_process in asked.values():
+        plans, places = zip(*of_process.values(), strict=True)
+        try:
+            found = OwnServer(with_token(plans[0])).check(plans)
+        except RunFailed as error:
+            if isinstance(error, ProcessEnded) and plans[0].address:
+                unasked.append(f"{error}; it is asked again when the run begins")
+                continue
+            found = [str(error)] * len(plans)
+        for problem, where in zip(found, places, strict=True):
+            if problem:
+                problems.setdefault(problem, []).extend(where)
+    return problems, unasked
+
+
+def _asked(plan: ServerPlan) -> BeginRun:
+    fields = msgspec.to_builtins(plan)
+    return BeginRun({name: value for name, value in fields.items() if name not in _OURS})
 
 
 def _free_port(host: str) -> int:

@@ -62,6 +62,8 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
 def print_plan(plan: SweepPlan, console: Console) -> None:
     """Prints a sweep's trials, and a warning for each thing that their budget cannot give."""
     sweep = plan.config
+    for sentence in plan.unasked:
+        console.print(f"warning: {sentence}", markup=False, highlight=False, soft_wrap=True)
     if sweep.searcher != "random":
         num_seeds = max(1, len(sweep.seeds))
         seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"

@@ -26,6 +26,7 @@ from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.resolve import reseeded
 from muxrl.orchestrator.config.schema import RETURN, TOTAL
 from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.supervise.own_server import ask_own_servers
 from muxrl.orchestrator.supervise.placement import check_gpus
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment, make_role_assignments
 from muxrl.orchestrator.sweeps.checks import find_problems
@@ -49,8 +50,10 @@ class SweepPlan:
     that is cut short has compared everything with fewer seeds."""
     experiments: dict[str, Experiment] = field(default_factory=dict)
     """By trial id, of the trials that are resolved."""
-    may_run_checkpoints: bool = True
-    """See `muxrl.orchestrator.config.resolve`."""
+    is_check: bool = False
+    """Whether it is made to see what is wrong, and not to be run; see `make_plan`."""
+    unasked: list[str] = field(default_factory=list)
+    """Sentences on servers that are processes of their own and cannot be asked now."""
     role_assignments: list[RoleAssignment] = field(default_factory=list)
     _facts: dict[str, SimulationFacts] = field(default_factory=dict)
 
@@ -66,7 +69,7 @@ class SweepPlan:
         if problems:
             raise ConfigError(problems)
         facts = self.facts(config.simulation)
-        return resolve(config, facts, may_run_checkpoints=self.may_run_checkpoints)
+        return resolve(config, facts, may_run_checkpoints=not self.is_check)
 
     def config_of(self, trial: TrialRecord) -> ExperimentConfig:
         """Returns the config of a trial's experiment, resolved or not."""
@@ -137,18 +140,19 @@ def _is_baseline(config: ExperimentConfig) -> bool:
     return is_fixed and config.evaluation.final_num_episodes > 0
 
 
-def make_plan(config: SweepConfig, *, may_run_checkpoints: bool = True) -> SweepPlan:
+def make_plan(config: SweepConfig, *, is_check: bool = False) -> SweepPlan:
     """Writes out the trials of a sweep and resolves them.
 
     Args:
         config: the sweep.
-        may_run_checkpoints: see `muxrl.orchestrator.config.resolve`.
+        is_check: whether servers that are processes of their own are asked, which takes a while,
+            and no checkpoint's code may be run.
 
     Raises:
         ConfigError: with all problems of the sweep and its trials.
     """
     problems = list(find_problems(config))
-    plan = SweepPlan(config, may_run_checkpoints=may_run_checkpoints)
+    plan = SweepPlan(config, is_check=is_check)
     simulation = config.experiment.simulation
     if not simulation.env:
         problems.append(
@@ -205,6 +209,8 @@ def _write_out(plan: SweepPlan) -> None:
             problems = error.problems
         for problem in problems:
             found.setdefault(problem, []).append(number)
+    if plan.is_check and not found:
+        found, plan.unasked = ask_own_servers([one.servers for one in experiments])
     if found:
         raise ConfigError([_placed(p, where, wanted) for p, where in found.items()])
     if not is_table:

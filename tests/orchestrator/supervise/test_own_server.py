@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -22,10 +21,12 @@ from tests.servers.scripted_store import ACTS, SEES, make_plan, seen
 from tests.servers.trainers.brought import Counting, FailsToBegin
 
 from muxrl.client import MultiplexingClient
-from muxrl.orchestrator.errors import ProcessEnded, RunFailed
-from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
+from muxrl.orchestrator.errors import ConfigError, ProcessEnded, RunFailed
+from muxrl.orchestrator.supervise.own_server import OwnServer, ask_own_servers, with_token
 from muxrl.orchestrator.supervise.process import ProcessId
 from muxrl.orchestrator.supervise.server_process import COSTS
+from muxrl.orchestrator.sweeps import plan as sweep_plans
+from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.protocol.codec import encode_json
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import EXTERNAL, ServerPlan
@@ -104,25 +105,44 @@ def test_a_run_begins_reports_saves_and_goes_on_elsewhere(serving: Serving, tmp_
 
 
 def test_it_is_asked_before_a_run_whether_it_would_serve_the_plan(serving: Serving) -> None:
-    def check(**fields: Any) -> str:
-        return OwnServer(plan_at(serving.address, **fields)).check()
+    def check(*given: dict[str, Any]) -> Any:
+        return ask_own_servers([{"s": plan_at(serving.address, **fields)} for fields in given])
 
-    assert check(settings={"rate": 0.5}) == ""
+    right = {"settings": {"rate": 0.5}}
+    assert check(right) == ({}, [])
     for fields, sentence in (
         ({"settings": {"rat": 0.5}}, "brought:Counting has no setting 'rat'; did you mean 'rate'?"),
         ({"callbacks": "nowhere:Diary"}, "'nowhere:Diary' cannot be imported"),
         ({"groups": {"team": ("a", "b")}}, "has groups (team), but tests.servers.trainers.brought"),
     ):
-        with pytest.raises(RunFailed, match=re.escape(sentence)):
-            check(**fields)
+        ((problem, where),) = check(right, fields, right, fields)[0].items()
+        assert sentence in problem
+        assert where == [1, 3]
     running = OwnServer(plan_at(serving.address))
     running.start()
     play(serving.address)
     wait_for_iteration(running, 1)
-    assert check() == ""
+    assert check({}) == ({}, [])
     assert running.status().iteration == 1  # it went on with what it was at
     serving.stop()
-    assert check().endswith("gave no answer; it is asked again when the run begins")
+    problems, (unasked,) = check({})
+    assert not problems
+    assert unasked.endswith("gave no answer; it is asked again when the run begins")
+
+
+def test_a_sweep_s_check_asks_it_for_each_setting(serving: Serving, tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    server = {"address": serving.address, "token": TOKEN, "agents": ["*"]}
+    values = {"servers.team.settings.rate": {"grid": [0.1, "big", 0.2]}}
+    env = "muxrl.experiments.simulations.matrix_game:MatrixGame"
+    experiment = {"simulation": {"env": env}, "servers": {"team": server}}
+    experiment["stop"] = {"env_steps": 10}
+    path.write_text(json.dumps({"experiment": experiment, "parameters": values}))
+    config = load_sweep(str(path), [])
+    assert len(sweep_plans.make_plan(config).trials) == 3
+    with pytest.raises(ConfigError) as refusal:
+        sweep_plans.make_plan(config, is_check=True)
+    assert "'rate' must be a number, not 'big' (in 1 of 3 settings" in str(refusal.value)
 
 
 def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_path: Path) -> None:
@@ -293,8 +313,8 @@ def test_a_command_is_started_killed_and_missed() -> None:
 
 def test_a_command_is_started_for_a_question_and_ended() -> None:
     server = started_by("-m", "muxrl.serving", "tests.servers.trainers.brought:FailsToBegin")
-    with pytest.raises(RunFailed, match="cannot be made for policy 'default': RuntimeError: no su"):
-        server.check()
+    (problem,) = server.check([server.plan])
+    assert "cannot be made for policy 'default': RuntimeError: no such device" in problem
     with pytest.raises(ProcessEnded, match=r"servers\.scripted\.command has ended"):
         server.status()
 
