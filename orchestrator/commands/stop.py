@@ -1,4 +1,4 @@
-"""``muxrl stop``: a run or sweep is ended from another terminal."""
+"""``muxrl stop``: a run, sweep or league is ended from another terminal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Adds the command and its arguments."""
     parser = commands.add_parser(
         "stop",
-        help="end a run or sweep from another terminal, as Ctrl-C does",
-        description="Ends a run or sweep of this machine as Ctrl-C does, a run with a last "
+        help="end a run, sweep or league from another terminal, as Ctrl-C does",
+        description="Ends a run, sweep or league of this machine as Ctrl-C does, a run with a last "
         "checkpoint and its report, waits for its end and says how it ended.",
     )
     parser.set_defaults(execute=run)
-    parser.add_argument("run", type=Path, metavar="RUN", help="directory of a run or a sweep")
+    parser.add_argument("run", type=Path, metavar="RUN", help="directory of a run, sweep or league")
     parser.add_argument(
         "--timeout",
         type=float,

@@ -22,12 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.errors import NotALeagueDirectory, SweepIsRunning
-from muxrl.orchestrator.records.run_directory import TRIALS_FILE, make_next_folder, no_such_folder
+from muxrl.orchestrator.records.run_directory import (
+    LEAGUE_FILE,
+    TRIALS_FILE,
+    make_next_folder,
+    no_such_folder,
+)
 from muxrl.orchestrator.storage.json_files import write_json, write_text
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
 from muxrl.servers.checkpoints.folder_lock import held
-
-LEAGUE_FILE = "league.yaml"
 
 
 @dataclass(frozen=True)

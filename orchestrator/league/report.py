@@ -12,6 +12,7 @@ from rich.console import Console
 
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.output.figures import Picture, payoff_picture, rating_curves
+from muxrl.orchestrator.comparisons.output.files import write_payoffs
 from muxrl.orchestrator.comparisons.output.tables import cross_play
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import meet
@@ -45,7 +46,7 @@ class Trained:
 
 
 def write_report(league: League, folder: LeagueDirectory, last: int) -> Path:
-    """Writes ``report.html``, ``summary.md`` with ``plots/``, and ``league.json``.
+    """Writes ``report.html``, ``summary.md`` with ``plots/``, ``league.json``, ``payoffs.npy``.
 
     Args:
         league: whose.
@@ -93,6 +94,7 @@ def write_report(league: League, folder: LeagueDirectory, last: int) -> Path:
     parts += ["## Rounds", markdown(trained.grid())]
     write_text(folder.path / "summary.md", "\n\n".join(parts) + "\n")
     write_json(folder.path / "league.json", _as_json(tables, trained, folder))
+    write_payoffs(tables, folder.path)
     path = folder.path / REPORT_FILE
     write_text(path, html)
     return path

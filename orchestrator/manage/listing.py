@@ -25,7 +25,7 @@ from typing import Any
 from muxrl.orchestrator.errors import OrchestratorError
 from muxrl.orchestrator.records.metrics import last_row, last_rows
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
-from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
+from muxrl.orchestrator.records.run_directory import LEAGUE_FILE, TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.records.series import mean_of_episodes
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
@@ -93,12 +93,14 @@ class Listing:
 
 
 def _directories(folder: Path, depth: int) -> Iterator[Path]:
-    """Yields the runs and sweeps below a folder; the runs of a sweep are the sweep's."""
+    """Yields the runs and sweeps below a folder, of a league its rounds; a sweep has its runs."""
     for path in folder.iterdir():
         if path.name.startswith(".") or path.is_symlink() or not path.is_dir():
             continue
         if (path / "metrics").is_dir() or (path / TRIALS_FILE).is_file():
             yield path
+        elif (path / LEAGUE_FILE).is_file() and (path / "rounds").is_dir():
+            yield from _directories(path / "rounds", 1)
         elif depth > 1:
             with contextlib.suppress(PermissionError):
                 yield from _directories(path, depth - 1)

@@ -1,4 +1,4 @@
-"""Ends a run or a sweep from another terminal, as Ctrl-C in its own would.
+"""Ends a run, sweep or league from another terminal, as Ctrl-C in its own would.
 
 Its process is told by SIGTERM, and only if it is the one that its files name: on this machine, with
 that id, begun at that moment, and made to end cleanly by that signal.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muxrl.orchestrator.errors import CannotStop, NotEnded
-from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
+from muxrl.orchestrator.records.run_directory import LEAGUE_FILE, TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.storage.process import Process
@@ -25,7 +25,7 @@ _INTERVAL_S = 0.1
 
 
 def stop(path: Path, timeout_s: float, say: Callable[[str], None]) -> tuple[bool, str]:
-    """Ends the run or sweep of a directory, and waits until it has ended.
+    """Ends the run, sweep or league of a directory, and waits until it has ended.
 
     Args:
         path: of the directory.
@@ -38,10 +38,18 @@ def stop(path: Path, timeout_s: float, say: Callable[[str], None]) -> tuple[bool
     Raises:
         CannotStop: nothing was done.
         NotEnded: it still goes on.
-        NotARunDirectory, NotASweepDirectory: it is neither, or a file of it is broken.
+        NotARunDirectory, NotASweepDirectory: it is none, or a file of it is broken.
     """
     if (path / TRIALS_FILE).is_file():
-        return _stop_sweep(SweepDirectory.open(path), timeout_s, say)
+        sweep = SweepDirectory.open(path)
+        name = f"sweep {str(sweep.path)!r}"
+        return _stop_table(name, sweep, sweep.lock, lambda: _trials(sweep), timeout_s, say)
+    if (path / LEAGUE_FILE).is_file():
+        rounds = [SweepDirectory.open(f.parent) for f in path.glob(f"rounds/*/{TRIALS_FILE}")]
+        newest = max(rounds, key=lambda sweep: sweep.path, default=None)
+        go_on = f"go on with: muxrl league {path} --resume"
+        name = f"league {str(path)!r}"
+        return _stop_table(name, newest, path / "lock", lambda: go_on, timeout_s, say)
     return _stop_run(RunDirectory.open(path), timeout_s, say)
 
 
@@ -84,22 +92,27 @@ def _how(folder: RunDirectory, status: RunStatus) -> str:
     return f"{text}; go on with: muxrl launch --resume {folder.path}"
 
 
-def _stop_sweep(
-    folder: SweepDirectory, timeout_s: float, say: Callable[[str], None]
+def _stop_table(
+    name: str,
+    folder: SweepDirectory | None,
+    lock: Path,
+    how: Callable[[], str],
+    timeout_s: float,
+    say: Callable[[str], None],
 ) -> tuple[bool, str]:
-    name = f"sweep {str(folder.path)!r}"
-    process = folder.read_process()
-    if not _is_held(folder.lock):
+    """Ends what holds a lock: a sweep, or the league whose newest round that is."""
+    process = None if folder is None else folder.read_process()
+    if not _is_held(lock):
         elsewhere = ""
         if process is not None and not process.is_here:
             elsewhere = f" here (its last process was on the host {process.host!r})"
-        raise CannotStop(f"{name} is not running{elsewhere}: {_trials(folder)}")
-    if process is None:
+        raise CannotStop(f"{name} is not running{elsewhere}: {how()}")
+    if process is None or process.has_ended:
         raise CannotStop(f"{name} is running, but does not say in which process; is it starting?")
     _tell(name, process)
     say(f"{name}: told process {process.pid}; waiting for its end")
-    _wait(name, process, lambda: process.has_ended or not _is_held(folder.lock), timeout_s)
-    return True, f"{name} has ended: {_trials(folder)}"
+    _wait(name, process, lambda: process.has_ended or not _is_held(lock), timeout_s)
+    return True, f"{name} has ended: {how()}"
 
 
 def _trials(folder: SweepDirectory) -> str:

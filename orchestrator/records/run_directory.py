@@ -49,6 +49,7 @@ _FORMAT = 1
 """Of a run's records. A change of their files or columns that today's readers do not understand
 makes it one more."""
 TRIALS_FILE = "trials.jsonl"
+LEAGUE_FILE = "league.yaml"
 """A folder with this file is a sweep's; its runs are in ``runs/``."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,6 @@ from muxrl.orchestrator.comparisons.output.tables import (
     TABLE_NAMES,
     file_table,
 )
-from muxrl.orchestrator.measure.statistics import Floats
 from muxrl.orchestrator.reports.pages import from_folder
 from muxrl.orchestrator.storage.json_files import write_json, write_text
 
@@ -54,18 +54,23 @@ def write_files(found: Findings, folder: Path) -> None:
     write_json(folder / "comparison.json", _as_json(found, folder))
     write_text(folder / "methods.md", f"{methods(found)}\n")
     write_text(folder / "references.bib", references(found))
-    if found.head_to_head is not None and len(found.head_to_head.by_label) == 2:
-        np.save(folder / "payoffs.npy", _payoffs(*found.head_to_head.by_label))
+    if found.head_to_head is not None:
+        write_payoffs(found.head_to_head.by_label, folder)
 
 
-def _payoffs(first: CrossPlay, second: CrossPlay) -> Floats:
-    """Returns both roles' returns as ``[2, players of the first, players of the second]``."""
-    cells = [
-        [(first.cells[row, column], second.cells[column, row]) for column in second.players]
-        for row in first.players
-    ]
-    means = [[[cell.score.mean for cell in both] for both in row] for row in cells]
-    return np.moveaxis(np.array(means), -1, 0)
+def write_payoffs(tables: Sequence[CrossPlay], folder: Path) -> None:
+    """Writes ``payoffs.npy`` of two roles: ``[2, players of the first, players of the second]``.
+
+    It has both roles' returns. Of other numbers of roles nothing is written.
+    """
+    if len(tables) == 2:
+        first, second = tables
+        cells = [
+            [(first.cells[row, column], second.cells[column, row]) for column in second.players]
+            for row in first.players
+        ]
+        means = [[[cell.score.mean for cell in both] for both in row] for row in cells]
+        np.save(folder / "payoffs.npy", np.moveaxis(np.array(means), -1, 0))
 
 
 def _as_json(found: Findings, folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.findings import Findings, has_few_seeds
-from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
+from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.settings import versions_of
 from muxrl.orchestrator.comparisons.output import tables
@@ -204,7 +204,9 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
         console.print(grid_table(grid, title, min_text=_MIN_NAME, folds=True))
     for cross in found.head_to_head.by_label if found.head_to_head else ():
         title = f"Head to head, return of {cross.role}: interquartile mean [95 %]"
-        console.print(grid_table(tables.cross_play(cross), title, folds=True))
+        among = (RANDOM,) if found.head_to_head.snapshots else ()  # of many, the page has room
+        grid = tables.cross_play(cross, among=among)
+        console.print(grid_table(grid, title, folds=True))
     for note in found.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -386,8 +386,8 @@ def _by_label(found: Findings) -> tuple[CrossPlay, ...]:
     return found.head_to_head.by_label if found.head_to_head else ()
 
 
-def cross_play(table: CrossPlay, played_by: str = "played by") -> Grid:
-    """A row for each player, a column for each of the others; not in files."""
+def cross_play(table: CrossPlay, played_by: str = "played by", among: Collection[str] = ()) -> Grid:
+    """A row for each player, a column for each of the others, or those `among`; not in files."""
     means = [c.score.mean for c in table.cells.values() if math.isfinite(c.score.mean)]
     low, high = min(means, default=0.0), max(means, default=0.0)
     middle, reach = (low + high) / 2, (high - low) / 2 or 1.0
@@ -426,7 +426,7 @@ def cross_play(table: CrossPlay, played_by: str = "played by") -> Grid:
             if (player, others) in table.cells
         ),
     )
-    others = {name: f"vs {name}" for name in table.others}
+    others = {name: f"vs {name}" for name in table.others if not among or name in among}
     return meetings.spread("player merit rating", "others", others, "score")
 
 

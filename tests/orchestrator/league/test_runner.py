@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.orchestrator.league.conftest import play, train
 
@@ -158,6 +159,12 @@ def test_the_report_shows_ratings_over_rounds_and_who_beats_whom(
     assert payoffs["a @ 1", "b @ 1"] == 0.5
     assert payoffs["a @ 2", "b @ 1"] == 1.5
     assert payoffs["random", "random"] == 0
+    array = np.load(place.path / "payoffs.npy")
+    players = list(told["roles"]["left"]["ratings"])
+    others = list(told["roles"]["right"]["ratings"])
+    at = players.index("a @ 2"), others.index("b @ 1")
+    assert array.shape == (2, len(players), len(others))
+    assert (array[0][at], array[1][at]) == (1.5, -1.5)
     begun = [row["begins_with"] for row in told["rounds"]]
     assert begun == ["new weights", "new weights", "a @ 1", "b @ 1"]
     assert told["rounds"][2]["run"] == "rounds/02/runs/a"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 
 from muxrl.orchestrator.errors import CannotStop, NotARunDirectory, NotEnded
+from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.manage import stopping
+from muxrl.orchestrator.manage.listing import Listing
 from muxrl.orchestrator.manage.stopping import stop
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
@@ -158,20 +161,40 @@ def test_a_trial_is_ended_with_its_sweep(sweep: SweepDirectory) -> None:
         stopped(trial.path)
 
 
+def runs_in(sweep: SweepDirectory, pid: int) -> None:
+    host = Process.here(ends_on_sigterm=True).host
+    sweep.write_process(Process(host, pid, start_of(pid), True))
+
+
 def test_a_sweep_ends_once_its_lock_is_free(
     sweep: SweepDirectory, child: subprocess.Popen[bytes]
 ) -> None:
-    sweep.write_process(
-        Process(
-            stopping.Process.here(ends_on_sigterm=True).host, child.pid, start_of(child.pid), True
-        )
-    )
+    runs_in(sweep, child.pid)
     with pytest.raises(CannotStop, match="is not running: 1 done"):
         stopped(sweep.path)
     assert child.poll() is None
     with sweep.locked():
         assert stopped(sweep.path) == (True, f"sweep '{sweep.path}' has ended: 1 done")
     assert child.wait(20) == -signal.SIGTERM
+
+
+def test_a_league_ends_by_the_process_of_its_newest_round(
+    sweep: SweepDirectory, tmp_path: Path, child: subprocess.Popen[bytes]
+) -> None:
+    league = LeagueDirectory.create(tmp_path / "league", tmp_path, "", "name: rivals\n")
+    for number in (1, 2):
+        shutil.copytree(sweep.path, league.round(number))
+    runs_in(SweepDirectory.open(league.round(2)), child.pid)
+    go_on = f"go on with: muxrl league {league.path} --resume"
+    with pytest.raises(CannotStop, match=f"league '{league.path}' is not running: {go_on}"):
+        stopped(league.path)
+    with league.locked():
+        assert stopped(league.path) == (True, f"league '{league.path}' has ended: {go_on}")
+        assert child.wait(20) == -signal.SIGTERM
+        with pytest.raises(CannotStop, match="does not say in which process"):
+            stopped(league.path)
+    names = [entry["name"] for entry in Listing(tmp_path).read()]
+    assert {"league/rounds/01", "league/rounds/02"} < set(names)
 
 
 def test_a_sweep_that_does_not_say_who_runs_it_is_left_alone(sweep: SweepDirectory) -> None:
