@@ -202,11 +202,11 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     for name, subject, grid in tables.by_parameter(found, found.main_subjects):
         title = f"Return of {subject.name} by {name}: {of_runs}"
         console.print(grid_table(grid, title, min_text=_MIN_NAME, folds=True))
-    for cross in found.head_to_head.by_label if found.head_to_head else ():
-        title = f"Head to head, return of {cross.role}: interquartile mean [95 %]"
-        among = (RANDOM,) if found.head_to_head.snapshots else ()  # of many, the page has room
-        grid = tables.cross_play(cross, among=among)
-        console.print(grid_table(grid, title, folds=True))
+    if (played := found.head_to_head) is not None:
+        among = (RANDOM,) if played.snapshots else ()  # for more of them the page has room
+        for cross in played.by_label:
+            title = f"Head to head, return of {cross.role}: interquartile mean [95 %]"
+            console.print(grid_table(tables.cross_play(cross, among=among), title, folds=True))
     for note in found.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
 
