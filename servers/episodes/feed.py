@@ -162,7 +162,7 @@ class Feed:
         if self._share_learned is None:
             self._share_at_first = self.share_collected()
         self._share_learned = share
-        if self._waiting and self.is_open:  # else it would be woken for nothing
+        if self.is_open:
             self._notify_gate()
 
     def finish_learning(self) -> None:
@@ -249,5 +249,6 @@ class Feed:
         self._noted_at = now
 
     def _notify_gate(self) -> None:
-        if self._loop is not None and not self._loop.is_closed():
+        # Who begins to wait after this looks at the gate again, see `when_open`.
+        if self._waiting and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._let_through)

@@ -52,6 +52,8 @@ class _Copy:
             and all(parameter.device.type == "cpu" for parameter in x.parameters())
             for module_id, x in modules.items()
         }
+        self.follows: dict[str, tuple[torch.nn.Module, list[torch.Tensor], list[torch.Tensor]]] = {}
+        """By policy: the module that is learned, the tensors here, and those they are copied of."""
 
 
 class Inference:
@@ -108,8 +110,12 @@ class Inference:
         if learned.keys() != self._live.is_stateful.keys():
             spare.set_state(self._live.modules.get_state())
         for policy_id, module in learned.items():
-            ours, theirs = spare[policy_id].state_dict(), module.state_dict()
-            torch._foreach_copy_(list(ours.values()), [theirs[name].cpu() for name in ours])
+            known, ours, theirs = self._spare.follows.get(policy_id, (None, [], []))
+            if known is not module:  # walking over modules takes longer than copying
+                named, all_theirs = spare[policy_id].state_dict(), module.state_dict()
+                ours, theirs = list(named.values()), [all_theirs[name] for name in named]
+                self._spare.follows[policy_id] = module, ours, theirs
+            torch._foreach_copy_(ours, [tensor.cpu() for tensor in theirs])
         with self._swap:
             self._live, self._spare = self._spare, self._live
             self.weights_seq_no = weights_seq_no

@@ -15,8 +15,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed, FeedClosed
@@ -48,8 +46,9 @@ class PolicyLag:
     @classmethod
     def of(cls, chunks: Sequence[Chunk], weights_seq_no: int) -> PolicyLag:
         """Returns that of a batch, with the version of the weights in use."""
-        lags = weights_seq_no - np.concatenate([chunk.weights_seq_nos for chunk in chunks])
-        return cls(float(lags.mean()), int(lags.max()))
+        versions = [version for chunk in chunks for version in chunk.weights_seq_nos]
+        behind = weights_seq_no * len(versions) - sum(versions)
+        return cls(behind / len(versions), int(weights_seq_no - min(versions)))
 
 
 class Learning(Protocol):

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
@@ -72,6 +73,21 @@ def test_greedy_takes_the_likeliest_and_logged_actions_stand() -> None:
     for one in logged:  # the policy did not choose it: its own probability is beside the point
         assert one.action == 2
         assert np.isposinf(one.extra_outputs[Columns.ACTION_LOGP])
+
+
+def test_both_copies_follow_a_module_whose_weights_change_in_place() -> None:
+    served, learned = inference(), inference().modules["p"]
+    for version in range(1, 6):
+        with torch.no_grad():
+            for parameter in learned.parameters():
+                parameter.add_(0.1)
+        served.follow({"p": learned}, version)
+        assert served.weights_seq_no == version
+        for name, tensor in served.modules["p"].state_dict().items():
+            assert torch.equal(tensor, learned.state_dict()[name])
+    other = inference().modules["p"]
+    served.follow({"p": other}, 6)
+    assert torch.equal(next(served.modules["p"].parameters()), next(other.parameters()))
 
 
 def test_loading_changes_the_copy_in_use_and_its_version() -> None:
