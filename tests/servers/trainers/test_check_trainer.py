@@ -32,6 +32,11 @@ def test_the_examples_pass() -> None:
     check_trainer(example("joint_bandit", "JointBandit"), num_batches=60, has_masks=True)
 
 
+def test_the_example_of_torchrl_passes() -> None:
+    pytest.importorskip("torchrl", reason="an example's, in no extra of muxrl")
+    check_trainer(example("torchrl_ppo", "TorchRLPPO"), num_batches=60)
+
+
 _FEW = {"gamma": 0.5, "learning_rate": 0.003}
 _REPLAY = {**_FEW, "batch_env_steps": 8, "learning_starts": 50, "buffer_size": 5_000}
 _CONTINUOUS = {**_REPLAY, "gradient_steps": 4, "batch_size": 32}
