@@ -9,10 +9,11 @@ one that is learning from one that is lost.
 from __future__ import annotations
 
 import abc
+import functools
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 import requests
@@ -60,7 +61,8 @@ class NetworkTransport(Transport, abc.ABC):
     """A `Transport` over a network. Subclasses say how a frame is sent, and its answer read.
 
     Args:
-        address: "host:port" or "http://host:port".
+        address: "host:port" or "http://host:port"; or what returns it, asked at every attempt, for
+            a server that may be started again elsewhere.
         token: bearer token, "" for none.
         patience_s: how long the server may be lost (it refuses connections, they are cut, or it is
             silent) before an error says so.
@@ -75,7 +77,7 @@ class NetworkTransport(Transport, abc.ABC):
 
     def __init__(
         self,
-        address: str,
+        address: str | Callable[[], str],
         *,
         token: str = "",
         patience_s: float = PATIENCE_S,
@@ -84,10 +86,10 @@ class NetworkTransport(Transport, abc.ABC):
         for name, value in (("patience_s", patience_s), ("update_timeout_s", update_timeout_s)):
             if not value >= 0:
                 raise ValueError(f"{name} is a time in seconds, 0 or more, got {value!r}")
-        self.url = base_url(address)
+        self._where = address if callable(address) else functools.partial(str, address)
         if self.url.startswith("https") and not self._has_tls:
             raise ValueError(
-                f"the WebSocket transport has no TLS, so it would send its token to {address!r} in "
+                f"the WebSocket transport has no TLS, so it would send its token to {self.url} in "
                 'clear text; use transport="http", or a tunnel'
             )
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -101,6 +103,11 @@ class NetworkTransport(Transport, abc.ABC):
         self._refusals: list[AnyReply] = []
         self._sent_at = 0.0
         self._is_answer_due = False
+
+    @property
+    def url(self) -> str:
+        """ "http://host:port", where the server is now."""
+        return base_url(self._where())
 
     # --- what subclasses do -------------------------------------------------------------
 

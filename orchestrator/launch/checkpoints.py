@@ -150,11 +150,6 @@ class Checkpoints:
         draft = self._folder.draft(env_steps)
         try:
             saved = servers.save(draft, update_s)
-            if away := [s for s, part in saved.items() if part.files and not (draft / s).is_dir()]:
-                raise NotSaved(
-                    f"no checkpoint: what {', '.join(away)} has written is not in {draft.parent}; "
-                    "does its machine share no disk with this one?"
-                )
             lengths = self._metrics.sync()
             if evaluations is not None and evaluations.is_running:
                 lengths["evaluation.jsonl"] = evaluations.bytes_before

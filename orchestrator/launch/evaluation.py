@@ -132,7 +132,7 @@ class Evaluations(Supervision[ProcessReport]):
             of_evaluations(self._config),
             num_cpus=simulation.num_cpus,
             has_main_thread=True,
-            max_concurrency=2,  # evaluate, report
+            max_concurrency=3,  # evaluate, report, move
         )
         self._play_first()
 

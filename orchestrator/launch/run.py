@@ -105,7 +105,7 @@ class Run:
         self._metrics = MetricsWriter(folder, self._trackers.take)
         self._before = before
         self._servers = ServerActors(
-            experiment, folder, self._take_records, self._note_server_restart
+            experiment, folder, self._take_records, self._note_server_restart, self._note_move
         )
         self._simulations = SimulationActors(
             experiment.config,
@@ -278,6 +278,12 @@ class Run:
         self._metrics.cut_back_server(server_id, length)
         self._latencies.forget(server_id)
         self._note_restart(server_id)
+
+    def _note_move(self, server_id: str, address: str) -> None:
+        logger.warning("server %r is at %s now", server_id, address)
+        self._simulations.move(server_id, address)
+        if self._evaluations is not None:
+            self._evaluations.move(server_id, address)
 
     def _note_simulation_restart(self, name: str, prefix: str | None) -> None:
         if prefix is None:  # its episodes expire

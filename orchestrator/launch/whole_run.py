@@ -29,7 +29,7 @@ from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.supervise.page_process import page_beside
 from muxrl.orchestrator.supervise.placement import check_gpus, cpus_wanted, reserved
 from muxrl.orchestrator.supervise.ray_session import ray_session
-from muxrl.orchestrator.supervise.shared_folder import check_shared
+from muxrl.orchestrator.supervise.shared_folder import check_shared, has_to_share
 from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals, interruptible
 
 _TELLING_EPISODES = 20
@@ -205,5 +205,6 @@ def _ray(experiment: Experiment, folder: RunDirectory, say: Callable[..., None])
             yield None
             return
         with reserved(config, say) as scheduling:
-            check_shared(folder.path, scheduling)
+            if has_to_share(experiment):
+                check_shared(folder.path, scheduling)
             yield scheduling

@@ -69,12 +69,23 @@ def num_evaluation_envs(
     return min(num, num_episodes)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ServerAddress:
     """How to reach a server."""
 
     address: str
+    """"host:port"; another one once the server has been started again on another machine."""
     token: str = ""
+
+
+class FollowsServers:
+    """A process that plays, and is told where servers are."""
+
+    _servers: Mapping[str, ServerAddress]
+
+    def move(self, server_id: str, address: str) -> None:
+        """Says where a server listens from now on."""
+        self._servers[server_id].address = address
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,7 @@ def transport_to(server: ServerAddress, patience: Patience) -> WebSocketTranspor
     from muxrl.client.websocket import WebSocketTransport
 
     return WebSocketTransport(
-        server.address,
+        lambda: server.address,
         token=server.token,
         patience_s=patience.patience_s,
         update_timeout_s=patience.update_timeout_s,

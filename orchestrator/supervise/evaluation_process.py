@@ -13,6 +13,7 @@ from typing import Any
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.supervise.episodes import (
+    FollowsServers,
     Patience,
     Played,
     ServerAddress,
@@ -27,7 +28,7 @@ from muxrl.orchestrator.supervise.step_clock import StepClock
 logger = logging.getLogger(__name__)
 
 
-class EvaluationProcess:
+class EvaluationProcess(FollowsServers):
     """A process that plays evaluation episodes; agents of one server may act otherwise.
 
     Args:

@@ -15,7 +15,13 @@ from typing import Any
 
 from muxrl.orchestrator.config import GatewayConfig
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.supervise.episodes import Patience, Played, ServerAddress, connect
+from muxrl.orchestrator.supervise.episodes import (
+    FollowsServers,
+    Patience,
+    Played,
+    ServerAddress,
+    connect,
+)
 from muxrl.orchestrator.supervise.holds import Holds
 from muxrl.orchestrator.supervise.process import reachable, set_up, settle
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
@@ -38,7 +44,7 @@ class GivenParameters:
 _NONE = GivenParameters({}, {}, 0)
 
 
-class GatewayProcess:
+class GatewayProcess(FollowsServers):
     """A process with the gateway.
 
     Args:

@@ -6,6 +6,7 @@ and looks the same to whoever holds it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -24,9 +25,10 @@ import requests
 
 from muxrl.orchestrator.errors import ProcessEnded, RunFailed
 from muxrl.orchestrator.storage.checkpoints import SavedServer, hash_files
+from muxrl.orchestrator.supervise.away import Luggage, unpacked
 from muxrl.orchestrator.supervise.child import Program
-from muxrl.orchestrator.supervise.process import ProcessId, set_up
-from muxrl.orchestrator.supervise.server_process import ServerReport, Started
+from muxrl.orchestrator.supervise.process import ProcessId, reachable, set_up
+from muxrl.orchestrator.supervise.server_process import Sends, ServerReport, Started
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.messages import Refused, ServerSpec, Status
 from muxrl.protocol.run_messages import (
@@ -288,19 +290,29 @@ class OwnServer:
             raise RunFailed(f"{self._who} gave no answer that is {expected}: {error}") from error
 
 
-class OwnServerProcess(OwnServer):
+class OwnServerProcess(OwnServer, Sends):
     """The same as a Ray actor.
 
     Args:
         plan: the server.
         log_path: the process's log file, and the program's.
+        luggage: the checkpoint that the plan names.
         start_s: how long it may take to answer.
     """
 
-    def __init__(self, plan: ServerPlan, log_path: Path, start_s: float) -> None:
+    def __init__(
+        self, plan: ServerPlan, log_path: Path, luggage: Luggage | None, start_s: float
+    ) -> None:
         set_up(log_path)
+        self._unpacked = contextlib.ExitStack()  # until it has started
         # So that its own sentence comes before that of whoever waits for it.
-        super().__init__(plan, 0.9 * start_s)
+        super().__init__(self._unpacked.enter_context(unpacked(plan, luggage)), 0.9 * start_s)
+
+    def start(self) -> Started:
+        """See `OwnServer.start`."""
+        with self._unpacked:
+            started = super().start()
+        return started._replace(address=reachable(started.address))
 
 
 def ask_own_servers(

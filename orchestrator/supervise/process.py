@@ -13,9 +13,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from muxrl.orchestrator.supervise.away import AwayLog, Piece
 from muxrl.orchestrator.user_modules import find_user_modules
 
 logger = logging.getLogger(__name__)
+
+_away: AwayLog | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class ProcessReport:
     process: ProcessId = field(default_factory=ProcessId.of_this)
     step_s: float = 0.0
     """How long its simulation has been in a call that has not returned; 0 if it is in none."""
+    log: Piece | None = field(default_factory=lambda: _away.piece() if _away else None)
+    """What it has logged since its last report, if it does not see the run's directory."""
 
 
 def set_up(log_path: Path) -> None:
@@ -52,13 +57,16 @@ def set_up(log_path: Path) -> None:
     Args:
         log_path: appended to; its folder is made if it is missing (another machine of a cluster).
     """
+    global _away
     log_path.parent.mkdir(parents=True, exist_ok=True)
+    sees_run = (log_path.parent.parent / "metrics").is_dir()  # which the orchestrator makes
     sys.stdout.flush()
     sys.stderr.flush()
     descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    _away = None if sees_run else AwayLog(log_path)
     faulthandler.enable()
     logging.basicConfig(
         level=logging.INFO,

@@ -20,6 +20,7 @@ from muxrl.orchestrator.storage.checkpoints import (
     find_whole,
 )
 from muxrl.orchestrator.supervise.actors import end_actor, is_dead, outcome
+from muxrl.orchestrator.supervise.away import Luggage, unpack
 from muxrl.orchestrator.supervise.episodes import ServerAddress
 from muxrl.orchestrator.supervise.own_server import OwnServerProcess, with_token
 from muxrl.orchestrator.supervise.restarts import Quota
@@ -49,6 +50,7 @@ class ServerActors(Supervision[ServerReport]):
         on_report: called with each server's id and report, while the run goes on and at its end.
         on_restart: called when a server is lost and started again, with its id and the manifest of
             the checkpoint from which it goes on; None: from scratch.
+        on_move: called with the id and address of one that listens elsewhere now.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class ServerActors(Supervision[ServerReport]):
         folder: RunDirectory,
         on_report: Callable[[str, ServerReport], None],
         on_restart: Callable[[str, Manifest | None], None],
+        on_move: Callable[[str, str], None] = lambda server_id, address: None,
     ) -> None:
         quotas = {
             server_id: Quota(
@@ -74,6 +77,7 @@ class ServerActors(Supervision[ServerReport]):
         self.offers: dict[str, frozenset[str]] = {}
         """What each server answers of what a run asks; see `COSTS`."""
         self._experiment = experiment
+        self._on_move = on_move
         self._first_plans: dict[str, ServerPlan] = {}
         self._plans: dict[str, ServerPlan] = {}
         """Of each server as it was started last."""
@@ -97,6 +101,9 @@ class ServerActors(Supervision[ServerReport]):
             self._start(server_id)
         self._wait_until_they_listen()
         self.addresses = {server_id: self.addresses[server_id] for server_id in self._plans}
+        self._publish()
+
+    def _publish(self) -> None:
         self._folder.write_addresses({s: a.address for s, a in self.addresses.items()})
 
     def _start(self, server_id: str) -> None:
@@ -107,6 +114,7 @@ class ServerActors(Supervision[ServerReport]):
             OwnServerProcess if is_own else ServerProcess,
             plan,
             self._folder.log(server_id),
+            Luggage.of(plan),
             *([self._timeouts.start_s] if is_own else []),
             listens=True,
             to_start=[part for s in self._sources.get(server_id, ()) for part in self._news(s)],
@@ -119,7 +127,11 @@ class ServerActors(Supervision[ServerReport]):
     def _listens(self, server_id: str, answer: Started) -> None:
         self._processes[server_id] = answer.process
         token = self._plans[server_id].token
-        self.addresses.setdefault(server_id, ServerAddress(answer.address, token))
+        old = self.addresses.setdefault(server_id, ServerAddress(answer.address, token))
+        if old.address != answer.address:  # on another machine
+            old.address = answer.address
+            self._publish()
+            self._on_move(server_id, answer.address)
         self.offers[server_id] = answer.offers
         if self._has_finished:
             self._actors[server_id].finish_training.remote(self._timeouts.update_s)
@@ -250,6 +262,7 @@ class ServerActors(Supervision[ServerReport]):
 
         Raises:
             NotSaved: one did not write it, or was lost.
+            OSError: what another machine has sent cannot be written.
             RunFailed: one was lost once too often.
         """
 
@@ -260,8 +273,8 @@ class ServerActors(Supervision[ServerReport]):
         self._check_all_listen()
         timeout_s = update_s + self._timeouts.save_s
         saves = {
-            actor.save.remote(draft / server_id, update_s, self._taken.get(server_id, 0)): server_id
-            for server_id, actor in self._actors.items()
+            a.save_and_send.remote(draft / s, update_s, self._taken.get(s, 0)): s
+            for s, a in self._actors.items()
         }
         saved: dict[str, SavedServer] = {}
         problems: list[str] = []
@@ -275,7 +288,8 @@ class ServerActors(Supervision[ServerReport]):
                 why = f"{type(cause).__name__}: {cause}"
                 problems.append(f"no checkpoint of server {server_id!r}: {why}")
             else:
-                saved[server_id], report = answer
+                saved[server_id], report, files = answer
+                unpack(files, draft / server_id)
                 self._take(server_id, report)
         for server_id in saves.values():
             if server_id not in saved and not problems:
@@ -402,7 +416,7 @@ class ServerActors(Supervision[ServerReport]):
         self.statuses[server_id] = report.status
         taken = self._taken.get(server_id, 0)
         records = [r for r in report.records if r["iteration"] > taken]
-        self._on_report(server_id, replace(report, records=records))
+        super()._take(server_id, replace(report, records=records))
         if records:
             self._taken[server_id] = records[-1]["iteration"]
 

@@ -5,12 +5,14 @@ The class is plain; `start_actor` makes an actor of it. Heavy imports happen ins
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from muxrl.orchestrator.storage.checkpoints import SavedServer, hash_files
+from muxrl.orchestrator.supervise.away import Files, Luggage, place_for, unpacked
 from muxrl.orchestrator.supervise.process import (
     ProcessId,
     ProcessReport,
@@ -66,19 +68,36 @@ class Started(NamedTuple):
     """What it answers of what a run asks."""
 
 
-class ServerProcess:
+class Sends:
+    """What a server's process does where it may not see the run's directory."""
+
+    save: Callable[[Path, float, int], tuple[SavedServer, ServerReport]]
+
+    def save_and_send(
+        self, path: Path, timeout_s: float, taken: int = 0
+    ) -> tuple[SavedServer, ServerReport, Files]:
+        """See `ServerProcess.save`; returns the files, too, if `path` is not seen here."""
+        with place_for(path) as (place, files):
+            saved, report = self.save(place, timeout_s, taken)
+        return saved, report, files
+
+
+class ServerProcess(Sends):
     """A process with one policy server.
 
     Args:
         plan: the server.
         log_path: the process's log file.
+        luggage: the checkpoint that the plan names.
     """
 
-    def __init__(self, plan: ServerPlan, log_path: Path) -> None:
+    def __init__(self, plan: ServerPlan, log_path: Path, luggage: Luggage | None = None) -> None:
         set_up(log_path)
         from muxrl.servers.run_service import RunService
         from muxrl.servers.server import PolicyServer
 
+        self._unpacked = contextlib.ExitStack()  # until it has started
+        plan = self._unpacked.enter_context(unpacked(plan, luggage))
         self._server = PolicyServer(plan)
         self._service = RunService(self._server)
 
@@ -90,7 +109,8 @@ class ServerProcess:
         """
         for i in range(0, len(brought), 3):
             self.take(*brought[i : i + 3])
-        address = reachable(self._server.start())
+        with self._unpacked:
+            address = reachable(self._server.start())
         settle()
         self._service.begin()
         return Started(address, ProcessId.of_this())

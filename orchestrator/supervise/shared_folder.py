@@ -1,7 +1,7 @@
 """Whether all machines on which processes are placed see one folder, before anything starts there.
 
-Servers write their checkpoints, and all processes their logs, under the run's directory. On a
-machine that does not share it these would lie there and be found by nobody.
+Checkpoints and logs of a run come back from a machine that does not share it (`away`); other files
+would lie there and be found by nobody.
 """
 
 from __future__ import annotations
@@ -11,11 +11,18 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.errors import NotShared, RunFailed
 from muxrl.protocol.suggestions import listed
 
 PROBE_S = 120.0
 """For a machine of a cluster to start a process and look."""
+
+
+def has_to_share(experiment: Experiment) -> bool:
+    """Whether a run has files that do not travel: episodes that are recorded, and checkpoints that
+    pools read while it goes on."""
+    return bool(experiment.config.simulation.record or experiment.pool_sources)
 
 
 def check_shared(folder: Path, scheduling: Any = None) -> None:
@@ -58,7 +65,7 @@ def refuse_unseen(folder: Path, nodes: Mapping[str, str], seen: Collection[str])
     if blind:
         which = f"machine {blind[0]} does" if len(blind) == 1 else f"machines {listed(blind)} do"
         raise NotShared(
-            f"the Ray cluster's {which} not see {folder.absolute()}, where logs and checkpoints "
+            f"the Ray cluster's {which} not see {folder.absolute()}, where its files "
             "go; put it on a file system that all machines share, under the same path (runs_dir or "
             "--run-dir; of a sweep sweeps_dir or --sweep-dir). Nothing was started"
         )

@@ -431,4 +431,4 @@ class SimulationActors(Supervision[SimulationReport]):
         self._allowances.note(name, report.num_env_steps)
         if name == GATEWAY:
             self._num_episodes = report.num_over
-        self._on_report(name, report)
+        super()._take(name, report)

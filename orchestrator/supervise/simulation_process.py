@@ -17,6 +17,7 @@ from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.records.played import keep_share
 from muxrl.orchestrator.supervise.episodes import (
+    FollowsServers,
     Patience,
     ServerAddress,
     connect,
@@ -71,7 +72,7 @@ class SimulationReport(ProcessReport):
     """Since the last report: see `PlayLoop.num_bad_episodes`."""
 
 
-class SimulationProcess:
+class SimulationProcess(FollowsServers):
     """A process that plays training episodes in one or many environments.
 
     Args:
@@ -109,6 +110,7 @@ class SimulationProcess:
         from muxrl.client.stand_in import StandIn
         from muxrl.client.vector_loop import VectorLoop
 
+        self._servers = servers
         self._clock = StepClock()
         self._simulations: list[Simulation | VectorSimulation] = []
         vector: VectorSimulation | None = None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.errors import RunFailed, Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.actors import end_actor, failure, outcome, start_actor
+from muxrl.orchestrator.supervise.away import rest_of_log
 from muxrl.orchestrator.supervise.placement import own_place
 from muxrl.orchestrator.supervise.process import ProcessId, ProcessReport
 from muxrl.orchestrator.supervise.restarts import Quota
@@ -65,6 +67,8 @@ class Supervision(Generic[R]):
         self._processes: dict[str, ProcessId] = {}
         self._on_loss: dict[str, Any] = {}
         """By process, what `on_restart` is told."""
+        self._logged: dict[str, int] = {}
+        """By process whose log is on another machine, how much of it has been brought."""
         self._lost_for_good: RunFailed | None = None
 
     # --- what a kind says ---------------------------------------------------------------
@@ -81,8 +85,32 @@ class Supervision(Generic[R]):
         return self._actors[name].report.remote()
 
     def _take(self, name: str, report: R) -> None:
-        """Takes in a report."""
+        """Takes in a report, and what a process far away has logged."""
+        if report.log is not None:
+            self._logged[name] = report.log.end
+            self._append_to_log(name, report.log.text)
         self._on_report(name, report)
+
+    def _append_to_log(self, name: str, text: bytes) -> None:
+        with contextlib.suppress(OSError), self._folder.log(name).open("ab") as file:
+            file.write(text)
+
+    def move(self, server_id: str, address: str) -> None:
+        """Tells all that play where a server listens from now on.
+
+        One that has not reported yet may wait for the old place, and is made anew.
+
+        Raises:
+            RunFailed: as `collect`.
+        """
+        for name, actor in list(self._actors.items()):
+            if not hasattr(actor, "move"):  # programs play through the gateway
+                continue
+            if name in self._processes:
+                actor.move.remote(server_id, address)
+            else:
+                why = f"looked for server {server_id!r} where it was before"
+                self._lose(name, Silent(why), is_own_fault=False)
 
     def _leave(self, name: str, actor: Any, error: Exception) -> None:
         """Forgets what is known of a process that is lost, and is ended next."""
@@ -224,8 +252,8 @@ class Supervision(Generic[R]):
 
     # --- one is lost --------------------------------------------------------------------
 
-    def _lose(self, name: str, error: Exception) -> None:
-        """Ends what is left of a process, and starts it again.
+    def _lose(self, name: str, error: Exception, *, is_own_fault: bool = True) -> None:
+        """Ends what is left of a process, and starts it again; its quota is for its own faults.
 
         Raises:
             RunFailed: it may not be started again.
@@ -236,10 +264,13 @@ class Supervision(Generic[R]):
         self._leave(name, actor, error)
         process = self._forget(name)
         end_actor(actor, process if isinstance(error, Silent) else None)
+        if (at := self._logged.pop(name, None)) is not None and process is not None:
+            self._append_to_log(name, rest_of_log(process.node_id, self._folder.log(name), at))
         try:
             if not self.may_restart:
                 raise problem
-            self._quotas[name].take(problem)
+            if is_own_fault:
+                self._quotas[name].take(problem)
             logger.warning("%s; it is started again %s", problem, self._again(name))
             self._on_restart(name, self._on_loss[name])
             self._start(name)

@@ -11,16 +11,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 import yaml
-from tests.faults.started import PATIENCE_S, ROOT, environment_of
+from tests.faults.started import PATIENCE_S, PAUSE_S, ROOT, environment_of
 from tests.faults.test_launch_faults import small_server
 from tests.processes import MARK, assert_all_end, marked
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.orchestrator.storage.checkpoints import Manifest, find_damage
 from muxrl.orchestrator.supervise.placement import own_place
 from muxrl.servers.config import ResourcesConfig, ServerConfig
 
@@ -112,54 +115,134 @@ def two_networks() -> Iterator[dict[str, str]]:
             ip(f"netns del {name}")
 
 
-def test_a_server_that_listens_on_all_addresses_is_found_from_another_machine(
-    tmp_path: Path, temporary: Path, two_networks: dict[str, str]
-) -> None:
-    (one, head), (other, _) = two_networks.items()
-    config = {
+def config(head: str, agents: int, **more: Any) -> dict[str, Any]:
+    open_server = {"host": "0.0.0.0", "token": "of-sixteen-chars", "resources": {"num_cpus": 2}}
+    return {
         "simulation": {
             "env": "muxrl.experiments.simulations.zero_cost:ZeroCost",
-            "kwargs": {"num_agents": 1},
-            "num_processes": 1,
+            "kwargs": {"num_agents": agents, "pause_s": PAUSE_S},
+            "num_cpus": 1,
         },
         "servers": {
-            "ppo": small_server("PPO", "agent_0")
-            | {"host": "0.0.0.0", "token": "of-sixteen-chars", "resources": {"num_cpus": 2}}
+            name: small_server(name.upper(), f"agent_{i}") | open_server
+            for i, name in enumerate(["ppo", "a2c"][:agents])
         },
-        "stop": {"env_steps": 200},
         "evaluation": {"final_num_episodes": 0},
         "address": f"{head}:6379",
         "trackers": [],
-    }
-    (tmp_path / "one.yaml").write_text(yaml.safe_dump(config))
-    surroundings = {"RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": str(temporary), MARK: temporary.name}
+    } | more
 
-    def on(network: str, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["ip", "netns", "exec", network, sys.executable, "-m", *command],
+
+class Machines:
+    """Commands on two machines; what they start is ended with the ``with`` block.
+
+    Args:
+        networks: as the fixture yields them; the first one's is Ray's head.
+        folder: for temporary files.
+    """
+
+    def __init__(self, networks: dict[str, str], folder: Path) -> None:
+        self.networks, self.folder = networks, folder
+        self.one, self.other = networks
+        self.head = networks[self.one]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in marked(self.folder.name):
+            os.kill(process.pid, signal.SIGKILL)
+
+    def start(self, network: str, *command: str, unseen: Path | None = None) -> Any:
+        """Starts Python with these arguments; `unseen` is another folder there, on a disk of its
+        own."""
+        surroundings = {"RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": str(self.folder)}
+        hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {unseen}; exec "$@"', "sh"]
+        return subprocess.Popen(
+            ["ip", "netns", "exec", network, *(hide if unseen else []), sys.executable, *command],
             cwd=ROOT,
-            env={**environment_of(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **surroundings},
+            env={**environment_of(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **surroundings}
+            | {"RAY_worker_niceness": "0", MARK: self.folder.name},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=PATIENCE_S,
-            check=False,
         )
 
-    def join(network: str, num_cpus: int, *options: str) -> None:
-        start = f"--node-ip-address={two_networks[network]}", f"--num-cpus={num_cpus}"
-        folder = f"--temp-dir={temporary / network}"
-        started = on(network, "ray.scripts.scripts", "start", *start, folder, *options)
-        assert started.returncode == 0, started.stdout
+    def run(self, network: str, *command: str, unseen: Path | None = None) -> None:
+        """Runs Python to its end, which has to be a good one."""
+        started = self.start(network, *command, unseen=unseen)
+        output, _ = started.communicate(timeout=PATIENCE_S)
+        assert started.returncode == 0, output
 
-    try:
-        join(one, 2, "--head", "--port=6379", "--include-dashboard=false")
-        join(other, 1, f"--address={head}:6379")
+    def join(self, network: str, num_cpus: int, unseen: Path | None = None) -> None:
+        """Starts Ray there."""
+        place = ["--head", "--port=6379", "--include-dashboard=false"]
+        if network == self.other:
+            place = [f"--address={self.head}:6379"]
+        own = f"--node-ip-address={self.networks[network]}", f"--num-cpus={num_cpus}"
+        folder = f"--temp-dir={self.folder / network}"
+        command = "-m", "ray.scripts.scripts", "start", *own, folder, *place
+        self.run(network, *command, unseen=unseen)
+
+    def on_ray(self, code: str) -> None:
+        """Runs code on the head, connected to Ray."""
+        self.run(
+            self.one,
+            "-c",
+            f"import ray; ray.init({self.head!r} + ':6379', namespace='all'); {code}",
+        )
+
+
+def test_a_server_that_listens_on_all_addresses_is_found_from_another_machine(
+    tmp_path: Path, temporary: Path, two_networks: dict[str, str]
+) -> None:
+    with Machines(two_networks, temporary) as machines:
+        one = config(machines.head, 1, stop={"env_steps": 200})
+        (tmp_path / "one.yaml").write_text(yaml.safe_dump(one))
+        machines.join(machines.one, 2)
+        machines.join(machines.other, 1)
         run = tmp_path / "run"
-        done = on(one, "muxrl", "launch", str(tmp_path / "one.yaml"), "--run-dir", str(run))
-        assert done.returncode == 0, done.stdout
-        assert json.loads((run / "status.json").read_text())["env_steps"] >= 200
-        assert json.loads((run / "servers.json").read_text())["ppo"].startswith(f"{head}:")
-    finally:
-        for process in marked(temporary.name):
-            os.kill(process.pid, signal.SIGKILL)
+        launch = "-m", "muxrl", "launch", str(tmp_path / "one.yaml"), "--run-dir", str(run)
+        machines.run(machines.one, *launch)
+    assert json.loads((run / "status.json").read_text())["env_steps"] >= 200
+    assert json.loads((run / "servers.json").read_text())["ppo"].startswith(f"{machines.head}:")
+
+
+@pytest.mark.night
+@pytest.mark.timeout(600)
+def test_a_machine_that_shares_no_disk_dies_and_its_server_goes_on_elsewhere(
+    tmp_path: Path, temporary: Path, two_networks: dict[str, str]
+) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    checkpoints = runs / "two" / "checkpoints"
+    with Machines(two_networks, temporary) as machines:
+        two = config(
+            machines.head, 2, stop={"env_steps": 8000}, checkpoint={"interval_env_steps": 2000}
+        )
+        (tmp_path / "two.yaml").write_text(yaml.safe_dump(two))
+        machines.join(machines.one, 5)
+        # Full at first, so that the run needs both.
+        group = "[{'CPU': 3}], name='full', lifetime='detached'"
+        machines.on_ray(f"ray.get(ray.util.placement_group({group}).ready())")
+        machines.join(machines.other, 3, unseen=runs)
+        launch = "-m", "muxrl", "launch", str(tmp_path / "two.yaml"), "--run-dir", str(runs / "two")
+        run = machines.start(machines.one, *launch, "--no-progress")
+        while not (checkpoints / "last").exists() and run.poll() is None:
+            time.sleep(0.5)
+        assert run.poll() is None, run.communicate()
+        before = json.loads((runs / "two" / "servers.json").read_text())
+        assert {a.partition(":")[0] for a in before.values()} == set(two_networks.values())
+        moved = next(s for s in before if not before[s].startswith(f"{machines.head}:"))
+        full = "ray.util.get_placement_group('full')"
+        machines.on_ray(f"ray.util.remove_placement_group({full})")
+        there = ["ip", "netns", "pids", machines.other]
+        for pid in subprocess.run(there, capture_output=True, check=True).stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+        output, _ = run.communicate(timeout=2 * PATIENCE_S)
+        assert run.returncode == 0, output
+    after = json.loads((runs / "two" / "servers.json").read_text())
+    assert {a.partition(":")[0] for a in after.values()} == {machines.head}
+    assert f"server {moved!r} goes on from" in (runs / "two" / "logs" / f"{moved}.log").read_text()
+    place = checkpoints / "last"
+    assert not list(find_damage(place, Manifest.read(place)))

@@ -66,6 +66,15 @@ def test_an_evaluation(servers: Mapping[str, ServerAddress], tmp_path: Path) -> 
     assert any(map(any, caught.values()))
 
 
+def test_an_evaluation_follows_a_server_that_has_moved(
+    servers: Mapping[str, ServerAddress], tmp_path: Path
+) -> None:
+    before = {"all": ServerAddress("127.0.0.1:1")}
+    process = EvaluationProcess(CHASE, 1, before, Patience(), "", tmp_path)
+    process.move("all", servers["all"].address)
+    assert process.evaluate(Condition(), 7, 1, {}).metrics["episode_length"]
+
+
 def test_training(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
     process = SimulationProcess(CHASE, 0, servers, EpisodeSeeds(3), Patience(), "", tmp_path)
     playing = threading.Thread(target=process.run)
