@@ -103,6 +103,21 @@ def test_prometheus_asks_the_servers_of_the_run_and_grafana_shows_them() -> None
     assert (first["type"], first["query"]) == ("datasource", source["type"])
 
 
+def test_kubernetes_gets_the_ray_that_is_pinned_and_asks_ports_that_it_opens() -> None:
+    cluster = _yaml(DEPLOY / "kuberay.yaml")["spec"]
+    assert f"ray[rllib,tune]=={cluster['rayVersion']}" in (ROOT / "pyproject.toml").read_text()
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        ray = group["rayStartParams"]
+        assert container["resources"]["requests"]["cpu"] == ray["num-cpus"]
+        ports = {
+            container[f"{kind}Probe"]["tcpSocket"]["port"] for kind in ("liveness", "readiness")
+        }
+        assert ports <= {6379, int(ray["node-manager-port"])}
+        mounts = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounts == {volume["name"] for volume in group["template"]["spec"]["volumes"]}
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> dict[str, str]:
     """Environment of a job, in whose folder `muxrl` and `scontrol` stand in for the real ones."""
