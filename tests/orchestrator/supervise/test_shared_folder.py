@@ -53,7 +53,7 @@ class TestOnRay:
     def test_a_run_on_a_machine_that_does_not_see_its_directory_starts_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        chase = prepare(load_config("chase", ["address=auto", *_SMALL]))
+        chase = prepare(load_config("chase", ["address=auto", "simulation.record=1.0", *_SMALL]))
         monkeypatch.setattr(shared_folder, "_other_nodes", lambda _: NODES)
         monkeypatch.setattr(shared_folder, "_ask", lambda *_: {"2"})
         result = run_experiment(chase, run_dir=tmp_path / "run")
