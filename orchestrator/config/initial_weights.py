@@ -5,6 +5,7 @@ Only `muxrl.json` is read; the server that loads the weights compares them once 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
+from muxrl.protocol.spaces import Space
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.registry import TrainerEntry, find_entry
@@ -100,6 +102,13 @@ def _shapes(
     }
 
 
+def _are_same(ours: Any, theirs: Any) -> bool:
+    """Whether spaces are; one of them may name a default that the other leaves out."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return bool(msgspec.convert(ours, Space) == msgspec.convert(theirs, Space))
+    return False
+
+
 def _misfits(given: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator[str]:
     """Yields a sentence for each policy that the checkpoint lacks, or has for what is observed or
     done in another way; and one for another algorithm."""
@@ -127,7 +136,7 @@ def _misfits(given: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator
         for kind in ("observation_space", "action_space"):
             theirs = saved[source][kind]
             ours = json.loads(msgspec.json.encode(getattr(agent, kind)))
-            if ours != theirs:
+            if not _are_same(ours, theirs):
                 yield (
                     f"policy {policy_id!r} has the {kind.replace('_', ' ')} {theirs} in {given!r}, "
                     f"but {agent_id!r} has {ours}; is it the same task?"

@@ -75,6 +75,16 @@ class LoadedPolicy:
             self._frames.advance([self._agent_id])
         return actions[self._agent_id]
 
+    def reads(self, observation: Any) -> tuple[str, Any]:
+        """Returns the policy's id, and what its network reads of an observation.
+
+        Raises:
+            Mismatch, ValueMismatch: as when it is called.
+        """
+        seen = {self._agent_id: conform(self._space, observation)}
+        view = StepView(seen, frames=self._frames)
+        return self._seat.policy_id, self._seat.observe(view, self._record)
+
     def probabilities(self, observation: Any) -> NDArray[np.float64]:
         """Returns how likely training drew each Discrete action here, ``[n]``; does not act.
 
@@ -91,10 +101,9 @@ class LoadedPolicy:
         return np.exp(log_probs_of(np.asarray(logits, np.float64)))
 
     def _ask(self, observation: Any) -> SeatAction:
-        seen = {self._agent_id: conform(self._space, observation)}
-        view, record = StepView(seen, frames=self._frames), self._record
-        request = SeatRequest(self._seat, self._seat.observe(view, record), record.module_state)
-        (answer,) = self._inference.act_greedily(self._seat.policy_id, [request])
+        policy_id, seen = self.reads(observation)
+        request = SeatRequest(self._seat, seen, self._record.module_state)
+        (answer,) = self._inference.act_greedily(policy_id, [request])
         return answer
 
 

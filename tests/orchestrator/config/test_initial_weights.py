@@ -51,6 +51,14 @@ def test_a_run_leads_to_its_last_checkpoint_of_the_server(tmp_path: Path) -> Non
     assert found in problem
 
 
+def test_a_space_may_name_what_goes_without_saying(tmp_path: Path) -> None:
+    """As a plan does that has come from another process."""
+    named = {**msgspec.to_builtins(SEES), "dtype": "float32"}
+    saved = checkpoint(tmp_path / "saved", observation_space=named)
+    assert named != msgspec.to_builtins(SEES)
+    assert find_initial_weights(str(saved), plan_of("ppo")) == (str(saved), [])
+
+
 @pytest.mark.parametrize(
     ("about", "story"),
     [
