@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.faults.hosted import Host
 from tests.processes import MARK, assert_all_end
 
 # How long an example takes depends on how busy the machine is, not on what is tested.
@@ -117,6 +118,14 @@ def running_ray() -> Iterator[None]:
     assert_all_end(mark, patience_s=30.0)
     assert folder is not None
     assert not folder.exists(), "Ray's folder"
+
+
+@pytest.fixture(scope="session")
+def host() -> Iterator[Host]:
+    """A process on whose Ray one launch after another plays."""
+    host = Host()
+    yield host
+    host.close()
 
 
 def _is_long(item: pytest.Item) -> bool:

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -28,8 +29,13 @@ def modules_of(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Yields line, module and imported names of every import, inside functions too."""
+@cache
+def imports(path: Path) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
+    """Returns line, module and imported names of every import, inside functions too."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -139,7 +139,8 @@ def installed_version(package: str = "muxrl") -> str | None:
 
 def all_packages() -> list[str]:
     """Returns every installed package as ``name==version``, which pip reads."""
-    found = {f"{d.name}=={d.version}" for d in metadata.distributions() if d.name}
+    read = (package.metadata for package in metadata.distributions())  # a property that parses
+    found = {f"{about['Name']}=={about['Version']}" for about in read if about["Name"]}
     return sorted(found, key=str.lower)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import socket
@@ -53,9 +54,9 @@ class Network:
         self.address = f"{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}"
         self.problem = ""
         """Why it answers no more; "" while it does."""
-        self._uvicorn: uvicorn.Server | None = None
+        self._uvicorn: _Uvicorn | None = None
         self._thread = threading.Thread(target=self._serve, name="server", daemon=False)
-        self._loop: asyncio.AbstractEventLoop
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._shown: _Shown
         self._task: asyncio.Task[object]
 
@@ -80,11 +81,11 @@ class Network:
             CannotListen: the network did not come up.
         """
         shown = _Shown(front, make_asgi_app(front), beside, max_connections)
-        if self._uvicorn is not None:
+        if self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._show(shown), self._loop).result(_START_TIMEOUT_S)
             return
         self._shown = shown
-        self._uvicorn = uvicorn.Server(
+        self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 self._answer,
                 interface="asgi3",
@@ -123,6 +124,9 @@ class Network:
         """Closes all connections and the port; returns whether the thread ended in time."""
         if self._uvicorn is not None:
             self._uvicorn.should_exit = True
+            if self._loop is not None:
+                with contextlib.suppress(RuntimeError):  # the event loop is closed: it has ended
+                    self._loop.call_soon_threadsafe(self._uvicorn.woken.set)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         self._socket.close()
@@ -154,6 +158,20 @@ class Network:
         except Exception as error:  # the top of the thread: nothing else would report it
             logger.exception("%s serves no more", self._who)
             self.problem = f"it serves no more: {type(error).__name__}: {error}"
+
+
+class _Uvicorn(uvicorn.Server):
+    """Looks whether it `should_exit` once it is `woken`; uvicorn's own does ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.woken = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Renews the date that it sends with each answer, once a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.woken.wait(), 1.0)
 
 
 def _listen(who: str, host: str, port: int) -> socket.socket:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, MakeServer, make_plan
+from tests.nights import at_night
 
 from muxrl.client import PolicyClient
 from muxrl.protocol.spaces import Box, Discrete, Space
@@ -40,7 +41,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("algorithm", CASES)
+@pytest.mark.parametrize("algorithm", at_night(CASES, ["A2C"]))
 def test_policies_learn_from_boards_images_and_matrices(
     make_server: MakeServer, algorithm: str
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from muxrl import Comparison, RunResult
+from muxrl.orchestrator.config import load_config, prepare
 
 NOTEBOOK = Path(__file__).parents[2] / "experiments" / "examples" / "notebook.ipynb"
 
@@ -23,7 +24,16 @@ def test_it_is_kept_without_what_it_showed() -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells())
 
 
+def test_its_config_is_whole_and_what_it_imports_is_there() -> None:
+    names: dict[str, Any] = {}
+    exec("".join(cells()[0]["source"]), names)
+    assert set(prepare(load_config(names["config"])).servers) == {"predators", "prey"}
+    for cell in cells()[1:]:
+        compile("".join(cell["source"]), "cell", "exec")
+
+
 @pytest.mark.learning
+@pytest.mark.night  # by day: the config; faults/test_background_run.py, comparisons
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)

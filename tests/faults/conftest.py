@@ -1,4 +1,4 @@
-"""A folder for temporary files that must be empty of Ray's in the end, and the host of launches."""
+"""A folder for temporary files that must be empty of Ray's in the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.hosted import Host
 
 
 @pytest.fixture
@@ -24,11 +23,3 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _nothing_temporary_is_left(temporary: Path) -> Iterator[None]:
     yield
     assert not list(temporary.glob("muxrl-*")), "Ray's folder"
-
-
-@pytest.fixture(scope="session")
-def host() -> Iterator[Host]:
-    """A process on whose Ray one launch after another plays."""
-    host = Host()
-    yield host
-    host.close()

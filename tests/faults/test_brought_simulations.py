@@ -22,26 +22,20 @@ stop: {env_steps: 400}
 evaluation: {final_num_episodes: 4}
 trackers: []
 """
-ONE_PORT = """
-import gymnasium, socket
+ONE_PORT_TWICE = """
+import gymnasium, pathlib, socket
 class Env(gymnasium.Wrapper):
     def __init__(self):
         super().__init__(gymnasium.make('CartPole-v1'))
+        made = pathlib.Path('made.txt')
+        if made.exists() and made.read_text().count('made') == 2:
+            raise OSError('no licence is left')
         self.socket = socket.create_server(('127.0.0.1', 45331))
         open('made.txt', 'a').write('made ')
     def close(self):
         self.socket.close()
         open('made.txt', 'a').write('closed ')
 make = Env
-"""
-TWICE_ONLY = """
-import gymnasium, pathlib
-def make():
-    made = pathlib.Path('made.txt')
-    made.write_text('x' + (made.read_text() if made.exists() else ''))
-    if len(made.read_text()) > 2:
-        raise OSError('no licence is left')
-    return gymnasium.make('CartPole-v1')
 """
 
 NAN_NOW_AND_THEN = """
@@ -97,16 +91,13 @@ def launch(folder: Path, env: str, config: str = CONFIG) -> subprocess.Completed
     )
 
 
-def test_one_simulator_at_a_time(tmp_path: Path) -> None:
-    done = launch(tmp_path, ONE_PORT)
+def test_one_simulator_at_a_time_and_a_report_though_none_is_left_to_be_evaluated_in(
+    tmp_path: Path,
+) -> None:
+    done = launch(tmp_path, ONE_PORT_TWICE)
     assert done.returncode == 0, done.stdout + done.stderr
-    # To be looked at, to be trained in, to be evaluated in.
-    assert (tmp_path / "made.txt").read_text() == "made closed " * 3
-
-
-def test_what_was_learned_is_reported_though_it_cannot_be_evaluated(tmp_path: Path) -> None:
-    done = launch(tmp_path, TWICE_ONLY)
-    assert done.returncode == 0, done.stdout + done.stderr
+    # To be looked at, and to be trained in; the third would be evaluated in.
+    assert (tmp_path / "made.txt").read_text() == "made closed " * 2
     assert "no licence is left" in done.stderr
     assert "muxrl evaluate run" in done.stderr
     report = (tmp_path / "run" / "summary.md").read_text()
@@ -149,6 +140,7 @@ class Env(CartPoleVectorEnv):
 """
 
 
+@pytest.mark.night  # by day: tests/learning/test_rows.py, from a vector simulation
 def test_many_copies_in_one_environment(tmp_path: Path) -> None:
     config = CONFIG.replace("make", "Env").replace(
         "restarts: {max: 0}", "restarts: {max: 0}, vector_env: true, num_envs_per_process: 16"

@@ -165,7 +165,7 @@ def assert_readable(run: Run) -> None:
     assert all(json.loads(row) for row in rows)
 
 
-@pytest.mark.night  # by day: signal after signal
+@pytest.mark.night  # by day: test_stop.py
 def test_a_run_that_is_interrupted(launch_alone: Callable[..., Run]) -> None:
     run = launch_alone(config())
     run.wait_for_learning()
@@ -176,6 +176,7 @@ def test_a_run_that_is_interrupted(launch_alone: Callable[..., Run]) -> None:
     run.assert_nothing_is_left()
 
 
+@pytest.mark.night  # by day: a terminal that is closed; supervise/test_signals.py
 def test_a_run_that_gets_signal_after_signal(launch_alone: Callable[..., Run]) -> None:
     run = launch_alone(config())
     run.wait_for_learning()

@@ -51,6 +51,7 @@ def last_record(folder: Path, server_id: str) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.night  # by day: tests/servers/trainers; one in a process of its own
 def test_five_kinds_of_trainer_learn_resume_and_are_evaluated(folder: Path) -> None:
     begun = muxrl(folder, "launch", "cues.yaml", "--run-dir", "run", "stop.env_steps=400", *SHORT)
     assert begun.returncode == 0, begun.stdout + begun.stderr

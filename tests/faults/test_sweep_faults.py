@@ -88,6 +88,7 @@ def files_of(folder: Path, trial: TrialRecord) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
+@pytest.mark.night  # by day: a trial that was cut, beside one that is done
 def test_a_sweep_that_is_killed_at_half_and_resumed_loses_nothing(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:
@@ -96,8 +97,6 @@ def test_a_sweep_that_is_killed_at_half_and_resumed_loses_nothing(
     killed.wait_for("two trials", lambda: num_finished(folder) >= 2, PATIENCE_S)
     os.kill(killed.popen.pid, signal.SIGKILL)
     killed.wait()
-    # Ray's processes are not told; each notices by itself, its agents after minutes. What
-    # matters is that no trial continues.
     killed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     before = {trial.id: trial for trial in trials(folder) if trial.is_finished}
     assert 2 <= len(before) < 4
@@ -129,32 +128,44 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
     start: Callable[..., Started], tmp_path: Path, then_grows: bool
 ) -> None:
     folder = tmp_path / "sweep"
-    config = sweep(seeds=[0])
+    config = sweep(seeds=[0, 1])
+    config["max_concurrent"] = 1
     template = small_server("A2C", "*") | {"resources": {"num_cpus": 0.25}}
     config["algorithms"] = {"a2c": {k: v for k, v in template.items() if k != "agents"}}
     config["experiment"] |= {
-        "stop": {"env_steps": 10_000},
-        "checkpoint": {"interval_env_steps": 1_000, "interval_s": None},
+        "stop": {"env_steps": 5_000},
+        "checkpoint": {"interval_env_steps": 500, "interval_s": None},
     }
     killed = start(config)
-    path = folder / "runs"
-    killed.wait_for("a checkpoint", lambda: any(path.glob("*/checkpoints/*/manifest.json")))
+
+    def second_has_a_checkpoint() -> bool:
+        *_, last = [folder / t.run_dir for t in trials(folder) if t.run_dir] or [folder]
+        return num_finished(folder) == 1 and any(last.glob("checkpoints/*/manifest.json"))
+
+    killed.wait_for("a checkpoint of the second", second_has_a_checkpoint, PATIENCE_S)
     os.kill(killed.popen.pid, signal.SIGKILL)
     killed.wait()
+    # Ray's processes are not told; each notices by itself, its agents after minutes. What
+    # matters is that no trial continues.
     killed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
-    (before,), (run,) = trials(folder), path.iterdir()
-    assert before.status == "running"
+    done, before = trials(folder)
+    assert (done.status, before.status) == ("done", "running")
+    assert before.run_dir is not None
+    kept, run = files_of(folder, done), folder / before.run_dir
     newest = CheckpointFolder(run / "checkpoints").env_steps[0]
-    assert newest < 10_000
+    assert newest < 5_000
 
     resumed = start(None, str(folder), "--resume")
     assert resumed.wait(PATIENCE_S) == 0, resumed.output
     resumed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     assert "1 trials, 1 to go on from a checkpoint" in resumed.output
-    (after,) = trials(folder)
+    assert "2 done" in resumed.output
+    first, after = trials(folder)
+    assert first == done
+    assert files_of(folder, done) == kept
     assert (after.id, after.run_dir, after.status) == (before.id, before.run_dir, "done")
-    assert after.env_steps >= 10_000
-    assert list(path.iterdir()) == [run]
+    assert after.env_steps >= 5_000
+    assert len(list((folder / "runs").iterdir())) == 2
     joint = rows(run, "joint")
     assert [row["resumed_from"] for row in joint if "resumed_from" in row] == [newest]
     assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
@@ -164,12 +175,11 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
 
     if not then_grows:
         return
-    grown = start(None, str(folder), "--resume", "experiment.stop.env_steps=12_000", "seeds=[0,1]")
+    more = ["experiment.stop.env_steps=6_000", "seeds=[0,1,2]"]
+    grown = start(None, str(folder), "--resume", *more)
     assert grown.wait(PATIENCE_S) == 0, grown.output
-    first, second = trials(folder)
-    assert (first.id, first.run_dir) == (before.id, before.run_dir)
-    assert [trial.seed for trial in (first, second)] == [0, 1]
-    assert all(t.status == "done" and t.env_steps >= 12_000 for t in (first, second))
+    assert [trial.seed for trial in trials(folder)] == [0, 1, 2]
+    assert all(t.status == "done" and t.env_steps >= 6_000 for t in trials(folder))
     resumed_from = [row["resumed_from"] for row in rows(run, "joint") if "resumed_from" in row]
     assert resumed_from == [newest, after.env_steps]
 

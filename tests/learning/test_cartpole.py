@@ -7,6 +7,7 @@ from muxrl.experiments.studies.cartpole.cases import TABLE
 pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+@pytest.mark.night  # by day: test_each_algorithm.py, PPO; test_rows.py
 def test_ppo_balances_the_pole_through_a_server() -> None:
     case = TABLE.cases["PPO through a server"]
     outcome = TABLE.run("PPO through a server")

@@ -18,10 +18,10 @@ _ELSEWHERE = {*WITHOUT_MEMORY, "A2C, LSTM", "APPO, LSTM"}
 
 _AT_NIGHT = [
     "IMPALA, LSTM", "MAPPO, LSTM", "IMPALA, continuous", "APPO, continuous",
-    "DQN", "SAC, discrete", "APPO", "PPO, continuous",
+    "DQN", "SAC, discrete", "SAC, continuous", "APPO", "PPO, continuous",
 ]  # fmt: skip
-"""By day DQN learns them by priority, SAC and A2C turn the dials, PPO and QMIX remember, IMPALA
-learns the cues; SAC and APPO learn doors, DQN does plainly beside others."""
+"""By day DQN learns them by priority, A2C turns the dials, PPO and QMIX remember, IMPALA learns the
+cues; DQN learns doors, and SAC a pair of actions (test_kinds_of_actions.py)."""
 
 
 @pytest.mark.parametrize(

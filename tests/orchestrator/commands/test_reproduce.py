@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.hosted import Host
+from tests.faults.started import PATIENCE_S
 
 from muxrl import RunResult
 from muxrl.orchestrator import cli
@@ -93,18 +95,23 @@ def test_a_run_that_never_began_is_refused(
     assert err == f"muxrl: {run.path} has no config.yaml: the run never began\n"
 
 
+@pytest.mark.faults
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_run_again_has_the_same_numbers(tmp_path: Path) -> None:
+def test_the_run_again_has_the_same_numbers(tmp_path: Path, host: Host) -> None:
     """Of one simulation and a server that waits: nothing depends on the clock."""
+
+    def muxrl(*arguments: str) -> int:
+        return host.launch(arguments)[0].wait(PATIENCE_S)
+
     first, second = tmp_path / "first", tmp_path / "second"
     few = ["simulation.num_envs_per_process=1", "stop.env_steps=1500", "seed=3",
            "servers.ppo.settings={train_batch_size_per_learner: 250, minibatch_size: 50}",
            "evaluation.final_num_episodes=3"]  # fmt: skip
     quiet = ["--no-progress", "--run-dir"]
-    assert cli.main(["launch", "cartpole_ppo", *few, *quiet, str(first)]) == 0
-    assert cli.main(["reproduce", str(first), *quiet, str(second)]) == 0
+    assert muxrl("launch", "cartpole_ppo", *few, *quiet, str(first)) == 0
+    assert muxrl("reproduce", str(first), *quiet, str(second)) == 0
     runs = [RunResult.read(folder) for folder in (first, second)]
     shown = [run.frame()[["env_steps", "episode", "return"]].to_dict("list") for run in runs]
     assert shown[0] == shown[1]

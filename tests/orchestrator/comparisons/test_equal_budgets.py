@@ -53,6 +53,7 @@ def test_runs_of_one_budget_compare_however_fast(
     assert cli.main(["compare", "runs/0", "runs/1", "--head-to-head", "--episodes", "4"]) == 0
 
 
+@pytest.mark.night  # by day: its runs, above; its sweep, tests/orchestrator/sweeps
 def test_the_tutorials_sweep_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands of its steps 5, 8 and 9, on a simulation that is slow at times."""
     shutil.copytree(_FILES, tmp_path / "bridge")

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.hosted import Host
+from tests.faults.started import PATIENCE_S
 
+from muxrl import RunResult
 from muxrl.orchestrator.config import ExperimentConfig, prepare, to_yaml
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig, StopConfig
 from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
@@ -20,7 +23,6 @@ from muxrl.orchestrator.launch.resuming import (
     load_resumed_config,
     locked,
 )
-from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.storage.checkpoints import (
@@ -210,14 +212,25 @@ def records(run: Path, server_id: str) -> list[dict[str, Any]]:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(tmp_path: Path) -> None:
+def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(
+    tmp_path: Path, host: Host
+) -> None:
     """With one simulation and servers that wait, to the last bit."""
-    whole = run_experiment(prepare(chase()), tmp_path / "whole")
-    cut = run_experiment(prepare(chase(stop=StopConfig(env_steps=600))), tmp_path / "cut")
+    config = tmp_path / "chase.yaml"
+    config.write_text(to_yaml(chase()))
+
+    def run(name: str, *arguments: str) -> RunResult:
+        launched, _ = host.launch(["launch", *arguments, "--no-progress"])
+        assert launched.wait(PATIENCE_S) == 0, launched.communicate()[0]
+        return RunResult.read(tmp_path / name)
+
+    def begin(name: str, *overrides: str) -> RunResult:
+        return run(name, str(config), "--run-dir", str(tmp_path / name), *overrides)
+
+    whole, cut = begin("whole"), begin("cut", "stop.env_steps=600")
     folder = RunDirectory.open(cut.run_dir)
-    config = load_resumed_config(folder, ["stop.env_steps=1500"])
     resumed_at = find_checkpoint(folder)[1].env_steps
-    resumed = resume_experiment(prepare(config), folder)
+    resumed = run("cut", "--resume", str(folder.path), "stop.env_steps=1500")
     assert [whole.outcome, cut.outcome, resumed.outcome] == ["done"] * 3, resumed.problem
     assert 600 <= cut.env_steps < 1_500 <= min(whole.env_steps, resumed.env_steps)
     for server_id in ("qmix", "ppo"):

@@ -21,7 +21,10 @@ from muxrl.servers.algorithms.replay.learner import ReplayLearner
 from muxrl.servers.learned.resume import find_not_finite
 from muxrl.servers.training.policies import LearnerDiverged
 
-LEARNERS = [case for case in CASES if "normalised" not in case and "stacked" not in case]
+LEARNERS = at_night(
+    (case for case in CASES if "normalised" not in case and "stacked" not in case),
+    ["MAPPO with an LSTM", "MASAC"],  # by day PPO with an LSTM, MASAC that standardizes rewards
+)
 
 
 class Caught:

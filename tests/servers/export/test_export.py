@@ -176,7 +176,8 @@ FILE = "both.onnx"
 _AT_NIGHT = [
     "APPO, LSTM", "SAC, combinations", "MASAC, normalised, without ids", "MADDPG, masked",
     "MAPPO, normalised, with a state", "QMIX, GRU, normalised and stacked", "MASAC, stacked",
-    "SAC, scaled and normalised", "PPO, stacked, nested observations",
+    "SAC, scaled and normalised", "PPO, stacked, nested observations", "PPO, masked",
+    "PPO, LSTM, masked",
 ]  # fmt: skip
 """What each of these has, another case has, too."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.nights import at_night
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation
@@ -170,16 +171,20 @@ def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
     return flat(learner.module.get_state()), flat(policies.acting.modules.get_state())
 
 
-@pytest.mark.parametrize("name", SERVERS)
+_AT_NIGHT = ["mappo, recurrent", "qmix, normalised", "vdn"]
+"""By day PPO is recurrent, PPO and MAPPO normalise, QMIX and QPLEX mix."""
+
+
+@pytest.mark.parametrize("name", at_night(SERVERS, _AT_NIGHT))
 def test_a_frozen_server_acts_like_the_live_one(name: str, tmp_path: Path) -> None:
     live = SERVERS[name]
     with serve(experiment(live)) as served:
-        untrained = actions(served, 100)
+        untrained = actions(served, 30)
         (server,) = served.servers.values()
         before = weights(server)
         train(served, num_iterations=5)
         assert weights(server) != before
-        expected = actions(served, 100)
+        expected = actions(served, 30)
         path = server.policies.save(tmp_path / "saved")
         plan = server.plan
     assert path is not None
@@ -199,27 +204,27 @@ def test_a_frozen_server_acts_like_the_live_one(name: str, tmp_path: Path) -> No
     with serve(experiment(frozen)) as served:
         (server,) = served.servers.values()
         for mode, should_explore in (("eval", None), ("train", None), ("train", True)):
-            assert actions(served, 100, mode=mode, should_explore=should_explore) == expected
+            assert actions(served, 30, mode=mode, should_explore=should_explore) == expected
         is_plain = not live.normalize_observations and live.frame_stack == 1
         assert server.spec().takes_rows == is_plain
-        assert side_by_side(served, 100) == expected
+        assert side_by_side(served, 30) == expected
         status = server.status()
         assert (status.weights_seq_no, status.iteration) == (0, 0)
-        assert (status.num_env_steps, status.num_episodes) == (200, 20)
+        assert (status.num_env_steps, status.num_episodes) == (60, 6)
         assert not isinstance(server.policies, LearnedPolicies)
 
     frozen.settings["should_explore"] = True
     with serve(experiment(frozen)) as served:
-        explored = actions(served, 100)
+        explored = actions(served, 30)
         assert explored != expected
-        assert actions(served, 100) != explored  # other random numbers
+        assert actions(served, 30) != explored  # other random numbers
     if live.normalize_observations or live.frame_stack > 1:
         return  # the note alone says so
     (path / ABOUT_FILE).unlink()  # as of plain RLlib
     assert Checkpoint.open(path).env_steps == about["env_steps"]
     frozen.settings["should_explore"] = False
     with serve(experiment(frozen)) as served:
-        assert actions(served, 100) == expected
+        assert actions(served, 30) == expected
 
 
 def test_policies_that_no_agents_share_are_found_by_name(tmp_path: Path) -> None:
