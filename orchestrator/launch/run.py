@@ -15,31 +15,27 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import convert
-from msgspec.structs import replace
-
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import NotARunDirectory, NotSaved, RunFailed
 from muxrl.orchestrator.launch.checkpoints import Checkpoints
 from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.launch.parameters import ParameterProgress
-from muxrl.orchestrator.launch.progress import ServerSnapshot, Snapshot
+from muxrl.orchestrator.launch.progress import Snapshot
 from muxrl.orchestrator.launch.result import RunResult
+from muxrl.orchestrator.launch.server_reports import ServerReports
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
-from muxrl.orchestrator.launch.tally import LatencyRecords, Tally
+from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
-from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, ServerState
+from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import EndState, StatusFile, read_status
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest
-from muxrl.orchestrator.storage.json_files import finite
 from muxrl.orchestrator.storage.remote_copy import RemoteCopy
 from muxrl.orchestrator.supervise.placement import has_evaluations
 from muxrl.orchestrator.supervise.ray_head import RayHead
 from muxrl.orchestrator.supervise.server_actors import ServerActors
-from muxrl.orchestrator.supervise.server_process import ServerReport
 from muxrl.orchestrator.supervise.signals import are_signals_claimed, uninterrupted
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
 from muxrl.orchestrator.trackers.tracking import Tracking
@@ -48,7 +44,6 @@ from muxrl.protocol.run_messages import UNTRAINED
 
 logger = logging.getLogger(__name__)
 
-_UNKNOWN = ServerState()
 _ANSWER_S = 1.0
 """For the reports of a round; one that takes longer is taken in in a later round."""
 
@@ -104,8 +99,13 @@ class Run:
         self._trackers = Tracking(folder, self.config.trackers, resumed_at)
         self._metrics = MetricsWriter(folder, self._trackers.take)
         self._before = before
+        self._reports = ServerReports(experiment, self._metrics, self.tally)
         self._servers = ServerActors(
-            experiment, folder, self._take_records, self._note_server_restart, self._note_move
+            experiment,
+            folder,
+            self._reports.take,
+            self._note_server_restart,
+            self._note_move,
         )
         self._simulations = SimulationActors(
             experiment.config,
@@ -116,9 +116,6 @@ class Run:
             self._parameters(),
         )
         self._evaluations: Evaluations | None = None
-        self._states: dict[str, ServerState] = {}
-        self._iterations: dict[str, IterationRow] = {}  # the newest of each server
-        self._latencies = LatencyRecords()
         self._stop_conditions = StopConditions(self.config.stop, experiment.fixed_servers)
         self._checkpoints = Checkpoints(
             self.config.checkpoint,
@@ -250,12 +247,7 @@ class Run:
         return all_listen
 
     def _record(self) -> None:
-        servers = {
-            s: ServerState(is_lost=True)
-            if s in self._servers.restarting
-            else replace(self._states.get(s, _UNKNOWN), **self._latencies.record(s))
-            for s in self.experiment.servers
-        }
+        servers = self._reports.states(self._servers.restarting)
         self._metrics.joint(self.tally.row(servers))
 
     @contextlib.contextmanager
@@ -275,8 +267,7 @@ class Run:
     def _note_server_restart(self, server_id: str, saved: Manifest | None) -> None:
         """A server goes back to a checkpoint: what it learned since is lost, and its records."""
         length = saved.metrics_bytes.get(f"{server_id}.jsonl", 0) if saved else 0
-        self._metrics.cut_back_server(server_id, length)
-        self._latencies.forget(server_id)
+        self._reports.cut_back(server_id, length)
         self._note_restart(server_id)
 
     def _note_move(self, server_id: str, address: str) -> None:
@@ -301,21 +292,6 @@ class Run:
             self._ray_head.check_raylet()
         self.tally.restart(name, num_lost_episodes)
         self.status.note_restart(name)
-
-    def _take_records(self, server_id: str, report: ServerReport) -> None:
-        self.tally.cpu.of[server_id] = report.cpu_s
-        seconds: dict[str, Any] = {name: round(s, 3) for name, s in report.activity.items()}
-        self._states[server_id] = ServerState(
-            **seconds,
-            num_refused=report.status.num_refused,
-            num_env_steps=report.status.num_env_steps,
-            num_logged_actions=report.status.num_logged_actions,
-            weights_seq_no=report.status.weights_seq_no,
-        )
-        self._latencies.take(server_id, report.latencies)
-        for record in report.records:
-            self._metrics.server(server_id, record)
-            self._iterations[server_id] = convert(finite(record), IterationRow)
 
     def _take_evaluations(self, evaluations: Evaluations) -> None:
         latest = evaluations.latest
@@ -403,8 +379,7 @@ class Run:
         tally = self.tally
         is_evaluating = self._evaluations is not None and self._evaluations.is_running
         restarts = ", ".join(f"{name} {n}×" for name, n in tally.num_restarts.items())
-        rows = self._iterations.items()
-        skipped = ", ".join(f"{s} {n}×" for s, row in rows if (n := row.num_skipped_updates))
+        skipped = self._reports.skipped_text()
         notes = [
             "evaluating" if is_evaluating else "",
             f"started again: {restarts}" if restarts else "",
@@ -418,28 +393,13 @@ class Run:
             tally.num_episodes,
             self._stop_conditions.time_left_s(tally, self.statuses),
             self._stop_conditions.text,
-            [self._server_snapshot(server_id) for server_id in self.experiment.servers],
+            [
+                self._reports.snapshot(
+                    s, self.statuses.get(s), is_restarting=s in self._servers.restarting
+                )
+                for s in self.experiment.servers
+            ],
             "; ".join(filter(None, notes)),
-        )
-
-    def _server_snapshot(self, server_id: str) -> ServerSnapshot:
-        algorithm = self.experiment.servers[server_id].algorithm
-        learns = server_id not in self.experiment.fixed_servers
-        status = self.statuses.get(server_id)
-        if status is None:
-            return ServerSnapshot(server_id, algorithm, weights_seq_no=0 if learns else None)
-        iteration = self._iterations.get(server_id)
-        return ServerSnapshot(
-            server_id,
-            algorithm,
-            "restarting" if server_id in self._servers.restarting else status.phase,
-            status.is_waiting_for_learner,
-            status.num_env_steps,
-            self.tally.server_rate(server_id, status.num_env_steps),
-            status.episode_return_mean,
-            status.weights_seq_no if learns else None,
-            iteration.policy_lag_mean if iteration else None,
-            iteration.loss if iteration else None,
         )
 
     # --- end ----------------------------------------------------------------------------
@@ -453,8 +413,7 @@ class Run:
         while not self._end_learning(self.config.timeouts.update_s):
             while not self._look():
                 time.sleep(self.config.metrics_interval_s)
-        learning = self.experiment.servers.keys() - self.experiment.fixed_servers
-        if not all(self._states.get(s, _UNKNOWN).weights_seq_no for s in learning):
+        if self._reports.not_updated():
             self._look_and_record()  # one may have made its first update by now
         self._simulations.stop()
         if self.tally.env_steps > self._metrics.recorded_env_steps:  # played since the last look
@@ -464,12 +423,10 @@ class Run:
         if self._evaluations and (self.has_final_evaluation or not self.experiment.is_external):
             self.status.enter("evaluating", self.tally.env_steps)
             point = min(self.config.stop.env_steps or sys.maxsize, self.tally.env_steps)
-            not_updated = [
-                s
-                for s in learning
-                if UNTRAINED not in self._servers.offers[s]
-                or self._states.get(s, _UNKNOWN).weights_seq_no == 0
-            ]
+            learning = self.experiment.servers.keys() - self.experiment.fixed_servers
+            offers = self._servers.offers
+            not_updated = self._reports.not_updated()
+            not_updated |= {s for s in learning if UNTRAINED not in offers[s]}
             try:
                 self._evaluate_at_end(self._evaluations, point, not_updated)
             except RunFailed as error:  # what was learned is saved, and paid for

@@ -139,8 +139,10 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
     killed = start(config)
 
     def second_has_a_checkpoint() -> bool:
-        *_, last = [folder / t.run_dir for t in trials(folder) if t.run_dir] or [folder]
-        return num_finished(folder) == 1 and any(last.glob("checkpoints/*/manifest.json"))
+        begun = [folder / t.run_dir for t in trials(folder) if t.status == "running" and t.run_dir]
+        return num_finished(folder) == 1 and any(
+            manifest for run in begun for manifest in run.glob("checkpoints/*/manifest.json")
+        )
 
     killed.wait_for("a checkpoint of the second", second_has_a_checkpoint, PATIENCE_S)
     os.kill(killed.popen.pid, signal.SIGKILL)

@@ -1,0 +1,106 @@
+"""What a run's servers have reported last: their states, latencies and newest iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from msgspec import convert
+from msgspec.structs import replace
+
+from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.launch.progress import ServerSnapshot
+from muxrl.orchestrator.launch.tally import LatencyRecords, Tally
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.rows import IterationRow, ServerState
+from muxrl.orchestrator.storage.json_files import finite
+from muxrl.orchestrator.supervise.server_process import ServerReport
+from muxrl.protocol.messages import Status
+
+_UNKNOWN = ServerState()
+
+
+class ServerReports:
+    """The reports of all servers of a run.
+
+    Args:
+        experiment: resolved.
+        metrics: gets each record of a server.
+        tally: of the run.
+    """
+
+    def __init__(self, experiment: Experiment, metrics: MetricsWriter, tally: Tally) -> None:
+        self._experiment = experiment
+        self._metrics = metrics
+        self._tally = tally
+        self._states: dict[str, ServerState] = {}
+        self._iterations: dict[str, IterationRow] = {}  # the newest of each server
+        self._latencies = LatencyRecords()
+
+    def take(self, server_id: str, report: ServerReport) -> None:
+        """Takes in a report, and writes its records down."""
+        self._tally.cpu.of[server_id] = report.cpu_s
+        seconds: dict[str, Any] = {name: round(s, 3) for name, s in report.activity.items()}
+        self._states[server_id] = ServerState(
+            **seconds,
+            num_refused=report.status.num_refused,
+            num_env_steps=report.status.num_env_steps,
+            num_logged_actions=report.status.num_logged_actions,
+            weights_seq_no=report.status.weights_seq_no,
+        )
+        self._latencies.take(server_id, report.latencies)
+        for record in report.records:
+            self._metrics.server(server_id, record)
+            self._iterations[server_id] = convert(finite(record), IterationRow)
+
+    def cut_back(self, server_id: str, num_bytes: int) -> None:
+        """Forgets what a lost server did since a checkpoint, when its records had so many bytes."""
+        self._metrics.cut_back_server(server_id, num_bytes)
+        self._latencies.forget(server_id)
+
+    def states(self, restarting: Collection[str]) -> dict[str, ServerState]:
+        """Returns each server's state for a row; those that are being started again are lost."""
+        return {
+            s: ServerState(is_lost=True)
+            if s in restarting
+            else replace(self._states.get(s, _UNKNOWN), **self._latencies.record(s))
+            for s in self._experiment.servers
+        }
+
+    def not_updated(self) -> set[str]:
+        """Returns the servers that learn and have made no update yet."""
+        learning = self._experiment.servers.keys() - self._experiment.fixed_servers
+        return {s for s in learning if not self._states.get(s, _UNKNOWN).weights_seq_no}
+
+    def skipped_text(self) -> str:
+        """Returns whose updates were skipped, and how many, for people; "" if none was."""
+        rows = self._iterations.items()
+        return ", ".join(f"{s} {n}×" for s, row in rows if (n := row.num_skipped_updates))
+
+    def snapshot(
+        self, server_id: str, status: Status | None, *, is_restarting: bool
+    ) -> ServerSnapshot:
+        """Returns how a server stands.
+
+        Args:
+            server_id: of one of the run's.
+            status: its newest; None: it has not reported.
+            is_restarting: whether it is being started again.
+        """
+        algorithm = self._experiment.servers[server_id].algorithm
+        learns = server_id not in self._experiment.fixed_servers
+        if status is None:
+            return ServerSnapshot(server_id, algorithm, weights_seq_no=0 if learns else None)
+        iteration = self._iterations.get(server_id)
+        return ServerSnapshot(
+            server_id,
+            algorithm,
+            "restarting" if is_restarting else status.phase,
+            status.is_waiting_for_learner,
+            status.num_env_steps,
+            self._tally.server_rate(server_id, status.num_env_steps),
+            status.episode_return_mean,
+            status.weights_seq_no if learns else None,
+            iteration.policy_lag_mean if iteration else None,
+            iteration.loss if iteration else None,
+        )
