@@ -62,7 +62,7 @@ quick: setup ## Runs the tests that take seconds.
 	$(PYTEST) -m "not learning and not faults and not packaging and not night"
 
 packaging: setup ## Builds wheel and sdist, installs the wheel elsewhere and runs it.
-	$(BIN)/pytest -q -m packaging tests/packaging
+	$(BIN)/pytest -q -m "packaging and not night" tests/packaging
 
 faults: setup ## Runs the tests that start real processes and kill them.
 	$(PYTEST) -m faults
@@ -100,10 +100,10 @@ release: setup ## Builds dist/, checks it as an index would, and says what is le
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 	@echo "Before the first one: the project's address as [project.urls], and links of README.md"
-	@echo "from there. Then: 'make test' on a clean checkout of this commit; a date in CHANGELOG.md;"
-	@echo "git tag v$$($(BIN)/python -c 'import muxrl; print(muxrl.__version__)'), and push it;"
-	@echo "$(BIN)/twine upload dist/*; 'pip install muxrl' in a new environment; the next version"
-	@echo "in pyproject.toml."
+	@echo "from there. Then: 'make test' and 'make night' on a clean checkout of this commit; a date in"
+	@echo "CHANGELOG.md; git tag v$$($(BIN)/python -c 'import muxrl; print(muxrl.__version__)'), and"
+	@echo "push it; $(BIN)/twine upload dist/*; 'pip install muxrl' in a new environment; the next"
+	@echo "version in pyproject.toml."
 
 clean: ## Removes .venv, caches and build outputs; runs are kept.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info

@@ -10,6 +10,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
+from tests.nights import at_night
 from tests.packaging.installed import (
     Installed,
     lend_all_packages,
@@ -85,7 +86,7 @@ def oldest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return _client_of("3.10", wheel, tmp_path_factory)
 
 
-@pytest.fixture(scope="session", params=["3.10", "3.13"])
+@pytest.fixture(scope="session", params=at_night(["3.10", "3.13"], ["3.13"]))
 def client(
     request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Installed]:

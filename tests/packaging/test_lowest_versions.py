@@ -140,6 +140,7 @@ print(json.dumps({
     sys.version_info[:2] != (3, 11), reason="has no wheels of its own for later Pythons"
 )
 @pytest.mark.timeout(600)
+@pytest.mark.night  # by day: the versions that are pinned
 def test_every_algorithm_makes_an_update(wheel: Path, tmp_path: Path) -> None:
     lowest = lowest_versions()
     environment = make_environment(tmp_path, wheel)
