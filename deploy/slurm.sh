@@ -12,7 +12,7 @@
 #
 # Five minutes before the time limit SLURM sends SIGTERM to this script: the run ends cleanly, with
 # a checkpoint, and the job queues again, which goes on from there. One that has reached its stop
-# condition, or failed, is not queued again.
+# condition, or failed, is not queued again. With SLURM 22.05 a job was requeued twice and completed.
 set -uo pipefail
 
 base="runs/slurm-$SLURM_JOB_ID" # a job keeps its number when it is queued again
