@@ -25,10 +25,12 @@ class ByServer(Case):
     """An algorithm behind a policy server."""
 
     env: str = ""
+    """Gymnasium's id, or the import path of a factory."""
     num_episodes: int = 100
     """Of the evaluation."""
     algorithm: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
     num_envs: int = 1
 
     def experiment(self, seed: int) -> ExperimentConfig:
@@ -37,7 +39,7 @@ class ByServer(Case):
             {
                 "seed": seed,
                 "simulation": {
-                    "env": f"gymnasium:{self.env}",
+                    "env": self.env if ":" in self.env else f"gymnasium:{self.env}",
                     "num_envs_per_process": self.num_envs,
                 },
                 "servers": {
@@ -45,6 +47,7 @@ class ByServer(Case):
                         "algorithm": self.algorithm,
                         "agents": ["agent"],
                         "settings": dict(self.settings),
+                        "model": dict(self.model),
                         "while_learning": "wait",
                     }
                 },

@@ -1,0 +1,194 @@
+"""Built-in algorithms on tasks whose results others have published. See README.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean, pstdev
+from typing import Any
+
+import gymnasium
+
+from muxrl.experiments.studies.beside_sb3.cases import ByServer
+from muxrl.experiments.studies.case_table import CaseTable, main
+from muxrl.experiments.studies.outcomes import Figures
+from muxrl.orchestrator.launch.in_process import Served
+
+NUM_EPISODES = 100
+RANDOM = {
+    "CartPole": 20.2,
+    "Acrobot": -498.7,
+    "MountainCar": -200.0,
+    "Pendulum": -1181.6,
+    "MountainCarContinuous": -33.3,
+    "MountainCarContinuous, held actions": 67.7,
+    "CartPole without velocities": 20.2,
+}
+"""Mean returns of the algorithm RANDOM in the same episodes."""
+
+
+def cart_pole_without_velocities() -> Any:
+    """Returns CartPole of which only the positions of cart and pole are seen."""
+    env = gymnasium.make("CartPole-v1")
+    seen = env.observation_space
+    assert isinstance(seen, gymnasium.spaces.Box)
+    space = gymnasium.spaces.Box(seen.low[::2], seen.high[::2])
+    return gymnasium.wrappers.TransformObservation(env, lambda observed: observed[::2], space)
+
+
+class HeldActions(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes each action sixteen times, or until the episode ends."""
+
+    def step(self, action: Any) -> Any:
+        total = 0.0
+        for _ in range(16):
+            observed, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observed, total, terminated, truncated, info
+
+
+def mountain_car_with_held_actions() -> Any:
+    """Returns MountainCarContinuous in which noise that is drawn anew finds the goal."""
+    return HeldActions(gymnasium.make("MountainCarContinuous-v0"))
+
+
+def measure(served: Served) -> Figures:
+    """Plays greedy episodes; `std` is that of their returns."""
+    returns = [sum(result.returns.values()) for result in served.evaluate(NUM_EPISODES)]
+    return {"return": fmean(returns), "std": pstdev(returns)}
+
+
+def _case(
+    task: str,
+    env: str,
+    algorithm: str,
+    env_steps: int,
+    published: float,
+    settings: Mapping[str, Any],
+    model: Mapping[str, Any],
+    *,
+    num_envs: int = 1,
+    every: int | None = None,
+) -> ByServer:
+    return ByServer(
+        "",
+        (),
+        env_steps=env_steps,
+        measure=measure,
+        every=every,
+        levels={"random": RANDOM[task], "published": published},
+        env=env,
+        algorithm=algorithm,
+        settings=settings,
+        model=model,
+        num_envs=num_envs,
+    )
+
+
+def _falling(lr: float, env_steps: int) -> list[list[float]]:
+    return [[0, lr], [env_steps, 0.0]]
+
+
+# Of RL Baselines3 Zoo, but for the clip range, which falls there.
+_PPO = {
+    "train_batch_size_per_learner": 256, "minibatch_size": 256, "num_epochs": 20,
+    "lr": _falling(1e-3, 100_000), "gamma": 0.98, "lambda_": 0.8, "clip_param": 0.2,
+    "vf_loss_coeff": 0.5, "grad_clip": 0.5, "use_kl_loss": False,
+}  # fmt: skip
+# Of CleanRL, but for the value's clip.
+_PPO_ACROBOT = {
+    "train_batch_size_per_learner": 512, "minibatch_size": 128, "num_epochs": 4,
+    "lr": _falling(2.5e-4, 500_000), "lambda_": 0.95, "clip_param": 0.2, "entropy_coeff": 0.01,
+    "vf_loss_coeff": 0.5, "grad_clip": 0.5, "use_kl_loss": False,
+}  # fmt: skip
+# Of the zoo, but for its RMSProp.
+_A2C = {
+    "train_batch_size_per_learner": 40, "lr": 7e-4, "vf_loss_coeff": 0.5, "grad_clip": 0.5,
+    "entropy_coeff": 0.0,
+}  # fmt: skip
+_RELU = {"fcnet_activation": "relu", "fcnet_hiddens": [256, 256]}
+_Q_NETWORK = {**_RELU, "head_fcnet_hiddens": []}
+
+
+def _dqn(
+    lr: float, batch: int, capacity: int, first: int, target: int, every: int, updates: int,
+    epsilon_until: int, epsilon: float, gamma: float = 0.99,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns Stable-Baselines3's DQN: neither double nor dueling."""
+    return {
+        "lr": lr, "train_batch_size_per_learner": batch, "gamma": gamma, "grad_clip": 10.0,
+        "replay_buffer_config": {"capacity": capacity}, "double_q": False, "dueling": False,
+        "num_steps_sampled_before_learning_starts": first, "target_network_update_freq": target,
+        "rollout_fragment_length": every, "training_intensity": batch * updates / every,
+        "epsilon": [[0, 1.0], [epsilon_until, epsilon]],
+    }  # fmt: skip
+
+
+_CARTPOLE, _ACROBOT = "gymnasium:CartPole-v1", "gymnasium:Acrobot-v1"
+_HERE = "muxrl.experiments.studies.published.cases"
+_WITHOUT_VELOCITIES = f"{_HERE}:cart_pole_without_velocities"
+_HELD_ACTIONS = f"{_HERE}:mountain_car_with_held_actions"
+
+CASES = {
+        "CartPole: PPO": _case(
+            "CartPole", _CARTPOLE, "PPO", 100_000, 500.0, _PPO, {}, num_envs=8
+        ),
+        "CartPole: DQN": _case(
+            "CartPole", _CARTPOLE, "DQN", 50_000, 500.0,
+            _dqn(2.3e-3, 64, 100_000, 1_000, 10, 256, 128, 8_000, 0.04), _Q_NETWORK,
+        ),
+        "Pendulum: SAC": _case(
+            "Pendulum", "gymnasium:Pendulum-v1", "SAC", 20_000, -157.0,
+            {"actor_lr": 1e-3, "critic_lr": 1e-3, "alpha_lr": 1e-3,
+             "num_steps_sampled_before_learning_starts": 100},
+            {**_RELU, "fusionnet_hiddens": [256]},
+        ),
+        "CartPole: A2C": _case(
+            "CartPole", _CARTPOLE, "A2C", 500_000, 500.0, _A2C, {}, num_envs=8, every=100_000
+        ),
+        "Acrobot: PPO": _case(
+            "Acrobot", _ACROBOT, "PPO", 500_000, -86.0, _PPO_ACROBOT, {}, num_envs=4,
+            every=100_000,
+        ),
+        "MountainCar: DQN": _case(
+            "MountainCar", "gymnasium:MountainCar-v0", "DQN", 120_000, -100.8,
+            _dqn(4e-3, 128, 10_000, 1_000, 600, 16, 8, 24_000, 0.07, 0.98), _Q_NETWORK,
+        ),
+        "CartPole without velocities: PPO, LSTM": _case(
+            "CartPole without velocities", _WITHOUT_VELOCITIES, "PPO", 100_000, 500.0, _PPO,
+            {"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32}, num_envs=8,
+        ),
+        "Acrobot: DQN": _case(
+            "Acrobot", _ACROBOT, "DQN", 100_000, -76.6,
+            _dqn(6.3e-4, 128, 50_000, 0, 250, 4, 4, 12_000, 0.1), _Q_NETWORK,
+        ),
+        "MountainCarContinuous, held actions: SAC, defaults": _case(
+            "MountainCarContinuous, held actions", _HELD_ACTIONS, "SAC", 3_600, 94.7, {}, {},
+        ),
+        "MountainCarContinuous: SAC": _case(
+            "MountainCarContinuous", "gymnasium:MountainCarContinuous-v0", "SAC", 50_000, 94.7,
+            {"actor_lr": 3e-4, "critic_lr": 3e-4, "alpha_lr": 0.0, "initial_alpha": 0.1,
+             "replay_buffer_config": {"capacity": 50_000}, "train_batch_size_per_learner": 512,
+             "rollout_fragment_length": 32, "training_intensity": 512.0, "gamma": 0.9999,
+             "tau": 0.01, "num_steps_sampled_before_learning_starts": 0},
+            {"fcnet_activation": "relu", "fcnet_hiddens": [64, 64]},
+        ),
+}  # fmt: skip
+
+NOT_YET_RUN = {
+    "CartPole: DQN",
+    "Pendulum: SAC",
+    "CartPole: A2C",
+    "Acrobot: PPO",
+    "MountainCar: DQN",
+    "CartPole without velocities: PPO, LSTM",
+    "Acrobot: DQN",
+    "MountainCarContinuous: SAC",
+}
+"""Cases without committed results."""
+
+TABLE = CaseTable({name: case for name, case in CASES.items() if name not in NOT_YET_RUN})
+
+if __name__ == "__main__":
+    main(CaseTable(CASES, seeds=(0, 1, 2)), __doc__)
