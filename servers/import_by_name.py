@@ -29,7 +29,7 @@ def import_by_name(path: str, example: str) -> Any:
         raise CannotImport(f"must look like {example!r}, not {path!r}")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # the user's code runs here, and may raise anything
+    except (Exception, SystemExit) as error:  # the user's code, which may raise anything
         raise CannotImport(
             f"{path!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error

@@ -269,6 +269,9 @@ class OwnServer:
             if self._watcher is not None and self._offers:  # else it is not there yet
                 self._watcher.join(_NOTICE_S)
             raise ProcessEnded(self._end or f"{self._who} gave no answer") from error
+        except requests.Timeout as error:
+            asked = f"{method} {path}"
+            raise RunFailed(f"{self._who} did not answer {asked} in {timeout_s:g} s") from error
         except requests.RequestException as error:
             raise RunFailed(f"{self._who}: {type(error).__name__} at {method} {path}") from error
         if answer.status_code != 200:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.episodes.trajectories import at, concatenated, stacked
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
+from muxrl.servers.training.thread import LOSS
 
 IS_LOGGED = "is_logged"
 """Output of each action, of a team's by member: whether the client chose it, not the trainer."""
@@ -240,7 +242,9 @@ class Actors:
         shape = (len(rows), *(space.shape or ()))
         problem = ""
         if actions.shape != shape or actions.dtype.kind not in "iufb":
-            problem = f"an array of shape {shape}, got shape {actions.shape} of {actions.dtype}"
+            what = f"shape {actions.shape} of {actions.dtype}"
+            what = type(got).__name__ if actions.dtype == object else what
+            problem = f"an array of shape {shape}, got {what}"
         elif isinstance(space, gymnasium.spaces.Box):
             if np.isnan(actions).any():
                 problem = f"numbers, got NaN for agent {_first(rows, np.isnan(actions))!r}"
@@ -274,19 +278,23 @@ class Actors:
         """
         trainer = self.learners[policy_id]
         metrics = self._call("learn", policy_id, lambda: trainer.learn(trajectories))
+        expected, got = "metrics by name or None", metrics
         if metrics is None:
             return {}
-        if not isinstance(metrics, Mapping):
-            kind = type(metrics).__name__
-            raise self._failure("learn", policy_id, f"expected metrics by name or None, got {kind}")
-        return dict(metrics)
+        if isinstance(metrics, Mapping):
+            if LOSS not in metrics:
+                return dict(metrics)
+            expected, got = f"a number as {LOSS!r}", metrics[LOSS]
+            with contextlib.suppress(TypeError, ValueError):
+                return {**metrics, LOSS: float(got)}
+        raise self._failure("learn", policy_id, f"expected {expected}, got {type(got).__name__}")
 
     def _call(self, method: str, policy_id: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except TrainerFailed:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"{type(error).__name__}: {error}"
             raise self._failure(method, policy_id, problem) from error
 

@@ -211,16 +211,20 @@ class TrainerEntry:
     def _made(self, spec: PolicySpec, settings: Mapping[str, Any]) -> Any:
         try:
             trainer = self.make(spec, **settings)
-        except Exception as error:  # the class is the user's
+        except (Exception, SystemExit) as error:  # the class is the user's
             raise AlgorithmProblem(
                 f"{self.name} cannot be made for policy {spec.policy_id!r}: "
                 f"{type(error).__name__}: {error}; it is called with (policy, **settings)"
             ) from error
-        missing = [name for name in METHODS if not callable(getattr(trainer, name, None))]
+        needed: tuple[str, ...] = METHODS
+        why = "a trainer"
+        if getattr(trainer, "acts_while_learning", False):
+            needed, why = (*METHODS, "weights", "set_weights"), "one that acts while it learns"
+        missing = [name for name in needed if not callable(getattr(trainer, name, None))]
         if missing:
             raise AlgorithmProblem(
-                f"{self.name} made a {type(trainer).__name__} without {', '.join(missing)}; a "
-                f"trainer has the methods {', '.join(METHODS)}"
+                f"{self.name} made a {type(trainer).__name__} without {', '.join(missing)}; {why} "
+                f"has the methods {', '.join(needed)}"
             )
         return trainer
 

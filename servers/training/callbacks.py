@@ -95,7 +95,7 @@ class Callbacks:
     def _called(self, name: str, method: Any, *arguments: Any) -> Any:
         try:
             return method(*arguments)
-        except Exception as error:  # the user's code
+        except (Exception, SystemExit) as error:  # the user's code
             what = f"{type(error).__name__}: {error}"
             raise CallbackFailed(f"callbacks {self._path}.{name}: {what}") from error
 

@@ -68,6 +68,31 @@ class FailsToBegin(Counting):
         raise RuntimeError("no such device")
 
 
+class EndsTheProcess(Counting):
+    def __init__(self, policy: Any) -> None:
+        raise SystemExit("no such device")
+
+
+class CopiesWithoutWeights:
+    acts_while_learning = True
+    batch_env_steps = 4
+    act, learn = Counting.act, Counting.learn
+    state, load = Counting.state, Counting.load
+
+    def __init__(self, policy: Any) -> None:
+        pass
+
+
+class ByAgent(Counting):
+    def act(self, rows: Any) -> Any:
+        return dict.fromkeys(rows.agents, 0)
+
+
+class SaysItsLoss(Counting):
+    def learn(self, trajectories: Any) -> Any:
+        return {"loss": "low"}
+
+
 class TooFewRows(Counting):
     def act(self, rows: Any) -> Any:
         return np.zeros(len(rows) + 1, int)

@@ -347,9 +347,16 @@ def test_frozen_and_loaded_it_acts_as_it_was_saved(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "saved")["a"](seen("a", 0)) == 2
 
 
-def test_an_error_in_learn_ends_the_training_by_name() -> None:
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("FailsToLearn", "ArithmeticError: the loss is gone"),
+        ("SaysItsLoss", "expected a number as 'loss', got str"),
+    ],
+)
+def test_an_error_in_learn_ends_the_training_by_name(name: str, sentence: str) -> None:
     failures: list[str] = []
-    policies = policies_of(plan_of("FailsToLearn"), failures)
+    policies = policies_of(plan_of(name), failures)
     policies.start()
     play(policies, "e1")
     deadline = time.monotonic() + PATIENCE_S
@@ -358,8 +365,7 @@ def test_an_error_in_learn_ends_the_training_by_name() -> None:
         time.sleep(0.001)
     policies.finish(PATIENCE_S)
     assert failures == [
-        f"training failed: TrainerFailed: {HERE}:FailsToLearn.learn of policy 'default': "
-        "ArithmeticError: the loss is gone"
+        f"training failed: TrainerFailed: {HERE}:{name}.learn of policy 'default': {sentence}"
     ]
 
 
