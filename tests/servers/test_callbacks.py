@@ -36,6 +36,7 @@ def test_episodes_and_updates_are_told_and_recorded() -> None:
     wait_for(policies, 3)
     records: list[dict[str, Any]] = []
     wait_until(lambda: records.extend(policies.drain_records()) or len(records) == 3)
+    assert policies.finish(PATIENCE_S)
     told = [record["learner"]["callbacks"] for record in records]
     returned = 2 * (1.0 + 2.0 + 3.0 + 9.0)
     assert told[-1]["rows"] == records[-1]["learner"]["default"]["rows"]
