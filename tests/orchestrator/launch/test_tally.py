@@ -66,3 +66,12 @@ def test_a_gateway_through_which_nobody_plays_does_not_undo_the_servers_counts()
     tally.add("gateway", SimulationReport())
     assert (tally.env_steps, tally.num_episodes) == (500, 50)
     assert not tally.has_played
+
+
+def test_what_a_process_did_before_it_was_lost_still_counts() -> None:
+    tally = Tally()
+    tally.add("simulation-0", SimulationReport(num_env_steps=70, num_mismatches=1))
+    tally.restart("simulation-0", num_lost_episodes=4)
+    assert (tally.env_steps, tally.num_mismatches, tally.num_lost_episodes) == (70, 1, 4)
+    tally.add("simulation-0", SimulationReport(num_env_steps=5, num_lost_episodes=2))
+    assert (tally.env_steps, tally.num_mismatches, tally.num_lost_episodes) == (75, 1, 6)

@@ -27,3 +27,12 @@ def test_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
         write_json(path, {"not json": object()})
     assert json.loads(path.read_text()) == {"old": 1}
     assert os.listdir(tmp_path) == ["summary.json"]
+
+
+def test_who_has_opened_the_old_file_reads_it_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json(path, {"old": 1})
+    with path.open() as opened:
+        write_json(path, {"new": 2})
+        assert json.load(opened) == {"old": 1}
+    assert json.loads(path.read_text()) == {"new": 2}
