@@ -123,7 +123,7 @@ class TrainerEntry:
     def find_problems(self, plan: ServerPlan, others: Sequence[Any] = ()) -> Iterator[str]:
         """Yields a sentence for each reason why it cannot learn for a plan's agents.
 
-        It makes trainers, and asks them for actions of drawn observations.
+        It makes trainers, which act on drawn observations, and load what they call their state.
         """
         if self.reads_state and not self.forms_teams and plan.agents and plan.state_size is None:
             yield (
@@ -146,7 +146,7 @@ class TrainerEntry:
             for policy_id in actors.learners:
                 ours = [one for one in requests if one.seat.policy_id == policy_id]
                 actors.act_greedily(policy_id, ours)
-            actors.get_state()
+            actors.set_state(actors.get_state())
         except (TrainerFailed, ValueError, TypeError) as error:
             yield str(error)
 

@@ -126,6 +126,11 @@ class KeepsObjects(Counting):
         return {"rng": np.random.default_rng(0)}
 
 
+class LoadsAnotherKey(Counting):
+    def load(self, state: dict[str, Any]) -> None:
+        self.num_updates = state["updates"]
+
+
 class FailsToLearn(Counting):
     def learn(self, trajectories: Any) -> Any:
         raise ArithmeticError("the loss is gone")

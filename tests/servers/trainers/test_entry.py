@@ -58,6 +58,7 @@ def test_settings_are_the_arguments_behind_the_first() -> None:
         ("LearnsFromNothing", {}, "learns_from is 'old'; it must be one of newest, recent, replay"),
         ("WithState", {}, "learns with the global state (reads_state), and none is sent: give"),
         ("KeepsObjects", {}, "state['rng'] is Generator, which a checkpoint cannot hold"),
+        ("LoadsAnotherKey", {}, "LoadsAnotherKey.load of policy 'default': KeyError: 'updates'"),
     ],
 )
 def test_what_is_wrong_with_a_class_is_said_by_name(
