@@ -23,26 +23,34 @@ def run(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
     from muxrl.orchestrator.reports.plain_table import plain_table
-    from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmProblem, find_entry
+    from muxrl.servers.algorithms.registry import (
+        ALGORITHMS,
+        AlgorithmEntry,
+        AlgorithmProblem,
+        find_entry,
+    )
     from muxrl.servers.fixed_policies import FIXED
     from muxrl.servers.trainers.lookup import registered
 
     table = plain_table("algorithms: servers.NAME.algorithm, or your own as package.module:Class")
     table.add_column("name", no_wrap=True)
-    for title in ("learns from", "for", "what it is"):
+    for title in ("learns from", "for", "actions", "memory", "what it is"):
         table.add_column(title)
     for name in (*(entry.name for entry in ALGORITHMS), *registered()):
         path = registered().get(name, "")
         try:
             entry = find_entry(name)
         except AlgorithmProblem as error:
-            table.add_row(name, "", "", escape(str(error)))
+            table.add_row(name, *[""] * 4, escape(str(error)))
             continue
         who = "teams" if entry.seating.forms_teams else "agents"
         who = "agents, groups" if entry.seating.is_joint and who == "agents" else who
         what = f"{entry.summary} ({path})" if path else entry.summary
-        table.add_row(name, entry.learns_from, who, escape(what))
+        kinds = ("", "")  # its class says so, or refuses
+        if isinstance(entry, AlgorithmEntry):
+            kinds = entry.takes_actions(), entry.memory()
+        table.add_row(name, entry.learns_from, who, *kinds, escape(what))
     for fixed in FIXED:
-        table.add_row(fixed.name, "-", "agents", escape(fixed.summary))
+        table.add_row(fixed.name, "-", "agents", "any", "", escape(fixed.summary))
     table_console().print(table)
     return ExitCode.DONE

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.protocol.messages import PolicyNetwork
-from muxrl.protocol.spaces import MAX_CHOICES
+from muxrl.protocol.spaces import MAX_CHOICES, Box, Discrete
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
 from muxrl.servers.agents.seating import Seating
@@ -239,6 +239,23 @@ class AlgorithmEntry:
         except (ValueError, TypeError):
             return False
         return self.seating.find_mask_problem(agent_id, agent) is None
+
+    def takes_actions(self) -> str:
+        """Returns the kinds of action that it learns, in a word: any, discrete, or continuous."""
+        seen = Box((4,))
+        discrete, continuous = (
+            self.takes("", AgentPlan("", seen, space))
+            for space in (Discrete(2), Box((1,), "float32", -1.0, 1.0))
+        )
+        return "any" if discrete and continuous else "discrete" if discrete else "continuous"
+
+    def memory(self) -> str:
+        """Returns the kind of recurrent network that it may have, "" for none."""
+        return (
+            "LSTM"
+            if "use_lstm" in self.model_settings()
+            else str(self.settings().get("agent", "")).upper()
+        )
 
     def _check_agent(self, agent_id: str, agent: AgentPlan) -> None:
         observed = module_observation_space(self.seating.network_space(agent))

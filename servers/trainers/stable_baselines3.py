@@ -141,7 +141,7 @@ class _Algorithm:
         return metrics
 
 
-class _OnPolicy(_Algorithm):
+class OnPolicy(_Algorithm):
     """Its rollout buffer holds the trajectories one after another."""
 
     learns_from: LearnsFrom = "newest"
@@ -186,7 +186,7 @@ class _OnPolicy(_Algorithm):
         return self._metrics()
 
 
-class _OffPolicy(_Algorithm):
+class OffPolicy(_Algorithm):
     """Its replay is filled with transitions, and drawn from as often as there are batches."""
 
     learns_from: LearnsFrom = "replay"
@@ -252,31 +252,31 @@ class _OffPolicy(_Algorithm):
 _COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
-class PPO(_OnPolicy):
+class PPO(OnPolicy):
     """Stable-Baselines3's PPO; ``batch_env_steps`` is its ``n_steps`` times environments."""
 
     algorithm = sb3.PPO
 
 
-class A2C(_OnPolicy):
+class A2C(OnPolicy):
     """Stable-Baselines3's A2C."""
 
     algorithm = sb3.A2C
 
 
-class DQN(_OffPolicy):
+class DQN(OffPolicy):
     """Stable-Baselines3's DQN; ``batch_env_steps`` is its ``train_freq``."""
 
     algorithm = sb3.DQN
 
 
-class SAC(_OffPolicy):
+class SAC(OffPolicy):
     """Stable-Baselines3's SAC."""
 
     algorithm = sb3.SAC
 
 
-class TD3(_OffPolicy):
+class TD3(OffPolicy):
     """Stable-Baselines3's TD3, with Gaussian noise on actions in -1..1."""
 
     algorithm = sb3.TD3

@@ -37,6 +37,21 @@ def test_every_entry_makes_a_valid_config_of_its_defaults(entry: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "actions", "memory"),
+    [
+        ("PPO", "any", "LSTM"),
+        ("HAPPO", "any", ""),
+        ("DQN", "discrete", ""),
+        ("QMIX", "discrete", "GRU"),
+        ("MASAC", "continuous", ""),
+    ],
+)
+def test_what_an_algorithm_takes_is_said_in_a_word(name: str, actions: str, memory: str) -> None:
+    entry = get_algorithm(name)
+    assert (entry.takes_actions(), entry.memory()) == (actions, memory)
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("QMX", "unknown algorithm 'QMX'; did you mean 'QMIX'?; known: "),

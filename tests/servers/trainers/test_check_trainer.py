@@ -9,10 +9,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from tests.nights import at_night
 from tests.servers.trainers.brought import Counting, Forgetful, OutsideOfItsSpace
 
 from muxrl.servers.trainers.acting import TrainerFailed
 from muxrl.servers.trainers.check_trainer import check_trainer
+from muxrl.servers.trainers.lookup import find_trainer
 
 EXAMPLES = Path(__file__).parents[3] / "experiments" / "examples" / "own_trainer"
 
@@ -39,32 +41,40 @@ def test_the_example_of_torchrl_passes() -> None:
 
 _FEW = {"gamma": 0.5, "learning_rate": 0.003}
 _REPLAY = {**_FEW, "batch_env_steps": 8, "learning_starts": 50, "buffer_size": 5_000}
+_DISCRETE = {
+    **_REPLAY, "gradient_steps": -1, "exploration_fraction": 0.5, "target_update_interval": 50
+}  # fmt: skip
 _CONTINUOUS = {**_REPLAY, "gradient_steps": 4, "batch_size": 32}
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("PPO", {**_FEW, "batch_env_steps": 64, "n_epochs": 4, "batch_size": 32}),
-        ("A2C", {**_FEW, "batch_env_steps": 32}),
-        ("DQN", {**_REPLAY, "gradient_steps": -1, "exploration_fraction": 0.5,
-                 "target_update_interval": 50}),
-        ("SAC", _CONTINUOUS),
-        ("TD3", _CONTINUOUS),
-    ],
-)  # fmt: skip
-def test_stable_baselines3_passes(name: str, settings: dict[str, Any]) -> None:
-    """Greedy mean reward a step: random 0.33 (of a Box 0.47), the best 1."""
-    from muxrl.servers.trainers import stable_baselines3
+_PASS: dict[str, dict[str, Any]] = {
+    "PPO": {**_FEW, "batch_env_steps": 64, "n_epochs": 4, "batch_size": 32},
+    "A2C": {**_FEW, "batch_env_steps": 32},
+    "TRPO": {**_FEW, "batch_env_steps": 64, "batch_size": 32},
+    "DQN": _DISCRETE,
+    "QRDQN": _DISCRETE,
+    "SAC": _CONTINUOUS,
+    "TD3": _CONTINUOUS,
+    "TQC": _CONTINUOUS,
+    "CrossQ": {**_CONTINUOUS, "gradient_steps": 8, "batch_size": 64},
+}
+_NUM_BATCHES = {"A2C": 150, "SAC": 60, "TD3": 60, "TQC": 60}
 
-    space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32) if name in ("SAC", "TD3") else None
+
+@pytest.mark.parametrize("name", at_night(_PASS, ["CrossQ"]))
+def test_stable_baselines3_passes(name: str) -> None:
+    """Greedy mean reward a step: random 0.33 (of a Box 0.47), the best 1."""
+    trainer = find_trainer(f"SB3_{name}")
+    assert trainer is not None
+    is_discrete = name in ("PPO", "A2C", "TRPO", "DQN", "QRDQN")
+    space = None if is_discrete else gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
     check_trainer(
-        getattr(stable_baselines3, name),
+        trainer.make,
         action_space=space,
-        num_batches=150 if name == "A2C" else 100 if space is None else 60,
+        num_batches=_NUM_BATCHES.get(name, 100),
         min_return=0.7,
         total_timesteps=5_000,
-        **settings,
+        **_PASS[name],
     )
 
 

@@ -1,0 +1,39 @@
+"""The algorithms of sb3-contrib that fit, as `stable_baselines3` has Stable-Baselines3's.
+
+ARS has no gradient; RecurrentPPO and MaskablePPO are muxrl's own PPO with ``use_lstm`` and masks.
+"""
+
+from __future__ import annotations
+
+from muxrl.servers.trainers.stable_baselines3 import OffPolicy, OnPolicy
+
+try:
+    import sb3_contrib
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error}; sb3-contrib comes with: pip install 'muxrl[sb3]'", name=error.name
+    ) from error
+
+
+class QRDQN(OffPolicy):
+    """DQN with quantiles of the return (Dabney et al. 2018)."""
+
+    algorithm = sb3_contrib.QRDQN
+
+
+class TQC(OffPolicy):
+    """SAC with truncated quantiles (Kuznetsov et al. 2020)."""
+
+    algorithm = sb3_contrib.TQC
+
+
+class CrossQ(OffPolicy):
+    """SAC with batch normalisation and no target networks (Bhatt et al. 2024)."""
+
+    algorithm = sb3_contrib.CrossQ
+
+
+class TRPO(OnPolicy):
+    """Trust region policy optimisation (Schulman et al. 2015)."""
+
+    algorithm = sb3_contrib.TRPO
