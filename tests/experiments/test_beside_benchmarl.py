@@ -96,6 +96,7 @@ class TestMeter:
             child.stdin.write(b"\n")
 
 
+@pytest.mark.night  # by day: its settings, one by one
 @pytest.mark.learning
 @pytest.mark.usefixtures("rllib")
 def test_our_side_makes_as_many_updates_as_its_matched_settings_say(monkeypatch: Any) -> None:

@@ -196,6 +196,7 @@ print(f"simulation {index} has ended well")
 """
 
 
+@pytest.mark.night  # by day: one that cannot be started; test_command_process.py
 def test_commands_are_started_with_a_run_again_if_they_fail_and_end_with_it(
     launch: Callable[..., Run], tmp_path: Path
 ) -> None:

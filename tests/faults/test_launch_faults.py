@@ -259,6 +259,7 @@ def test_a_run_goes_on_when_nobody_reads_its_output(launch_alone: Callable[..., 
     run.assert_nothing_is_left()
 
 
+@pytest.mark.night  # by day: a directory that is removed; trackers
 def test_a_full_disk_ends_a_run_by_name(launch_alone: Callable[..., Run]) -> None:
     run = launch_alone(config() | {"trackers": ["tensorboard"], "checkpoint": {"interval_s": 1}})
     run.wait_for_learning()

@@ -61,6 +61,7 @@ def test_a_run_is_stopped_with_a_checkpoint_and_its_report(
     run.assert_nothing_is_left()
 
 
+@pytest.mark.night  # by day: supervise/test_signals.py
 def test_a_run_is_stopped_while_ray_starts(launch_alone: Callable[..., Run]) -> None:
     """Ray would set a handler for SIGTERM that ends the process at once, by exit code 15."""
     run = launch_alone(config())

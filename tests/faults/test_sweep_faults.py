@@ -186,6 +186,7 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
     assert resumed_from == [newest, after.env_steps]
 
 
+@pytest.mark.night  # by day: sweeps/test_outcome.py; its exit, test_launch_faults.py
 def test_a_trial_that_fails_is_named_and_the_others_go_on(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def on_two_machines() -> None:
         cluster.shutdown()
 
 
+@pytest.mark.night  # by day: supervise/test_placement.py
 def test_a_process_that_is_started_again_is_on_the_machine_where_it_was(temporary: Path) -> None:
     code = "from tests.faults.test_two_machines import on_two_machines; on_two_machines()"
     surroundings = {"TMPDIR": str(temporary), "RAY_USAGE_STATS_ENABLED": "0", MARK: temporary.name}

@@ -46,6 +46,7 @@ class UsedUp(Notes):
 """
 
 
+@pytest.mark.night  # by day: orchestrator/test_user_modules.py
 def test_launch_finds_a_user_s_modules_in_ray_s_workers_and_python_its_own(tmp_path: Path) -> None:
     for name in ("client.py", "servers/", "experiments.py", "protocol/", "orchestrator/"):
         path = tmp_path / (f"{name}__init__.py" if name.endswith("/") else name)

@@ -78,6 +78,7 @@ def play(served: Served) -> dict[str, Any]:
     return {server_id: server.status() for server_id, server in served.servers.items()}
 
 
+@pytest.mark.night  # by day: from a vector simulation
 def test_servers_learn_from_steps_in_rows(rllib: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "Packing", Counted)
     config = ExperimentConfig(

@@ -10,6 +10,7 @@ from muxrl.experiments.studies.two_step.cases import TABLE
 pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
+@pytest.mark.night  # by day: test_matrix_games.py; qmix/test_fits.py
 def test_greedy_joint_return_under_uniform_exploration() -> None:
     outcome = TABLE.run("QMIX")
     assert outcome.held == 8.0, outcome.returns

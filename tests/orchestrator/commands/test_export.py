@@ -44,6 +44,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return run
 
 
+@pytest.mark.night  # by day: servers/export, number by number
 def test_files_earn_what_the_frozen_servers_earn(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
