@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.faults.started import ROOT
 from tests.faults.test_launch_faults import Run, launch_alone
 from tests.faults.test_restarts import (
     assert_goes_forward,
@@ -39,24 +38,7 @@ time.time_ns = lambda: int(misled() * 1e9)
 """
 
 
-STAMPS = {
-    "orchestrator/trackers/mlflow.py", "orchestrator/trackers/tensorboard.py",
-    "servers/checkpoints/checkpoint.py", "servers/rllib/env_runner.py",
-}  # fmt: skip
-"""Files that write down when something was."""
-
-
-def test_the_wall_clock_is_read_for_stamps_alone() -> None:
-    reads = {
-        str(path.relative_to(ROOT))
-        for folder in ("protocol", "client", "servers", "orchestrator")
-        for path in (ROOT / folder).rglob("*.py")
-        if "time.time" in path.read_text()
-    }
-    assert reads == STAMPS
-
-
-@pytest.mark.night  # by day: what reads it, above
+@pytest.mark.night  # by day: tests/test_clocks.py
 def test_nothing_of_a_run_goes_by_the_wall_clock(
     launch_alone: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
