@@ -28,6 +28,7 @@ from muxrl.experiments.studies.outcomes import (
 )
 from muxrl.orchestrator.config import ExperimentConfig, load_config
 from muxrl.orchestrator.launch.in_process import Served, serve
+from muxrl.orchestrator.launch.parameters import ParameterProgress
 from muxrl.orchestrator.storage.versions import software_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
 
@@ -67,7 +68,8 @@ def train(
     """Trains an experiment's servers in this process, and measures them on the way.
 
     Measuring happens between two env steps and leaves open training episodes as they are. The last
-    measurement is made once all servers have finished training.
+    measurement is made once all servers have finished training. Schedules of the simulation's
+    parameters move on where it is measured.
 
     Args:
         config: the experiment; its environments run in lockstep.
@@ -88,10 +90,12 @@ def train(
     measured: dict[int, Figures] = {}
     with serve(config) as served, served.client() as client:
         num_envs = config.simulation.num_envs_per_process
+        progress = ParameterProgress(config.simulation.parameters, {})
         loop = EnvLoop(
             [served.simulation() for _ in range(num_envs)],
             client,
             seeds=EpisodeSeeds(1000 * config.seed),
+            parameters=progress.now(0),
         )
         clock = _Clock()
 
@@ -100,6 +104,7 @@ def train(
             served.check()
             figures = {**rule(served), "time_s": clock.time_s, "cpu_s": clock.cpu_s}
             measured[loop.num_env_steps] = figures
+            loop.parameters = progress.now(loop.num_env_steps)
             clock.start()
             return figures
 

@@ -15,6 +15,7 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
+from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.supervise.episodes import ServerAddress, connect, make_copy, play_episodes
 from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
@@ -65,8 +66,11 @@ class Served:
     ) -> list[EpisodeResult]:
         """Plays episodes that never train; see `play_episodes`."""
         seeds = range(first_seed, first_seed + num_episodes)
+        given = of_evaluations(self.experiment.config)
         with self.client(replaced, first_seed) as client:
-            return play_episodes(client, [self.simulation()], seeds, should_explore)
+            return play_episodes(
+                client, [self.simulation()], seeds, should_explore, parameters=given
+            )
 
     def check(self) -> None:
         """Raises `RuntimeError` if a server's training has failed."""

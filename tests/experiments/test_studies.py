@@ -8,12 +8,14 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any, ClassVar
 
 import matplotlib.image
 import pytest
 
 from muxrl.experiments import studies
 from muxrl.experiments.simulations import cue_game
+from muxrl.experiments.simulations.zero_cost import ZeroCost
 from muxrl.experiments.studies.beside_benchmarl.run import report, table
 from muxrl.experiments.studies.beside_benchmarl.settings import CASES
 from muxrl.experiments.studies.case_table import Case, CaseTable, evaluated, main
@@ -213,6 +215,30 @@ def test_a_case_that_is_not_in_the_table_is_refused(
 
 def untrained_case() -> Case:
     return Case("cues", (), env_steps=100, measure=evaluated(1))
+
+
+class Told(ZeroCost):
+    """Notes the parameters of its episodes."""
+
+    options: ClassVar[list[Any]] = []
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.options.append(options)
+        return super().reset(seed)
+
+
+@pytest.mark.usefixtures("rllib")
+def test_a_case_s_episodes_get_the_simulation_s_parameters() -> None:
+    overrides = (f"simulation.env={__name__}:Told", "simulation.kwargs={num_steps: 5}",
+                 "simulation.parameters={wind: {choice: [1, 2]}, cold: [[0, 0], [100, 10]]}",
+                 "servers.all={algorithm: RANDOM, agents: ['*']}")  # fmt: skip
+    case = Case("cues", overrides, env_steps=100, measure=evaluated(4), every=50)
+    Told.options.clear()
+    CaseTable({"told": case}).run("told")
+    played = [told for told in Told.options if told]  # not where it is only looked at
+    assert len(played) >= 100 // 5 + 2 * 4
+    assert {told["wind"] for told in played} == {1, 2}
+    assert {told["cold"] for told in played} == {0, 5, 10}  # the last in evaluations
 
 
 @pytest.mark.learning
