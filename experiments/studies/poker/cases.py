@@ -68,7 +68,7 @@ def _case(config: str) -> Case:
     return Case(
         str(HERE / config),
         (),
-        env_steps=100_000,
+        env_steps=150_000,
         every=EVERY,
         measure=Measure("kuhn_poker"),
         levels={"equilibrium": 0.0, "uniform": -11 / 24},

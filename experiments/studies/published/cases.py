@@ -177,7 +177,6 @@ CASES = {
 }  # fmt: skip
 
 NOT_YET_RUN = {
-    "CartPole: DQN",
     "Pendulum: SAC",
     "CartPole: A2C",
     "Acrobot: PPO",
