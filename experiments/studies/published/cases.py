@@ -177,7 +177,6 @@ CASES = {
 }  # fmt: skip
 
 NOT_YET_RUN = {
-    "Pendulum: SAC",
     "CartPole: A2C",
     "Acrobot: PPO",
     "MountainCar: DQN",
