@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.adapters.sides import Around
+from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import Simulation, StepResult
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.records.played import Row

@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from muxrl.client.adapters.sides import Around
+from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import Simulation, StepResult
 from muxrl.protocol.spaces import Discrete, Space, TupleSpace, leaf_type, parts_of
 
