@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 import secrets
 import shutil
@@ -32,7 +33,7 @@ import msgspec
 from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.checkpoints.checkpoint import SET_ASIDE, sync_one
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE, sync_one
 from muxrl.servers.checkpoints.formats import format_problem
 
 MANIFEST_FILE = "manifest.json"
@@ -51,6 +52,20 @@ class SavedServer:
     iteration: int = 0
     files: Mapping[str, str] = field(default_factory=dict)
     """Path in its folder to SHA-256."""
+    weights_seq_no: int | None = None
+    """Version of its weights, 0 before any update; None: it has none, or the file is older."""
+
+    @classmethod
+    def of(cls, algorithm: str, iteration: int, folder: Path) -> SavedServer:
+        """Returns what a server has written into a folder, absent where it had nothing to save.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        version = None
+        if (path := folder / ABOUT_FILE).is_file():  # a report would be of a later moment
+            version = json.loads(path.read_text(encoding="utf-8")).get("weights_seq_no")
+        return cls(algorithm, iteration, hash_files(folder), version)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import msgspec
 import requests
 
 from muxrl.orchestrator.errors import ProcessEnded, RunFailed
-from muxrl.orchestrator.storage.checkpoints import SavedServer, hash_files
+from muxrl.orchestrator.storage.checkpoints import SavedServer
 from muxrl.orchestrator.supervise.away import Luggage, unpacked
 from muxrl.orchestrator.supervise.child import Program
 from muxrl.orchestrator.supervise.process import ProcessId, reachable, set_up
@@ -238,7 +238,7 @@ class OwnServer:
                 f"what {self._who} has written is not in {path}; does its machine share no disk "
                 "with this one?"
             )
-        written = SavedServer(self.plan.algorithm, saved.iteration, hash_files(path))
+        written = SavedServer.of(self.plan.algorithm, saved.iteration, path)
         return written, ServerReport.of(saved.report)
 
     def stop(self) -> bool:

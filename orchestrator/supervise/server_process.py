@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from muxrl.orchestrator.storage.checkpoints import SavedServer, hash_files
+from muxrl.orchestrator.storage.checkpoints import SavedServer
 from muxrl.orchestrator.supervise.away import Files, Luggage, place_for, unpacked
 from muxrl.orchestrator.supervise.process import (
     ProcessId,
@@ -147,8 +147,7 @@ class ServerProcess(Sends):
     ) -> tuple[SavedServer, ServerReport]:
         """Returns what was written, and a report as of that moment; see `RunService.save`."""
         saved = self._service.save(path, timeout_s, taken)
-        algorithm = self._server.plan.algorithm
-        written = SavedServer(algorithm, saved.iteration, hash_files(path))
+        written = SavedServer.of(self._server.plan.algorithm, saved.iteration, path)
         return written, ServerReport.of(saved.report)
 
     def stop(self) -> bool:

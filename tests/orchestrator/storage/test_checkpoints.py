@@ -34,8 +34,9 @@ def write(folder: CheckpointFolder, env_steps: int, content: str = "weights") ->
     file = draft / "ppo" / "deep" / "state.pkl"
     file.parent.mkdir(parents=True)
     file.write_text(content)
+    (draft / "ppo" / ABOUT_FILE).write_text('{"weights_seq_no": 5}')
     saved = {
-        "ppo": SavedServer("PPO", 3, hash_files(draft / "ppo")),
+        "ppo": SavedServer.of("PPO", 3, draft / "ppo"),
         "random": SavedServer("RANDOM"),
     }
     manifest = Manifest(
@@ -48,8 +49,9 @@ def write(folder: CheckpointFolder, env_steps: int, content: str = "weights") ->
 def test_it_is_read_back_and_undamaged(folder: CheckpointFolder) -> None:
     place = write(folder, 120)
     manifest = Manifest.read(place)
-    assert manifest.servers["ppo"].iteration == 3
-    assert set(manifest.servers["ppo"].files) == {"deep/state.pkl"}
+    assert (manifest.servers["ppo"].iteration, manifest.servers["ppo"].weights_seq_no) == (3, 5)
+    assert manifest.servers["random"].weights_seq_no is None
+    assert set(manifest.servers["ppo"].files) == {"deep/state.pkl", ABOUT_FILE}
     assert manifest.num_episodes_begun == {"simulation-0": 4}
     assert list(find_damage(place, manifest)) == []
     assert folder.of_server("ppo") == folder.path / "last" / "ppo"

@@ -84,7 +84,7 @@ def test_a_run_begins_reports_saves_and_goes_on_elsewhere(serving: Serving, tmp_
     assert report.records[0]["learner"]["default"] == {"loss": 1.0, "rows": 8.0}
     assert server.report(taken=1).records == []
     saved, _ = server.save(tmp_path / "draft", PATIENCE_S)
-    assert saved.iteration == 1
+    assert (saved.iteration, saved.weights_seq_no) == (1, 1)
     assert ABOUT_FILE in saved.files
     about = json.loads((tmp_path / "draft" / ABOUT_FILE).read_text())
     assert about["settings"] == {"rate": 0.5}
