@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from muxrl.orchestrator.storage.remote_copy import find_problem
 from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.network.access import is_loopback
 
 EXTERNAL = "external"
 """`simulation.env` of a simulation that muxrl does not start."""
@@ -312,14 +312,6 @@ def access_problems(who: str, cure: str, listener: ServerConfig | GatewayConfig)
         yield (
             f"{who}: its token cannot travel in an HTTP header; use ASCII characters without spaces"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether what listens there is reached from its own machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _port_problems(config: ExperimentConfig) -> Iterator[str]:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from muxrl.orchestrator.config import ExperimentConfig
-from muxrl.orchestrator.config.checks import EXTERNAL, is_loopback
+from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.errors import ConfigError, NoPlace
+from muxrl.servers.network.access import is_loopback
 
 PATIENCE_S = 600.0
 """How long to wait for room: a cluster may first have to start machines."""

@@ -57,9 +57,10 @@ def check_access(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a ``Host`` header, with or without a port, names this machine."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    name = name.strip("[]").rstrip(".").lower()
+    """Whether a host, or a ``Host`` header with or without a port, names this machine."""
+    before, _, port = host.rpartition(":")
+    has_port = port.isdigit() and (":" not in before or before.endswith("]"))  # "::1" has none
+    name = (before if has_port else host).strip("[]").rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

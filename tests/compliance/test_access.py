@@ -111,7 +111,7 @@ def test_who_may_not_ask_keeps_no_connection(ppo: PolicyServer, headers: str, co
     ("host", "is_ours"),
     [
         *((h, True) for h in ("localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:80")),
-        *((h, True) for h in ("[::1]", "app.localhost:1", "localhost.")),
+        *((h, True) for h in ("[::1]", "::1", "app.localhost:1", "localhost.")),
         *((h, False) for h in ("", "evil.example", "10.0.0.1", "127.0.0.1.evil.example:80")),
         *((h, False) for h in ("localhost.evil.example", "[::2]:80", "0.0.0.0", "notlocalhost")),
     ],
