@@ -41,6 +41,8 @@ class StepView(msgspec.Struct, frozen=True, gc=False):
     """The simulation's global state, if it has been asked for."""
     departed: Collection[str] = ()
     """Agents that are done by now."""
+    back: Collection[str] = ()
+    """Agents that begin a new life: what they did in the one before is forgotten."""
     is_final: bool = False
     """Whether a seat sees this at its end and does not act on it: no mask is needed there."""
     frames: Frames | None = None

@@ -232,7 +232,7 @@ class TeamSeat:
                 )
         try:
             return self.team.observe(
-                mine, masks or None, state, self._last_actions(record), step_view.departed
+                mine, masks or None, state, self._last_actions(record, step_view), step_view.departed
             )
         except TeamProblem as error:
             raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
@@ -263,8 +263,10 @@ class TeamSeat:
             total += column
         return total if self._reward_rule == "sum" else total / len(self.members)
 
-    def _last_actions(self, record: SeatRecord) -> Mapping[str, Any]:
+    def _last_actions(self, record: SeatRecord, step_view: StepView) -> Mapping[str, Any]:
         last = record.last_actions
+        if step_view.back:
+            last = {m: action for m, action in last.items() if m not in step_view.back}
         if self._are_plain:
             return last
         return {m: form.read(last[m]) for m, form in self.forms.items() if m in last}

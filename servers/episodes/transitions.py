@@ -95,7 +95,7 @@ class Transitions:
             departed = departed - back
         if self._frames is not None:
             self._frames.back = back
-        view = StepView(step.observations, step.state, departed, frames=self._frames)
+        view = StepView(step.observations, step.state, departed, back, frames=self._frames)
         seen: dict[str, Any] = {}
         acting: list[tuple[Seat, SeatRecord, Any]] = []
         anew = self._find_anew(done, back) if back else NOBODY
@@ -270,6 +270,8 @@ class Transitions:
         self._seated = [(s, seat, begun.get(s, (r,))[0]) for s, seat, r in self._seated]
         self._records = {seat_id: record for seat_id, _, record in self._seated}
         self.agents_done -= back
+        for agent_id in back:
+            self._last_actions.pop(agent_id, None)
         for _, seat, record in self._seated:
             # In a team that begins anew, those that are not back have still ended.
             record.members_done = self.agents_done.intersection(seat.members)
@@ -340,9 +342,13 @@ class Transitions:
         # A truncated agent is still observed, so that its value is bootstrapped. One that
         # terminates in the same step is not: it counts as departed already.
         departed = self.agents_done | (step.terminated - step.truncated)
-        if_terminated = StepView(last_seen, step.state, departed, True, self._frames)
+        if_terminated = StepView(
+            last_seen, step.state, departed, is_final=True, frames=self._frames
+        )
         present = {agent_id: o for agent_id, o in last_seen.items() if agent_id not in departed}
-        if_truncated = StepView(present, step.state, departed, True, self._frames)
+        if_truncated = StepView(
+            present, step.state, departed, is_final=True, frames=self._frames
+        )
         num_seats = 0
         terminated: set[str] = set()
         truncated: set[str] = set()

@@ -30,7 +30,7 @@ from gymnasium.spaces import flatdim
 from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
 from muxrl.servers.agents.seating import PolicySignature, keys_of
-from muxrl.servers.agents.seats import SeatRecord
+from muxrl.servers.agents.seats import SeatRecord, StepView
 from muxrl.servers.agents.spaces import split_mask, split_state
 from muxrl.servers.agents.team_seats import TeamBench, TeamSeat, TeamSeating
 from muxrl.servers.agents.teams import (
@@ -217,7 +217,7 @@ class ContinuousTeamSeat(TeamSeat):
         own = actions[..., : flatdim(form.space)]
         return form.write_rows(own.argmax(-1) if form.choices else own)
 
-    def _last_actions(self, record: SeatRecord) -> Mapping[str, Any]:
+    def _last_actions(self, record: SeatRecord, step_view: StepView) -> Mapping[str, Any]:
         return {}  # no part of the team's observation
 
     def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:

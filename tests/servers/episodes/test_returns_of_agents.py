@@ -134,9 +134,9 @@ def open_team(seating: Seating | None = None) -> ScriptedStore:
     return store
 
 
-def alive(store: ScriptedStore, key: str) -> list[list[float]]:
+def alive(store: ScriptedStore, key: str, part: str = "alive") -> list[list[float]]:
     (one,) = store.trajectories(key)
-    return [np.ravel(o["alive"]).tolist() for o in one.observations]
+    return [np.ravel(o[part]).tolist() for o in one.observations]
 
 
 def test_a_member_that_comes_back_to_its_team_was_absent() -> None:
@@ -151,6 +151,8 @@ def test_a_member_that_comes_back_to_its_team_was_absent() -> None:
     assert ended.returns == {"a": 4.0, "b": 12.0}
     assert store.flags() == {"": TERMINATED, "team": TERMINATED}
     assert alive(store, "team")[:6] == [[1, 1], [1, 0], [1, 0], [1, 1], [1, 1], [1, 1]]
+    last = alive(store, "team", "last_action")
+    assert last[:6] == [[-1, -1], [0, -1], [1, -1], [2, -1], [0, -1], [1, 1]]
     (one,) = store.trajectories("team")
     assert [float(r) for r in one.rewards] == [6.0, 1.0, 1.0, 7.0, 0.0, 1.0]
 
@@ -166,6 +168,7 @@ def test_a_team_of_which_nobody_is_left_ends_and_begins_anew() -> None:
     assert store.flags() == {"": TRUNCATED, "team": TERMINATED, "team~2": TRUNCATED}
     assert alive(store, "team")[:2] == [[1, 1], [1, 0]]
     assert alive(store, "team~2") == [[1, 0], [1, 1], [1, 1]]
+    assert alive(store, "team~2", "last_action")[0] == [-1, -1]
     rewards = [store.trajectories(key)[0].rewards for key in ("team", "team~2")]
     assert [list(map(float, r)) for r in rewards] == [[5.0, 3.0], [2.0, 0.0]]
 
