@@ -181,6 +181,10 @@ def from_gymnasium(space: Any) -> Space:
         "MultiBinary of those that are there",
         "Graph": "; make it a Dict of Boxes, of as many nodes and edges as there can be",
         "Text": "; make it a MultiDiscrete of as many characters as there can be",
+        "MultiDiscrete": "; count from 0 and add the start in the environment, and make several "
+        "dimensions one",
+        "MultiBinary": "; make it one of as many as there are in all, or a Box of int8",
+        "OneOf": "; make it one Discrete of all choices, or a Tuple of which and what",
     }.get(kind, "")
     raise TypeError(
         f"the space {space} cannot travel: known are Box, Discrete, MultiDiscrete and "

@@ -14,7 +14,7 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sized
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,16 +42,15 @@ def plain_reward(agent: Hashable, reward: Any) -> float:
     """Returns the reward of an agent; an array has to be of one element.
 
     Raises:
-        SimulationError: it is of several.
+        SimulationError: it is of several, or no number.
     """
-    if not isinstance(reward, np.ndarray):
-        return float(reward)
-    if reward.size != 1:
+    try:
+        return float(reward.item() if isinstance(reward, np.ndarray) else reward)
+    except (TypeError, ValueError):
+        came = f"an array of the shape {shape}" if (shape := np.shape(reward)) else repr(reward)
         raise SimulationError(
-            f"the reward of agent {agent!r} is an array of the shape {reward.shape}; it must be "
-            "one number"
-        )
-    return float(reward.item())
+            f"the reward of agent {agent!r} is {came}; it must be one number"
+        ) from None
 
 
 def came_back(agent: Hashable) -> SimulationError:
@@ -91,15 +90,20 @@ class AdaptedEnv:
         action_space: the Gymnasium space of an id.
         has_state: whether its method `state()`, if there is one, gives a global state.
 
+    Attributes:
+        speaks_by_agent: whether what it returns from reset and step are dicts by agent.
+
     Raises:
         SimulationError: there are no agents, two ids have the same name, or a space is missing
             or of a kind that the protocol does not have.
     """
 
+    speaks_by_agent: ClassVar[bool] = False
+
     def __init__(
         self,
         env: Any,
-        ids: Iterable[Hashable],
+        ids: Iterable[Hashable] | None,
         observation_space: Callable[[Any], Any],
         action_space: Callable[[Any], Any],
         *,
@@ -109,7 +113,7 @@ class AdaptedEnv:
         self.notes: list[str] = []
         """What of the environment is not as it should be, and was taken all the same."""
         self._takes_seed = True
-        self._names = Names((agent, str(agent)) for agent in ids)
+        self._names = Names((agent, str(agent)) for agent in ids or ())
         self.possible_agents: tuple[str, ...] = tuple(self._names.values())
         if not self.possible_agents:
             raise NotYet(
@@ -202,7 +206,7 @@ class AdaptedEnv:
         """Resets the environment; returns observations and infos, if need be none of the latter.
 
         Raises:
-            SimulationError: it returned nothing.
+            SimulationError: it returned nothing, or observations that are not by agent.
         """
         given = self._reset_env(seed, options)
         if given is None:
@@ -210,17 +214,31 @@ class AdaptedEnv:
                 "the environment's reset() returned None; expected (observations, infos)"
             )
         is_pair = isinstance(given, tuple | list) and len(given) == 2 and _are_infos(given[1])
-        return (given[0], given[1]) if is_pair else (given, {})
+        seen, infos = (given[0], given[1]) if is_pair else (given, {})
+        if self.speaks_by_agent and not hasattr(seen, "items"):
+            came = "observations as " if is_pair else ""
+            raise SimulationError(
+                f"the environment's reset() returned {came}a {type(seen).__name__}; expected "
+                "(observations, infos), dicts by agent"
+            )
+        return seen, infos
 
     def _step_env(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Steps the environment and returns what it returned, which is of five parts.
 
         Raises:
-            SimulationError: it is not.
+            SimulationError: it is not, or they are not by agent.
         """
         given: tuple[Any, Any, Any, Any, Any] = self._env.step(actions)
         if not isinstance(given, Sized) or len(given) != 5:
             raise _wrong_step(given)
+        if self.speaks_by_agent:
+            for what, part in zip(_PARTS, given, strict=True):
+                if not hasattr(part, "items"):
+                    raise SimulationError(
+                        f"the environment's step() returned its {what} as a "
+                        f"{type(part).__name__}; expected a dict by agent"
+                    )
         return given
 
     def _begin(
@@ -372,6 +390,9 @@ def _are_infos(given: Any) -> bool:
     return isinstance(given, Mapping)
 
 
+_PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
+
+
 def _wrong_step(given: Any) -> SimulationError:
     came = f"{len(given)} values" if isinstance(given, Sized) else f"a {type(given).__name__}"
     why = ""
@@ -381,8 +402,7 @@ def _wrong_step(given: Any) -> SimulationError:
             "told from one that has ended, and learning needs to know"
         )
     return SimulationError(
-        f"the environment's step() returned {came}; expected five: observations, rewards, "
-        f"terminations, truncations, infos{why}"
+        f"the environment's step() returned {came}; expected five: {', '.join(_PARTS)}{why}"
     )
 
 

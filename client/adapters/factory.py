@@ -259,7 +259,9 @@ def _adapt(env: Any, respawn: Respawn) -> Simulation:
         return RLlibMultiAgent(env, respawn)
     if hasattr(env, "agent_iter"):  # `agent_selection` itself often appears at reset() only
         return PettingZooAEC(env)
-    if "ParallelEnv" in bases or (hasattr(env, "possible_agents") and hasattr(env, "step")):
+    # `possible_agents` may be a property that is there after the first reset.
+    has_agents = hasattr(env, "possible_agents") or hasattr(type(env), "possible_agents")
+    if "ParallelEnv" in bases or (has_agents and hasattr(env, "step")):
         if respawn != "refuse":
             return RLlibMultiAgent(ParallelDicts(env), respawn)
         return PettingZooParallel(env)

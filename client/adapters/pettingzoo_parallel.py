@@ -19,6 +19,8 @@ class PettingZooParallel(AdaptedEnv):
         env: a `pettingzoo.ParallelEnv`, or whatever behaves like one.
     """
 
+    speaks_by_agent = True
+
     def __init__(self, env: Any) -> None:
         super().__init__(
             env,

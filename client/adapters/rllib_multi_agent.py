@@ -36,6 +36,8 @@ class RLlibMultiAgent(AdaptedEnv):
         respawn: how agents come back after their end; see `Respawn`.
     """
 
+    speaks_by_agent = True
+
     def __init__(self, env: Any, respawn: Respawn = "refuse") -> None:
         self._may_return = respawn != "refuse"
         self._returns_at_once = respawn in ("same_step", "new_ids")

@@ -232,7 +232,11 @@ class TeamSeat:
                 )
         try:
             return self.team.observe(
-                mine, masks or None, state, self._last_actions(record, step_view), step_view.departed
+                mine,
+                masks or None,
+                state,
+                self._last_actions(record, step_view),
+                step_view.departed,
             )
         except TeamProblem as error:
             raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None

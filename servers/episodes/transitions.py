@@ -346,9 +346,7 @@ class Transitions:
             last_seen, step.state, departed, is_final=True, frames=self._frames
         )
         present = {agent_id: o for agent_id, o in last_seen.items() if agent_id not in departed}
-        if_truncated = StepView(
-            present, step.state, departed, is_final=True, frames=self._frames
-        )
+        if_truncated = StepView(present, step.state, departed, is_final=True, frames=self._frames)
         num_seats = 0
         terminated: set[str] = set()
         truncated: set[str] = set()

@@ -111,6 +111,20 @@ class AfterReset(ParallelEnv):  # type: ignore[misc]
         return given
 
 
+class NobodyBeforeReset(AfterReset):
+    possible_agents: Any = None
+
+
+class NotEvenAnAttribute(Env):
+    @property
+    def possible_agents(self) -> Any:  # type: ignore[override]
+        return self.known
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.known = ["a", "b"]
+        return super().reset()
+
+
 class OneAfterReset(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.observation_space, self.action_space = BOX, Discrete(2)
@@ -211,6 +225,27 @@ class BadReward(Env):
     reward = float("nan")
 
 
+class NoReward(Env):
+    reward = None
+
+
+class ThreeOfReset(Env):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return (*super().reset(), 0)
+
+
+class OneReward(Env):
+    def step(self, actions: Any) -> Any:
+        seen, _, *others = super().step(actions)
+        return seen, 1.0, *others
+
+
+class OneFlag(Env):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, _, *others = super().step(actions)
+        return seen, rewards, False, *others
+
+
 class Raises(Env):
     def step(self, actions: Any) -> Any:
         raise KeyError("up")
@@ -226,6 +261,8 @@ def named(env: type) -> str:
         (Subclasses, []),
         (DictsByAgent, []),
         (AfterReset, []),
+        (NobodyBeforeReset, []),
+        (NotEvenAnAttribute, []),
         (OneAfterReset, []),
         (ObservationsAlone, []),
         (OneObservationAlone, []),
@@ -255,6 +292,10 @@ def test_it_is_taken_as_it_is_and_plays(env: type, notes: list[str], play: Play)
         (WrongShape, r"reset\(\) gave agent 'a' .* expected Box\(3,\) float32, got shape \(4,\)"),
         (Words, r"reset\(\) gave agent 'a' an observation .* got str 'nothing to see'"),
         (BadReward, r"step\(\) gave agent 'a' the reward nan"),
+        (NoReward, "the reward of agent 'a' is None; it must be one number"),
+        (ThreeOfReset, r"reset\(\) returned a tuple; expected \(observations, infos\), dicts"),
+        (OneReward, r"step\(\) returned its rewards as a float; expected a dict by agent"),
+        (OneFlag, r"step\(\) returned its terminations as a bool; expected a dict by agent"),
         (Raises, r"step\(\) raised KeyError: 'up' \(test_habits.py, line "),
     ],
 )
