@@ -16,6 +16,7 @@ _PROCESSES = ("simulation.num_processes",)
 
 _PLACES: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size_episodes", "batch_size_steps", "train_batch_size_per_learner"),
+    "batch_size_run": ("simulation.num_envs_per_process",),
     "buffer_size": (
         "buffer_capacity_episodes",
         "buffer_capacity_steps",
@@ -83,6 +84,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "optimizer": ("optimizer_name",),
     "policies": ("server.policies",),
     "policy_kwargs": ("server.model", "hidden_dim"),
+    "policy_lr": ("actor_lr",),
+    "q_lr": ("critic_lr",),
     "q_nstep": ("n_step",),
     "rnn_hidden_dim": ("hidden_dim", "model.lstm_cell_size"),
     "runner": _PROCESSES,
@@ -111,8 +114,12 @@ _LISTS = frozenset({*_EPSILON, "entropy_coeff", *_LR})
 _SCHEDULES = ("anneal", "epsilon", "_eps", "exploration", "schedule")
 _GONE = {
     "action_selector": "its exploration is the algorithm's own",
+    "agent_output_type": "the algorithm's name says it",
     "explore": "training explores, and evaluation.should_explore decides for evaluations",
     "framework": "its networks are torch's",
+    "horizon": "the simulation truncates its episodes",
+    "learner": "the algorithm's name says it",
+    "mac": "the algorithm's name says it",
     "optimizer": "its optimizer is Adam",
     "use_gae": "its advantages are always GAE's",
 }

@@ -216,7 +216,12 @@ def test_a_minibatch_is_of_transitions_of_all_agents_of_a_policy(
                 *("'rmsprop_alpha'", "'hidden_dim'", "stop.env_steps"),
             ],
         ),
-        ("SAC", ["learning_rate", "ent_coef"], ["'actor_lr' here", "'initial_alpha'"]),
+        (
+            "SAC",
+            ["learning_rate", "ent_coef", "q_lr", "horizon"],
+            ["'actor_lr' here", "'initial_alpha'", "'critic_lr' here", "truncates its episodes"],
+        ),
+        ("VDN", ["batch_size_run", "mac"], ["num_envs_per_process here", "name says it"]),
         ("DQN", ["buffer_size", "optimizer"], ["replay_buffer_config.capacity", "is Adam"]),
         ("A2C", ["lrr", "learning_rate"], ["did you mean 'lr'", "it is 'lr' here"]),
     ],
