@@ -19,7 +19,6 @@ from muxrl.orchestrator.storage.checkpoints import (
     best_name,
     find_damage,
     find_whole,
-    hash_files,
 )
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, find_newest
 
