@@ -46,15 +46,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the files, prints what is in each, and returns the exit code."""
+    """Writes the files, prints what is in each, and returns the exit code.
+
+    Raises:
+        CannotExport, NotExported: some servers' were not written; all others' were.
+    """
     from muxrl.orchestrator.records.run_directory import RunDirectory
 
     directory = RunDirectory.open(args.run)
     checkpoints = _find_checkpoints(directory, args.server, args.checkpoint)
     out = args.out or directory.path / "onnx"
+    problems: list[CannotExport | NotExported] = []
     for server_id, path in checkpoints.items():
-        with quiet():
-            exported = list(_export(server_id, path, out / server_id, args.tolerance))
+        try:
+            with quiet():
+                exported = list(_export(server_id, path, out / server_id, args.tolerance))
+        except (CannotExport, NotExported) as error:
+            problems.append(error)
+            continue
         for policy in exported:
             sys.stdout.write(
                 f"{policy.path}\n"
@@ -63,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
                 f"  acts as the server does on {policy.num_verified:,} observations drawn from "
                 "their space\n"
             )
+    if problems:
+        raise type(problems[0])("\n".join(map(str, problems)))
     return ExitCode.DONE
 
 

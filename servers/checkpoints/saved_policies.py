@@ -61,6 +61,7 @@ class SavedPolicies(ABC):
             except CallbackFailed as error:
                 raise ServerProblem(f"server {plan.server_id!r}: {error}") from error
             store.ended = callbacks.ended
+            feed.on_taken = callbacks.shape
         self.thread = LearningThread(
             learning,
             plan,

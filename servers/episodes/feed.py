@@ -60,6 +60,8 @@ class Feed:
         self.max_ahead = max_ahead
         self.share_collected: Callable[[], float] = lambda: 0.0
         """How much of the next batch there is, 0 to 1."""
+        self.on_taken: Callable[[list[Chunk]], None] = lambda batch: None
+        """Called in the learning thread with each batch that it takes."""
         self._share_learned: float | None = None
         self._share_at_first = 0.0
         self._batches: deque[list[Chunk]] = deque()
@@ -130,6 +132,7 @@ class Feed:
 
         Raises:
             FeedClosed: the server is stopping.
+            Exception: what `on_taken` raises.
         """
         self.finish_learning()
         while True:
@@ -142,8 +145,11 @@ class Feed:
                 if self._batches:
                     self._note_time()
                     self._is_learning = True
-                    return self._batches.popleft()
+                    batch = self._batches.popleft()
+                    break
                 self._changed.wait()
+        self.on_taken(batch)
+        return batch
 
     def run_errands(self) -> None:
         """Runs what `ask` was given."""

@@ -12,10 +12,13 @@ Rows are as they were recorded: in lists, where steps came alone, until a learne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+
+from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.teams import ALIVE, STATE
 
 
 @dataclass(slots=True)
@@ -37,7 +40,7 @@ class Trajectory:
         is_terminated: the seat ended, and nothing follows.
         is_truncated: it ended by a limit; its value is bootstrapped from the last observation, as
             that of a piece which goes on (neither of both).
-        masks: action masks beside the observations, for trainers; None: they are part of them.
+        masks: action masks beside the observations, see `in_arrays`; None: they are part of them.
         states: global states beside the observations, likewise.
         present: of a team beside the observations: 1 for the members that were asked to act.
     """
@@ -109,6 +112,23 @@ def stacked(rows: Any) -> Any:
     if isinstance(rows[0], Mapping):
         return {key: stacked([row[key] for row in rows]) for key in rows[0]}
     return np.array(rows)
+
+
+def in_arrays(one: Trajectory) -> Trajectory:
+    """Returns a trajectory in arrays; what is beside the observations is apart."""
+    observations, parts = stacked(one.observations), {}
+    if isinstance(observations, dict):
+        observations, parts = observations[OBS], observations
+    return replace(
+        one,
+        observations=observations,
+        masks=parts.get(ACTION_MASK),
+        states=parts.get(STATE),
+        present=parts.get(ALIVE),
+        actions=stacked(one.actions),
+        rewards=stacked(one.rewards),
+        outputs={name: stacked(rows) for name, rows in one.outputs.items()},
+    )
 
 
 def concatenated(parts: Sequence[Any]) -> Any:

@@ -305,8 +305,8 @@ class PolicyGraph(nn.Module):
 
     def server_scores(
         self, module: Any, request: SeatRequest, answer: SeatAction, agent_id: str
-    ) -> np.ndarray:
-        """Returns the scores behind an answer of a server's inference, ``[k]``.
+    ) -> np.ndarray | None:
+        """Returns the scores behind an answer of a server's, ``[k]``; None: nobody knows them.
 
         Args:
             module: the server's.

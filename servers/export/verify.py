@@ -19,6 +19,7 @@ from muxrl.servers.export.graph import ACTION, STATE_IN, STATE_OUT, PolicyGraph
 from muxrl.servers.export.onnx_file import OnnxPolicy
 from muxrl.servers.export.ports import tame
 from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.trainers.acting import Actors
 
 NUM_OBSERVATIONS = 1_000
 TOLERANCE = 1e-5
@@ -69,7 +70,8 @@ class Verification:
         plan: the server.
         seats: all of the server's that the policy acts for, by id.
         graph: the policy.
-        inference: the frozen server's; it records logits.
+        acting: the frozen server's.
+        modules: what it asks, by policy.
         tolerance: see `TOLERANCE`.
     """
 
@@ -78,13 +80,15 @@ class Verification:
         plan: ServerPlan,
         seats: Mapping[str, Seat],
         graph: PolicyGraph,
-        inference: Inference,
+        acting: Inference | Actors,
+        modules: Mapping[str, Any],
         *,
         tolerance: float = TOLERANCE,
     ) -> None:
         self._seats = seats
         self._graph = graph
-        self._inference = inference
+        self._acting = acting
+        self._modules = modules
         self._tolerance = tolerance
         self._state = None if plan.state_size is None else np.zeros(plan.state_size, np.float32)
         self._rng = np.random.default_rng(0)
@@ -133,8 +137,8 @@ class Verification:
             if seen is None:
                 continue
             request = SeatRequest(seat, seen, record.module_state)
-            module = self._inference.modules[seat.policy_id]
-            (answer,) = self._inference.act_greedily(seat.policy_id, [request])
+            module = self._modules[seat.policy_id]
+            (answer,) = self._acting.act_greedily(seat.policy_id, [request])
             record.has_begun = True
             record.module_state = answer.module_state
             actions = seat.act(answer.action, present)
@@ -196,7 +200,7 @@ class Verification:
                 for name, value in outputs.items()
                 if name.startswith(STATE_OUT)
             }
-            if row.scores is not None:
+            if row.action is not None:
                 self._compare(row, outputs[ACTION][i], outputs[self._graph.scores][i])
 
     def _state_of(self, row: _Row) -> dict[str, np.ndarray]:
@@ -207,8 +211,7 @@ class Verification:
         }
 
     def _compare(self, row: _Row, action: np.ndarray, scores: np.ndarray) -> None:
-        expected = row.scores
-        assert expected is not None
+        expected = scores if row.scores is None else row.scores
         # Float32 loses digits by the size of the terms, not of their sum.
         allowed = self._tolerance * max(1.0, _largest(expected))
         worst = float(np.max(np.abs(scores.astype(np.float64) - expected)))

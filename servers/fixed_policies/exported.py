@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,10 +17,11 @@ from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.export.graph import CannotExport, PolicyGraph
 from muxrl.servers.export.onnx_file import OnnxPolicy, to_onnx
+from muxrl.servers.export.trainer_graph import TrainerGraph
 from muxrl.servers.export.verify import TOLERANCE, Differs, Verification
-from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
-from muxrl.servers.rllib.inference import Inference
-from muxrl.servers.trainers.lookup import find_trainer
+from muxrl.servers.fixed_policies.frozen import plan_of
+from muxrl.servers.fixed_policies.frozen_trainers import open_policies
+from muxrl.servers.trainers.acting import Actors
 
 
 @dataclass(frozen=True)
@@ -65,27 +67,29 @@ def export_checkpoint(
             f"checkpoint {str(found.path)!r} has no {ABOUT_FILE}, which says what the "
             "simulation's agents observe and do; was it written by plain RLlib?"
         )
-    if find_trainer(found.algorithm or "") is not None:
-        raise CannotExport(
-            f"checkpoint {str(found.path)!r} is of {found.algorithm}, a trainer of your own, whose "
-            "networks muxrl does not know; export them from its state"
-        )
-    modules = FrozenModules(found, {}, may_run_code=True)
+    frozen = open_policies(found, {}, may_run_code=True)
     plan = plan_of(found.about)
-    entry = get_algorithm(plan.algorithm)
-    inference = modules.make_inference(plan)
-    assert isinstance(inference, Inference)
-    observing = modules.observing(plan)
-    seats = modules.make_seats(plan, observing)
-    for policy_id, module in modules.build(plan).items():
+    acting = frozen.make_inference(plan)
+    observing = frozen.observing(plan)
+    seats = frozen.make_seats(plan, observing)
+    modules: Mapping[str, Any]
+    make_graph: Callable[..., PolicyGraph]
+    if isinstance(acting, Actors):
+        modules = asked = acting.learners
+        make_graph, seating, name = TrainerGraph, frozen.seating, plan.algorithm
+    else:
+        entry = get_algorithm(plan.algorithm)
+        modules, asked = frozen.build(plan), acting.modules
+        make_graph, seating, name = entry.graph, entry.seating, entry.name
+    for policy_id, module in modules.items():
         path = folder / f"{policy_id}.onnx"
         path.unlink(missing_ok=True)
-        what = f"policy {policy_id!r} ({entry.name})"
+        what = f"policy {policy_id!r} ({name})"
         try:
-            graph = entry.graph(module, plan, policy_id, entry.seating, observing)
+            graph = make_graph(module, plan, policy_id, seating, observing)
             content = to_onnx(graph, _about(found, plan, graph, policy_id, tolerance))
             ours = {i: seat for i, seat in seats.items() if seat.policy_id == policy_id}
-            verification = Verification(plan, ours, graph, inference, tolerance=tolerance)
+            verification = Verification(plan, ours, graph, acting, asked, tolerance=tolerance)
             num_verified = verification.check(OnnxPolicy(content))
         except CannotExport as error:
             raise CannotExport(f"{what} cannot be exported: {error}") from error

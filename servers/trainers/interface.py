@@ -24,6 +24,10 @@ checkpoints, restarts. What a class may have beyond this, by name:
 ``acts_while_learning``
     Whether a second trainer acts while `learn` runs, by the ``weights()`` of the first; False:
     acting waits for `learn`. Worth it where an update takes long.
+``network()``
+    The torch module behind `act`, for ``muxrl export``: from observations as those of `Rows` to a
+    score of each action, of which the largest is chosen (of a MultiDiscrete those of one choice
+    after another; masks are applied to them), or to the actions of a Box.
 ``reads_state``
     Whether trajectories have the simulation's global state, ``states``, for a critic. It is not
     acted on.

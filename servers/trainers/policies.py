@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 from collections import defaultdict
@@ -13,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyWeights
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.agents.teams import ALIVE
 from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.checkpoints.resuming import (
     Normalization,
@@ -30,10 +27,9 @@ from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.episodes.trajectories import Trajectory, stacked
+from muxrl.servers.episodes.trajectories import Trajectory, in_arrays
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.plain_state import find_not_finite, from_plain, to_plain
-from muxrl.servers.trainers.seats import STATE
 from muxrl.servers.training.policies import ServerProblem
 from muxrl.servers.training.thread import PolicyLag
 
@@ -75,7 +71,7 @@ class TrainerLearning:
         played: dict[str, list[Trajectory]] = defaultdict(list)
         for chunk in chunks:
             for one in chunk.trajectories:
-                played[one.policy_id].append(_in_arrays(one))
+                played[one.policy_id].append(in_arrays(one))
         with contextlib.nullcontext() if actors.has_copies else actors.lock:
             metrics = {policy_id: actors.learn(policy_id, own) for policy_id, own in played.items()}
             actors.publish()
@@ -83,23 +79,6 @@ class TrainerLearning:
             actors.weights_seq_no += 1
         self._feed.finish_learning()
         return metrics
-
-
-def _in_arrays(one: Trajectory) -> Trajectory:
-    """Returns a trajectory in arrays, masks apart from the observations."""
-    observations, parts = stacked(one.observations), {}
-    if isinstance(observations, dict):
-        observations, parts = observations[OBS], observations
-    return dataclasses.replace(
-        one,
-        observations=observations,
-        masks=parts.get(ACTION_MASK),
-        states=parts.get(STATE),
-        present=parts.get(ALIVE),
-        actions=stacked(one.actions),
-        rewards=stacked(one.rewards),
-        outputs={name: stacked(rows) for name, rows in one.outputs.items()},
-    )
 
 
 class TrainerPolicies(SavedPolicies):

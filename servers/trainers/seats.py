@@ -14,10 +14,8 @@ from muxrl.servers.agents.masks import OBS
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.agents.teams import STATE
 from muxrl.servers.config import AgentPlan, ServerPlan
-
-STATE = "state"
-"""Part of an observation: the simulation's global state."""
 
 
 @dataclass(frozen=True)

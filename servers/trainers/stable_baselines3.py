@@ -93,8 +93,9 @@ class _Algorithm:
         self.gamma = settings.get("gamma", self.gamma)
         self._total_timesteps = total_timesteps
         self._model: Any = self.algorithm(
-            network, _NoSteps(policy), seed=policy.seed, device=policy.device, **settings
-        )
+            network, _NoSteps(policy), seed=policy.seed, device=policy.device,
+            **copy.deepcopy(settings),  # A2C writes into its policy_kwargs
+        )  # fmt: skip
         self._model.set_logger(Logger(folder=None, output_formats=[]))
 
     def weights(self) -> dict[str, Any]:
@@ -104,6 +105,10 @@ class _Algorithm:
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Puts parameters into the networks."""
         self._model.policy.load_state_dict(weights)
+
+    def network(self) -> torch.nn.Module:
+        """Returns what it acts with."""
+        return _Greedy(self._model.policy)
 
     def state(self) -> dict[str, Any]:
         """Returns parameters, optimizers and counts."""
@@ -139,6 +144,29 @@ class _Algorithm:
         metrics = {name.removeprefix("train/"): float(value) for name, value in logged.items()}
         logged.clear()
         return metrics
+
+
+class _Greedy(torch.nn.Module):
+    """The scores of discrete actions, or the actions of a Box."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observed: torch.Tensor) -> Any:
+        policy: Any = self.policy
+        if hasattr(policy, "action_net"):
+            features = policy.extract_features(observed, policy.pi_features_extractor)
+            return policy.action_net(policy.mlp_extractor.forward_actor(features))
+        if hasattr(policy, "q_net"):
+            return policy.q_net(observed)
+        if hasattr(policy, "quantile_net"):
+            return policy.quantile_net(observed).mean(dim=1)
+        # The mean itself: a distribution checks its arguments, which cannot be traced.
+        parameters = getattr(policy.actor, "get_action_dist_params", None)
+        action = parameters(observed)[0].tanh() if parameters else policy.actor(observed)
+        low, high = map(torch.from_numpy, (policy.action_space.low, policy.action_space.high))
+        return low + 0.5 * (action + 1.0) * (high - low)
 
 
 class OnPolicy(_Algorithm):

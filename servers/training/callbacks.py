@@ -1,11 +1,12 @@
 """People's own code beside learning: told what was played and learned, in the learning thread.
 
-``servers.X.callbacks: package.module:Class`` names a class that is made without arguments, with one
-or both of these methods:
+``servers.X.callbacks: package.module:Class`` names a class that is made without arguments, with any
+of these methods:
 
 .. code-block:: python
 
     class Diary:
+        def shape_rewards(self, trajectory): ...  # a `Trajectory` in arrays; returns its rewards
         def on_episode(self, episode): ...  # an `Ended`: returns by agent, num_steps
         def on_update(self, update): ...    # an `Update`; returns figures by name, or None
 
@@ -15,14 +16,17 @@ No step waits for them, but the next update does.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from muxrl.protocol.messages import Ended
+from muxrl.servers.episodes.trajectories import Chunk, in_arrays
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 
-METHODS = ("on_episode", "on_update")
+METHODS = ("shape_rewards", "on_episode", "on_update")
 _EXAMPLE = "my_package.my_module:MyCallbacks"
 _MAX_EPISODES = 10_000
 """Kept between two updates, the newest ones."""
@@ -69,8 +73,33 @@ class Callbacks:
         except CannotImport as error:
             raise CallbackFailed(f"callbacks: {error}") from error
         if not any(callable(getattr(found, method, None)) for method in METHODS):
-            raise CallbackFailed(f"callbacks: {path!r} has neither {' nor '.join(METHODS)}")
+            raise CallbackFailed(f"callbacks: {path!r} has none of {', '.join(METHODS)}")
         self._callbacks = self._called("__init__", found)
+
+    def shape(self, batch: Sequence[Chunk]) -> None:
+        """Puts what ``shape_rewards`` returns in the place of a batch's rewards.
+
+        Rows that a piece has from the one before (``num_lookback``) are shaped in both.
+
+        Raises:
+            CallbackFailed: it raised, or returned no finite numbers of the rewards' shape.
+        """
+        shape_rewards = getattr(self._callbacks, "shape_rewards", None)
+        for chunk in batch if shape_rewards is not None else ():
+            for one in chunk.trajectories:
+                seen = in_arrays(one)
+                rewards = self._called("shape_rewards", shape_rewards, seen)
+                try:
+                    shaped = np.asarray(rewards, seen.rewards.dtype)
+                except (TypeError, ValueError):
+                    shaped = np.empty(0)
+                if shaped.shape != seen.rewards.shape or not np.isfinite(shaped).all():
+                    raise CallbackFailed(
+                        f"callbacks {self._path}.shape_rewards: expected {len(seen.rewards)} "
+                        f"finite rewards of {one.seat_id!r}, one for each action, "
+                        f"got {rewards!r:.80}"
+                    )
+                one.rewards = shaped.tolist() if isinstance(one.rewards, list) else shaped
 
     def tell(self, update: Update) -> dict[str, float]:
         """Tells of all that was played, and of an update; returns the figures of ``on_update``.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.servers.trainers.test_policies import PATIENCE_S, plan_of, play, policies_of, wait_for
 
+from muxrl.experiments.studies.case_table import evaluated, train
 from muxrl.orchestrator.config import load_config, prepare
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.servers.training.callbacks import find_callback_problems
@@ -45,11 +46,56 @@ def test_episodes_and_updates_are_told_and_recorded() -> None:
     assert policies.acting.learners["default"].rate == 1 / 3  # type: ignore[attr-defined]
 
 
+def test_rewards_are_shaped_for_the_learner_alone() -> None:
+    policies = policies_of(plan_of(callbacks=f"{HERE}:Potential"))
+    policies.start()
+    play(policies, "first")
+    wait_for(policies, 1)
+    (record,) = policies.drain_records()
+    assert policies.finish(PATIENCE_S)
+    trainer: Any = policies.acting.learners["default"]
+    # No final observation was sent, so that the last one stands for it, and adds nothing.
+    assert [one.rewards.tolist() for one in trainer.seen] == [[2.0, 3.0, 4.0, 9.0]] * 2
+    assert record["episode_return_mean"] in (None, 2 * (1.0 + 2.0 + 3.0 + 9.0)), "as played"
+
+
+def test_built_in_algorithms_learn_what_the_callbacks_pay(rllib: None) -> None:
+    """Both would choose 0, for a return of 2; what they learn from is paid the other way round."""
+    few = {"lr": 0.01, "train_batch_size_per_learner": 32}
+    replay = {"num_steps_sampled_before_learning_starts": 64, "training_intensity": 32.0}
+    config = load_config({
+        "simulation": {
+            "env": "muxrl.experiments.simulations.matrix_game:MatrixGame",
+            "kwargs": {"payoffs": [[2.0, 1.0], [1.0, 0.0]]},
+        },
+        "servers": {
+            "a": {"algorithm": "A2C", "agents": ["agent_0"], "settings": few},
+            "b": {"algorithm": "DQN", "agents": ["agent_1"], "settings": {
+                **few, **replay, "epsilon": [[0, 1.0], [300, 0.1]]}},
+        },
+    })  # fmt: skip
+    for server in config.servers.values():
+        server.callbacks = f"{HERE}:Contrary"
+        server.while_learning = "wait"
+    (figures,) = train(config, 1_000, None, evaluated(1)).values()
+    assert figures["return"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("name", "story"),
     [
         ("OnEpisodeAlone", "OnEpisodeAlone.on_episode: KeyError: 'no such page'"),
         ("ReturnsText", "ReturnsText.on_update: expected figures by name or None, got str"),
+        (
+            "OneReward",
+            "OneReward.shape_rewards: expected 4 finite rewards of 'a', one for each action, "
+            "got [1.0]",
+        ),
+        (
+            "NoReward",
+            "NoReward.shape_rewards: expected 4 finite rewards of 'a', one for each action, "
+            "got array([nan, nan, nan, nan])",
+        ),
     ],
 )
 def test_one_that_fails_ends_training_with_its_sentence(name: str, story: str) -> None:
@@ -67,10 +113,11 @@ def test_one_that_fails_ends_training_with_its_sentence(name: str, story: str) -
 def test_what_cannot_be_callbacks_is_found_before_and_when_a_server_starts() -> None:
     assert list(find_callback_problems(f"{HERE}:Diary")) == []
     (problem,) = find_callback_problems(f"{HERE}:Neither")
-    assert problem == f"callbacks: '{HERE}:Neither' has neither on_episode nor on_update"
+    methods = "shape_rewards, on_episode, on_update"
+    assert problem == f"callbacks: '{HERE}:Neither' has none of {methods}"
     (problem,) = find_callback_problems(f"{HERE}:Dairy")
     assert "did you mean 'Diary'?" in problem
-    with pytest.raises(ServerProblem, match=r"server 'scripted': callbacks: .* has neither"):
+    with pytest.raises(ServerProblem, match=r"server 'scripted': callbacks: .* has none of"):
         policies_of(plan_of(callbacks=f"{HERE}:Neither"))
 
 
@@ -82,7 +129,7 @@ def test_a_config_with_wrong_callbacks_is_refused() -> None:
         },
         "stop": {"env_steps": 10},
     }
-    with pytest.raises(ConfigError, match="has neither on_episode nor on_update"):
+    with pytest.raises(ConfigError, match="has none of shape_rewards, on_episode, on_update"):
         prepare(load_config(config))
     config["servers"]["a"]["algorithm"] = "RANDOM"  # type: ignore[index]
     with pytest.raises(ConfigError, match="has callbacks, but RANDOM does not learn"):

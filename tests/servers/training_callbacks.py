@@ -33,3 +33,26 @@ class Neither:
 class ReturnsText:
     def on_update(self, update: Any) -> str:
         return "fine"
+
+
+class Potential:
+    """The potential of an observation is its second number; see Ng et al. 1999."""
+
+    def shape_rewards(self, trajectory: Any) -> Any:
+        potentials = trajectory.observations[:, 1]
+        return trajectory.rewards + potentials[1:] - potentials[:-1]
+
+
+class Contrary:
+    def shape_rewards(self, trajectory: Any) -> Any:
+        return -trajectory.rewards
+
+
+class OneReward:
+    def shape_rewards(self, trajectory: Any) -> list[float]:
+        return [1.0]
+
+
+class NoReward:
+    def shape_rewards(self, trajectory: Any) -> Any:
+        return trajectory.rewards * float("nan")

@@ -47,6 +47,9 @@ class TorchRLPPO:
         chosen = (log_probs + noise).argmax(axis=1)
         return Acted(chosen, {"log_prob": log_probs[np.arange(len(chosen)), chosen]})
 
+    def network(self):
+        return self.actor[0].module
+
     def learn(self, trajectories):
         batch = torch.cat([_as_tensordict(one) for one in trajectories])
         with torch.no_grad():

@@ -17,6 +17,7 @@ from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, to_yaml
 from muxrl.orchestrator.evaluations.evaluate import evaluate_run
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerConfig
 
 PREDATORS = [f"predator_{i}" for i in range(3)]
@@ -74,6 +75,19 @@ def test_a_file_that_differs_is_not_kept(
     assert told.startswith("muxrl: server 'a2c': policy 'default' (A2C) was not exported: ")
     assert "allow for them with --tolerance" in told
     assert not list(run.path.rglob("*.onnx"))
+
+
+def test_one_server_that_cannot_be_exported_keeps_no_other_from_it(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = {**CHASE.servers, "ppo": ServerConfig("RANDOM", ["prey_0"])}
+    run.write_config(to_yaml(dataclasses.replace(CHASE, servers=servers)))
+    (run.checkpoints / "qmix" / "last" / ABOUT_FILE).unlink()
+    assert cli.main(["export", str(run.path)]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("muxrl: server 'qmix': checkpoint '")
+    assert "a2c/default.onnx" in told.out
+    assert [path.parent.name for path in run.path.rglob("*.onnx")] == ["a2c"]
 
 
 @pytest.mark.parametrize(
