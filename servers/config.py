@@ -125,7 +125,7 @@ class ServerConfig:
     max_policy_lag: int = 1
     """With "serve": batches that may be complete or in learning before acting has to wait."""
     callbacks: str = ""
-    """"package.module:Class" with `on_episode` or `on_update`; see
+    """"package.module:Class" with `shape_rewards`, `on_episode` or `on_update`; see
     [callbacks](own-trainer.md#callbacks)."""
     initialize_from: str = ""
     """Run directory (its last checkpoint's server of the same id) or folder of a checkpoint for the
