@@ -75,6 +75,8 @@ def find_config(name: str | Path, kind: str = "conf") -> Path:
     packaged = packaged_configs(kind)
     if str(name) in packaged:
         return packaged[str(name)]
+    if not str(name):
+        raise ConfigError(["'' names no file; a mapping of a whole config comes in its place"])
     if path.is_dir():
         raise ConfigError(["this is a directory, not a YAML file"], str(name))
     near = {p.name for p in path.parent.glob("*.y*ml")} if path.parent.is_dir() else set()

@@ -100,8 +100,11 @@ def plain(value: Any, path: KeyPath = ()) -> Any:
         path: where it stands, for the message.
 
     Raises:
-        ConfigError: a class or function that no other process can import.
+        ConfigError: a class or function that no other process can import; or a whole config that is
+            no mapping.
     """
+    if not path and not (isinstance(value, Mapping) or dataclasses.is_dataclass(value)):
+        raise ConfigError([f"a config is a file's name, a mapping or a dataclass, not {value!r}"])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):

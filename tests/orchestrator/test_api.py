@@ -47,6 +47,13 @@ def test_mistakes_come_before_anything_is_started(tmp_path):
         launch({"servers": {"a": {"algoritm": "PPO"}}}, run_dir=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"simulation\.env: .*<lambda>' is a lambda"):
         launch(ExperimentConfig(simulation=SimulationConfig(env=lambda: None)), wait=False)
+    for wrong in (None, ["tag"]):
+        with pytest.raises(ConfigError, match="a config is a file's name, a mapping or a datac"):
+            launch(wrong)
+        with pytest.raises(ConfigError, match="a config is a file's name, a mapping or a datac"):
+            sweep(wrong)
+    with pytest.raises(ConfigError, match="'' names no file"):
+        launch("", {"servers": {}})
     with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):
         sweep(SweepConfig(name="x"), sweep_dir=tmp_path / "sweep")
     assert list(tmp_path.iterdir()) == []
