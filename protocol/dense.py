@@ -75,8 +75,8 @@ def gru_step(layer: GruLayer, x: np.ndarray, h: np.ndarray) -> np.ndarray:
     return out
 
 
-def flat_reader(space: Space) -> Callable[[Any], np.ndarray]:
-    """Returns the function from a conforming value of `space` to a float32 array ``[n]``.
+def flat_reader(space: Space, dtype: type[np.floating] = np.float32) -> Callable[[Any], np.ndarray]:
+    """Returns the function from a conforming value of `space` to an array ``[n]`` of a dtype.
 
     Of rows of such values (see `muxrl.protocol.rows`) it makes ``[..., n]``.
     """
@@ -85,23 +85,23 @@ def flat_reader(space: Space) -> Callable[[Any], np.ndarray]:
 
         def flat_box(value: Any) -> np.ndarray:
             lead = value.shape[: value.ndim - num_dims]
-            return value.astype(np.float32).reshape(*lead, -1)
+            return value.astype(dtype).reshape(*lead, -1)
 
         return flat_box
     if isinstance(space, Discrete):
-        start, one_hot = space.start, np.eye(space.n, dtype=np.float32)
+        start, one_hot = space.start, np.eye(space.n, dtype=dtype)
         return lambda value: one_hot[value - start]
     if isinstance(space, MultiBinary):
-        return lambda value: value.astype(np.float32)
+        return lambda value: value.astype(dtype)
     if isinstance(space, MultiDiscrete):
         ends = np.cumsum(space.nvec)
         starts, size = ends - space.nvec, int(ends[-1])
 
         def one_hots(value: Any) -> np.ndarray:
-            flat = np.zeros((*value.shape[:-1], size), np.float32)
+            flat = np.zeros((*value.shape[:-1], size), dtype)
             np.put_along_axis(flat, starts + value, 1.0, axis=-1)
             return flat
 
         return one_hots
-    readers = [(key, flat_reader(sub)) for key, sub in sorted(parts_of(space) or ())]
+    readers = [(key, flat_reader(sub, dtype)) for key, sub in sorted(parts_of(space) or ())]
     return lambda value: np.concatenate([read(value[key]) for key, read in readers], axis=-1)

@@ -221,3 +221,20 @@ def _parts(space: Space, rows: Any) -> list[tuple[Space, Any]] | None:
     if not isinstance(rows, list) or len(rows) != len(space.spaces):
         return None
     return list(zip(space.spaces, rows, strict=True))
+
+
+def compact(indices: np.ndarray) -> slice | np.ndarray:
+    """Returns a slice for indices in a row: it makes a view, where indices make a copy."""
+    first = int(indices[0])
+    if (indices == np.arange(first, first + len(indices))).all():
+        return slice(first, first + len(indices))
+    return indices
+
+
+def columns_of(rows: Any, columns: slice | np.ndarray) -> Any:
+    """Returns some columns of the rows of a kind."""
+    if isinstance(rows, dict):
+        return {key: columns_of(part, columns) for key, part in rows.items()}
+    if isinstance(rows, list):
+        return [columns_of(part, columns) for part in rows]
+    return rows[:, columns]

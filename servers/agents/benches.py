@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from muxrl.protocol.rows import Kind, Lineup
+from muxrl.protocol.rows import Kind, Lineup, columns_of, compact
 from muxrl.protocol.spaces import ACTION_MASK_KEY
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.seats import Seat, SoloSeat
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
     def of(self, rows: Sequence[Any]) -> Any:
         """Returns the rows of these agents, ``[E, n, ...]``."""
-        return _columns(rows[self.kind], self.columns)
+        return columns_of(rows[self.kind], self.columns)
 
 
 class SoloBench:
@@ -122,14 +122,6 @@ def parts_of(names: Sequence[str], kinds: Sequence[Kind]) -> list[tuple[Part, sl
     return parts
 
 
-def compact(indices: np.ndarray) -> slice | np.ndarray:
-    """Returns a slice for indices in a row: it makes a view, where indices make a copy."""
-    first = int(indices[0])
-    if (indices == np.arange(first, first + len(indices))).all():
-        return slice(first, first + len(indices))
-    return indices
-
-
 def write_rows(into: Any, columns: slice | np.ndarray, rows: Any) -> None:
     """Writes ``[E, n, ...]`` into some columns of rows ``[E, A, ...]``."""
     if isinstance(into, list):
@@ -137,14 +129,6 @@ def write_rows(into: Any, columns: slice | np.ndarray, rows: Any) -> None:
             write_rows(part, columns, own)
     else:
         into[:, columns] = rows
-
-
-def _columns(rows: Any, columns: slice | np.ndarray) -> Any:
-    if isinstance(rows, dict):
-        return {key: _columns(part, columns) for key, part in rows.items()}
-    if isinstance(rows, list):
-        return [_columns(part, columns) for part in rows]
-    return rows[:, columns]
 
 
 def _put(into: Any, rows: Any, where: slice | np.ndarray, num: int) -> Any:

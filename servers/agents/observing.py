@@ -8,14 +8,15 @@ recorded as it was acted on: a batch's log-probabilities are those of its own ob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import utils as gym_utils
 
 from muxrl.protocol.dense import flat_reader
+from muxrl.protocol.rows import Kind, columns_of, compact
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.frames import stacked_space
 from muxrl.servers.agents.running_statistics import RunningStatistics
@@ -33,6 +34,8 @@ from muxrl.servers.config import AgentPlan, ServerPlan
 
 CLIP = 10.0
 """Largest normalised number, as in OpenAI Baselines' `VecNormalize` and Stable-Baselines3."""
+_MAX_KINDS = 256
+"""Of which it is remembered where they are in rows."""
 _ROUNDING = 1e-7
 """Deviations below this part of the mean are float32's rounding, not a signal."""
 
@@ -107,7 +110,8 @@ class Reading:
         self._gym_space: gymnasium.Space = to_gymnasium(space)
         self._is_whole = is_read_whole(self._gym_space)
         # Large means leave float32 no digits for the rest.
-        self._dtype = np.float32 if normalizer is None else np.float64
+        self._dtype: type[np.floating] = np.float32 if normalizer is None else np.float64
+        self._flat_rows = flat_reader(space, self._dtype)
 
     def __call__(self, value: Any) -> np.ndarray:
         values = self.numbers(value)
@@ -125,6 +129,23 @@ class Reading:
         flat = value if self._is_whole else gym_utils.flatten(self._gym_space, value)
         array: np.ndarray[Any, np.dtype[np.floating[Any]]] = np.array(flat, self._dtype)
         return array if self.scale is None else self.scale.apply(array)
+
+    def read_rows(self, rows: Any) -> np.ndarray:
+        """Does with rows of values, ``[..., *shape]``, what a call does with one."""
+        values = self.numbers_of_rows(rows)
+        return values if self.normalizer is None else self.normalizer(values)
+
+    def numbers_of_rows(self, rows: Any) -> np.ndarray:
+        """Does what `numbers` does, with rows of values."""
+        array = np.array(rows if self._is_whole else self._flat_rows(rows), self._dtype)
+        return array if self.scale is None else self.scale.apply(array)
+
+
+class _Source(NamedTuple):
+    """What a normalizer counts of an agent's observations."""
+
+    reading: Reading
+    part: Callable[[Any], Any]
 
 
 class Observing:
@@ -157,8 +178,10 @@ class Observing:
         """By policy, and by kind of observation."""
         self._states: dict[str, Normalizer] = {}
         """Of global states, by kind."""
-        self._sources: dict[str, dict[Normalizer, Callable[[Any], np.ndarray]]] = {}
+        self._sources: dict[str, dict[Normalizer, _Source]] = {}
         """By agent: from its observation to what each normalizer counts."""
+        self._columns: dict[tuple[str, ...], list[tuple[_Source, slice | np.ndarray]]] = {}
+        """By the agents of a kind: of which columns of its rows each source counts."""
         self._simulation_state: Reading | None = None
         self._is_frozen = False
 
@@ -174,9 +197,8 @@ class Observing:
 
     @property
     def reads_rows(self) -> bool:
-        """Whether `rows_reader` is right: statistics change from step to step, and frames are
-        remembered by agent."""
-        return not self.normalizes and self.frame_stack == 1
+        """Whether `rows_reader` is right: frames are remembered by agent."""
+        return self.frame_stack == 1
 
     def space(self, space: Space) -> gymnasium.spaces.Box:
         """Returns what is read of a space, all frames of it."""
@@ -195,16 +217,16 @@ class Observing:
 
     def rows_reader(self, agent_id: str, space: Space) -> Reader:
         """Returns what reads rows of them, ``[E, n, ...]``; see `reads_rows`."""
-        read = _as_float32 if is_read_whole(to_gymnasium(space)) else flat_reader(space)
-        scale = find_scale(space, self._scaling)
-        return read if scale is None else lambda rows: scale.apply(np.array(read(rows)))
+        if (reading := self.reading(agent_id, space)) is not None:
+            return reading.read_rows
+        return _as_float32 if is_read_whole(to_gymnasium(space)) else flat_reader(space)
 
     def state_reader(self, agent_id: str, space: Space) -> Reader:
         """Returns what reads the global state that an agent observes."""
         reading = self._reading(agent_id, space, self._states)
         return reading or module_observation_reader(space)
 
-    def simulation_state_reader(self, size: int) -> Reader | None:
+    def simulation_state_reader(self, size: int) -> Reading | None:
         """Returns what reads the global state of the simulation; None: it stays as it is."""
         if not self.normalizes:
             return None
@@ -231,9 +253,7 @@ class Observing:
         normalizer = kinds.setdefault(str(without_bounds(space)), normalizer)
         reading = Reading(space, scale, normalizer)
         part = part_reader(self._agents[agent_id].observation_space, space)
-        self._sources.setdefault(agent_id, {})[normalizer] = lambda value: reading.numbers(
-            part(value)
-        )
+        self._sources.setdefault(agent_id, {})[normalizer] = _Source(reading, part)
         return reading
 
     # --- statistics ---------------------------------------------------------------------
@@ -249,14 +269,50 @@ class Observing:
             return
         batches: dict[Normalizer, list[np.ndarray]] = {}
         for agent_id, value in observations.items():
-            for normalizer, read in self._sources.get(agent_id, {}).items():
-                batches.setdefault(normalizer, []).append(read(value))
+            for normalizer, (reading, part) in self._sources.get(agent_id, {}).items():
+                batches.setdefault(normalizer, []).append(reading.numbers(part(value)))
         if self._simulation_state is not None and state is not None:
             reading = self._simulation_state
             assert reading.normalizer is not None
             batches[reading.normalizer] = [reading.numbers(state)]
         for normalizer, batch in batches.items():
             normalizer.add(np.stack(batch))
+
+    def add_rows(self, kinds: Sequence[Kind], rows: Sequence[Any], states: Any) -> None:
+        """Counts a training step of many episodes in, at once: all of it was read alike.
+
+        Args:
+            kinds: of observations, see `muxrl.protocol.rows.Lineup.observed`.
+            rows: of each kind, ``[E, A, ...]``.
+            states: global states ``[E, state_size]``, None if none were sent.
+        """
+        if self._is_frozen:
+            return
+        batches: dict[Normalizer, list[np.ndarray]] = {}
+        for kind, seen in zip(kinds, rows, strict=True):
+            for (reading, part), where in self._columns_of(kind.agents):
+                assert reading.normalizer is not None
+                counted = reading.numbers_of_rows(part(columns_of(seen, where)))
+                shape = reading.normalizer.statistics.mean.shape
+                batches.setdefault(reading.normalizer, []).append(counted.reshape(-1, *shape))
+        if self._simulation_state is not None and states is not None:
+            reading = self._simulation_state
+            assert reading.normalizer is not None
+            batches[reading.normalizer] = [reading.numbers_of_rows(states)]
+        for normalizer, batch in batches.items():
+            normalizer.add(np.concatenate(batch))
+
+    def _columns_of(self, agents: Sequence[str]) -> list[tuple[_Source, slice | np.ndarray]]:
+        key = tuple(agents)
+        if key not in self._columns:
+            if len(self._columns) >= _MAX_KINDS:
+                self._columns.clear()
+            found: dict[Normalizer, tuple[_Source, list[int]]] = {}
+            for i, agent_id in enumerate(agents):
+                for normalizer, source in self._sources.get(agent_id, {}).items():
+                    found.setdefault(normalizer, (source, []))[1].append(i)
+            self._columns[key] = [(one, compact(np.array(at))) for one, at in found.values()]
+        return self._columns[key]
 
     def freeze(self) -> None:
         """Keeps the statistics as they are."""

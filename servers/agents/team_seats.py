@@ -15,12 +15,12 @@ import numpy as np
 from gymnasium.spaces import flatdim
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.rows import Lineup
+from muxrl.protocol.rows import Lineup, compact
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.action_forms import ActionForm, counted_from_0
-from muxrl.servers.agents.benches import Seen, compact, parts_of, write_rows
+from muxrl.servers.agents.benches import Seen, parts_of, write_rows
 from muxrl.servers.agents.frames import stacked_space
-from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import (
     PolicySignature,
     Seating,
@@ -169,9 +169,9 @@ class TeamSeat:
         self.rows_readers: dict[str, Callable[[Any], np.ndarray]] = {}
         observation_spaces: dict[str, gymnasium.Space] = {}
         state_size = plan.state_size
-        self._read_state: Callable[[Any], np.ndarray] | None = None
+        self.read_state: Reading | None = None
         if plan.state_size is not None:
-            self._read_state = observing.simulation_state_reader(plan.state_size)
+            self.read_state = observing.simulation_state_reader(plan.state_size)
         for member, agent in self._plans.items():
             space, state_space = split_state(agent.observation_space)
             if state_space is not None:
@@ -201,8 +201,8 @@ class TeamSeat:
         mine: dict[str, Any] = {}
         masks: dict[str, Any] = {}
         state = step_view.state if self.has_state else None
-        if self._read_state is not None:
-            state = self._read_state(state)
+        if self.read_state is not None:
+            state = self.read_state(state)
         for member in self.members:
             value = step_view.observations.get(member)
             if value is None:
@@ -354,7 +354,7 @@ class _TeamRows:
             obs[:, where, : own.shape[-1]] = own
         if seat.has_state:
             assert seen.state is not None
-            state = seen.state
+            state = seen.state if seat.read_state is None else seat.read_state.read_rows(seen.state)
         else:
             state = obs.reshape(lead, -1)
             if spec.marks_departed:  # all members are here

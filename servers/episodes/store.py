@@ -305,6 +305,8 @@ class EpisodeStore:
             episode.take_row(step, row)
             if step.is_training:
                 self._count_step(episode, num_agents, int(step.t[row] > 0))
+        if step.is_training and self._observing is not None:
+            self._observing.add_rows(step.benches.lineup.observed, item.observations, item.state)
         return step
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:

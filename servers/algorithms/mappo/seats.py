@@ -18,12 +18,12 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol import spaces as plain
-from muxrl.protocol.rows import Lineup
+from muxrl.protocol.rows import Lineup, compact
 from muxrl.servers.agents.action_forms import ActionForm
-from muxrl.servers.agents.benches import Seen, SoloBench, compact, parts_of
+from muxrl.servers.agents.benches import Seen, SoloBench, parts_of
 from muxrl.servers.agents.frames import stacked_shape
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
-from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import (
     PolicySignature,
     Seating,
@@ -133,7 +133,7 @@ class StateView:
     def __init__(self, members: tuple[str, ...], plan: ServerPlan, observing: Observing) -> None:
         self.members = members
         self._has_state = plan.state_size is not None
-        self._read_state: _Reader | None = None
+        self._read_state: Reading | None = None
         if plan.state_size is not None:
             self._read_state = observing.simulation_state_reader(plan.state_size)
         self._own: dict[str, tuple[Callable[[Any], Any], _Reader, slice]] = {}
@@ -206,7 +206,8 @@ class StateView:
         def read(seen: Seen) -> np.ndarray:
             if self._has_state:
                 assert seen.state is not None
-                return seen.state
+                of_state = self._read_state
+                return seen.state if of_state is None else of_state.read_rows(seen.state)
             states = None
             for part, strip, read_rows, place in columns:
                 own = read_rows(strip(part.of(seen.observations)))

@@ -280,6 +280,70 @@ def test_rows_are_recorded_as_steps(
     assert all_of(in_rows.chunks) == all_of(single.chunks)
 
 
+@pytest.mark.parametrize(
+    ("agents", "groups", "seating", "state_size"),
+    [
+        ("abcd", {}, Seating(), None),
+        ("am", {"team": ("a", "m")}, TeamSeating(), 2),
+        ("am", {"team": ("a", "m")}, CentralSeating(), 2),
+        ("ac", {"team": ("a", "c")}, CentralSeating(), None),
+        ("ac", {"team": ("a", "c")}, ContinuousTeamSeating(), 2),
+    ],
+    ids=["alone", "team", "central", "central without a state", "joint critics"],
+)
+@pytest.mark.parametrize("num_episodes", [1, 3])
+def test_rows_are_normalised_as_steps(
+    agents: str, groups: dict, seating: Seating, state_size: int | None, num_episodes: int
+) -> None:
+    """Those of one message by the same statistics, in which they count as one after another."""
+    plan = make_plan({a: KINDS[a] for a in agents}, groups)
+    if not isinstance(seating, TeamSeating):  # else unlike agents would share a policy
+        plan = dataclasses.replace(plan, agents={
+            a: dataclasses.replace(p, policy_id=str(p.observation_space))
+            for a, p in plan.agents.items()
+        })  # fmt: skip
+    plan = dataclasses.replace(plan, normalize_observations=True, state_size=state_size)
+    players = [Player(plan, seating, in_rows=in_rows, batch=10**9) for in_rows in (False, True)]
+    single, rows = (player.store for player in players)
+    rng = np.random.default_rng(0)
+    names = EPISODES[:num_episodes]
+    for player in players:
+        player.tell([StartEpisode(name) for name in names])
+    for t in range(8):
+        steps = []
+        for name in names:
+            drawn = {a: value_of(a, 0, t) for a in agents}
+            for a in set(agents) - {"b"}:
+                vector = rng.normal(1e3, 1.0, 2).astype(np.float32)
+                drawn[a] = {**drawn[a], "x": vector} if isinstance(drawn[a], dict) else vector
+            state = None if state_size is None else rng.normal(5.0, 2.0, 2).astype(np.float32)
+            rewards = dict.fromkeys(agents, 1.0) if t else {}
+            steps.append(Step(name, t, drawn, rewards, state=state))
+        for player in players:
+            player.tell(steps)
+        for one, other in zip(
+            *map(numbers_in, (single.observing.get_state(), rows.observing.get_state())),
+            strict=True,
+        ):
+            np.testing.assert_allclose(other, one, rtol=1e-9)  # fmt: skip
+    assert players[1].num_in_rows == 8 * num_episodes
+    if num_episodes == 1:
+        for store in (single, rows):
+            store.abort(names[0])
+        recorded = zip(single.chunks, rows.chunks, strict=True)
+        for one, other in ((c, d) for both in recorded for c, d in zip(
+            *(chunk.trajectories for chunk in both), strict=True)):  # fmt: skip
+            for a, b in zip(*(numbers_in(stacked(x.observations)) for x in (one, other)),
+                            strict=True):  # fmt: skip
+                np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
+
+
+def numbers_in(value: Any) -> list[np.ndarray]:
+    if isinstance(value, Mapping):
+        return [leaf for key in sorted(value) for leaf in numbers_in(value[key])]
+    return [np.asarray(value, np.float64)]
+
+
 def played(num_turns: int) -> Player:
     """Two agents in three episodes, all of it in rows."""
     player = Player(make_plan("ac"), Seating(), in_rows=True, batch=10**9)
