@@ -214,7 +214,7 @@ class AdaptedEnv:
                 "the environment's reset() returned None; expected (observations, infos)"
             )
         is_pair = isinstance(given, tuple | list) and len(given) == 2 and _are_infos(given[1])
-        seen, infos = (given[0], given[1]) if is_pair else (given, {})
+        seen, infos = (given[0], given[1] or {}) if is_pair else (given, {})
         if self.speaks_by_agent and not hasattr(seen, "items"):
             came = "observations as " if is_pair else ""
             raise SimulationError(
@@ -233,6 +233,8 @@ class AdaptedEnv:
         if not isinstance(given, Sized) or len(given) != 5:
             raise _wrong_step(given)
         if self.speaks_by_agent:
+            if given[4] is None:
+                given = (*given[:4], {})
             for what, part in zip(_PARTS, given, strict=True):
                 if not hasattr(part, "items"):
                     raise SimulationError(
@@ -384,10 +386,10 @@ def told(error: BaseException) -> str:
 
 
 def _are_infos(given: Any) -> bool:
-    """Whether it is a dict, or one for each agent; else it is an agent's observation."""
+    """Whether it is a dict, or one for each agent, or None; else it is an agent's observation."""
     if isinstance(given, list | tuple):
         return all(isinstance(one, Mapping) for one in given)
-    return isinstance(given, Mapping)
+    return given is None or isinstance(given, Mapping)
 
 
 _PARTS = ("observations", "rewards", "terminations", "truncations", "infos")

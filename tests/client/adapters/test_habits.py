@@ -144,6 +144,19 @@ class OneObservationAlone(OneAfterReset):
         return super().reset()[0]
 
 
+class NoInfos(Env):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset()[0], None
+
+    def step(self, actions: Any) -> Any:
+        return (*super().step(actions)[:4], None)
+
+
+class OneWithoutInfos(OneAfterReset):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset()[0], None
+
+
 class RLlibAlone(MultiAgentEnv):  # type: ignore[misc]
     possible_agents = ["a", "b"]
     observation_spaces = dict.fromkeys("ab", BOX)
@@ -266,6 +279,8 @@ def named(env: type) -> str:
         (OneAfterReset, []),
         (ObservationsAlone, []),
         (OneObservationAlone, []),
+        (NoInfos, []),
+        (OneWithoutInfos, []),
         (RLlibAlone, []),
         (NoClose, []),
         (Seedless, ["reset() takes no seed"]),
