@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec import to_builtins
 
-from muxrl.orchestrator.config import TimeoutsConfig
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.supervise.restarts import Quota
-from muxrl.orchestrator.supervise.simulation_actors import patience
+from muxrl.orchestrator.supervise.simulation_actors import SimulationActors, patience
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.servers.config import RestartsConfig
 
@@ -50,6 +52,15 @@ def test_without_restarts_the_run_ends_with_the_problem_itself() -> None:
 def test_simulations_wait_until_a_lost_server_is_noticed_and_listens_again() -> None:
     waiting = patience(TimeoutsConfig(start_s=50.0, report_s=7.0, update_s=300.0))
     assert (waiting.patience_s, waiting.update_timeout_s) == (57.0, 300.0)
+
+
+def test_the_first_report_of_a_simulation_waits_for_each_environment_to_be_made() -> None:
+    config = ExperimentConfig(
+        simulation=SimulationConfig(num_envs_per_process=3),
+        timeouts=TimeoutsConfig(start_s=50.0, make_env_s=700.0),
+    )
+    nobody: Any = None
+    assert SimulationActors(config, nobody, nobody, nobody)._first_s == 50.0 + 3 * 700.0
 
 
 def test_episodes_with_random_stand_ins_are_counted_and_their_returns_left_out() -> None:
