@@ -207,8 +207,12 @@ def _caption(result: EvaluationResult) -> str:
     num_dropped = sum(set(returns) == {None} for returns in at_each)
     dropped = f" {num_dropped} ended at a bad value, and do not count." if num_dropped else ""
     replaced = "".join(f" In the place of {s}: {what}." for s, what in result.replaced.items())
+    of_run = [s for s in result.servers if s not in result.replaced]
+    scripted = [s for s in of_run if result.servers[s].algorithm == "SCRIPTED"]
+    forgot = f" {', '.join(scripted)}: modules begin without what they remembered in the run."
     return (
-        f"{len(result.seeds)} episodes, seeds {first} to {last}.{replaced}{dropped} "
+        f"{len(result.seeds)} episodes, seeds {first} to {last}.{replaced}"
+        f"{forgot if scripted else ''}{dropped} "
         "Return: sum of an agent's raw rewards in an episode; of several agents, the mean over "
         "them, and beside it their sum. Intervals: 95 %, bootstrap over episodes: they speak of "
         "these policies. IQM: mean of the middle half of the episodes. Metrics: what the "

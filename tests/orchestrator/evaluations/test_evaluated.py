@@ -76,6 +76,15 @@ def test_the_table_shows_everybody_once(capsys, evaluation_result):
     assert "2 episodes, seeds 5 to 6" in " ".join(out.split())
 
 
+@pytest.mark.parametrize("server_id", ["wolves", "sheep"])  # sheep's are others', in this result
+def test_of_a_script_it_is_said_that_its_module_has_forgotten(server_id, capsys, evaluation_result):
+    server = dataclasses.replace(evaluation_result.servers[server_id], algorithm="SCRIPTED")
+    servers = {**evaluation_result.servers, server_id: server}
+    print_evaluation(dataclasses.replace(evaluation_result, servers=servers))
+    said = f"{server_id}: modules begin without what they remembered in the run."
+    assert (said in " ".join(capsys.readouterr().out.split())) is (server_id == "wolves")
+
+
 def test_in_80_columns_no_name_is_broken(capsys, evaluation_result):
     wide = returns_of({"wolf_0": (-1234.5, 1234.5), "wolf_1": (-1.0, 1.0)}, ["wolf_0", "wolf_1"])
     metrics = {"episode_length": wide}
