@@ -20,7 +20,7 @@ from muxrl.protocol.suggestions import listed
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.spaces import module_observation_space
+from muxrl.servers.agents.spaces import module_observation_space, to_gymnasium
 from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone, Schedule, find_schedules
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
@@ -260,7 +260,8 @@ class AlgorithmEntry:
     def _check_agent(self, agent_id: str, agent: AgentPlan) -> None:
         observed = module_observation_space(self.seating.network_space(agent))
         action_space = self.seating.action_form(agent).space
-        self.check_spaces(agent.policy_id, observed, action_space, agent_id)
+        given = str(to_gymnasium(agent.action_space))
+        self.check_spaces(agent.policy_id, observed, action_space, agent_id, given)
 
     def check_spaces(
         self,
@@ -268,6 +269,7 @@ class AlgorithmEntry:
         observation_space: spaces.Space,
         action_space: spaces.Space,
         agent_id: str | None = None,
+        given: str = "",
     ) -> None:
         """Checks that it can learn in these spaces.
 
@@ -276,6 +278,7 @@ class AlgorithmEntry:
             observation_space: of one agent, as its network reads it.
             action_space: likewise.
             agent_id: named in the message, if given.
+            given: the action space as the simulation has it, for the message.
 
         Raises:
             AlgorithmProblem: it cannot; with the reason and what to do instead.
@@ -285,9 +288,12 @@ class AlgorithmEntry:
             return
         kind, reason = problem
         verb, space = ("read", observation_space) if kind == "observation" else ("do", action_space)
+        shown = str(space)
+        if kind == "action" and given not in ("", shown):
+            shown = f"{given}, which is {shown} to it,"
         who = repr(agent_id) if agent_id is not None else f"of policy {policy_id!r}"
         raise AlgorithmProblem(
-            f"policy {policy_id!r}: {self.name} cannot {verb} the {kind} space {space} of agent "
+            f"policy {policy_id!r}: {self.name} cannot {verb} the {kind} space {shown} of agent "
             f"{who}: {reason}"
         )
 
