@@ -56,7 +56,12 @@ def test_continuous_actions_with_bounds(algorithm: str) -> None:
             r"SAC cannot do .* use PPO, A2C, MAPPO, HAPPO, IMPALA",
         ),
         ("DQN", MultiDiscrete((40, 40)), {}, r"DQN cannot do .*; use PPO, A2C, MAPPO, HAPPO, I"),
-        ("MASAC", MultiDiscrete((2, 3)), {}, r"MultiDiscrete\(\[2 3\]\), which is Discrete\(6\) to"),
+        (
+            "MASAC",
+            MultiDiscrete((2, 3)),
+            {},
+            r"MultiDiscrete\(\[2 3\]\), which is Discrete\(6\) to",
+        ),
         ("QMIX", DIALS, {}, r"QMIX cannot do .*; use PPO, A2C, MAPPO, HAPPO, SAC,"),
         ("MASAC", MultiDiscrete((40, 40)), {}, r"MASAC cannot do .*; use PPO, A2C, MAPPO, H"),
         ("SAC", Box((2,)), {}, "SAC cannot do .* it has no bounds"),
