@@ -80,13 +80,17 @@ def find_other_networks(given: str, plan: ServerPlan) -> Iterator[str]:
         before = theirs.get(source, {})
         does_actor_fit = actors.get(source) == own_actors[policy_id]
         way = "; its actor fits, so set initialize_only: actor" if does_actor_fit else ""
+        cause = (
+            f"was trained with {len(saved.agents)} agents, and the server has {len(plan.agents)}"
+        )
+        if len(saved.agents) == len(plan.agents):
+            cause = "has another network, since its run had other settings of it, or other groups"
         for key in {**before, **networks}:
             if networks.get(key) != before.get(key):
                 yield (
-                    f"policy {policy_id!r} of {given!r} was trained with {len(saved.agents)} "
-                    f"agents, and the server has {len(plan.agents)}; in its network {key!r} has "
-                    f"the shape {before.get(key, 'none')} there and {networks.get(key, 'none')} "
-                    f"here{way}"
+                    f"policy {policy_id!r} of {given!r} {cause}; in its network {key!r} has the "
+                    f"shape {before.get(key, 'none')} there and {networks.get(key, 'none')} here"
+                    f"{way}"
                 )
                 break
 

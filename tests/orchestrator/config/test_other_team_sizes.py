@@ -47,6 +47,15 @@ def test_learning_on_with_another_team_is_refused_by_name(algorithm: str, tmp_pa
         plan(6, algorithm, initialize_from=path, groups=ALL, initialize_only="actor")
 
 
+@pytest.mark.parametrize("changed", [{"settings": {"agent": "mlp"}}, {"groups": {}}])
+def test_another_network_of_as_many_agents_is_no_other_team(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
+    path = saved(tmp_path, "QMIX", groups=ALL)
+    with pytest.raises(ConfigError, match=r"has another network, since its run had other settin"):
+        plan(3, "QMIX", initialize_from=path, **{"groups": ALL, **changed})
+
+
 @pytest.mark.parametrize("settings", [{}, {"agent_specific_state": False}])
 def test_frozen_acts_for_more_agents_where_the_actor_reads_no_more(
     settings: dict[str, Any], tmp_path: Path
