@@ -19,7 +19,7 @@ def number(value: float | None, digits: int | None = None) -> str:
         return MISSING
     if digits is None:
         digits = 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
-    return f"{value:,.{digits}f}".replace("-", "−")
+    return f"{value:z,.{digits}f}".replace("-", "−")
 
 
 def whole(value: float) -> str:

@@ -8,7 +8,14 @@ from muxrl.orchestrator.measure.statistics import Estimate
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "–"), (math.nan, "–"), (7, "7.00"), (-126.64, "−126.6"), (12_345.6, "12,346")],
+    [
+        (None, "–"),
+        (math.nan, "–"),
+        (7, "7.00"),
+        (-126.64, "−126.6"),
+        (12_345.6, "12,346"),
+        (-0.001, "0.00"),
+    ],
 )
 def test_numbers_have_the_digits_a_reader_can_use(value: float | None, text: str) -> None:
     assert number(value) == text
