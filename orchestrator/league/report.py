@@ -162,9 +162,9 @@ def _table(rows: tuple[Trained, ...]) -> Table[Trained]:
             Column("member", css="text"),
             Column("role", css="text"),
             Column("status", css="text"),
-            Column("begins_with", "begins with", css="wrap"),
+            Column("begins_with", "begins with", css="text"),
             Column("settings", "changed settings", shown=lambda x: x or MISSING, css="wrap"),
-            Column("run", link=lambda row: row.run or "", css="wrap"),
+            Column("run", link=lambda row: row.run or "", css="text"),
         ),
         rows,
     )

@@ -161,6 +161,7 @@ def rating_curves(played: HeadToHead, table: CrossPlay, along: str = "env steps"
     if not curves:
         return None
     figure, axes = _panel(f"rating of {table.role}", along, "Elo points above random")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))  # no round 1.25
     for (label, curve), style in zip(curves.items(), styles_of(list(curves)).values(), strict=True):
         line = np.array([(n, rating.mean, rating.low, rating.high) for n, rating in curve]).T
         _draw_band(axes, style, tuple(line), label=_shortened(label))
