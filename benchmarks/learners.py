@@ -3,10 +3,10 @@
     python -m benchmarks.learners --rounds 3
 
 Two questions, both sides in turn (ours, theirs, ours, ...), equal networks, batches and numbers of
-updates. *Update*: one update on a filled replay, against ``train()``. *Run*: one server in a
-process of its own and 1 or 16 simulations in another, all of both, against as many environments
-in Stable-Baselines3's process. Prints the medians and the ratios of the rounds; below 1 ours takes
-less.
+updates. *Update*: one update on a filled replay, or of PPO all of a batch, against ``train()``.
+*Run*: one server in a process of its own and 1 or 16 simulations in another, all of both, against
+as many environments in Stable-Baselines3's process. Prints the medians and the ratios of the
+rounds; below 1 ours takes less.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from muxrl.client.adapters import make_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
 from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
+from muxrl.protocol.messages import StartEpisode, Step
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.server import make_policies
@@ -66,6 +67,8 @@ class Case:
     rl_module: str = ""
 
     updates_per_round: int = 500
+    num_epochs: int = 0
+    """Of an on-policy algorithm, whose `steps_per_update` env steps are its batch."""
 
     @property
     def steps_per_round(self) -> int:
@@ -82,6 +85,14 @@ class Case:
             **self.settings,
         }
         model: dict[str, Any] = {"fcnet_hiddens": [self.hidden] * 2, "fcnet_activation": "relu"}
+        if self.num_epochs:
+            model = {"fcnet_hiddens": [self.hidden] * 2}
+            settings = {
+                "train_batch_size_per_learner": self.steps_per_update,
+                "minibatch_size": self.batch,
+                "num_epochs": self.num_epochs,
+                **self.settings,
+            }
         if self.algorithm == "DQN":
             model["head_fcnet_hiddens"] = []
         return ExperimentConfig(
@@ -104,6 +115,12 @@ class Case:
         from stable_baselines3.common.vec_env import DummyVecEnv
 
         envs = DummyVecEnv([lambda: gymnasium.make(self.env_id)] * num_envs)
+        if self.num_epochs:
+            return getattr(sb3, self.algorithm)(
+                "MlpPolicy", envs, batch_size=self.batch, n_epochs=self.num_epochs, device="cpu",
+                n_steps=self.steps_per_update // num_envs, seed=0,
+                policy_kwargs={"net_arch": [self.hidden] * 2}, **self.theirs,
+            )  # fmt: skip
         train_freq = max(1, self.steps_per_update // num_envs)
         return getattr(sb3, self.algorithm)(
             "MlpPolicy", envs, batch_size=self.batch, learning_starts=FIRST, device="cpu",
@@ -124,6 +141,11 @@ CASES = {
     "SAC": Case("SAC", "Pendulum-v1", 256, 256, 1, {"tau": 0.005}, {"tau": 0.005},
         "benchmarks.learners:PlainSAC",
         updates_per_round=100,
+    ),
+    "PPO": Case("PPO", "CartPole-v1", 64, 64, 2048,
+        {"lr": 3e-4, "use_kl_loss": False, "clip_param": 0.2, "lambda_": 0.95,
+         "vf_loss_coeff": 0.5, "grad_clip": 0.5},
+        updates_per_round=1, num_epochs=10,
     ),
 }  # fmt: skip
 
@@ -215,6 +237,44 @@ def update_ours(case: Case) -> Iterator[float]:
         yield 1e3 * (time.process_time() - before) / num
 
 
+def batch_ours(case: Case) -> Iterator[float]:
+    """The same of an on-policy algorithm: all epochs of a batch that eight simulations play."""
+    plan = prepare(case.config(), needs_stop=False).servers["one"]
+    policies: Any = make_policies(plan, print)
+    space = gymnasium.make(case.env_id).observation_space
+    names = [f"episode-{i}" for i in range(8)]
+    for name in names:
+        policies.store.accept(StartEpisode(name), 0.0)
+    t = 0
+    while True:
+        while not policies.feed.unlearned:
+            rewards = {"agent": 1.0} if t else {}
+            pending = [
+                policies.store.accept(
+                    Step(name, t, {"agent": np.clip(space.sample(), -1.0, 1.0)}, rewards), 0.0
+                )
+                for name in names
+            ]
+            chosen, version = policies.acting.act(pending)
+            for step, actions in zip(pending, chosen, strict=True):
+                step.finish(actions, version)
+            policies.store.finish_frame()
+            t += 1
+        before = time.process_time()
+        policies.thread._learning.train()
+        yield 1e3 * (time.process_time() - before)
+
+
+def batch_theirs(case: Case) -> Iterator[float]:
+    """The same of Stable-Baselines3."""
+    model = case.peer(8)
+    model.learn(case.steps_per_update)
+    while True:
+        before = time.process_time()
+        model.train()
+        yield 1e3 * (time.process_time() - before)
+
+
 def update_theirs(case: Case) -> Iterator[float]:
     """The same of Stable-Baselines3."""
     model = case.peer(1)
@@ -246,7 +306,9 @@ def main() -> None:
     for name in args.cases:
         case = CASES[name]
         if not args.no_updates:
-            line = contest(update_ours(case), update_theirs(case), args.rounds)
+            ours, theirs = (batch_ours, batch_theirs) if case.num_epochs else (
+                update_ours, update_theirs)  # fmt: skip
+            line = contest(ours(case), theirs(case), args.rounds)
             print(f"{name + ' update':28}{line}", flush=True)
         for num in args.simulations:
             line = contest(play_ours(case, num), play_theirs(case, num), args.rounds)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -115,13 +116,19 @@ class Watch(Callback):
         super().__init__()
         self.meter = Meter(case.has_continuous_actions, case.is_on_policy)
         self.num_updates = 0
+        self.updating_s = self._began = 0.0
+
+    def on_batch_collected(self, batch: Any) -> None:
+        """The batch is there; learning begins."""
+        self._began = time.process_time()
 
     def on_train_step(self, batch: Any, group: str) -> None:
         """Counts a gradient step."""
         self.num_updates += 1
 
     def on_train_end(self, training_td: Any, group: str) -> None:
-        """Measures where it is due."""
+        """Learning is done; measures where it is due."""
+        self.updating_s += time.process_time() - self._began
         if self.experiment.total_frames % INTERVAL_ENV_STEPS == 0:
             self.measure()
             self.meter.resume()
@@ -187,6 +194,7 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
         },
         watch.num_updates,
         experiment.total_frames,
+        watch.updating_s,
         watch.meter.points,
     )
 

@@ -131,6 +131,8 @@ class Run:
     """Gradient steps at the last count."""
     num_updates_env_steps: int
     """Env steps at that count."""
+    updating_s: float
+    """Processor time of learning: from a batch that is there to the weights made of it."""
     points: list[Point]
 
 

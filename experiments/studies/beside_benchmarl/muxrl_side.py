@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
@@ -71,6 +72,8 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
     counting = register_optimizer_step_post_hook(lambda *_: steps.append(None))
     with serve(config) as served, served.client() as client:
         server = served.servers[algorithm]
+        learning: Any = server.policies.thread._learning  # type: ignore[attr-defined]
+        updating = _timed(learning)
         loop = EnvLoop(
             [served.simulation() for _ in range(NUM_ENVS)],
             client,
@@ -94,8 +97,24 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
         {name: version(name) for name in ("ray", "torch", "numpy", "mpe2")},
         int(learned.get("num_updates", len(steps))),
         int(record["env_steps"]),
+        sum(updating),
         meter.points,
     )
+
+
+def _timed(learning: Any) -> list[float]:
+    """Returns a list that gets the processor time of each iteration; waiting takes none."""
+    train, took = learning.train, []
+
+    def timed() -> Any:
+        before = time.thread_time()
+        try:
+            return train()
+        finally:
+            took.append(time.thread_time() - before)
+
+    learning.train = timed
+    return took
 
 
 @contextlib.contextmanager

@@ -160,6 +160,10 @@ def outcomes_of(folder: Path) -> list[Outcome]:
                 "num_updates": run["num_updates"],
                 "processor_s": round(last["processor_s"], 1),
             }
+            if "updating_s" in run:
+                measured[last["env_steps"]]["ms_per_update"] = round(
+                    1e3 * run["updating_s"] / run["num_updates"], 2
+                )
             if last.get("sampled_return_mean") is not None:
                 measured[last["env_steps"]]["sampled"] = round(last["sampled_return_mean"], 3)
             case = f"{CASES[algorithm].name}, {setting}: {SIDES[side]}"
@@ -171,17 +175,19 @@ def outcomes_of(folder: Path) -> list[Outcome]:
 def table(outcomes: Sequence[Outcome]) -> str:
     """Returns the last returns in Markdown, a row for each case."""
     rows = [
-        "| settings: side | env steps | return, by seed | updates | processor s |",
-        "|---|---:|---|---:|---:|",
+        "| settings: side | env steps | return, by seed | updates | processor s | ms an update |",
+        "|---|---:|---|---:|---:|---:|",
     ]
     for case, of_case in itertools.groupby(outcomes, lambda outcome: outcome.case):
         runs = list(of_case)
         finals = [run.final for run in runs]
         returns = ", ".join(f"{final['return']:.2f}" for final in finals)
+        took = [final["ms_per_update"] for final in finals if "ms_per_update" in final]
         rows.append(
             f"| {case} | {max(runs[0].measured):,} | {returns} "
             f"| {fmean(final['num_updates'] for final in finals):,.0f} "
-            f"| {fmean(final['processor_s'] for final in finals):.0f} |"
+            f"| {fmean(final['processor_s'] for final in finals):.0f} "
+            f"| {f'{fmean(took):.1f}' if took else ''} |"
         )
     return "\n".join(rows)
 
