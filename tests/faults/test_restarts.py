@@ -344,7 +344,7 @@ def test_an_external_simulation_waits_for_a_server_that_is_killed(
     assert [row["restarted"] for row in joint if "restarted" in row] == [["a2c"]]
 
 
-def test_servers_that_are_killed_in_a_save_and_in_the_final_evaluation_go_on(
+def test_servers_killed_in_a_save_and_in_the_final_evaluation_go_on_and_so_does_that(
     launch: Callable[..., Run],
 ) -> None:
     experiment = lasting(stop={"env_steps": 4_000}, evaluation={"final_num_episodes": 20})
@@ -364,11 +364,16 @@ def test_servers_that_are_killed_in_a_save_and_in_the_final_evaluation_go_on(
         "the final evaluation", lambda: json.loads(status.read_text())["state"] == "evaluating"
     )
     os.kill(pids["ppo"], signal.SIGKILL)
+    log = run.folder / "logs" / "evaluation.log"
+    run.wait_for("the evaluation's process", lambda: run.writer_of(log) is not None)
+    os.kill(run.pid_of("evaluation"), signal.SIGKILL)
     assert run.wait(2 * PATIENCE_S) == 0, run.output
+    assert "the evaluation died" in run.output
     assert_readable(run)
     assert_goes_forward(run)
     run.assert_nothing_is_left()
-    assert json.loads(status.read_text())["num_restarts"] == {"a2c": 1, "ppo": 1}
+    restarts = json.loads(status.read_text())["num_restarts"]
+    assert restarts == {"a2c": 1, "ppo": 1, "evaluation": 1}
     last = [row for row in rows(run, "evaluation") if row["is_final"]]
     conditions = [None, "a2c", "ppo", "a2c:untrained", "ppo:untrained"]
     assert [row["replaced"] for row in last] == conditions
@@ -377,6 +382,7 @@ def test_servers_that_are_killed_in_a_save_and_in_the_final_evaluation_go_on(
     assert (damage, {p.name for p in place.iterdir()}) == ([], {"ppo", "a2c", "manifest.json"})
 
 
+@pytest.mark.night  # by day: the final one, in the test before
 def test_an_evaluation_that_is_killed_is_begun_again(launch: Callable[..., Run]) -> None:
     evaluation = {"interval_env_steps": 1_000, "num_episodes": 10, "final_num_episodes": 2}
     run = launch(lasting(evaluation=evaluation, stop={"env_steps": 3_000}))

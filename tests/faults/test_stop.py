@@ -12,11 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.faults.started import PATIENCE_S, ROOT, Started
-from tests.faults.test_launch_faults import Run, assert_readable, config, launch_alone
+from tests.faults.test_launch_faults import Run, config, launch_alone
 from tests.faults.test_sweep_faults import num_finished, start, sweep, trials
-
-from muxrl.orchestrator.launch.resuming import find_checkpoint
-from muxrl.orchestrator.records.run_directory import RunDirectory
 
 __all__ = ["launch_alone", "start"]
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(900)]
@@ -35,32 +32,6 @@ def muxrl(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_run_is_stopped_with_a_checkpoint_and_its_report(
-    launch_alone: Callable[..., Run],
-) -> None:
-    run = launch_alone(config() | {"checkpoint": {"at_end": True}})
-    joint = run.folder / "metrics" / "joint.jsonl"
-    run.wait_for("play", lambda: joint.exists() and joint.stat().st_size, 5 * PATIENCE_S)
-    (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
-    assert (listed["path"], listed["state"]) == (str(run.folder), "running")
-    stopped = muxrl("stop", str(run.folder))
-    assert stopped.returncode == 0, stopped.stdout
-    assert run.wait(PATIENCE_S) == 130, run.output
-    assert "interrupted: saving a last checkpoint, then the report" in run.output
-    assert_readable(run)
-    _, manifest, _ = find_checkpoint(RunDirectory(run.folder))
-    assert stopped.stdout.splitlines()[-1] == (
-        f"run '{run.folder}' has ended: interrupted, at {manifest.env_steps:,} env steps; go on "
-        f"with: muxrl launch --resume {run.folder}"
-    )
-    (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
-    assert listed["state"] == "interrupted"
-    assert listed["resumable_at"] == manifest.env_steps
-    again = muxrl("stop", str(run.folder))
-    assert (again.returncode, "is over: interrupted" in again.stdout) == (2, True), again.stdout
-    run.assert_nothing_is_left()
-
-
 @pytest.mark.night  # by day: supervise/test_signals.py
 def test_a_run_is_stopped_while_ray_starts(launch_alone: Callable[..., Run]) -> None:
     """Ray would set a handler for SIGTERM that ends the process at once, by exit code 15."""
@@ -77,6 +48,7 @@ def test_a_run_is_stopped_while_ray_starts(launch_alone: Callable[..., Run]) -> 
     run.assert_nothing_is_left()
 
 
+@pytest.mark.night  # by day: manage/test_stopping.py; sweeps that are killed, test_sweep_faults.py
 def test_a_sweep_is_stopped_and_keeps_what_it_has(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:

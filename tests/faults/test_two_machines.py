@@ -194,6 +194,7 @@ class Machines:
         )
 
 
+@pytest.mark.night  # by day: the address that is published, supervise/test_placement.py
 def test_a_server_that_listens_on_all_addresses_is_found_from_another_machine(
     tmp_path: Path, temporary: Path, two_networks: dict[str, str]
 ) -> None:

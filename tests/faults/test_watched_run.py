@@ -1,4 +1,4 @@
-"""The page beside a run: it follows the run through the loss of a server, and ends with it."""
+"""The page beside a run follows it through the loss of a server; `muxrl stop` ends both."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.faults.started import PATIENCE_S
-from tests.faults.test_launch_faults import Run, launch_alone
+from tests.faults.test_launch_faults import Run, assert_readable, launch_alone
 from tests.faults.test_restarts import lasting, num_restarts, wait_for_checkpoint
+from tests.faults.test_stop import muxrl
+
+from muxrl.orchestrator.launch.resuming import find_checkpoint
+from muxrl.orchestrator.records.run_directory import RunDirectory
 
 __all__ = ["launch_alone"]
 
@@ -47,7 +51,9 @@ def wait(news: Iterator[dict[str, Any]], what: str, is_so: Callable[[Any], bool]
     raise AssertionError(f"the news ended before {what}")
 
 
-def test_the_page_follows_a_run_and_ends_with_it(launch_alone: Callable[..., Run]) -> None:
+def test_the_page_follows_a_run_until_it_is_stopped(
+    launch_alone: Callable[..., Run],
+) -> None:
     run = launch_alone(lasting(watch=True))
     assert run.popen.stdout is not None
     lines = iter(run.popen.stdout.readline, "")
@@ -68,9 +74,23 @@ def test_the_page_follows_a_run_and_ends_with_it(launch_alone: Callable[..., Run
         assert 0.0 < p50 <= p99 < 60.0
         address = json.loads((run.folder / "servers.json").read_text())[server["id"]]
         assert num_restarts(address) == server["num_restarts"]
-    run.interrupt()
+    (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
+    assert (listed["path"], listed["state"]) == (str(run.folder), "running")
+    stopped = muxrl("stop", str(run.folder))
+    assert stopped.returncode == 0, stopped.stdout
     assert run.wait(PATIENCE_S) == 130, run.output
     last = list(news)[-1]
     assert last["status"]["state"] == "interrupted", "the page is told how the run ended"
     assert last["status"]["ended_at"]
     run.assert_nothing_is_left()
+    assert_readable(run)
+    _, manifest, _ = find_checkpoint(RunDirectory(run.folder))
+    assert stopped.stdout.splitlines()[-1] == (
+        f"run '{run.folder}' has ended: interrupted, at {manifest.env_steps:,} env steps; go on "
+        f"with: muxrl launch --resume {run.folder}"
+    )
+    (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
+    assert listed["state"] == "interrupted"
+    assert listed["resumable_at"] == manifest.env_steps
+    again = muxrl("stop", str(run.folder))
+    assert (again.returncode, "is over: interrupted" in again.stdout) == (2, True), again.stdout

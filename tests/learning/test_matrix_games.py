@@ -11,8 +11,9 @@ pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(400)]
 _CASES = [("climbing", "QMIX"), ("climbing", "IQL"), ("penalty_100", "QMIX")]
 
 
-@pytest.mark.parametrize(("game", "algorithm"), at_night(_CASES, _CASES[:2]))
+@pytest.mark.parametrize(("game", "algorithm"), at_night(_CASES, _CASES))
 def test_a_team_holds_what_its_best_fit_chooses(game: str, algorithm: str) -> None:
+    """By day, that their mixers fit these tables: ``test_fits.py``."""
     name = f"{game}: {algorithm}"
     outcome = TABLE.run(name)
     assert outcome.held == TABLE.cases[name].levels["best fit"], outcome.returns

@@ -88,7 +88,7 @@ def test_it_is_like_the_folder_and_follows_it(run: Path, uri: str, tmp_path: Pat
     assert [m.env_steps for m in whole_ones(tmp_path / "copies" / NAME)] == [400, 300]
 
 
-@pytest.mark.parametrize("num_operations", range(12))
+@pytest.mark.parametrize("num_operations", range(16))
 def test_whenever_the_line_breaks_its_checkpoints_are_whole(
     run: Path, uri: str, tmp_path: Path, num_operations: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +102,7 @@ def test_whenever_the_line_breaks_its_checkpoints_are_whole(
     problem = copy.finish(30.0)
     found = [m.env_steps for m in whole_ones(tmp_path / "copies" / NAME)]
     assert found[0] in (300, 400)
-    num_needed = 3 + 3 * 2  # metrics, a checkpoint of two files; three of two files are deleted
+    num_needed = 4 + 3 * 3  # metrics, a checkpoint of three files; three of three are deleted
     assert problem == (
         "" if num_operations >= num_needed else f"the copy in {uri} is not whole: the line is down"
     )
