@@ -130,9 +130,16 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
         )
     status = read_status(folder)
     if status is not None and status.state == "done" and config.stop == before.stop:
+        steps = config.stop.env_steps
+        is_short = steps is not None and status.env_steps < steps  # something else ended it
+        ends = [
+            f"stop.{key}"
+            for key, value in asdict(config.stop).items()
+            if value and not (key == "env_steps" and is_short)
+        ]
         raise CannotResume(
             f"{folder.path} has ended as its stop condition said, at {status.env_steps:,} env "
-            "steps; raise that to go on, with stop.env_steps=N for instance"
+            f"steps; raise that to go on: {' or '.join(ends) or 'stop.env_steps'}"
         )
     for server in config.servers.values():
         server.initialize_from = ""  # those weights are history, and may be gone

@@ -122,10 +122,14 @@ def test_a_token_must_be_given_again(folder: RunDirectory) -> None:
 
 
 def test_a_run_that_is_done_needs_more_to_do(folder: RunDirectory) -> None:
-    StatusFile(folder).enter("done", 1_500)
-    with pytest.raises(CannotResume, match=r"at 1,500 env steps; raise that .* stop.env_steps=N"):
-        load_resumed_config(folder)
-    assert load_resumed_config(folder, ["stop.env_steps=2000"]).stop.env_steps == 2_000
+    config = chase()
+    for steps, ended_by in ((2_000, "stop.time_s"), (1_500, "stop.env_steps or stop.time_s")):
+        config.stop.env_steps, config.stop.time_s = steps, 300.0
+        folder.write_config(to_yaml(config))
+        StatusFile(folder).enter("done", 1_500)
+        with pytest.raises(CannotResume, match=rf"at 1,500 env .*raise that to go on: {ended_by}$"):
+            load_resumed_config(folder)
+    assert load_resumed_config(folder, ["stop.env_steps=3000"]).stop.env_steps == 3_000
 
 
 # --- its checkpoint -------------------------------------------------------------------------
