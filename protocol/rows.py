@@ -231,10 +231,10 @@ def compact(indices: np.ndarray) -> slice | np.ndarray:
     return indices
 
 
-def columns_of(rows: Any, columns: slice | np.ndarray) -> Any:
+def pick_columns(rows: Any, columns: slice | np.ndarray) -> Any:
     """Returns some columns of the rows of a kind."""
     if isinstance(rows, dict):
-        return {key: columns_of(part, columns) for key, part in rows.items()}
+        return {key: pick_columns(part, columns) for key, part in rows.items()}
     if isinstance(rows, list):
-        return [columns_of(part, columns) for part in rows]
+        return [pick_columns(part, columns) for part in rows]
     return rows[:, columns]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from muxrl.protocol.rows import Kind, Lineup, columns_of, compact
+from muxrl.protocol.rows import Kind, Lineup, compact, pick_columns
 from muxrl.protocol.spaces import ACTION_MASK_KEY
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.seats import Seat, SoloSeat
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
     def of(self, rows: Sequence[Any]) -> Any:
         """Returns the rows of these agents, ``[E, n, ...]``."""
-        return columns_of(rows[self.kind], self.columns)
+        return pick_columns(rows[self.kind], self.columns)
 
 
 class SoloBench:

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.spaces import utils as gym_utils
 
 from muxrl.protocol.dense import flat_reader
-from muxrl.protocol.rows import Kind, columns_of, compact
+from muxrl.protocol.rows import Kind, compact, pick_columns
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.frames import stacked_space
 from muxrl.servers.agents.running_statistics import RunningStatistics
@@ -292,7 +292,7 @@ class Observing:
         for kind, seen in zip(kinds, rows, strict=True):
             for (reading, part), where in self._columns_of(kind.agents):
                 assert reading.normalizer is not None
-                counted = reading.numbers_of_rows(part(columns_of(seen, where)))
+                counted = reading.numbers_of_rows(part(pick_columns(seen, where)))
                 shape = reading.normalizer.statistics.mean.shape
                 batches.setdefault(reading.normalizer, []).append(counted.reshape(-1, *shape))
         if self._simulation_state is not None and states is not None:
