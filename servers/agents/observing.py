@@ -270,13 +270,8 @@ class Observing:
         batches: dict[Normalizer, list[np.ndarray]] = {}
         for agent_id, value in observations.items():
             for normalizer, (reading, part) in self._sources.get(agent_id, {}).items():
-                batches.setdefault(normalizer, []).append(reading.numbers(part(value)))
-        if self._simulation_state is not None and state is not None:
-            reading = self._simulation_state
-            assert reading.normalizer is not None
-            batches[reading.normalizer] = [reading.numbers(state)]
-        for normalizer, batch in batches.items():
-            normalizer.add(np.stack(batch))
+                batches.setdefault(normalizer, []).append(reading.numbers(part(value))[None])
+        self._count(batches, None if state is None else np.asarray(state)[None])
 
     def add_rows(self, kinds: Sequence[Kind], rows: Sequence[Any], states: Any) -> None:
         """Counts a training step of many episodes in, at once: all of it was read alike.
@@ -295,6 +290,10 @@ class Observing:
                 counted = reading.numbers_of_rows(part(pick_columns(seen, where)))
                 shape = reading.normalizer.statistics.mean.shape
                 batches.setdefault(reading.normalizer, []).append(counted.reshape(-1, *shape))
+        self._count(batches, states)
+
+    def _count(self, batches: dict[Normalizer, list[np.ndarray]], states: Any) -> None:
+        """Counts in what each normalizer gets, and global states ``[n, state_size]``."""
         if self._simulation_state is not None and states is not None:
             reading = self._simulation_state
             assert reading.normalizer is not None
