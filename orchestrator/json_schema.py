@@ -22,7 +22,7 @@ from muxrl.orchestrator.config_reference import documented_fields
 from muxrl.orchestrator.league.schema import LeagueConfig
 from muxrl.orchestrator.settings_reference import meanings
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
-from muxrl.servers.algorithms.registry import ALGORITHMS
+from muxrl.servers.algorithms.registry import own_algorithms
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import FIXED
 from muxrl.servers.trainers.lookup import registered
@@ -54,8 +54,9 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
     """
     root = KINDS[kind]
     definitions: dict[str, Schema] = {}
-    names = [*(e.name for e in ALGORITHMS), *(f.name for f in FIXED)]
-    trainers = [n for n, path in registered().items() if installed or path.startswith("muxrl.")]
+    names = [*(e.name for e in own_algorithms()), *(f.name for f in FIXED)]
+    brought = registered().items()
+    trainers = {n for n, path in brought if installed or path.startswith("muxrl.")} - {*names}
     definitions["algorithm"] = {
         "anyOf": [
             {"enum": [*names, *sorted(trainers)]},
@@ -63,7 +64,7 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
             {"type": "string", "pattern": f"{_in_any_case(names)}|^$|:|{_LATER}"},
         ]
     }
-    for entry in ALGORITHMS:
+    for entry in own_algorithms():
         known = _settings(entry.training.known(), entry.training.config_class.declared())
         for name, meaning in meanings(entry.name).items():
             if name in known:

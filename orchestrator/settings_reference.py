@@ -15,7 +15,7 @@ from pathlib import Path
 
 from muxrl.orchestrator.config_reference import documented_fields
 from muxrl.servers.algorithms.declared_settings import declaring_classes
-from muxrl.servers.algorithms.registry import ALGORITHMS, get_algorithm
+from muxrl.servers.algorithms.registry import get_algorithm, own_algorithms
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = [DOCS / "algorithms.md", *(DOCS / "algorithms").glob("*.md")]
@@ -62,7 +62,7 @@ def meanings(algorithm: str) -> dict[str, str]:
 def _common() -> dict[tuple[str, str], list[str]]:
     """Returns the algorithms that have a setting, by its name and meaning."""
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for entry in ALGORITHMS:
+    for entry in own_algorithms():
         meaning_of = meanings(entry.name)
         for name in entry.settings():
             owners[name, meaning_of[name]].append(entry.name)
@@ -73,7 +73,7 @@ def _defaults(name: str, owners: list[str]) -> str:
     by_default: dict[str, list[str]] = defaultdict(list)
     for owner in owners:
         by_default[f"`{get_algorithm(owner).settings()[name]}`"].append(owner)
-    if len(by_default) == 1 and len(owners) == len(ALGORITHMS):
+    if len(by_default) == 1 and len(owners) == len(own_algorithms()):
         return next(iter(by_default))
     return "; ".join(f"{', '.join(names)}: {default}" for default, names in by_default.items())
 

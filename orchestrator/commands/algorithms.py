@@ -24,10 +24,10 @@ def run(args: argparse.Namespace) -> int:
 
     from muxrl.orchestrator.reports.plain_table import plain_table
     from muxrl.servers.algorithms.registry import (
-        ALGORITHMS,
         AlgorithmEntry,
         AlgorithmProblem,
         find_entry,
+        own_algorithms,
     )
     from muxrl.servers.fixed_policies import FIXED
     from muxrl.servers.trainers.lookup import registered
@@ -36,8 +36,9 @@ def run(args: argparse.Namespace) -> int:
     table.add_column("name", no_wrap=True)
     for title in ("learns from", "for", "actions", "memory", "what it is"):
         table.add_column(title)
-    for name in (*(entry.name for entry in ALGORITHMS), *registered()):
-        path = registered().get(name, "")
+    own = {entry.name for entry in own_algorithms()}
+    for name in sorted(registered(), key=lambda name: name not in own):
+        path = "" if name in own else registered()[name]
         try:
             entry = find_entry(name)
         except AlgorithmProblem as error:

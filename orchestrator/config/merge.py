@@ -214,9 +214,9 @@ def _unknown_key(parent: KeyPath, key: str, schema: type, root: type, algorithm:
 
 def _settings(parent: KeyPath, key: str, algorithm: str) -> str:
     """Returns where a server's key belongs, of whichever library it is; "": nobody knows."""
-    from muxrl.servers.algorithms.registry import ALGORITHMS  # imports RLlib
+    from muxrl.servers.algorithms.registry import own_algorithms  # imports RLlib
 
-    entry = next((one for one in ALGORITHMS if one.name == algorithm.upper()), None)
+    entry = next((one for one in own_algorithms() if one.name == algorithm.upper()), None)
     if entry is None:
         return where_it_went(key, (), ())
     at, known = dotted((*parent, "settings")), entry.training.known()

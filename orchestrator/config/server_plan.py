@@ -27,7 +27,12 @@ from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.agents.scaling import Scaling, scales_any
 from muxrl.servers.agents.spaces import has_numbers
-from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmEntry, TrainerEntry, find_entry
+from muxrl.servers.algorithms.registry import (
+    AlgorithmEntry,
+    TrainerEntry,
+    find_entry,
+    own_algorithms,
+)
 from muxrl.servers.config import EXTERNAL, AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
 from muxrl.servers.trainers.lookup import ExternalEntry
@@ -115,7 +120,7 @@ class ServerResolver:
             )
         if algorithm.learns or len(agents) == len(self._agents):
             problems = (
-                algorithm.find_problems(plan, ALGORITHMS)
+                algorithm.find_problems(plan, own_algorithms())
                 if isinstance(algorithm, AlgorithmEntry)
                 else algorithm.find_problems(plan)
             )

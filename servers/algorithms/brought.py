@@ -57,19 +57,22 @@ def entry_of(
     Args:
         name: the import path.
         config_class: found there.
-        entries: of muxrl's algorithms; the one whose RLlib config is the nearest ancestor counts.
+        entries: of muxrl's algorithms; the one whose config is the nearest ancestor counts, or
+            stands for the nearest one of RLlib's.
 
     Raises:
         AlgorithmProblem: it is a variant of none of them.
     """
-    ancestors = config_class.__mro__
-    found = min(
-        (entry for entry in entries if _rllib_class(entry) in ancestors),
-        key=lambda entry: ancestors.index(_rllib_class(entry)),
-        default=None,
-    )
+    of_config: dict[type, AlgorithmEntry] = {}
+    for entry in entries:
+        own = entry.training.config_class
+        rllib = next(one for one in own.__mro__ if one.__module__.startswith("ray.rllib."))
+        for one in (own, rllib):
+            if one.__name__ == f"{entry.name}Config":
+                of_config[one] = entry
+    found = next((of_config[one] for one in config_class.__mro__ if one in of_config), None)
     if found is None:
-        known = dict.fromkeys(_rllib_class(entry).__name__ for entry in entries)
+        known = dict.fromkeys(one.__name__ for one in of_config)
         raise AlgorithmProblem(
             f"algorithm {name!r} is an RLlib config of none of the kinds that a server knows how "
             f"to feed; derive it from {', '.join(known)}, or bring a trainer of your own"
@@ -80,9 +83,3 @@ def entry_of(
         training = BroughtSettings(config_class)
     summary = (inspect.getdoc(config_class) or f"a variant of {found.name}").partition("\n")[0]
     return replace(found, name=name, summary=summary, training=training)
-
-
-def _rllib_class(entry: AlgorithmEntry) -> type[AlgorithmConfig]:
-    """Returns the nearest RLlib class above an entry's config."""
-    mro = entry.training.config_class.__mro__
-    return next(one for one in mro if one.__module__.startswith("ray.rllib."))

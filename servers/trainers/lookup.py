@@ -1,6 +1,6 @@
-"""Finds what people bring by its name: an import path, or a name that a package has registered.
+"""Finds what learns by its name: an import path, or a name that a package has registered.
 
-A package registers a name in its ``pyproject.toml``:
+A package, muxrl itself too, registers a name in its ``pyproject.toml``:
 
 .. code-block:: toml
 
@@ -11,9 +11,11 @@ A package registers a name in its ``pyproject.toml``:
 from __future__ import annotations
 
 import functools
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan, WhileLearning
@@ -28,24 +30,36 @@ EXAMPLE = "my_package.my_module:Mine"
 
 @functools.cache
 def registered() -> dict[str, str]:
-    """Returns the import path of each name that an installed package has registered."""
-    return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
+    """Returns the import path of each name that an installed package has registered, by name."""
+    found = {point.name: point.value for point in metadata.entry_points(group=GROUP)}
+    return dict(sorted((found | _of_checkout()).items(), key=lambda item: item[0].lower()))
 
 
-def path_of(name: str) -> str:
-    """Returns the import path that a name stands for; "" for a name of muxrl's own algorithms."""
-    if ":" in name:
-        return name
-    return next((path for own, path in registered().items() if own.lower() == name.lower()), "")
+def _of_checkout() -> dict[str, str]:
+    """Returns what the checkout that muxrl runs from registers, {} outside of one.
+
+    Its metadata may be older than it.
+    """
+    path = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    if not path.is_file():
+        return {}
+    project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
+    own: dict[str, str] = project.get("entry-points", {}).get(GROUP, {})
+    return own if project.get("name") == "muxrl" else {}
+
+
+def registered_name(name: str) -> str:
+    """Returns a name in the letters in which it is registered; an import path as it is."""
+    return next((own for own in registered() if own.lower() == name.lower()), name)
 
 
 def import_brought(name: str) -> Any:
-    """Returns what a name stands for, None if it is none of people's own.
+    """Returns what a name stands for, None if nobody has registered it.
 
     Raises:
         AlgorithmProblem: it cannot be imported.
     """
-    path = path_of(name)
+    path = name if ":" in name else registered().get(registered_name(name))
     if not path:
         return None
     try:

@@ -17,7 +17,7 @@ from tests.servers.resumable import CASES
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
-from muxrl.servers.algorithms.registry import ALGORITHMS
+from muxrl.servers.algorithms.registry import own_algorithms
 from muxrl.servers.config import ServerConfig
 
 GAMES: dict[str, dict[str, Any]] = {
@@ -75,7 +75,7 @@ def make_game(game: str, is_flat: bool, **kwargs: Any) -> AECEnv:
     return Flat(env) if is_flat else env
 
 
-FOLLOWS_MASKS = [e.name for e in ALGORITHMS if e.name != "MASAC"]  # a Box has no masks
+FOLLOWS_MASKS = [e.name for e in own_algorithms() if e.name != "MASAC"]  # a Box has no masks
 SHORT = [game for game in GAMES if game != "chess_v6"]
 BY_DAY = [
     *((algorithm, SHORT[n % 6]) for n, algorithm in enumerate(FOLLOWS_MASKS)),

@@ -114,7 +114,7 @@ import numpy as np, torch, tree
 from ray.tune.trainable import trainable
 from tests.servers.resumable import Served, plan_of
 import muxrl
-from muxrl.servers.algorithms.registry import ALGORITHMS
+from muxrl.servers.algorithms.registry import own_algorithms
 
 trainable.DEFAULT_STORAGE_PATH = "."
 torch.set_num_threads(1)
@@ -131,7 +131,7 @@ def learns(algorithm):
 print(json.dumps({
     "muxrl": muxrl.__file__,
     "versions": {name: importlib.metadata.version(name) for name in sys.argv[2:]},
-    "learned": {entry.name: learns(entry.name) for entry in ALGORITHMS},
+    "learned": {entry.name: learns(entry.name) for entry in own_algorithms()},
 }))
 """
 

@@ -19,7 +19,7 @@ from muxrl.orchestrator.config import (
 from muxrl.orchestrator.config.budget import find_late, find_warnings
 from muxrl.orchestrator.config.resolve import Experiment
 from muxrl.protocol.spaces import Box
-from muxrl.servers.algorithms.registry import ALGORITHMS
+from muxrl.servers.algorithms.registry import own_algorithms
 from muxrl.servers.config import ServerConfig
 
 SIMULATION = CountingSimulation("abcd")
@@ -107,7 +107,7 @@ def test_what_never_happens_is_named(
     assert found[0].startswith(f"server 's': {expected}")
 
 
-@pytest.mark.parametrize("entry", ALGORITHMS, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
 def test_nothing_is_said_of_a_long_run_or_one_without_a_budget(entry: Any) -> None:
     for env_steps in (200_000, None):
         assert list(find_warnings(experiment(entry.name, env_steps))) == []

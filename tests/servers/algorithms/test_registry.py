@@ -6,15 +6,23 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo.ppo import PPOConfig
 
 from muxrl.experiments.examples.own_module import SharedTrunk
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.protocol.spaces import Box, Discrete
+from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms import brought_settings
 from muxrl.servers.algorithms.a2c import A2CConfig
+from muxrl.servers.algorithms.mappo import MAPPOConfig
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
-from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmProblem, get_algorithm
+from muxrl.servers.algorithms.registry import (
+    AlgorithmProblem,
+    get_algorithm,
+    own_algorithms,
+    seating_of,
+)
 from muxrl.servers.config import AgentPlan, ServerConfig
 from muxrl.servers.fixed_policies import FIXED
 from muxrl.servers.trainers.lookup import registered
@@ -23,7 +31,7 @@ BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
 DISCRETE = spaces.Discrete(3)
 
 
-@pytest.mark.parametrize("entry", ALGORITHMS, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
 def test_every_entry_makes_a_valid_config_of_its_defaults(entry: Any) -> None:
     assert get_algorithm(entry.name.lower()) is entry
     assert entry.default_while_learning == ("wait" if entry.learns_from == "newest" else "serve")
@@ -34,6 +42,65 @@ def test_every_entry_makes_a_valid_config_of_its_defaults(entry: Any) -> None:
     assert type(config) is entry.training.config_class
     for name, value in defaults.items():
         assert getattr(config, name) == value
+
+
+def test_own_algorithms_are_registered_as_other_packages_are() -> None:
+    """By a name of the checkout's, also where its metadata is older than it."""
+    assert len(own_algorithms()) == 14
+    assert {"PPO", "QMIX", "SB3_DQN"} < set(registered())
+    assert list(registered()) == sorted(registered(), key=str.lower)
+
+
+class OfRLlib(PPOConfig):
+    """A variant of RLlib's."""
+
+
+class OfOurs(MAPPOConfig):
+    """A variant of ours."""
+
+
+class OfNone(AlgorithmConfig):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("config", "like", "summary"),
+    [
+        (OfRLlib, "PPO", "A variant of RLlib's."),
+        (OfOurs, "MAPPO", "A variant of ours."),
+        (OfNone, "", ""),
+    ],
+)
+def test_a_config_is_a_variant_of_the_nearest_algorithm(
+    config: type[AlgorithmConfig], like: str, summary: str
+) -> None:
+    path = f"{__name__}:{config.__name__}"
+    if not like:
+        with pytest.raises(AlgorithmProblem, match=r"none of the kinds .* from A2CConfig, APPOC"):
+            get_algorithm(path)
+        return
+    entry, own = get_algorithm(path), get_algorithm(like)
+    assert (entry.name, entry.summary, entry.seating) == (path, summary, own.seating)
+    assert type(entry.make_config({"lr": 0.5})) is config
+
+
+def test_what_modules_observe_tells_how_they_were_seated() -> None:
+    """It is of at most one kind of seating, so that the order of algorithms is nothing."""
+    box, flags = spaces.Box(-1, 1, (3,)), spaces.Box(0, 1, (2,))
+    rows = spaces.Box(-1, 1, (2, 3))
+    team = {"obs": rows, "state": box, "alive": flags}
+    seen = {
+        "PPO": {"obs": box, "action_mask": flags},
+        "MAPPO": {"obs": box, "state": box},
+        "MADDPG": {**team, "action_mask": rows},
+        "MASAC": team,
+        "QMIX": {**team, "action_mask": rows, "last_action": rows},
+    }
+    for name, parts in seen.items():
+        space = spaces.Dict(parts)
+        made = {type(e.seating) for e in own_algorithms() if e.seating.has_made(space)}
+        assert made == {type(get_algorithm(name).seating)} == {type(seating_of([space]))}
+    assert seating_of([box]) == Seating()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +130,7 @@ def test_what_an_algorithm_takes_is_said_in_a_word(name: str, actions: str, memo
 def test_an_unknown_name_is_answered_with_a_known_one(name: str, message: str) -> None:
     with pytest.raises(AlgorithmProblem) as caught:
         get_algorithm(name)
-    known = ", ".join([*(entry.name for entry in (*ALGORITHMS, *FIXED)), *registered()])
+    known = ", ".join([*registered(), *(entry.name for entry in FIXED)])
     assert str(caught.value) == message + known
 
 
@@ -241,8 +308,8 @@ def test_all_brought_settings_are_listed_each_with_its_place(
 
 def test_every_place_of_a_brought_setting_is_there() -> None:
     """A place that no algorithm has would be as false as the sentence that it stands in for."""
-    settings = {name for entry in ALGORITHMS for name in entry.settings()}
-    model = {name for entry in ALGORITHMS for name in entry.model_settings()}
+    settings = {name for entry in own_algorithms() for name in entry.settings()}
+    model = {name for entry in own_algorithms() for name in entry.model_settings()}
     experiment = ExperimentConfig(servers={"server": ServerConfig()})
     for place in {place for places in brought_settings._PLACES.values() for place in places}:
         head, *keys = place.split(".")
@@ -280,7 +347,7 @@ def test_replay_buffer_settings_are_completed_with_defaults() -> None:
 
 
 def test_learns_from_decides_the_feed() -> None:
-    by_name = {entry.name: entry for entry in ALGORITHMS}
+    by_name = {entry.name: entry for entry in own_algorithms()}
     for name in ("PPO", "A2C", "IMPALA", "APPO"):
         assert by_name[name].needs_log_probabilities
         assert not by_name[name].fills_replay_by_agent

@@ -13,7 +13,7 @@ from tests.orchestrator.comparisons.compared_runs import made_up_run
 
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 from muxrl.orchestrator.comparisons.output.methods import _algorithm
-from muxrl.servers.algorithms.registry import ALGORITHMS
+from muxrl.servers.algorithms.registry import own_algorithms
 
 QMIX_PPO = "qmix hunters | ppo prey"
 
@@ -89,7 +89,7 @@ def test_a_paper_s_paragraph_names_roles_seeds_budget_and_its_references(written
 
 
 def test_every_algorithm_has_a_source() -> None:
-    for entry in ALGORITHMS:
+    for entry in own_algorithms():
         source = "MADDPG" if entry.name == "MASAC" else entry.name
         assert f" [{source}]" in _algorithm("x", entry.name, ())
 

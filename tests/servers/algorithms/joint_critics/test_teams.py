@@ -24,9 +24,9 @@ from muxrl.servers.algorithms.joint_critics.teams import (
     ContinuousTeamSpec,
 )
 from muxrl.servers.algorithms.registry import (
-    ALGORITHMS,
     AlgorithmProblem,
     get_algorithm,
+    own_algorithms,
     seating_of,
 )
 from muxrl.servers.config import ServerPlan
@@ -222,7 +222,7 @@ def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
 
 def test_each_algorithm_knows_its_own_modules() -> None:
     """FROZEN finds the seating by what a module observes."""
-    for entry in ALGORITHMS:
+    for entry in own_algorithms():
         plan = plan_of()
         if entry.name in ("DQN", "QMIX", "VDN", "QPLEX", "IQL"):
             plan = replace(plan, agents={
