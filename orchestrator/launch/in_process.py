@@ -64,12 +64,13 @@ class Served:
         first_seed: int = 10_000,
         should_explore: bool | Mapping[str, bool] = False,
     ) -> list[EpisodeResult]:
-        """Plays episodes that never train; see `play_episodes`."""
+        """Plays episodes that never train, as many at a time as train; see `play_episodes`."""
         seeds = range(first_seed, first_seed + num_episodes)
-        given = of_evaluations(self.experiment.config)
+        config = self.experiment.config
+        simulations = [self.simulation() for _ in range(config.simulation.num_envs_per_process)]
         with self.client(replaced, first_seed) as client:
             return play_episodes(
-                client, [self.simulation()], seeds, should_explore, parameters=given
+                client, simulations, seeds, should_explore, parameters=of_evaluations(config)
             )
 
     def check(self) -> None:
