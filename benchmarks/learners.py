@@ -1,6 +1,7 @@
 """What learning costs beside Stable-Baselines3, in processor time, on one thread each.
 
     python -m benchmarks.learners --rounds 3
+    python -m benchmarks.learners --device cuda --simulations  # updates on a GPU
 
 Two questions, both sides in turn (ours, theirs, ours, ...), equal networks, batches and numbers of
 updates. *Update*: one update on a filled replay, or of PPO all of a batch, against ``train()``.
@@ -17,7 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
@@ -35,7 +36,7 @@ from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
 from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 from muxrl.protocol.messages import StartEpisode, Step
-from muxrl.servers.config import ServerConfig
+from muxrl.servers.config import ResourcesConfig, ServerConfig
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.server import make_policies
 
@@ -69,6 +70,14 @@ class Case:
     updates_per_round: int = 500
     num_epochs: int = 0
     """Of an on-policy algorithm, whose `steps_per_update` env steps are its batch."""
+    device: str = "cpu"
+
+    def clock(self) -> float:
+        """Returns seconds: of the processor, or of the wall once a GPU has done its work."""
+        if self.device == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
 
     @property
     def steps_per_round(self) -> int:
@@ -105,6 +114,7 @@ class Case:
                     settings=settings,
                     model=model,
                     rl_module=self.rl_module,
+                    resources=ResourcesConfig(num_gpus=float(self.device != "cpu")),
                 )
             },
         )
@@ -117,13 +127,13 @@ class Case:
         envs = DummyVecEnv([lambda: gymnasium.make(self.env_id)] * num_envs)
         if self.num_epochs:
             return getattr(sb3, self.algorithm)(
-                "MlpPolicy", envs, batch_size=self.batch, n_epochs=self.num_epochs, device="cpu",
-                n_steps=self.steps_per_update // num_envs, seed=0,
+                "MlpPolicy", envs, batch_size=self.batch, n_epochs=self.num_epochs,
+                device=self.device, n_steps=self.steps_per_update // num_envs, seed=0,
                 policy_kwargs={"net_arch": [self.hidden] * 2}, **self.theirs,
             )  # fmt: skip
         train_freq = max(1, self.steps_per_update // num_envs)
         return getattr(sb3, self.algorithm)(
-            "MlpPolicy", envs, batch_size=self.batch, learning_starts=FIRST, device="cpu",
+            "MlpPolicy", envs, batch_size=self.batch, learning_starts=FIRST, device=self.device,
             buffer_size=CAPACITY, train_freq=train_freq, seed=0,
             gradient_steps=max(1, train_freq * num_envs // self.steps_per_update),
             policy_kwargs={"net_arch": [self.hidden] * 2}, **self.theirs,
@@ -231,10 +241,10 @@ def update_ours(case: Case) -> Iterator[float]:
     policies.algo.replay(agent.policy_id).add(played)
     num = case.updates_per_round
     while True:
-        before = time.process_time()
+        before = case.clock()
         policies.algo.bring_updates(agent.policy_id, num)
         policies.algo.make_updates()
-        yield 1e3 * (time.process_time() - before) / num
+        yield 1e3 * (case.clock() - before) / num
 
 
 def batch_ours(case: Case) -> Iterator[float]:
@@ -260,9 +270,9 @@ def batch_ours(case: Case) -> Iterator[float]:
                 step.finish(actions, version)
             policies.store.finish_frame()
             t += 1
-        before = time.process_time()
+        before = case.clock()
         policies.thread._learning.train()
-        yield 1e3 * (time.process_time() - before)
+        yield 1e3 * (case.clock() - before)
 
 
 def batch_theirs(case: Case) -> Iterator[float]:
@@ -270,9 +280,9 @@ def batch_theirs(case: Case) -> Iterator[float]:
     model = case.peer(8)
     model.learn(case.steps_per_update)
     while True:
-        before = time.process_time()
+        before = case.clock()
         model.train()
-        yield 1e3 * (time.process_time() - before)
+        yield 1e3 * (case.clock() - before)
 
 
 def update_theirs(case: Case) -> Iterator[float]:
@@ -281,9 +291,9 @@ def update_theirs(case: Case) -> Iterator[float]:
     model.learn(FIRST + 10)
     num = case.updates_per_round
     while True:
-        before = time.process_time()
+        before = case.clock()
         model.train(num, case.batch)
-        yield 1e3 * (time.process_time() - before) / num
+        yield 1e3 * (case.clock() - before) / num
 
 
 def contest(ours: Iterator[float], theirs: Iterator[float], rounds: int) -> str:
@@ -301,10 +311,14 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--simulations", type=int, nargs="*", default=[1, 16])
     parser.add_argument("--no-updates", action="store_true", help="whole runs only")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of updates")
+    parser.add_argument("--hidden", type=int, help="units of a layer")
+    parser.add_argument("--batch", type=int, help="of an update")
     args = parser.parse_args()
     print(f"{'ms of processor time':28}{'ours':>10}{'Stable-Baselines3':>20}   ratios")
     for name in args.cases:
-        case = CASES[name]
+        case = replace(CASES[name], device=args.device)
+        case = replace(case, hidden=args.hidden or case.hidden, batch=args.batch or case.batch)
         if not args.no_updates:
             ours, theirs = (batch_ours, batch_theirs) if case.num_epochs else (
                 update_ours, update_theirs)  # fmt: skip

@@ -108,7 +108,9 @@ class FrozenModules:
             AlgorithmProblem: as `load`.
         """
         num_env_steps = self.load(plan)
-        inference = Inference(lambda: self.build(plan), seed=plan.seed)
+        inference = Inference(
+            lambda: self.build(plan), seed=plan.seed, on_gpu=plan.resources.num_gpus > 0
+        )
         inference.num_env_steps_sampled = num_env_steps
         return inference
 

@@ -61,7 +61,11 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         self.metrics = GatheringLogger(stats_cls_lookup=config.stats_cls_lookup, root=False)
         self._feed: Feed | None = None
         self._seats: Mapping[str, Seat] = {}
-        self.inference = Inference(self._build_module, seed=config.seed or 0)
+        self.inference = Inference(
+            self._build_module,
+            seed=config.seed or 0,
+            on_gpu=config.num_gpus_per_learner > 0,
+        )
         self.policy_lag = PolicyLag()
         self._fills_replay = False
         self._reads_lists = False

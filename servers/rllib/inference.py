@@ -1,11 +1,14 @@
 """Actions from RLModules, one forward pass for each policy.
 
+Small networks act in numpy, others in torch; see also `on_gpu`.
+
 There are two copies of the modules. New weights are loaded into the idle copy, then the copies are
 swapped, so that a forward pass never sees half-loaded weights and never waits for a load.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -31,6 +34,7 @@ from muxrl.servers.rllib.asked import (
     by_row,
 )
 from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, Forward, numpy_policy
+from muxrl.servers.rllib.on_gpu import ModulesOnGpu
 
 _Pass = tuple[str, bool, bool, bool]
 """Requests of one forward pass: policy, whether they explore, train, and are untrained."""
@@ -62,9 +66,12 @@ class Inference:
     Args:
         build: makes one inference-only copy of the modules.
         seed: of the exploration noise.
+        on_gpu: whether large passes are made on a GPU.
     """
 
-    def __init__(self, build: Callable[[], MultiRLModule], *, seed: int) -> None:
+    def __init__(
+        self, build: Callable[[], MultiRLModule], *, seed: int, on_gpu: bool = False
+    ) -> None:
         self._live = _Copy(build())
         self._spare = _Copy(build())
         self._spare.modules.set_state(self._live.modules.get_state())
@@ -83,6 +90,8 @@ class Inference:
         """The weights that it began with, by module, if they are kept; see `keep_untrained`."""
         self._build = build
         self._untrained_copy: _Copy | None = None  # made when it is first asked for
+        self._gpu = ModulesOnGpu(build) if on_gpu else None
+        self._num_loads = 0
 
     @property
     def modules(self) -> MultiRLModule:
@@ -102,6 +111,7 @@ class Inference:
         spare.set_state(dict(state))
         with self._swap:
             self._live, self._spare = self._spare, self._live
+            self._num_loads += 1
             self.weights_seq_no = weights_seq_no
 
     def follow(self, learned: Mapping[str, torch.nn.Module], weights_seq_no: int) -> None:
@@ -118,6 +128,7 @@ class Inference:
             torch._foreach_copy_(ours, [tensor.cpu() for tensor in theirs])
         with self._swap:
             self._live, self._spare = self._spare, self._live
+            self._num_loads += 1
             self.weights_seq_no = weights_seq_no
 
     def keep_untrained(self) -> None:
@@ -214,10 +225,18 @@ class Inference:
             return by_row(self._act(policy_id, asked, should_explore=False, is_training=False))
 
     def _act_as_asked(self, key: _Pass, asked: AnyAsked) -> Answer:
-        policy_id, should_explore, is_training, _ = key
+        policy_id, should_explore, is_training, is_untrained = key
         if should_explore and not is_training:
             return self._act_in_evaluation(policy_id, asked)
-        return self._act(policy_id, asked, should_explore, is_training)
+        if self._gpu is None or is_untrained:
+            return self._act(policy_id, asked, should_explore, is_training)
+        module = self._live.modules[policy_id]
+        batch = functools.partial(self._batch, policy_id, asked)
+        if not self._gpu.is_worth(policy_id, len(asked), module, batch):
+            return self._act(policy_id, asked, should_explore, is_training)
+        on_gpu = self._gpu.module(policy_id, self._live.modules, self._num_loads)
+        with torch.inference_mode():
+            return self._forward(on_gpu, policy_id, asked, should_explore, is_training)
 
     def _act_untrained(self, key: _Pass, asked: Asked) -> Answer:
         """Acts with the kept weights, in the place of the live copy; called under the lock."""
@@ -268,8 +287,9 @@ class Inference:
         forward = self._live.numpy[policy_id]
         is_discrete = isinstance(asked.action_space, gymnasium.spaces.Discrete)
         if forward is None or not is_discrete or len(asked) > MAX_BATCH:
+            module = self._live.modules[policy_id]
             with torch.inference_mode():
-                return self._forward(policy_id, asked, should_explore, is_training, is_discrete)
+                return self._forward(module, policy_id, asked, should_explore, is_training)
         logits = forward(asked.observations(self._live.acting_keys[policy_id]))
         return Answer(*self._categorical(logits, asked, should_explore, is_training))
 
@@ -289,36 +309,39 @@ class Inference:
         put_logged(actions, asked.requests)
         return Answer(actions, {}, state)
 
-    def _forward(
-        self,
-        policy_id: str,
-        asked: AnyAsked,
-        should_explore: bool,
-        is_training: bool,
-        is_discrete: bool,
-    ) -> Answer:
-        """Any other module, in torch: `forward_exploration` or `forward_inference`."""
-        module = self._live.modules[policy_id]
+    def _batch(self, policy_id: str, asked: AnyAsked) -> dict[str, Any]:
+        """Returns what a module reads."""
         # A critic's part of the observations is not needed here.
         batch: dict[str, Any] = {
             Columns.OBS: _tensors(asked.observations(self._live.acting_keys[policy_id]))
         }
-        is_stateful = self._live.is_stateful[policy_id]
-        if is_stateful:  # RLlib's recurrent modules read sequences, here of one step
+        if self._live.is_stateful[policy_id]:  # RLlib's read sequences, here of one step
             batch = tree.map_structure(lambda rows: rows.unsqueeze(1), batch)
-            batch[Columns.STATE_IN] = _tensors(asked.states(module))
+            batch[Columns.STATE_IN] = _tensors(asked.states(self._live.modules[policy_id]))
+        return batch
+
+    def _forward(
+        self,
+        module: Any,
+        policy_id: str,
+        asked: AnyAsked,
+        should_explore: bool,
+        is_training: bool,
+    ) -> Answer:
+        """Acts in torch: `forward_exploration` or `forward_inference`."""
+        batch = self._batch(policy_id, asked)
         if should_explore:
             outputs = module.forward_exploration(batch, t=self.num_env_steps_sampled)
         else:
             outputs = module.forward_inference(batch)
         state = tree.map_structure(_to_numpy, outputs.pop(Columns.STATE_OUT, None))
-        if is_stateful:
+        if self._live.is_stateful[policy_id]:
             outputs = tree.map_structure(lambda rows: rows.squeeze(1), outputs)
         extras: Extras = {}
         if Columns.ACTIONS in outputs:
             actions = _to_numpy(outputs[Columns.ACTIONS])
             put_logged(actions, asked.requests)
-        elif is_discrete:
+        elif isinstance(asked.action_space, gymnasium.spaces.Discrete):
             logits = _to_numpy(outputs[Columns.ACTION_DIST_INPUTS])
             actions, extras = self._categorical(logits, asked, should_explore, is_training)
         else:

@@ -8,7 +8,8 @@ that leaves a tensor behind on the CPU, or reads one that is not there, fails as
 What it cannot show: kernels of CUDA, streams, memory, and how fast it is.
 
 Prints one JSON object: for each case of `tests.servers.resumable` whether weights changed, where
-the learner's and the acting modules' parameters are, and problems.
+the learner's and the live acting modules' parameters are, how many passes acted on the device,
+since the bound of their work is 0 here, and problems.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import torch
 import tree
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from muxrl.servers.rllib import on_gpu
 
 NAME = "another"
 _setup_privateuseone_for_python_backend(NAME)
@@ -117,11 +120,26 @@ def _computed_here(cell: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
+PASSES: list[str] = []
+"""A name for each pass that acted on the device."""
+
+
+def _counted(name: str) -> Callable[..., Any]:
+    forward = getattr(on_gpu.ModuleOnGpu, name)
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        PASSES.append(name)
+        return forward(self, *args, **kwargs)
+
+    return counted
+
+
 def _learn(case: str) -> dict[str, Any]:
     from tests.servers.resumable import Served, plan_of
 
     from muxrl.servers.config import ResourcesConfig
 
+    PASSES.clear()
     served = Served(plan_of(case, resources=ResourcesConfig(num_cpus=1, num_gpus=1)))
     before = tree.flatten(served.state()["modules"])
     served.play(0, 8)
@@ -133,6 +151,7 @@ def _learn(case: str) -> dict[str, Any]:
         "learned": any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True)),
         "learner": _devices(learner.module),
         "acting": _devices(acting.modules),
+        "num_acted": len(PASSES),
         "problems": served.problems,
     }
 
@@ -152,6 +171,9 @@ def main(cases: list[str]) -> None:
     torch.tensor, torch.as_tensor = map(_made_here_first, (torch.tensor, torch.as_tensor))
     torch.gru = _computed_here(torch.gru)
     torch_learner.get_device = lambda config, num_gpus=1: DEVICE if num_gpus else "cpu"
+    torch.inference_mode = torch.no_grad  # whose dispatch reaches `There` as any other
+    on_gpu.DEVICE, on_gpu.MIN_FLOPS = str(DEVICE), 0.0
+    on_gpu.ModuleOnGpu.forward_exploration = _counted("forward_exploration")  # type: ignore[method-assign]
     keep_objects_here()
     with tempfile.TemporaryDirectory() as trainable.DEFAULT_STORAGE_PATH:
         cases = cases or [case for case in CASES if case not in LEFT_OUT]

@@ -1,4 +1,4 @@
-"""A server with a GPU learns on it and acts on the CPU, whatever its algorithm."""
+"""A server with a GPU learns on it, and acts there where it pays, whatever its algorithm."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import tree
 from tests.servers.resumable import CASES, Served, plan_of
 
 from muxrl.servers.config import ResourcesConfig
+from muxrl.servers.rllib import on_gpu
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(300)]
 
@@ -54,11 +55,15 @@ def test_learners_leave_nothing_behind_on_the_cpu() -> None:
     for case, seen in told.items():
         assert seen["problems"] == [], case
         assert seen["learned"], case
+        assert seen["num_acted"], case
         assert (seen["learner"], seen["acting"]) == (["another"], ["cpu"]), case
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_every_algorithm_learns_on_a_gpu() -> None:
+@pytest.mark.parametrize("acts_there", [False, True])
+def test_every_algorithm_learns_on_a_gpu(acts_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if acts_there:
+        monkeypatch.setattr(on_gpu, "MIN_FLOPS", 0.0)
     for case in CASES:
         served = Served(plan_of(case, resources=ResourcesConfig(num_cpus=1, num_gpus=1)))
         before = tree.flatten(served.state()["modules"])

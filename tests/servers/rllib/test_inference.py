@@ -12,18 +12,22 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.rllib import on_gpu
 from muxrl.servers.rllib.inference import Inference
 
 OBSERVATIONS = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
 ACTIONS = gymnasium.spaces.Discrete(3)
 
 
-def inference(policies: tuple[str, ...] = ("p",), **model: Any) -> Inference:
+def inference(
+    policies: tuple[str, ...] = ("p",), *, on_gpu: bool = False, **model: Any
+) -> Inference:
     config = get_algorithm("PPO").make_config({}, model)
     spec = config.get_default_rl_module_spec()
     spec.observation_space, spec.action_space = OBSERVATIONS, ACTIONS
     spec.inference_only, spec.model_config = True, config.model_config
-    return Inference(MultiRLModuleSpec(rl_module_specs=dict.fromkeys(policies, spec)).build, seed=0)
+    build = MultiRLModuleSpec(rl_module_specs=dict.fromkeys(policies, spec)).build
+    return Inference(build, seed=0, on_gpu=on_gpu)
 
 
 def step(
@@ -137,3 +141,40 @@ def _leaves(state: Any) -> list[np.ndarray]:
     if isinstance(state, dict):
         return [leaf for value in state.values() for leaf in _leaves(value)]
     return [state]
+
+
+def test_a_pass_of_much_work_is_made_on_a_gpu_with_the_newest_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In place of a GPU the processor: what matters is which passes go there, and with what."""
+    monkeypatch.setattr(on_gpu, "DEVICE", "cpu")
+    monkeypatch.setattr(on_gpu, "MIN_FLOPS", 100 * 2 * (4 * 8 + 8 * 3))  # of 100 rows
+    passes: list[int] = []
+    forward = on_gpu.ModuleOnGpu.forward_inference
+
+    def counted(self: Any, batch: Any) -> Any:
+        passes.append(len(batch[Columns.OBS]))
+        return forward(self, batch)
+
+    monkeypatch.setattr(on_gpu.ModuleOnGpu, "forward_inference", counted)
+    served = inference(fcnet_hiddens=[8], vf_share_layers=True, on_gpu=True)
+    plain = inference(fcnet_hiddens=[8], vf_share_layers=True)
+    served.keep_untrained()
+
+    def logits(of: Inference, num: int, untrained: frozenset[str] = frozenset()) -> Any:
+        chosen = act(of, step(num, should_explore=False, untrained=untrained))[0]
+        return chosen[0].extra_outputs[Columns.ACTION_DIST_INPUTS]
+
+    for seq_no in range(1, 4):
+        state = plain.modules.get_state()
+        for name, weight in state["p"].items():
+            state["p"][name] = weight + np.float32(0.25)
+        plain.load(state, seq_no)
+        served.load(state, seq_no)
+        for num in (99, 100, 300):
+            np.testing.assert_allclose(logits(served, num), logits(plain, num), rtol=1e-5)
+        served.load(state, seq_no)  # as many loads between two passes as there are copies
+    assert passes == [100, 300] * 3
+    logits(served, 300, frozenset({"a"}))
+    act(served, step(300, is_training=False))
+    assert passes == [100, 300] * 3  # kept weights, and sampled evaluations, stay here
