@@ -11,7 +11,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from torch.utils.flop_counter import FlopCounterMode
 
 DEVICE = "cuda"
-MIN_FLOPS = 2e7
+MIN_FLOPS = 1.5e7
 """A pass of less takes longer there: to start its kernels and move its rows takes a fixed time."""
 
 

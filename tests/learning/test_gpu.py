@@ -59,6 +59,7 @@ def test_learners_leave_nothing_behind_on_the_cpu() -> None:
         assert (seen["learner"], seen["acting"]) == (["another"], ["cpu"]), case
 
 
+@pytest.mark.ray  # RLlib asks Ray for its GPU
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("acts_there", [False, True])
 def test_every_algorithm_learns_on_a_gpu(acts_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
