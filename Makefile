@@ -16,6 +16,8 @@ BIN := $(VENV)/bin
 # Tests are handed out as tests/conftest.py orders and groups them.
 PYTEST := $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 STAMP := $(VENV)/.installed
+# Tests start hundreds of processes: each would compile anew what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint format types quick packaging faults learning night benchmark docs \
@@ -28,14 +30,14 @@ help: ## Shows this list.
 setup: $(STAMP) ## Makes .venv, or brings it up to date.
 
 # The versions are pinned, torch's too: asked for in one command with the rest, pip takes exactly
-# that build and does not look for a newer one.
+# that build and does not look for a newer one. What is never imported is not compiled.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "muxrl needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
 		echo "Name another one: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu install the package python3-venv." >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
 		-c constraints.txt torch -e ".[servers,export,simulations,dev]"
 	@touch $@
 

@@ -196,7 +196,7 @@ print(f"simulation {index} has ended well")
 """
 
 
-@pytest.mark.night  # by day: one that cannot be started; test_command_process.py
+@pytest.mark.night  # by day: supervise/test_command_process.py
 def test_commands_are_started_with_a_run_again_if_they_fail_and_end_with_it(
     launch: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -223,6 +223,7 @@ def test_commands_are_started_with_a_run_again_if_they_fail_and_end_with_it(
     assert [row["replaced"] for row in final] == [None, "a2c", "ppo"]
 
 
+@pytest.mark.night  # by day: supervise/test_command_process.py
 def test_a_command_that_cannot_be_started_is_named(launch: Callable[..., Run]) -> None:
     experiment = external()
     experiment["simulation"] |= {

@@ -98,6 +98,7 @@ def test_a_server_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..
     assert f"server 'a2c' failed: ServerProblem: {refusal}" in run.output, run.output
 
 
+@pytest.mark.night  # by day: test_restarts.py, of a server
 def test_a_simulation_that_is_stopped_is_killed_and_started_again(
     launch: Callable[..., Run],
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_simulation_that_is_stopped_is_killed_and_started_again(
     assert f"did not answer for {REPORT_S} s (timeouts.report_s" in run.output
 
 
-@pytest.mark.night  # by day: test_launch_faults.py, a server that is killed
+@pytest.mark.night  # by day: test_restarts.py, one that is lost too often
 def test_a_server_that_must_not_be_lost_ends_the_run(launch: Callable[..., Run]) -> None:
     experiment = lasting()
     experiment["servers"]["a2c"]["on_server_loss"] = "stop"

@@ -23,6 +23,7 @@ import ray
 import yaml
 from tests.faults.hosted import Host
 from tests.faults.started import ENDS_S, PATIENCE_S, PAUSE_S, Started
+from tests.nights import at_night
 
 from muxrl.experiments.simulations.faulty import Faulty
 from muxrl.experiments.simulations.zero_cost import ZeroCost
@@ -310,15 +311,18 @@ def test_a_run_that_is_interrupted_while_it_starts(launch_alone: Callable[..., R
     run.assert_nothing_is_left()
 
 
+FAULTS = [
+    ("raise", ["InjectedFault: injected at step 50 of episode 1"]),
+    ("exit", ["simulation-0 died"]),
+    ("hang", ["has been in one step of its simulation for", "timeouts.step_s"]),
+    ("wrong_shape", ["refused t=51", "'agent_0'", "Box(8,) float32", "shape (9,)"]),
+    ("nan", ["refused t=51", "'agent_0'", "NaN at index [1]"]),
+]
+
+
 @pytest.mark.parametrize(
     ("fault", "stories"),
-    [
-        ("raise", ["InjectedFault: injected at step 50 of episode 1"]),
-        ("exit", ["simulation-0 died"]),
-        ("hang", ["has been in one step of its simulation for", "timeouts.step_s"]),
-        ("wrong_shape", ["refused t=51", "'agent_0'", "Box(8,) float32", "shape (9,)"]),
-        ("nan", ["refused t=51", "'agent_0'", "NaN at index [1]"]),
-    ],
+    at_night(FAULTS, [FAULTS[0], FAULTS[-1]]),  # by day one that raises: a wrong shape
 )
 def test_a_faulty_simulation(launch: Callable[..., Run], fault: str, stories: list[str]) -> None:
     run = launch(config(fault) | {"timeouts": {"step_s": 3}})
@@ -326,7 +330,7 @@ def test_a_faulty_simulation(launch: Callable[..., Run], fault: str, stories: li
     problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
     for story in ["simulation-0", str(run.folder / "logs" / "simulation-0.log"), *stories]:
         assert story in problem
-    if fault == "raise":
+    if fault in ("raise", "wrong_shape"):
         assert "Traceback" in (run.folder / "logs" / "simulation-0.log").read_text()
     assert_readable(run)
     run.assert_nothing_is_left()
@@ -366,6 +370,7 @@ def test_a_learner_that_diverges_ends_the_run_and_names_the_checkpoint(
     assert_readable(run)
 
 
+@pytest.mark.night  # by day: test_restarts.py, one that is lost too often
 def test_a_server_that_is_killed(launch: Callable[..., Run]) -> None:
     run = launch(config())
     run.wait_for_learning()

@@ -12,8 +12,8 @@ import yaml
 from tests.faults.started import Started
 from tests.faults.test_sweep_faults import PATIENCE_S, files_of, num_finished, trials
 
-# By day: each point of a league in `tests/orchestrator/league`, a killed sweep in
-# `test_sweep_faults.py`.
+# By day: each point of a league in `tests/orchestrator/league`, of a sweep in
+# `sweeps/test_directory.py`.
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.night, pytest.mark.timeout(1500)]
 
 LEAGUE = {

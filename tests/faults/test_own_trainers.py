@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, Started, environment_of
+from tests.nights import at_night
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -109,8 +110,10 @@ muxrl.serving.run(bandit.Bandit)
 """The server's process, as in an environment with the extra ``serving`` alone."""
 
 
+# By day: supervise/test_own_server.py goes on elsewhere; test_command_process.py ends with its run.
+@pytest.mark.parametrize("is_resumed", at_night([False, True], [True]))
 def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
-    folder: Path, temporary: Path
+    folder: Path, temporary: Path, is_resumed: bool
 ) -> None:
     (folder / "own.py").write_text(ABSENT)
     config = yaml.safe_load((folder / "cues.yaml").read_text())
@@ -152,20 +155,25 @@ def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
         started.wait_for("restart", lambda: bool(programs()) and programs() != [first])
         before = len(saved())
         started.wait_for("checkpoint after the restart", lambda: len(saved()) > before)
-        os.kill(started.popen.pid, signal.SIGKILL)
-        started.popen.communicate()
+        if is_resumed:
+            os.kill(started.popen.pid, signal.SIGKILL)
+            started.popen.communicate()
+        else:
+            started.interrupt()
+            assert started.wait() == 130, started.output
         # Ray's own agents notice late that Ray is gone; the program has to end with the run.
         started.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     finally:
         started.kill()
     log = (run / "logs/others.log").read_text()
     assert "servers.others.command has ended by SIGKILL" in log
-    at = max(int(path.parent.name) for path in saved())
-    goes_on = ["launch", "--resume", "run", f"stop.env_steps={at + 400}"]
-    # It removes what the run that was killed has left.
-    resumed = muxrl(folder, *goes_on, TMPDIR=str(temporary))
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert last_record(folder, "others")["env_steps"] > at
+    if is_resumed:
+        at = max(int(path.parent.name) for path in saved())
+        goes_on = ["launch", "--resume", "run", f"stop.env_steps={at + 400}"]
+        # It removes what the run that was killed has left.
+        resumed = muxrl(folder, *goes_on, TMPDIR=str(temporary))
+        assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+        assert last_record(folder, "others")["env_steps"] > at
     assert last_record(folder, "others")["learner"]["default"]["mean_reward"] > 0.5
     summary = json.loads((run / "summary.json").read_text())
     assert "others" in str(summary)

@@ -54,7 +54,7 @@ def test_a_run_whose_raylet_is_killed_ends_by_its_name(launch_alone: Callable[..
     run.assert_nothing_is_left()
 
 
-@pytest.mark.night  # by day: a sweep that is killed
+@pytest.mark.night  # by day: test_resume_faults.py
 def test_processes_of_an_orchestrator_that_is_killed_end_by_themselves(
     launch_alone: Callable[..., Run], temporary: Path
 ) -> None:

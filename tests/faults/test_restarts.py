@@ -82,6 +82,12 @@ def stop_in_mid_episode(run: Run, name: str) -> int:
     return pid
 
 
+def num_closed(run: Run, server_id: str) -> int:
+    """Returns how often a server's log says that a lost simulation's one episode was closed."""
+    log = (run.folder / "logs" / f"{server_id}.log").read_text()
+    return log.count("1 episodes closed as truncated: their simulation was lost")
+
+
 def wait_until_it_goes_on(run: Run, name: str) -> None:
     """Waits until env steps grow again after a process was started again."""
 
@@ -117,7 +123,8 @@ def assert_goes_forward(run: Run) -> None:
         assert [r["env_steps"] for r in records] == sorted({r["env_steps"] for r in records})
 
 
-def test_a_server_that_is_killed_goes_on_from_its_checkpoint(launch: Callable[..., Run]) -> None:
+def test_a_server_and_then_a_simulation_that_are_killed_go_on(launch: Callable[..., Run]) -> None:
+    """The server from its checkpoint."""
     run = launch(lasting())
     wait_for_checkpoint(run)
     address = json.loads((run.folder / "servers.json").read_text())
@@ -125,12 +132,17 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(launch: Callable[..
     os.kill(run.pid_of("a2c"), signal.SIGKILL)
     os.kill(simulation, signal.SIGCONT)
     wait_until_it_goes_on(run, "a2c")
+    at_a_lost_server = {name: num_closed(run, name) for name in ("ppo", "a2c")}
+    os.kill(stop_in_mid_episode(run, "simulation-0"), signal.SIGKILL)
+    wait_until_it_goes_on(run, "simulation-0")
     summary = end_well(run)
-    assert summary["restarted_at"].keys() == {"a2c"}
-    assert summary["num_lost_episodes"] == 1
+    for name, num in at_a_lost_server.items():
+        assert num_closed(run, name) == num + 1
+    assert summary["restarted_at"].keys() == {"a2c", "simulation-0"}
+    assert summary["num_lost_episodes"] == 2
     assert "a2c was lost and started again 1×" in (run.folder / "summary.md").read_text()
     status = json.loads((run.folder / "status.json").read_text())
-    assert status["num_restarts"] == {"a2c": 1}
+    assert status["num_restarts"] == {"a2c": 1, "simulation-0": 1}
     assert_goes_forward(run)
     assert json.loads((run.folder / "servers.json").read_text()) == address
     assert "it is started again from its checkpoint at " in run.output
@@ -163,7 +175,7 @@ def test_counts_agree_where_simulations_act_locally(launch: Callable[..., Run]) 
     assert rows(run, "ppo")[-1]["policy_lag_max"] <= 1
 
 
-@pytest.mark.night  # by day: test_intruders.py, of a simulation
+@pytest.mark.night  # by day: the next test
 def test_a_server_that_is_stopped_is_killed_and_others_are_watched(
     launch: Callable[..., Run],
 ) -> None:
@@ -192,6 +204,7 @@ def test_others_learn_beside_random_agents_while_a_server_is_lost(
     restarted = rows(run, "a2c")[-1]["env_steps"]
     run.wait_for("learning of a2c", lambda: rows(run, "a2c")[-1]["env_steps"] > restarted + 500)
     summary = end_well(run)
+    assert f"did not answer for {REPORT_S} s (timeouts.report_s" in run.output
     assert_goes_forward(run)
     last = rows(run, "joint")[-1]
     num_random = last["num_random_episodes"]["a2c"]
@@ -239,26 +252,13 @@ def test_a_server_that_is_lost_too_often_ends_the_run_and_keeps_the_checkpoint(
     assert run.wait() == 1, run.output
     problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
     assert f"server 'a2c' (pid {pid}, A2C) died" in problem
+    assert str(run.folder / "logs" / "a2c.log") in problem
     assert "started again once within 600 s, as often as servers.a2c.restarts.max" in problem
     assert_readable(run)
     run.assert_nothing_is_left()
     place, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert (damage, {*manifest.servers}) == ([], {"ppo", "a2c"})
     assert int(place.name) >= newest
-
-
-def test_a_simulation_that_is_killed_is_started_again(launch: Callable[..., Run]) -> None:
-    run = launch(lasting())
-    wait_for_checkpoint(run)
-    os.kill(stop_in_mid_episode(run, "simulation-0"), signal.SIGKILL)
-    wait_until_it_goes_on(run, "simulation-0")
-    summary = end_well(run)
-    assert summary["restarted_at"].keys() == {"simulation-0"}
-    assert summary["num_lost_episodes"] == 1
-    assert_goes_forward(run)
-    for name in ("ppo", "a2c"):
-        log = (run.folder / "logs" / f"{name}.log").read_text()
-        assert "1 episodes closed as truncated: their simulation was lost" in log
 
 
 @pytest.mark.night  # by day: one that is killed

@@ -17,6 +17,7 @@ from tests.faults.test_launch_faults import small_server
 
 from muxrl.orchestrator.records.played import read_episodes
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.orchestrator.storage.versions import read_versions
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -69,6 +70,9 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     first.wait_for("copied checkpoints", lambda: bool(copied.env_steps and copied.env_steps[0]))
 
     os.kill(first.popen.pid, signal.SIGKILL)
+    first.popen.communicate()
+    # Ray's two agents seek the GCS for a minute before they end.
+    first.assert_nothing_is_left(30.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     first.kill()
     status = json.loads((run / "status.json").read_text())
     assert status["state"] == "running"
@@ -109,6 +113,9 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["num_resumed"]) == ("done", 1)
     assert f"resumed at {newest:,} env steps" in (run / "summary.md").read_text()
+    versions = read_versions(run)
+    (began_with,) = versions.pop("earlier")
+    assert began_with == {**versions, "until_env_steps": newest}
 
     evaluate = command("evaluate", str(run), "--episodes", "2")
     assert evaluate.wait(2 * PATIENCE_S) == 0, evaluate.output

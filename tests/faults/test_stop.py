@@ -48,7 +48,7 @@ def test_a_run_is_stopped_while_ray_starts(launch_alone: Callable[..., Run]) -> 
     run.assert_nothing_is_left()
 
 
-@pytest.mark.night  # by day: manage/test_stopping.py; sweeps that are killed, test_sweep_faults.py
+@pytest.mark.night  # by day: manage/test_stopping.py
 def test_a_sweep_is_stopped_and_keeps_what_it_has(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from tests.faults.started import ENDS_S, PAUSE_S, Started
 from tests.faults.test_launch_faults import small_server
-from tests.nights import at_night
 
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
@@ -88,7 +87,7 @@ def files_of(folder: Path, trial: TrialRecord) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
-@pytest.mark.night  # by day: a trial that was cut, beside one that is done
+@pytest.mark.night  # by day: sweeps/test_directory.py
 def test_a_sweep_that_is_killed_at_half_and_resumed_loses_nothing(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:
@@ -123,7 +122,8 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(row) for row in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("then_grows", at_night([False, True], [True]))
+@pytest.mark.night  # by day: sweeps/test_directory.py; sweeps/test_on_asha.py, a larger budget
+@pytest.mark.parametrize("then_grows", [False, True])
 def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
     start: Callable[..., Started], tmp_path: Path, then_grows: bool
 ) -> None:

@@ -107,7 +107,8 @@ def test_the_run_again_has_the_same_numbers(tmp_path: Path, host: Host) -> None:
 
     first, second = tmp_path / "first", tmp_path / "second"
     few = ["simulation.num_envs_per_process=1", "stop.env_steps=1500", "seed=3",
-           "servers.ppo.settings={train_batch_size_per_learner: 250, minibatch_size: 50}",
+           "servers.ppo.settings={train_batch_size_per_learner: 250, minibatch_size: 50,"
+           " num_epochs: 3}",
            "evaluation.final_num_episodes=3"]  # fmt: skip
     quiet = ["--no-progress", "--run-dir"]
     assert muxrl("launch", "cartpole_ppo", *few, *quiet, str(first)) == 0

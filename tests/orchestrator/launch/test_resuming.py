@@ -216,6 +216,9 @@ def records(run: Path, server_id: str) -> list[dict[str, Any]]:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+# By day: servers/learned/test_resume.py, to the bit; commands/test_reproduce.py, of a whole run;
+# faults/test_resume_faults.py, the files.
+@pytest.mark.night
 def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(
     tmp_path: Path, host: Host
 ) -> None:

@@ -111,3 +111,10 @@ def test_a_command_that_is_stopped_before_it_began_does_not_begin(
     process.run()
     assert not (tmp_path / "has_started").exists()
     assert not marked(mark)
+
+
+def test_a_command_that_cannot_be_started_is_named(mark: str, tmp_path: Path) -> None:
+    named = r"simulation\.command no-such-program 5 cannot be started: No such file or directory"
+    with pytest.raises(RunFailed, match=named):
+        CommandProcess(["no-such-program", "5"], tmp_path / "log").run()
+    assert not marked(mark)
