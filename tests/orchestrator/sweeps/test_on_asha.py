@@ -12,6 +12,7 @@ import yaml
 from ray import tune
 
 import muxrl
+from muxrl.orchestrator.sweeps import TrialRecord
 
 pytestmark = [pytest.mark.learning, pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -52,7 +53,10 @@ class Noting(tune.Callback):
             file.write(f"{trial.config['trial']}\n")
 
 
-def test_the_worse_of_two_trials_is_ended_early(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("running_ray")
+def test_the_worse_of_two_trials_is_ended_early_and_the_better_goes_on_with_a_larger_budget(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(SWEEP))
     noting = {"callbacks": {NOTING: {"path": str(tmp_path / "tune.txt")}}}
@@ -91,3 +95,21 @@ def test_the_worse_of_two_trials_is_ended_early(tmp_path: Path) -> None:
 
     again = muxrl.sweep(tmp_path / "sweep", resume=True)
     assert again.trials == result.trials
+
+    def files(trial: TrialRecord) -> dict[str, bytes]:
+        folder = tmp_path / "sweep" / str(trial.run_dir)
+        return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    kept = files(worse)
+    larger = {"experiment.stop.env_steps": 4_500}
+    grown = muxrl.sweep(tmp_path / "sweep", larger, resume=True)
+    goes_on, ended_early = grown.trials
+    assert (ended_early, files(worse)) == (worse, kept)
+    assert (goes_on.id, goes_on.run_dir, goes_on.status) == (better.id, better.run_dir, "done")
+    assert goes_on.env_steps >= 4_500
+    metrics = tmp_path / "sweep" / str(better.run_dir) / "metrics"
+    joint = [json.loads(line) for line in (metrics / "joint.jsonl").read_text().splitlines()]
+    assert [row["resumed_from"] for row in joint if "resumed_from" in row] == [better.env_steps]
+    assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
+    learned = [json.loads(line) for line in (metrics / "all.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in learned] == list(range(1, len(learned) + 1))
