@@ -77,6 +77,8 @@ def make_game(game: str, is_flat: bool, **kwargs: Any) -> AECEnv:
 
 FOLLOWS_MASKS = [e.name for e in own_algorithms() if e.name != "MASAC"]  # a Box has no masks
 SHORT = [game for game in GAMES if game != "chess_v6"]
+KINDRED = ("APPO", "HAPPO", "VDN", "IQL", "QPLEX")
+"""Those that IMPALA, MAPPO and QMIX stand for by day."""
 BY_DAY = [
     *((algorithm, SHORT[n % 6]) for n, algorithm in enumerate(FOLLOWS_MASKS)),
     ("QMIX", "chess_v6"),
@@ -91,7 +93,10 @@ AT_NIGHT = [
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision lowered:UserWarning")  # of hold'em
-@pytest.mark.parametrize(("algorithm", "game"), at_night([*BY_DAY, *AT_NIGHT], AT_NIGHT))
+@pytest.mark.parametrize(
+    ("algorithm", "game"),
+    at_night([*BY_DAY, *AT_NIGHT], [*AT_NIGHT, *(case for case in BY_DAY if case[0] in KINDRED)]),
+)
 def test_a_game_with_masks_is_played_to_its_end(rllib: None, algorithm: str, game: str) -> None:
     _, settings, model = CASES[algorithm]
     if "batch_size_episodes" in settings:

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S, PAUSE_S, Started
 from tests.faults.test_launch_faults import small_server
 
@@ -22,20 +22,12 @@ from muxrl.orchestrator.storage.versions import read_versions
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
 
-@pytest.fixture
-def started() -> Iterator[list[Started]]:
-    commands: list[Started] = []
-    yield commands
-    for command in commands:
-        command.kill()
-
-
 def rows(run: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(row) for row in (run / "metrics" / f"{name}.jsonl").read_text().splitlines()]
 
 
 def test_a_run_of_which_everything_is_killed_is_resumed(
-    tmp_path: Path, temporary: Path, started: list[Started]
+    tmp_path: Path, temporary: Path, host: Host
 ) -> None:
     config = {
         "name": "hurt",
@@ -61,19 +53,17 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     path, run, copy = tmp_path / "hurt.yaml", tmp_path / "run", tmp_path / "copies" / "run"
     path.write_text(yaml.safe_dump(config))
 
-    def command(*arguments: str) -> Started:
-        started.append(Started.of_command(arguments, f"{tmp_path.name}{len(started)}", temporary))
-        return started[-1]
-
-    first = command("launch", str(path), "--run-dir", str(run), "--no-progress")
-    copied = CheckpointFolder(copy / "checkpoints")
-    first.wait_for("copied checkpoints", lambda: bool(copied.env_steps and copied.env_steps[0]))
-
-    os.kill(first.popen.pid, signal.SIGKILL)
-    first.popen.communicate()
-    # Ray's two agents seek the GCS for a minute before they end.
-    first.assert_nothing_is_left(30.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
-    first.kill()
+    arguments = ("launch", str(path), "--run-dir", str(run), "--no-progress")
+    first = Started.of_command(arguments, tmp_path.name, temporary)
+    try:
+        copied = CheckpointFolder(copy / "checkpoints")
+        first.wait_for("copied checkpoints", lambda: bool(copied.env_steps and copied.env_steps[0]))
+        os.kill(first.popen.pid, signal.SIGKILL)
+        first.popen.communicate()
+        # Ray's two agents seek the GCS for a minute before they end.
+        first.assert_nothing_is_left(30.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
+    finally:
+        first.kill()
     status = json.loads((run / "status.json").read_text())
     assert status["state"] == "running"
     shutil.rmtree(run)
@@ -82,14 +72,19 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     for left in temporary.glob("muxrl-*"):  # nobody was left to remove Ray's folder
         shutil.rmtree(left)
 
-    resumed = command(
-        *("launch", "--resume", copy.as_uri(), "--run-dir", str(run)),
-        *(f"stop.env_steps={last_written + 1_500}", "--no-progress"),
+    def hosted(*arguments: str) -> str:
+        launched, _ = host.launch(arguments)
+        code, output = launched.wait(2 * PATIENCE_S), launched.communicate()[0]
+        assert code == 0, output
+        return output
+
+    until = f"stop.env_steps={last_written + 1_500}"
+    output = hosted(
+        "launch", "--resume", copy.as_uri(), "--run-dir", str(run), until, "--no-progress"
     )
-    assert resumed.wait(2 * PATIENCE_S) == 0, resumed.output
-    resumed.assert_nothing_is_left()
+    host.assert_nothing_is_left(5.0)
     place = run / "checkpoints" / str(newest)
-    assert f"resuming at {newest:,} env steps from {place}" in resumed.output
+    assert f"resuming at {newest:,} env steps from {place}" in output
     assert copied.env_steps[0] == rows(run, "joint")[-1]["env_steps"]
     assert (copy / "report.html").read_bytes() == (run / "report.html").read_bytes()
 
@@ -117,8 +112,7 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     (began_with,) = versions.pop("earlier")
     assert began_with == {**versions, "until_env_steps": newest}
 
-    evaluate = command("evaluate", str(run), "--episodes", "2")
-    assert evaluate.wait(2 * PATIENCE_S) == 0, evaluate.output
+    hosted("evaluate", str(run), "--episodes", "2")
     (result,) = (run / "evaluations").iterdir()
     servers = json.loads(result.read_text())["servers"]
     assert servers["ppo"]["checkpoint"] == "checkpoints/last/ppo"

@@ -32,6 +32,7 @@ def test_the_smallest_task_that_shows_it(name: str) -> None:
     assert is_as_expected(outcome), outcome
 
 
+@pytest.mark.night  # it says something of the task
 def test_without_a_memory_the_cue_is_not_recalled() -> None:
     """Whose the policy is makes no difference to that."""
     outcome = TABLE.run("PPO, MLP")

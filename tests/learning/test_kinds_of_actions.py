@@ -121,13 +121,13 @@ class Cues(gymnasium.Env[Any, Any]):
 
 BY_DAY = [
     ("PPO", "lights", False),
-    ("PPO", "grid", False),
     ("DQN", "dials", True),
     ("SAC", "pair", True),
     ("VDN", "integers", True),
     ("MADDPG", "pair", True),
 ]
 AT_NIGHT = [
+    ("PPO", "grid", False),
     ("IMPALA", "lights", False),
     ("DQN", "lights", False),
     ("PPO", "pair", True),

@@ -60,6 +60,7 @@ def learned(servers: str, num_episodes: int, folder: Path) -> tuple[Status, list
     return status, returns, returns.pop()
 
 
+@pytest.mark.night  # by day: compliance/test_local_inference.py, to the bit
 def test_ppo_learns_the_two_step_game(rllib: None, tmp_path: Path) -> None:
     """Shared by both it finds the payoff of 8; at random it is 4.75, the safe one is 7."""
     _, returns, greedy = learned(PPO, 2_500, tmp_path)

@@ -32,8 +32,8 @@ _SETTINGS = {
 _ENV_STEPS = {"DQN": 1_500, "SAC": 1_500}
 
 
-_AT_NIGHT = ["PPO with an LSTM", "A2C", "MAPPO", "SAC", "APPO"]
-"""By day PPO draws from what a mask leaves, and DQN takes the best of it."""
+_AT_NIGHT = ["PPO", "PPO with an LSTM", "A2C", "MAPPO", "SAC", "APPO"]
+"""By day DQN takes the best of what a mask leaves; SAC draws from it, test_kinds_of_actions.py."""
 
 
 @pytest.mark.parametrize("name", at_night(_SETTINGS, _AT_NIGHT))

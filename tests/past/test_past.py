@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
+from tests.faults.hosted import Host
+from tests.faults.started import PATIENCE_S
 from tests.past.exchange import ask
 from tests.past.figures import PAST, figures, outputs
 from tests.past.talk import frames, serving
 
-from muxrl import RunResult, launch, load_policy
+from muxrl import RunResult, load_policy
 from muxrl.client import network_transport
 from muxrl.client.errors import ServerUnavailable
 from muxrl.client.websocket import WebSocketTransport
@@ -118,12 +120,13 @@ def test_exported_networks_say_what_they_said(past: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.faults
 @pytest.mark.timeout(300)
-def test_a_run_is_resumed(past: Path) -> None:
+def test_a_run_is_resumed(past: Path, host: Host) -> None:
     path = past / "one"
     before = RunResult.read(path).frame()
-    run = launch(path, {"stop.env_steps": 440}, resume=True)
-    assert run.outcome == "done", run.cause
+    launched, _ = host.launch(["launch", "--resume", str(path), "stop.env_steps=440"])
+    assert launched.wait(PATIENCE_S) == 0, launched.communicate()
     again = RunResult.read(path)
+    assert again.outcome == "done", again.cause
     assert again.env_steps >= 440
     kept = before[before["env_steps"] < 400]
     after = again.frame()

@@ -177,7 +177,7 @@ _AT_NIGHT = [
     "APPO, LSTM", "SAC, combinations", "MASAC, normalised, without ids", "MADDPG, masked",
     "MAPPO, normalised, with a state", "QMIX, GRU, normalised and stacked", "MASAC, stacked",
     "SAC, scaled and normalised", "PPO, stacked, nested observations", "PPO, masked",
-    "PPO, LSTM, masked",
+    "PPO, LSTM, masked", "IMPALA, Tuple of Discrete", "PPO, two dimensions that are flattened",
 ]  # fmt: skip
 """What each of these has, another case has, too."""
 

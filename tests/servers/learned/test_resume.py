@@ -19,7 +19,8 @@ from muxrl.protocol.messages import StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.server import make_policies
 
-_AT_NIGHT = ["MAPPO", "MAPPO with an LSTM", "MASAC", "QMIX", "VDN"]
+_AT_NIGHT = ["MAPPO", "MAPPO with an LSTM", "MASAC", "QMIX", "VDN", "IQL", "DQN, normalised",
+             "QMIX, rewards standardized"]  # fmt: skip
 """By day MAPPO and QMIX normalise, PPO has the LSTM, MASAC standardizes rewards, QPLEX mixes."""
 
 
