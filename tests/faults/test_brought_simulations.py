@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
+from tests.faults.hosted import Host
 from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, environment_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
@@ -22,22 +25,6 @@ stop: {env_steps: 400}
 evaluation: {final_num_episodes: 4}
 trackers: []
 """
-ONE_PORT_TWICE = """
-import gymnasium, pathlib, socket
-class Env(gymnasium.Wrapper):
-    def __init__(self):
-        super().__init__(gymnasium.make('CartPole-v1'))
-        made = pathlib.Path('made.txt')
-        if made.exists() and made.read_text().count('made') == 2:
-            raise OSError('no licence is left')
-        self.socket = socket.create_server(('127.0.0.1', 45331))
-        open('made.txt', 'a').write('made ')
-    def close(self):
-        self.socket.close()
-        open('made.txt', 'a').write('closed ')
-make = Env
-"""
-
 NAN_NOW_AND_THEN = """
 import gymnasium, numpy as np
 class Env(gymnasium.ObservationWrapper):
@@ -91,18 +78,41 @@ def launch(folder: Path, env: str, config: str = CONFIG) -> subprocess.Completed
     )
 
 
+class OnePortTwice(gymnasium.Wrapper):
+    """CartPole, one open at a time and two in all; a file says when they were made and closed."""
+
+    def __init__(self, made: str) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._made = Path(made)
+        if self._made.exists() and self._made.read_text().count("made") == 2:
+            raise OSError("no licence is left")
+        self._socket = socket.create_server(("127.0.0.1", 45331))
+        self._note("made")
+
+    def close(self) -> None:
+        self._socket.close()
+        self._note("closed")
+
+    def _note(self, what: str) -> None:
+        with self._made.open("a") as file:
+            file.write(f"{what} ")
+
+
 def test_one_simulator_at_a_time_and_a_report_though_none_is_left_to_be_evaluated_in(
-    tmp_path: Path,
+    tmp_path: Path, host: Host
 ) -> None:
-    done = launch(tmp_path, ONE_PORT_TWICE)
-    assert done.returncode == 0, done.stdout + done.stderr
+    config, made, run = tmp_path / "mine.yaml", tmp_path / "made.txt", tmp_path / "run"
+    brought = f"env: '{__name__}:OnePortTwice', kwargs: {{made: '{made}'}}"
+    config.write_text(CONFIG.replace('env: "env:make"', brought))
+    launched, _ = host.launch(["launch", str(config), "--run-dir", str(run)])
+    code, output = launched.wait(PATIENCE_S + ENDS_S), launched.communicate()[0]
+    assert code == 0, output
     # To be looked at, and to be trained in; the third would be evaluated in.
-    assert (tmp_path / "made.txt").read_text() == "made closed " * 2
-    assert "no licence is left" in done.stderr
-    assert "muxrl evaluate run" in done.stderr
-    report = (tmp_path / "run" / "summary.md").read_text()
-    assert "the evaluation at the end failed" in report
-    assert (tmp_path / "run" / "checkpoints" / "last" / "ppo").is_dir()
+    assert made.read_text() == "made closed " * 2
+    assert "no licence is left" in output
+    assert f"muxrl evaluate {run}" in output
+    assert "the evaluation at the end failed" in (run / "summary.md").read_text()
+    assert (run / "checkpoints" / "last" / "ppo").is_dir()
 
 
 @pytest.mark.night  # by day: tests/client/test_losses.py
