@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -271,7 +271,12 @@ def to_yaml(config: ExperimentConfig) -> str:
     Tokens are masked, since the text is kept. The mask is OmegaConf's "to be filled in", so that
     a launch from this text says so instead of listening with a token that everybody knows.
     """
-    return OmegaConf.to_yaml(OmegaConf.structured(mask_tokens(config)))
+    return as_yaml(mask_tokens(config))
+
+
+def as_yaml(config: Any) -> str:
+    """Returns all fields of a dataclass, in their order, as OmegaConf reads them."""
+    return OmegaConf.to_yaml(OmegaConf.create(asdict(config)))
 
 
 def mask_tokens(config: ExperimentConfig) -> ExperimentConfig:

@@ -39,7 +39,7 @@ def read_yaml(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"cannot be read as text: {error}"], str(file)) from error
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = _compose(text)
         if root is not None and not isinstance(root, yaml.MappingNode):
             what = "a list" if isinstance(root, yaml.SequenceNode) else "one value"
             raise ConfigError([f"holds {what}; a config is a mapping of keys"], str(file))
@@ -51,6 +51,14 @@ def read_yaml(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
     except OmegaConfBaseException as error:
         raise ConfigError([grammar_problem(error)], str(file)) from error
     return typing.cast(Tree, tree), dict(_key_lines(root))
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """By libyaml, which is fast; what it refuses the other parser says in more words."""
+    try:
+        return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
 def _key_lines(node: yaml.Node | None, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:

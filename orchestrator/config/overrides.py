@@ -6,6 +6,7 @@ back, and ``{"stop": {}}`` the defaults of a section.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import typing
@@ -17,7 +18,15 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from muxrl.orchestrator.config.merge import KeyPath, Tree, dotted, grammar_problem, leaves, merge
+from muxrl.orchestrator.config.merge import (
+    MISFIT,
+    KeyPath,
+    Tree,
+    dotted,
+    grammar_problem,
+    leaves,
+    merge,
+)
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.servers.import_by_name import CannotImport, name_of
 
@@ -59,8 +68,13 @@ def apply_overrides(
     Raises:
         TypeError: they are one text, where a list of texts or a mapping is due.
     """
+    parsed = list(_parsed(overrides))
+    trees = [tree for _, tree in parsed if isinstance(tree, dict)]
+    if len(trees) == len(parsed) and not any(v == {} for t in trees for _, v in leaves(t)):
+        with contextlib.suppress(*MISFIT):  # each by itself says which one does not fit
+            return typing.cast(DictConfig, OmegaConf.merge(config, *trees)), []
     sentences: list[str] = []
-    for text, tree in _parsed(overrides):
+    for text, tree in parsed:
         if isinstance(tree, dict):
             config, problems = put(config, tree, schema)
         else:

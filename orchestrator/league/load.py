@@ -7,10 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from muxrl.orchestrator.config import ExperimentConfig, find_config
-from muxrl.orchestrator.config.load import load_base, load_structured, mask_tokens
+from muxrl.orchestrator.config.load import as_yaml, load_base, load_structured, mask_tokens
 from muxrl.orchestrator.config.merge import read_yaml
 from muxrl.orchestrator.config.overrides import Overrides, override_value, plain
 from muxrl.orchestrator.errors import ConfigError
@@ -56,7 +54,7 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> LeagueConfig:
         ConfigError: it cannot be read, or an override would change what was played.
     """
     before = load_structured(file, LeagueConfig(), (), str(file))
-    config = load_structured(file, LeagueConfig(), overrides, str(file))
+    config = load_structured(file, LeagueConfig(), overrides, str(file)) if overrides else before
     changed = set(differences(asdict(before), asdict(config))).difference(_RESUMABLE)
     if changed:
         raise ConfigError(
@@ -72,4 +70,4 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> LeagueConfig:
 def to_yaml(config: LeagueConfig) -> str:
     """Returns every setting, defaults and base included; tokens masked, as in a run's config."""
     hidden = replace(config, base="", experiment=mask_tokens(config.experiment))
-    return OmegaConf.to_yaml(OmegaConf.structured(hidden))
+    return as_yaml(hidden)

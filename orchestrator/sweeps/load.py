@@ -8,10 +8,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from muxrl.orchestrator.config import ExperimentConfig, find_config
-from muxrl.orchestrator.config.load import load_base, load_structured, mask_tokens, mask_tokens_of
+from muxrl.orchestrator.config.load import (
+    as_yaml,
+    load_base,
+    load_structured,
+    mask_tokens,
+    mask_tokens_of,
+)
 from muxrl.orchestrator.config.merge import read_yaml
 from muxrl.orchestrator.config.overrides import Overrides, override_value, plain
 from muxrl.orchestrator.errors import ConfigError
@@ -110,7 +114,8 @@ def load_written(file: Path) -> SweepConfig:
     Raises:
         ConfigError: it cannot be read.
     """
-    raw, _ = read_yaml(file)
+    has_masks = file.is_file() and b"???" in file.read_bytes()
+    raw = read_yaml(file)[0] if has_masks else {}
     open_tokens = [
         f"{where}.{name}.token=''"
         for where, servers in (
@@ -131,4 +136,4 @@ def to_yaml(config: SweepConfig) -> str:
         experiment=mask_tokens(config.experiment),
         algorithms=mask_tokens_of(config.algorithms),
     )
-    return OmegaConf.to_yaml(OmegaConf.structured(hidden))
+    return as_yaml(hidden)
