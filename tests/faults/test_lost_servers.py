@@ -56,10 +56,32 @@ def serve(tmp_path: Path, temporary: Path, address: str) -> Iterator[Callable[[]
         one.assert_nothing_is_left()
 
 
-def test_a_server_that_is_killed_and_started_again(
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of a process are: the signal does not reach them at the same time."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+
+
+def test_a_server_is_lost_while_it_is_stopped_and_when_it_is_killed_until_it_is_started_again(
     serve: Callable[[], Started], address: str
 ) -> None:
     server = serve()
+    MultiplexingClient([address], patience_s=LASTS_S).close()
+    with MultiplexingClient([address], patience_s=2.0) as client:
+        episode_id = client.start_episode()
+        client.get_action(episode_id, {"a": [0.0]})
+        os.kill(server.popen.pid, signal.SIGSTOP)
+        try:
+            server.wait_for("stop", lambda: is_stopped(server.popen.pid))
+            began = time.monotonic()
+            with pytest.raises(ServerLost, match=f"server 'acting' .*{address}.*it hangs"):
+                client.get_action(episode_id, {"a": [1.0]})
+            assert time.monotonic() - began < 10.0
+        finally:
+            os.kill(server.popen.pid, signal.SIGCONT)
+        episode_id = client.start_episode()
+        assert client.get_action(episode_id, {"b": [0.0]}).keys() == {"b"}
+
     results: list[EpisodeResult] = []
     with MultiplexingClient([address], patience_s=LASTS_S) as client:
         loop = EnvLoop(
@@ -81,30 +103,3 @@ def test_a_server_that_is_killed_and_started_again(
     # The one that was lost with the fifth step began again.
     assert (status["num_env_steps"], status["num_episodes"]) == (150, 15)
     assert "num_open_episodes" not in status
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether all threads of a process are: the signal does not reach them at the same time."""
-    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
-
-
-def test_a_server_that_is_stopped_is_lost_until_it_goes_on(
-    serve: Callable[[], Started], address: str
-) -> None:
-    server = serve()
-    MultiplexingClient([address], patience_s=LASTS_S).close()
-    with MultiplexingClient([address], patience_s=2.0) as client:
-        episode_id = client.start_episode()
-        client.get_action(episode_id, {"a": [0.0]})
-        os.kill(server.popen.pid, signal.SIGSTOP)
-        try:
-            server.wait_for("stop", lambda: is_stopped(server.popen.pid))
-            began = time.monotonic()
-            with pytest.raises(ServerLost, match=f"server 'acting' .*{address}.*it hangs"):
-                client.get_action(episode_id, {"a": [1.0]})
-            assert time.monotonic() - began < 10.0
-        finally:
-            os.kill(server.popen.pid, signal.SIGCONT)
-        episode_id = client.start_episode()
-        assert client.get_action(episode_id, {"b": [0.0]}).keys() == {"b"}

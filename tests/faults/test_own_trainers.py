@@ -84,6 +84,7 @@ def test_an_error_in_learn_ends_the_run_with_its_sentence(folder: Path) -> None:
     assert sentence in done.stdout + done.stderr
 
 
+@pytest.mark.night  # by day: servers/trainers/test_entry.py
 def test_a_class_that_cannot_act_is_refused_before_anything_starts(folder: Path) -> None:
     with (folder / "bandit.py").open("a") as file:
         file.write("\n\nclass TooMany(Bandit):\n    def act(self, rows):\n"

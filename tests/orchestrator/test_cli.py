@@ -58,12 +58,13 @@ def run(*args, cwd=ROOT):
     )
 
 
-def test_mistakes_in_a_real_process_are_lines_on_stderr_and_exit_code_2(tmp_path):
+def test_mistakes_are_lines_on_stderr_and_exit_code_2(tmp_path, monkeypatch, capsys):
     (tmp_path / "bad.yaml").write_text("simulaton: {}\nservers:\n  a:\n    prt: 1\n")
-    done = run("check", "bad.yaml", "sed=1", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.splitlines() == [
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["check", "bad.yaml", "sed=1"]) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.splitlines() == [
         "muxrl: bad.yaml: line 1: simulaton: unknown key 'simulaton'; did you mean 'simulation'?",
         "muxrl: bad.yaml: line 4: servers.a.prt: unknown key 'prt'; did you mean 'port'?",
         "muxrl: bad.yaml: override 'sed=1': sed: unknown key 'sed'; did you mean 'seed'?",

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.nights import at_night
 
 from muxrl.orchestrator import user_modules
 
@@ -23,12 +24,16 @@ for module in sys.argv[1:]:
 """
 
 
+MODULES = ["client.py", "servers/", "experiments.py", "protocol/", "orchestrator/"]
+
+
+def other_kind(name: str) -> str:
+    """Returns a package's name for a module's, and the other way round."""
+    return f"{name[:-1]}.py" if name.endswith("/") else f"{name.removesuffix('.py')}/"
+
+
 @pytest.mark.parametrize(
-    "modules",
-    [
-        ["client.py", "servers/", "experiments.py", "protocol/", "orchestrator/"],
-        ["client/", "servers.py", "experiments/", "protocol.py", "orchestrator.py"],
-    ],
+    "modules", at_night([MODULES, [other_kind(name) for name in MODULES]], [MODULES])
 )
 def test_check_finds_a_user_s_modules_and_python_its_own(
     tmp_path: Path, modules: list[str]
