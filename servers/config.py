@@ -29,7 +29,7 @@ class ResourcesConfig:
     num_cpus: NotNegative[float] = 0.5
     """Ray CPUs reserved, for placement only."""
     num_gpus: NotNegative[float] = 0.0
-    """Ray GPUs reserved; above 0 the learner uses one."""
+    """Ray GPUs reserved; above 0 learning uses one, and acting where it is faster."""
     num_torch_threads: AboveZero[int] = 1
     """Threads of torch; more than one helps only on idle cores."""
 

@@ -115,6 +115,9 @@ def _computed_here(cell: Callable[..., Any]) -> Callable[..., Any]:
     def computed(x: torch.Tensor, *others: Any) -> Any:
         if x.device != DEVICE:
             return cell(x, *others)
+        is_training = others[5]
+        if torch.is_grad_enabled() and not is_training:  # as cuDNN says it
+            raise RuntimeError("cudnn RNN backward can only be called in training mode")
         return tree_map(lambda y: y.to(DEVICE), cell(*tree_map(moved, (x, *others))))
 
     return computed

@@ -50,7 +50,8 @@ class AgentNetwork(nn.Module):
 def _unroll_gru(cell: nn.GRUCell, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     # All steps in one call: a Python loop over the cell takes a third to two thirds longer.
     weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
-    out, last = torch.gru(x, h.unsqueeze(0), weights, True, 1, 0.0, False, False, False)
+    learns = torch.is_grad_enabled()  # cuDNN has no gradient of what was not called to train
+    out, last = torch.gru(x, h.unsqueeze(0), weights, True, 1, 0.0, learns, False, False)
     return out, last[0]
 
 

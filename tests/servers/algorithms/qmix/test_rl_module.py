@@ -184,6 +184,28 @@ def test_the_target_network_reuses_given_inputs(team_of_two: TeamSpec) -> None:
     torch.testing.assert_close(alone[Q_VALUES], out[Q_VALUES])
 
 
+def test_a_gru_is_called_to_train_where_it_learns(
+    team_of_two: TeamSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU its gradient is an error otherwise: cuDNN's."""
+    called: list[bool] = []
+    cell = torch.gru
+
+    def seen(x: torch.Tensor, *others: Any) -> Any:
+        called.append(others[5])
+        return cell(x, *others)
+
+    monkeypatch.setattr(torch, "gru", seen)
+    module = make_module(team_of_two, agent="gru")
+    module.make_target_networks()
+    rng = np.random.default_rng(0)
+    obs = observe(team_of_two, 4, rng)
+    batch = {Columns.OBS: {key: torch.stack([part, part], 1) for key, part in obs.items()}}
+    module.forward_train(batch)
+    module.forward_target(batch)
+    assert called == [True, False]
+
+
 def test_the_inference_copy_holds_the_agent_network_only(team_of_two: TeamSpec) -> None:
     full = make_module(team_of_two)
     full.make_target_networks()
