@@ -157,13 +157,14 @@ class Machines:
     def start(self, network: str, *command: str, unseen: Path | None = None) -> Any:
         """Starts Python with these arguments; `unseen` is another folder there, on a disk of its
         own."""
-        surroundings = {"RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": str(self.folder)}
+        surroundings = {"RAY_AUTH_MODE": "token", "RAY_TMPDIR": str(self.folder)}
         hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {unseen}; exec "$@"', "sh"]
         return subprocess.Popen(
             ["ip", "netns", "exec", network, *(hide if unseen else []), sys.executable, *command],
             cwd=ROOT,
             env={**environment_of(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **surroundings}
-            | {"RAY_worker_niceness": "0", MARK: self.folder.name},
+            | {"RAY_AUTH_TOKEN": self.folder.name * 4, "RAY_worker_niceness": "0"}
+            | {MARK: self.folder.name},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
