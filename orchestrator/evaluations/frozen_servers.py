@@ -167,7 +167,7 @@ def freeze(
         },
         use_global_state=server.use_global_state,
         late_members=server.late_members,
-        resources=server.resources,
+        resources=dataclasses.replace(server.resources, num_gpus=0.0),  # none may be here
         limits=server.limits,
     )
 
