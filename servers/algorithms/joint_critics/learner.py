@@ -9,6 +9,7 @@ import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from torch import Tensor
 
+from muxrl.servers.algorithms.fused_adam import FusedAdam
 from muxrl.servers.algorithms.team_replay.learner import TeamReplayLearner
 
 CRITIC, POLICY = "qf", "policy"
@@ -38,7 +39,7 @@ class JointCriticLearner(TeamReplayLearner):
         self.register_optimizer(
             module_id=module_id,
             optimizer_name=name,
-            optimizer=torch.optim.Adam(params, fused=True),
+            optimizer=FusedAdam(params),
             params=params,
             lr_or_lr_schedule=lr,
         )

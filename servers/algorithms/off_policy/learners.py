@@ -16,6 +16,7 @@ from ray.rllib.utils.metrics import LAST_TARGET_UPDATE_TS, TD_ERROR_KEY
 from torch import Tensor
 from torch.nn import functional
 
+from muxrl.servers.algorithms.fused_adam import FusedAdam
 from muxrl.servers.algorithms.off_policy.target_entropy import ReachableTargetEntropy
 from muxrl.servers.algorithms.replay.learner import ReplayLearner
 from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS
@@ -50,7 +51,7 @@ class DQNLearner(OffPolicyLearner, DQNTorchLearner):
         parameters = self.get_parameters(self.module[module_id])
         self.register_optimizer(
             module_id=module_id,
-            optimizer=torch.optim.Adam(parameters, fused=True),
+            optimizer=FusedAdam(parameters),
             params=parameters,
             lr_or_lr_schedule=config.lr,
         )
@@ -106,13 +107,9 @@ class SACLearner(ReachableTargetEntropy, OffPolicyLearner, SACTorchLearner):
 
     last_update_ts_by_mid: defaultdict[str, int]
 
-    def configure_optimizers_for_module(
-        self, module_id: str, config: AlgorithmConfig | None = None
-    ) -> None:
-        super().configure_optimizers_for_module(module_id, config)
-        for _, optimizer in self.get_optimizers_for_module(module_id):
-            for group in optimizer.param_groups:
-                group["fused"] = True
+    def register_optimizer(self, *, optimizer: Any, params: Any, **how: Any) -> None:
+        optimizer = FusedAdam(params, optimizer.defaults["eps"])
+        super().register_optimizer(optimizer=optimizer, params=params, **how)
 
     def losses_of(self, module_id: str, loss: Tensor) -> Iterator[tuple[Tensor, Sequence[str]]]:
         for name, _ in self.get_optimizers_for_module(module_id):

@@ -30,6 +30,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
+from muxrl.servers.algorithms.fused_adam import FusedAdam
 from muxrl.servers.algorithms.on_policy.episodes_to_batch import EpisodesToBatch
 from muxrl.servers.algorithms.sound_updates import SoundUpdates
 
@@ -131,7 +132,7 @@ class LeanUpdate(SoundUpdates):
         params = self.get_parameters(self.module[module_id])
         self.register_optimizer(
             module_id=module_id,
-            optimizer=torch.optim.Adam(params, eps=config.optimizer_epsilon, fused=True),
+            optimizer=FusedAdam(params, config.optimizer_epsilon),
             params=params,
             lr_or_lr_schedule=config.lr,
         )

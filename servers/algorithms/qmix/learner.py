@@ -12,6 +12,7 @@ from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER
 from torch import Tensor
 
 from muxrl.servers.agents.teams import ACTION_MASK, ALIVE, STATE
+from muxrl.servers.algorithms.fused_adam import FusedAdam
 from muxrl.servers.algorithms.qmix.mixers import DuplexMixer
 from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
 from muxrl.servers.algorithms.qmix.rl_module import INPUTS, Q_VALUES, QMIXTorchRLModule
@@ -73,7 +74,7 @@ class QMIXTorchLearner(TeamReplayLearner):
                 params, alpha=config.rmsprop_alpha, eps=config.optimizer_epsilon, foreach=True
             )
         else:
-            optimizer = torch.optim.Adam(params, eps=config.optimizer_epsilon, fused=True)
+            optimizer = FusedAdam(params, config.optimizer_epsilon)
         is_number = isinstance(config.lr, int | float)
         self.register_optimizer(
             module_id=module_id,

@@ -130,27 +130,20 @@ class ReplayLearner(SoundUpdates):
 
     def _step(self, module_id: str, config: AlgorithmConfig, loss: Tensor) -> None:
         """Steps the optimizers by their gradients, unless these are unsound."""
-        gradients: dict[str, list[Tensor | None]] = {}
+        there: dict[str, list[Tensor]] = {}
         optimizers = dict(self.get_optimizers_for_module(module_id))
         losses = list(self.losses_of(module_id, loss))
         for part, names in losses:
             parameters = {
-                name: [self._params[ref] for ref in self._optimizer_parameters[optimizers[name]]]
+                name: [p for group in optimizers[name].param_groups for p in group["params"]]
                 for name in names
             }
-            found = iter(
-                torch.autograd.grad(
-                    part,
-                    [parameter for of_one in parameters.values() for parameter in of_one],
-                    retain_graph=len(losses) > 1,
-                    allow_unused=True,
-                )
-            )
+            inputs = [p for of_one in parameters.values() for p in of_one]
+            for parameter in inputs:
+                parameter.grad = None
+            part.backward(inputs=inputs, retain_graph=len(losses) > 1)
             for name, of_one in parameters.items():
-                gradients[name] = [next(found) for _ in of_one]
-                for parameter, gradient in zip(of_one, gradients[name], strict=True):
-                    parameter.grad = gradient
-        there = {name: [g for g in of_one if g is not None] for name, of_one in gradients.items()}
+                there[name] = [p.grad for p in of_one if p.grad is not None]
         every = [gradient for of_one in there.values() for gradient in of_one]
         # All numbers at once: one wait for the device.
         numbers = [loss.detach().sum(), *torch._foreach_norm(every)]
