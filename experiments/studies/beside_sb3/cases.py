@@ -98,6 +98,7 @@ def _case(
     env_steps: int,
     num_envs: int,
     num_episodes: int = 50,
+    model: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> ByServer:
     if algorithm.startswith("SB3_"):
@@ -112,6 +113,7 @@ def _case(
         num_episodes=num_episodes,
         algorithm=algorithm,
         settings=settings,
+        model=model or {},
         num_envs=num_envs,
     )
 
@@ -166,6 +168,7 @@ TABLE = CaseTable(
         "built-in PPO": _case(
             ByServer, _CARTPOLE, "PPO", 40_000, 8, train_batch_size_per_learner=2000,
             minibatch_size=250, num_epochs=8, lr=0.0005, use_kl_loss=False,
+            model={"fcnet_hiddens": [256, 256]},
         ),
         "own PPO": _case(ByServer, _CARTPOLE, _OWN, 40_000, 8),
     },
