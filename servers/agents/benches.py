@@ -30,6 +30,14 @@ class Seen(NamedTuple):
     last_actions: np.ndarray | None
     """Of each agent of the lineup, float32 ``[E, A]``, -1 before the first; None: nobody asks."""
 
+    @property
+    def num_episodes(self) -> int:
+        """E."""
+        rows = self.observations[0]
+        while not isinstance(rows, np.ndarray):
+            rows = next(iter(rows.values() if isinstance(rows, dict) else rows))
+        return len(rows)
+
 
 class Bench(Protocol):
     """Seats of one policy."""

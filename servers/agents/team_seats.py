@@ -336,7 +336,7 @@ class _TeamRows:
     def observe(self, seen: Seen) -> dict[str, np.ndarray] | None:
         seat, spec = self._seat, self._spec
         n = spec.num_members
-        lead = len(seen.observations[0] if seen.last_actions is None else seen.last_actions)
+        lead = seen.num_episodes
         obs = np.zeros((lead, n, spec.obs_dim), np.float32)
         masks = np.broadcast_to(spec.member_masks, (lead, *spec.member_masks.shape))
         for part, where in self._seen:

@@ -38,6 +38,7 @@ from muxrl.servers.episodes.trajectories import Chunk, stacked
 
 KINDS = {"a": SEES, "b": Discrete(4, start=1), "c": SEES, "d": DictSpace({"x": SEES}),
          "m": DictSpace({"x": SEES, "action_mask": Box((3,), "int8", 0.0, 1.0)})}  # fmt: skip
+KINDS["n"] = KINDS["m"]
 EPISODES = ("e0", "e1", "e2")
 
 
@@ -168,7 +169,7 @@ def value_of(agent: str, number: int, t: int) -> Any:
     if agent == "b":
         return 1 + t % 4
     vector = np.array([number, t], np.float32)
-    if agent == "m":
+    if agent in "mn":
         return {"x": vector, "action_mask": np.array([t % 2, 1, number % 2], np.int8)}
     return {"x": vector} if agent == "d" else vector
 
@@ -226,7 +227,7 @@ class Script:
         ("abc", {"team": ("a", "c")}, ContinuousTeamSeating()),
         ("am", {"team": ("a", "m")}, TeamSeating()),
         ("am", {"team": ("a", "m")}, CentralSeating()),
-        ("am", {"team": ("a", "m")}, ContinuousTeamSeating()),
+        ("mn", {"team": ("m", "n")}, ContinuousTeamSeating()),
     ],
     ids=[
         "alone",
