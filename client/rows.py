@@ -180,7 +180,7 @@ def _values(kind: Kind, rows: Any) -> Any:
         return rows
     num_episodes = len(_leaf(kind.space, rows))
     agents = range(len(kind.agents))
-    return [[row_of(rows, (e, a)) for a in agents] for e in range(num_episodes)]
+    return [[row_of(kind.space, rows, (e, a)) for a in agents] for e in range(num_episodes)]
 
 
 def _leaf(space: Space, rows: Any) -> Any:

@@ -160,14 +160,13 @@ def are_rows(space: Space, rows: Any, lead: tuple[int, ...], most: float) -> boo
     return bool(((rows >= 0) & (rows < nvec)).all())
 
 
-def row_of(rows: Any, index: tuple[int, ...]) -> Any:
-    """Returns one value out of rows, in the form in which a `Step` has it."""
-    if isinstance(rows, dict):
-        return {key: row_of(part, index) for key, part in rows.items()}
-    if isinstance(rows, list):
-        return tuple(row_of(part, index) for part in rows)
-    value = rows[index]
-    return value if isinstance(value, np.ndarray) else value.item()
+def row_of(space: Space, rows: Any, index: tuple[int, ...]) -> Any:
+    """Returns one value out of rows of a space, in the form in which a `Step` has it."""
+    if isinstance(space, DictSpace):
+        return {key: row_of(sub, rows[key], index) for key, sub in space.spaces.items()}
+    if isinstance(space, TupleSpace):
+        return tuple(row_of(s, part, index) for s, part in zip(space.spaces, rows, strict=True))
+    return rows[index].item() if isinstance(space, Discrete) else rows[(*index, ...)]
 
 
 def singles(lineup: Lineup, item: StepRows) -> list[Step]:
@@ -177,7 +176,7 @@ def singles(lineup: Lineup, item: StepRows) -> list[Step]:
         observations = {}
         for kind, rows in zip(lineup.observed, item.observations, strict=True):
             for i, agent_id in enumerate(kind.agents):
-                observations[agent_id] = row_of(rows, (row, i))
+                observations[agent_id] = row_of(kind.space, rows, (row, i))
         rewards = {}
         if item.rewards is not None and (t or item.rewards[row].any()):
             rewards = dict(zip(lineup.agents, item.rewards[row].tolist(), strict=True))
@@ -233,8 +232,25 @@ def compact(indices: np.ndarray) -> slice | np.ndarray:
 
 def pick_columns(rows: Any, columns: slice | np.ndarray) -> Any:
     """Returns some columns of the rows of a kind."""
+    return pick(rows, (slice(None), columns))
+
+
+def pick(rows: Any, index: Any) -> Any:
+    """Returns ``rows[index]`` of each array."""
     if isinstance(rows, dict):
-        return {key: pick_columns(part, columns) for key, part in rows.items()}
+        return {key: pick(part, index) for key, part in rows.items()}
     if isinstance(rows, list):
-        return [pick_columns(part, columns) for part in rows]
-    return rows[:, columns]
+        return [pick(part, index) for part in rows]
+    return None if rows is None else rows[index]
+
+
+def put(into: Any, index: Any, rows: Any) -> None:
+    """Writes rows into ``into[index]`` of each array."""
+    if isinstance(into, dict):
+        for key, part in into.items():
+            put(part, index, rows[key])
+    elif isinstance(into, list):
+        for part, own in zip(into, rows, strict=True):
+            put(part, index, own)
+    else:
+        into[index] = rows

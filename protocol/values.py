@@ -421,7 +421,9 @@ def available_actions(space: Space, observation: Any) -> list[NDArray[np.int64]]
 def check_available(space: Space, observation: Any, action: Any) -> None:
     """Raises `Mismatch` if an observation's mask forbids a conforming action."""
     allowed = available_actions(space, observation)
-    for chosen, available in zip(np.ravel(action), allowed or (), strict=False):
+    if allowed is None:  # of spaces, too, whose values have parts of several shapes
+        return
+    for chosen, available in zip(np.ravel(action), allowed, strict=False):
         if chosen not in available:
             hint = f"its action mask forbids {chosen}"
             raise Mismatch(f"one of {available.tolist()}", str(action), hint=hint)

@@ -30,7 +30,7 @@ from muxrl.protocol.messages import (
 )
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.rows import Chosen, RowOfStep, RowStep
+from muxrl.servers.episodes.rows import Chosen, RowOfStep, RowStep, StepOfMembers
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.network.exposition import Family, counter, gauge, histogram
 from muxrl.servers.network.front import Answered, Front, internal_error
@@ -43,7 +43,8 @@ _EXPIRY_INTERVAL_S = 5.0
 _IDLE_EXPIRIES_LOGGED = 5
 
 
-Pending = PendingStep | RowStep | RowOfStep
+Pending = PendingStep | RowStep | StepOfMembers | RowOfStep
+_IN_ROWS = (RowStep, StepOfMembers, RowOfStep)
 Outcome = AnyReply | Pending | list["AnyReply | Pending"]
 """What has become of an item: its answer, what waits for its actions, or, of rows that had to be
 read one by one, of each."""
@@ -127,9 +128,13 @@ class Batcher:
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
         # A step is in two frames if its client repeated it on a new connection.
-        asked = [one for frame in frames for one in frame.pending if one.answer is None]
-        wholes = [one.step if isinstance(one, RowOfStep) else one for one in asked]
-        waiting = {id(one): one for one in wholes}.values()
+        waiting = {
+            id(part): part
+            for frame in frames
+            for one in frame.pending
+            for part in (one.parts if isinstance(one, _IN_ROWS) else (one,))
+            if part.answer is None
+        }.values()
         rows = [step for step in waiting if isinstance(step, RowStep)]
         steps = [step for step in waiting if not isinstance(step, RowStep)]
         problem: NotServing | None = None
@@ -277,7 +282,7 @@ class PolicyServerApp(Front):
         except Exception as error:
             logger.exception("a step in rows failed, of %d episodes", len(item.episode_ids))
             return self.refuse(item, internal_error(error))
-        if isinstance(outcome, RowStep):
+        if not isinstance(outcome, list):
             return outcome
         return [self._accept(step, now) for step in outcome]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from muxrl.protocol.rows import Kind, Lineup, compact, pick_columns
+from muxrl.protocol.rows import Kind, Lineup, compact, pick_columns, put
 from muxrl.protocol.spaces import ACTION_MASK_KEY
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.seats import Seat, SoloSeat
@@ -70,6 +70,10 @@ class Part(NamedTuple):
         """Returns the rows of these agents, ``[E, n, ...]``."""
         return pick_columns(rows[self.kind], self.columns)
 
+    def write(self, own: Any, rows: Sequence[Any]) -> None:
+        """Writes the rows of these agents among those of their kind."""
+        put(rows[self.kind], (slice(None), self.columns), own)
+
 
 class SoloBench:
     """Agents alone, of one policy.
@@ -115,7 +119,7 @@ class SoloBench:
 
     def write(self, actions: np.ndarray, into: Sequence[Any]) -> None:
         for part, where in self._acts:
-            write_rows(into[part.kind], part.columns, self._form.write_rows(actions[:, where]))
+            part.write(self._form.write_rows(actions[:, where]), into)
 
 
 def parts_of(names: Sequence[str], kinds: Sequence[Kind]) -> list[tuple[Part, slice | np.ndarray]]:
@@ -128,15 +132,6 @@ def parts_of(names: Sequence[str], kinds: Sequence[Kind]) -> list[tuple[Part, sl
             columns = np.array([place_of[names[j]] for j in where])
             parts.append((Part(i, compact(columns)), compact(np.array(where))))
     return parts
-
-
-def write_rows(into: Any, columns: slice | np.ndarray, rows: Any) -> None:
-    """Writes ``[E, n, ...]`` into some columns of rows ``[E, A, ...]``."""
-    if isinstance(into, list):
-        for part, own in zip(into, rows, strict=True):
-            write_rows(part, columns, own)
-    else:
-        into[:, columns] = rows
 
 
 def _put(into: Any, rows: Any, where: slice | np.ndarray, num: int) -> Any:

@@ -200,6 +200,11 @@ class Observing:
         """Whether `rows_reader` is right: frames are remembered by agent."""
         return self.frame_stack == 1
 
+    @property
+    def reads_as(self) -> Scaling | None:
+        """Equal where observations of equal spaces are read alike; None: as nobody else does."""
+        return None if self.normalizes or self.frame_stack > 1 else self._scaling
+
     def space(self, space: Space) -> gymnasium.spaces.Box:
         """Returns what is read of a space, all frames of it."""
         box = module_observation_space(space)

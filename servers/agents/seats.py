@@ -179,6 +179,13 @@ class SoloSeat:
         self.action_space = self.form.space
         if self.is_masked:
             self.observation_space = masked_space(self.observation_space, self.action_space)
+        self.reads_as = observing.reads_as and (
+            observing.reads_as,
+            self.is_masked,
+            self.form.is_one_choice,
+            self.form.is_scaled,
+        )
+        """Equal for seats of an agent that read and write alike; None: no other does."""
         self._read = observing.reader(agent_id, space)
         self.read_rows = observing.rows_reader(agent_id, space)
 

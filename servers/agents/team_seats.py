@@ -18,7 +18,7 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.rows import Lineup, compact
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.action_forms import ActionForm, counted_from_0
-from muxrl.servers.agents.benches import Seen, parts_of, write_rows
+from muxrl.servers.agents.benches import Seen, parts_of
 from muxrl.servers.agents.frames import stacked_space
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import (
@@ -377,8 +377,7 @@ class _TeamRows:
     def write(self, actions: np.ndarray, into: Sequence[Any]) -> None:
         for part, where in self._acts:
             member = self._seat.members[np.arange(actions.shape[1])[where][0]]
-            own = self._seat.write_rows(member, actions[:, where])
-            write_rows(into[part.kind], part.columns, own)
+            part.write(self._seat.write_rows(member, actions[:, where]), into)
 
 
 def _own_space(agent: AgentPlan) -> Space:

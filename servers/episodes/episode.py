@@ -24,7 +24,7 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRequest
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.episodes.rows import Benches, RowOfStep, RowStep
+from muxrl.servers.episodes.rows import Benches, RowOfStep, RowReader, RowStep
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk, at
 from muxrl.servers.episodes.transitions import Transitions
@@ -38,6 +38,7 @@ class Member(Protocol):
 
     name: str
     seats: dict[str, Seat]
+    row_reader: RowReader
 
     def end(self, value: float) -> None:
         """Takes the sum of the returns of a training episode that has ended."""
@@ -105,6 +106,8 @@ class ServedEpisode:
         self.last_seen = now
         self.member: Any = None
         """Who acts, on a server that has several for the same agents; see `Member`."""
+        self.row_reader: Any = None
+        """Of its steps in rows, if they are taken."""
         self._recorder = recorder
         self.pending: PendingStep | RowStep | None = None
         self._machine = EpisodeStateMachine(message.episode_id)

@@ -11,7 +11,7 @@ Each seat has a track, which becomes a `Trajectory` when a chunk is delivered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,7 +223,7 @@ class Recorder:
             self._is_terminated, self._is_truncated = not truncated, bool(truncated)
         self._weights_seq_nos.append(weights_seq_no)
 
-    def add_rows(self, seats: Sequence[SeatRows], weights_seq_nos: Sequence[int]) -> None:
+    def add_rows(self, seats: Iterable[SeatRows], weights_seq_nos: Sequence[int]) -> None:
         """Records transitions in which the same seats act at every step, and none ends.
 
         Args:

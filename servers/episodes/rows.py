@@ -9,7 +9,8 @@
 A `RowStep` is what the episodes of a `StepRows` have in common: arrays that none of them copies. An
 episode keeps which `RowStep` s it was in, and its row in each, until somebody wants its record
 (`columns_of`). Whatever is not plain (a repeat, a value out of range, an unknown episode) goes
-the way of single steps, which says what is wrong and whose it is.
+the way of single steps, which says what is wrong and whose it is. Of episodes that several members
+of a pool play, each member has a `RowStep` of its own (`StepOfMembers`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Actions, Step, StepRows
-from muxrl.protocol.rows import Lineup, are_rows, empty, leaves, row_of, singles
+from muxrl.protocol.rows import Lineup, are_rows, empty, leaves, pick, put, row_of, singles
 from muxrl.protocol.values import within
 from muxrl.servers.agents.benches import Bench, Seen, make_benches
 from muxrl.servers.agents.seats import Seat
@@ -43,7 +44,11 @@ class EpisodeOfRows(Protocol):
     episode_id: str
     is_training: bool
     should_explore: bool
+    member: Any
+    """See `muxrl.servers.episodes.episode.Member`."""
     last_row: tuple[RowStep | None, int]
+    row_reader: RowReader
+    """Of its seats."""
 
     def is_plain_at(self, t: int, benches: Benches) -> bool: ...
 
@@ -109,6 +114,11 @@ class RowStep:
     stacked: dict[Any, Columns] = field(default_factory=dict)
     """See `columns_of`."""
 
+    @property
+    def parts(self) -> Sequence[RowStep]:
+        """Itself; see `StepOfMembers`."""
+        return (self,)
+
     @cached_property
     def rewards_by_bench(self) -> list[np.ndarray]:
         """The recorded rewards of each bench's seats, ``[E, S]``."""
@@ -146,7 +156,7 @@ class RowStep:
         """Returns one episode's actions by agent, as they were sent."""
         assert self.answer is not None
         return {
-            agent_id: row_of(rows, (row, i))
+            agent_id: row_of(kind.space, rows, (row, i))
             for kind, rows in zip(self.benches.lineup.acted, self.answer.actions, strict=True)
             for i, agent_id in enumerate(kind.agents)
         }
@@ -192,11 +202,44 @@ def _joined(steps: Sequence[RowStep], bench: int, rows: Sequence[Any]) -> Column
     )
 
 
+@dataclass(eq=False)
+class StepOfMembers:
+    """A step of episodes that several members of a pool play.
+
+    Attributes:
+        parts: of each member.
+        order: of all rows, part by part.
+    """
+
+    parts: Sequence[RowStep]
+    order: np.ndarray
+
+    @property
+    def is_training(self) -> bool:
+        return self.parts[0].is_training
+
+    @cached_property
+    def _answer(self) -> ActionRows:
+        lead, acted = len(self.order), self.parts[0].benches.lineup.acted
+        actions = [empty(kind.space, (lead, len(kind.agents))) for kind in acted]
+        last = 0
+        for part in self.parts:
+            assert part.answer is not None
+            rows = self.order[last : (last := last + len(part.episodes))]
+            put(actions, rows, part.answer.actions)
+        return ActionRows(actions=actions, weights_seq_no=self.parts[0].weights_seq_no)
+
+    @property
+    def answer(self) -> ActionRows | None:
+        return None if any(part.answer is None for part in self.parts) else self._answer
+
+
 class RowOfStep:
     """One episode's step in a `RowStep`, for whoever repeats it alone while it is pending."""
 
     def __init__(self, step: RowStep, row: int) -> None:
         self.step = step
+        self.parts = step.parts
         self.is_training = step.is_training
         self._row = row
 
@@ -227,7 +270,9 @@ class RowReader:
         """Whether it reads the rows of all agents together."""
         return self._find(self._all)[1] is not None
 
-    def read(self, item: StepRows, episodes: Sequence[EpisodeOfRows | None]) -> RowStep | None:
+    def read(
+        self, item: StepRows, episodes: Sequence[EpisodeOfRows | None]
+    ) -> RowStep | StepOfMembers | None:
         """Returns the step that the rows are; None: it has to be read one by one.
 
         Nothing of it is recorded yet.
@@ -237,56 +282,63 @@ class RowReader:
             episodes: those that it names, None for one that is not open.
         """
         first = episodes[0]
-        _, benches = self._find(tuple(item.agents) or self._all)
-        if first is None or benches is None:
+        if first is None:
             return None
-        is_training, should_explore = first.is_training, first.should_explore
+        agents = tuple(item.agents) or self._all
         ts = item.t.tolist()
-        for episode, t in zip(episodes, ts, strict=True):
+        played: dict[RowReader, tuple[Benches, list[int], list[EpisodeOfRows]]] = {}
+        for row, (episode, t) in enumerate(zip(episodes, ts, strict=True)):
             if (
                 episode is None
-                or episode.is_training is not is_training
-                or episode.should_explore is not should_explore
-                or not episode.is_plain_at(t, benches)
+                or episode.is_training is not first.is_training
+                or episode.should_explore is not first.should_explore
             ):
                 return None
-        known: list[EpisodeOfRows] = list(episodes)  # type: ignore[arg-type]
-        if len(set(item.episode_ids)) < len(known):
-            return None
-        lead = len(known)
-        for kind, rows in zip(benches.lineup.observed, item.observations, strict=True):
-            if not are_rows(kind.space, rows, (lead, len(kind.agents)), self._max_observation):
+            part = played.get(episode.row_reader)
+            if part is None:
+                found = episode.row_reader._find(agents)[1]
+                if found is None:
+                    return None
+                part = played[episode.row_reader] = found, [], []
+            if not episode.is_plain_at(t, part[0]):
                 return None
-        returns, last_actions, states = _before(known, benches)
-        rewards = item.rewards
-        if rewards is None:
-            rewards = np.zeros_like(returns)
-        if not _are_floats(rewards, returns.shape, self._max_reward):
+            part[1].append(row)
+            part[2].append(episode)
+        if len(set(item.episode_ids)) < len(episodes) or not self._is_sound(item, agents):
             return None
-        if 0 in ts and rewards[item.t == 0].any():  # from before the first action
-            return None
-        returns = returns + rewards
-        if not within(returns, MAX_RETURN):
-            return None
-        state_shape = (lead, self._state_size)
-        if self._state_size is not None and not _are_floats(
-            item.state, state_shape, self._max_observation, np.float32
-        ):
-            return None
-        seen = Seen(item.observations, item.state, last_actions)
-        observations = [bench.observe(seen) for bench in benches.benches]
-        if any(rows is None for rows in observations):
-            return None
-        return RowStep(
-            known,
-            benches,
-            ts,
-            observations,
-            rewards,
-            returns,
-            is_training,
-            should_explore,
-            states,
+        seen = item.observations, item.rewards, item.state
+        if len(played) == 1:
+            ((benches, _, own),) = played.values()
+            return _row_step(benches, own, ts, *seen)
+        parts: list[RowStep] = []
+        places = [np.array(rows) for _, rows, _ in played.values()]
+        order = np.concatenate(places)
+        seen = pick(list(seen), order)
+        ts = [ts[row] for row in order.tolist()]
+        last = 0
+        for benches, rows, own in played.values():
+            where = slice(last, last := last + len(rows))
+            step = _row_step(benches, own, ts[where], *pick(seen, where))
+            if step is None:
+                return None
+            parts.append(step)
+        return StepOfMembers(parts, order)
+
+    def _is_sound(self, item: StepRows, agents: tuple[str, ...]) -> bool:
+        """Whether all of an item is of its spaces, and within limits."""
+        lineup, _ = self._find(agents)
+        lead = len(item.t)
+        for kind, rows in zip(lineup.observed, item.observations, strict=True):
+            if not are_rows(kind.space, rows, (lead, len(kind.agents)), self._max_observation):
+                return False
+        if item.rewards is not None:
+            if not _are_floats(item.rewards, (lead, len(agents)), self._max_reward):
+                return False
+            is_first = item.t == 0
+            if is_first.any() and item.rewards[is_first].any():  # from before the first action
+                return False
+        return self._state_size is None or _are_floats(
+            item.state, (lead, self._state_size), self._max_observation, np.float32
         )
 
     def singles(self, item: StepRows) -> list[Step]:
@@ -337,6 +389,38 @@ class RowReader:
         if len(self._known) > _MAX_LINEUPS:
             self._known.popitem(last=False)
         return lineup, benches
+
+
+def _row_step(
+    benches: Benches,
+    episodes: list[EpisodeOfRows],
+    ts: list[int],
+    rows: Sequence[Any],
+    rewards: np.ndarray | None,
+    state: np.ndarray | None,
+) -> RowStep | None:
+    """Returns the step that sound rows of plain episodes are; None: as `RowReader.read`."""
+    returns, last_actions, module_states = _before(episodes, benches)
+    if rewards is None:
+        rewards = np.zeros_like(returns)
+    returns = returns + rewards
+    if not within(returns, MAX_RETURN):
+        return None
+    seen = Seen(rows, state, last_actions)
+    observations = [bench.observe(seen) for bench in benches.benches]
+    if any(rows is None for rows in observations):
+        return None
+    return RowStep(
+        episodes,
+        benches,
+        ts,
+        observations,
+        rewards,
+        returns,
+        episodes[0].is_training,
+        episodes[0].should_explore,
+        module_states,
+    )
 
 
 def _before(

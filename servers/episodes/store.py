@@ -43,7 +43,7 @@ from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.played import PlayedCheck, seat_action
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.episodes.rows import RowOfStep, RowReader, RowStep
+from muxrl.servers.episodes.rows import RowOfStep, RowReader, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk
 
@@ -211,6 +211,7 @@ class EpisodeStore:
             item, self.plan, self._check, seats, recorder, now, self._observing, untrained
         )
         episode.member = member
+        episode.row_reader = member.row_reader if member else self._row_reader
         return Started(episode_id, member=member.name if member else "")
 
     def _untrained_seats(self, item: StartEpisode) -> frozenset[str]:
@@ -285,7 +286,7 @@ class EpisodeStore:
         """Whether steps may come in rows."""
         return self._row_reader is not None and self._row_reader.can_read_all
 
-    def accept_rows(self, item: StepRows, now: float) -> RowStep | list[Step]:
+    def accept_rows(self, item: StepRows, now: float) -> RowStep | StepOfMembers | list[Step]:
         """Records a step of many episodes; what is not plain comes back as single steps.
 
         Raises:
@@ -299,14 +300,16 @@ class EpisodeStore:
         step = reader.read(item, episodes)
         if step is None:
             return reader.singles(item)
-        num_agents = len(step.benches.agents)
-        for row, episode in enumerate(filter(None, episodes)):  # they are all there
-            episode.last_seen = now
-            episode.take_row(step, row)
-            if step.is_training:
-                self._count_step(episode, num_agents, int(step.t[row] > 0))
+        benches = step.parts[0].benches
+        for part in step.parts:
+            for row, episode in enumerate(part.episodes):
+                assert isinstance(episode, ServedEpisode)
+                episode.last_seen = now
+                episode.take_row(part, row)
+                if step.is_training:
+                    self._count_step(episode, len(benches.agents), int(part.t[row] > 0))
         if step.is_training and self._observing is not None:
-            self._observing.add_rows(step.benches.lineup.observed, item.observations, item.state)
+            self._observing.add_rows(benches.lineup.observed, item.observations, item.state)
         return step
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:

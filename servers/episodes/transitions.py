@@ -195,7 +195,7 @@ class Transitions:
             self._observe_row(first, row)
         if len(steps) > 1 and self._is_training:
             self._recorder.add_rows(
-                [one for i, bench in enumerate(benches) for one in _seat_rows(i, bench, steps)],
+                (one for i, bench in enumerate(benches) for one in _seat_rows(i, bench, steps)),
                 [step.weights_seq_no for step, _ in steps[:-1]],
             )
         last, row = steps[-1]

@@ -13,16 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from muxrl.protocol.rows import Lineup, row_of, stack
 from muxrl.protocol.spaces import Box, bounds
 from muxrl.protocol.values import check_available, conform, sample_action
+from muxrl.servers.agents.benches import Seen, parts_of
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 from muxrl.servers.agents.spaces import to_gymnasium
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.acting import STATE, Kept, RowsOfBench
+from muxrl.servers.trainers.interface import Acted
 
 Policy = Callable[[Any], Any]
 """From an agent's observation to its action; called once for each step that the agent acts in."""
@@ -43,10 +48,12 @@ class PlainSeat:
     """An agent whose policy gets observations as sent, and returns actions of its own space."""
 
     frame_stack = 1
+    reads_rows = True
+    policy_id = ""
+    """The same of all: nothing is shared, and they are asked in the order of the seats."""
 
     def __init__(self, agent_id: str, plan: AgentPlan) -> None:
         self.seat_id = agent_id
-        self.policy_id = plan.policy_id
         self.members: tuple[str, ...] = (agent_id,)
         self.observation_space = to_gymnasium(plan.observation_space)
         self.action_space = to_gymnasium(plan.action_space)
@@ -65,6 +72,48 @@ class PlainSeat:
 
     def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
         return None
+
+    @property
+    def bench_class(self) -> type[PlainBench]:
+        """Reads all of them."""
+        return PlainBench
+
+
+class PlainBench:
+    """Agents that are shown their rows one by one; see `muxrl.servers.agents.benches.Bench`."""
+
+    policy_id = ""
+    reads_last_actions = False
+
+    def __init__(self, seats: Sequence[PlainSeat], lineup: Lineup) -> None:
+        self.seats: tuple[Seat, ...] = tuple(seats)
+        names = [seat.seat_id for seat in seats]
+        self._lineup = lineup
+        self._places = lineup.places_of(names)
+        self._acts = parts_of(names, lineup.acted)
+        place_of = {name: i for i, name in enumerate(names)}
+        self._shown = [
+            (number, kind.space, column, place_of[agent_id])
+            for number, kind in enumerate(lineup.observed)
+            for column, agent_id in enumerate(kind.agents)
+        ]
+        """Where each is found in which rows, and among the seats."""
+
+    def observe(self, seen: Seen) -> Any:
+        found = np.empty((seen.num_episodes, len(self.seats)), object)
+        for number, space, column, place in self._shown:
+            for row in range(len(found)):
+                found[row, place] = row_of(space, seen.observations[number], (row, column))
+        return found
+
+    def rewards(self, rewards: np.ndarray) -> np.ndarray:
+        return rewards[:, self._places]
+
+    def write(self, actions: np.ndarray, into: Sequence[Any]) -> None:
+        for part, where in self._acts:
+            own = actions[:, where]
+            space = self._lineup.acted[part.kind].space
+            part.write(stack(space, own.reshape(-1).tolist(), own.shape), into)
 
 
 class PlainSeating(Seating):
@@ -108,28 +157,54 @@ class PlainActing:
         self._evaluation_seeds.bit_generator.state = state["evaluation"]
 
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        actions = []
-        for step in steps:
-            seeds = self._training_seeds if step.is_training else self._evaluation_seeds
-            actions.append([self._act(request, step.t, seeds) for request in step.requests])
-        return actions, self.weights_seq_no
+        return [
+            [self._act(request, step) for request in step.requests] for step in steps
+        ], self.weights_seq_no
 
-    def _act(self, request: SeatRequest, t: int, seeds: np.random.Generator) -> SeatAction:
-        agent_id, policy = request.seat.seat_id, request.module_state
-        if policy is None:
+    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
+        """See `muxrl.servers.training.policies.ActingOnRows`."""
+        chosen = []
+        for step in steps:
+            asked = RowsOfBench(step, 0)
+            times = np.repeat(step.t, len(asked.agents) // len(step.t)).tolist()
+            actions, policies = np.empty(len(times), object), []
+            for i, one in enumerate(
+                zip(asked.agents, asked.observations, asked.states, times, strict=True)
+            ):
+                action, policy = self._ask(*one, step.is_training)
+                actions[i] = self._checked(one[0], one[1], action, one[3])
+                policies.append(policy)
+            acted = Acted(actions, states=policies)
+            chosen.append(([asked.chosen(acted, slice(None))], self.weights_seq_no))
+        return chosen
+
+    def _act(self, request: SeatRequest, step: PendingStep) -> SeatAction:
+        agent_id, observation = request.seat.seat_id, request.observation
+        action, policy = self._ask(
+            agent_id, observation, request.module_state, step.t, step.is_training
+        )
+        # The policy is called even if the action was logged: it may have to see every step.
+        if request.logged_action is not None:
+            action = request.logged_action
+        else:
+            action = self._checked(agent_id, observation, action, step.t)
+        return SeatAction(action, module_state={STATE: Kept(policy)})
+
+    def _ask(
+        self, agent_id: str, observation: Any, state: Any, t: int, is_training: bool
+    ) -> tuple[Any, Policy]:
+        """Returns an agent's action, and its policy, which is made at its first step."""
+        if state is None:
+            seeds = self._training_seeds if is_training else self._evaluation_seeds
             policy = self._make(agent_id, int(seeds.integers(2**31)))
+        else:
+            policy = state[STATE].value
         try:
-            action = policy(request.observation)
+            return policy(observation), policy
         except Exception as error:  # the policy is the user's
             raise PolicyFailed(
                 f"the policy of agent {agent_id!r} raised {type(error).__name__}: {error}, at t={t}"
             ) from error
-        # The policy is called even if the action was logged: it may have to see every step.
-        if request.logged_action is not None:
-            return SeatAction(request.logged_action, module_state=policy)
-        return SeatAction(
-            self._checked(agent_id, request.observation, action, t), module_state=policy
-        )
 
     def _checked(self, agent_id: str, observation: Any, action: Any, t: int) -> Any:
         space = self._agents[agent_id].action_space

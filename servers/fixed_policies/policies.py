@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from muxrl.servers.episodes.recorder import Recorder, SeatRows
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.fixed_names import no_weights
-from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Acting, Record
+from muxrl.servers.training.policies import SAVE_TIMEOUT_S, ActingOnRows, Record
 
 
 class StepCounter(Recorder):
@@ -40,7 +40,7 @@ class StepCounter(Recorder):
     def add(self, **transition: Any) -> None:
         self._num_steps += 1
 
-    def add_rows(self, seats: Sequence[SeatRows], weights_seq_nos: Sequence[int]) -> None:
+    def add_rows(self, seats: Iterable[SeatRows], weights_seq_nos: Sequence[int]) -> None:
         self._num_steps += len(weights_seq_nos)
 
     def last_observation(self, seat_id: str) -> Any:
@@ -53,7 +53,7 @@ class StepCounter(Recorder):
         return None
 
 
-class FixedActing(Acting, Protocol):
+class FixedActing(ActingOnRows, Protocol):
     """Chooses actions, and can go on with the random numbers that would have come."""
 
     def get_random_state(self) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from muxrl.servers.agents.seats import Seat, SeatAction
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.rows import Chosen, RowReader, RowStep
+from muxrl.servers.fixed_policies.alike import Alike, form_of
 from muxrl.servers.fixed_policies.policies import FixedActing, FixedPolicies
 from muxrl.servers.training.policies import Record
 
@@ -68,11 +70,14 @@ class Member:
     entry: str
     """What the config calls it; an entry of snapshots has several members."""
     seats: dict[str, Seat]
+    row_reader: RowReader
     acting: FixedActing
     result: Result
     win_above: float
     follow: Callable[[LiveCheckpoint], None] | None = None
     """Takes newer weights; None: they never change."""
+    alike: Alike | None = None
+    """Acts in its place on steps in rows, for others as well."""
 
     def end(self, value: float) -> None:
         self.result.add(value, self.win_above)
@@ -127,6 +132,7 @@ class Pool:
         self.rule: Draw = settings["draw"]
         self._entries: Mapping[str, Mapping[str, Any]] = settings["members"]
         self._open_snapshot = open_snapshot
+        self._alike: dict[Any, Alike] = {}
         self._random_states: dict[str, Any] = {}
         """Of members that a run which is resumed has not brought yet."""
         self.members: dict[str, list[Member]] = {}
@@ -163,18 +169,12 @@ class Pool:
         )
 
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        first = steps[0].episode.member
-        if all(step.episode.member is first for step in steps):
-            return first.acting.act(steps)[0], 0
-        places: dict[int, list[int]] = {}
-        for i, step in enumerate(steps):
-            places.setdefault(id(step.episode.member), []).append(i)
-        chosen: list[list[SeatAction]] = [[]] * len(steps)
-        for own in places.values():
-            acting = steps[own[0]].episode.member.acting
-            for i, actions in zip(own, acting.act([steps[i] for i in own])[0], strict=True):
-                chosen[i] = actions
-        return chosen, 0
+        asked = [(step.episode.member, step) for step in steps]
+        return _by_member(asked, lambda member, own: member.acting.act(own)[0]), 0
+
+    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
+        asked = [(step.episodes[0].member, step) for step in steps]
+        return [(one, 0) for one in _by_member(asked, _act_rows)]
 
     # --- members ------------------------------------------------------------------------
 
@@ -210,7 +210,18 @@ class Pool:
         result = self.results.setdefault(name, Result())
         if name in self._random_states:
             acting.set_random_state(self._random_states.pop(name))
-        return Member(name, entry, seats, acting, result, self._settings["win_above"], follow)
+        alike = self._alike_of(seats, acting)
+        reader = alike.row_reader if alike else RowReader(self._plan, seats)
+        win_above = self._settings["win_above"]
+        return Member(name, entry, seats, reader, acting, result, win_above, follow, alike)
+
+    def _alike_of(self, seats: dict[str, Seat], acting: FixedActing) -> Alike | None:
+        form = form_of(seats, acting)
+        if form is None:
+            return None
+        if form not in self._alike:
+            self._alike[form] = Alike(RowReader(self._plan, seats))
+        return self._alike[form]
 
     def renewed(
         self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None
@@ -239,6 +250,8 @@ class Pool:
     ) -> None:
         """Lets members play from now on; those of a server with its newest weights."""
         self.members = members
+        for alike in self._alike.values():
+            alike.forget()
         for entry, own in members.items():
             if source in map(self._entries[entry].get, ("live", "snapshots")) and live is not None:
                 for member in own:
@@ -264,6 +277,26 @@ class Pool:
             for member in members:
                 if member.name in self._random_states:
                     member.acting.set_random_state(self._random_states.pop(member.name))
+
+
+def _by_member(
+    asked: Sequence[tuple[Member, Any]], act: Callable[[Member, Any], Sequence[Any]]
+) -> list[Any]:
+    """Returns what is chosen for each step, asking each member once."""
+    places: dict[int, list[int]] = {}
+    for i, (member, _) in enumerate(asked):
+        places.setdefault(id(member), []).append(i)
+    chosen: dict[int, Any] = {}
+    for own in places.values():
+        steps = [asked[i][1] for i in own]
+        chosen.update(zip(own, act(asked[own[0]][0], steps), strict=True))
+    return [chosen[i] for i in range(len(asked))]
+
+
+def _act_rows(member: Member, steps: Sequence[RowStep]) -> list[list[Chosen]]:
+    if member.alike is not None:
+        return [member.alike.act(step) for step in steps]
+    return [chosen for chosen, _ in member.acting.act_rows(steps)]
 
 
 class PoolPolicies(FixedPolicies):

@@ -33,7 +33,7 @@ from muxrl.servers.rllib.asked import (
     Extras,
     by_row,
 )
-from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, Forward, numpy_policy
+from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, NumpyPolicy, numpy_policy
 from muxrl.servers.rllib.on_gpu import ModulesOnGpu
 
 _Pass = tuple[str, bool, bool, bool]
@@ -46,7 +46,9 @@ class _Copy:
 
     def __init__(self, modules: MultiRLModule) -> None:
         self.modules = modules
-        self.numpy: dict[str, Forward | None] = {m: numpy_policy(x) for m, x in modules.items()}
+        self.numpy: dict[str, NumpyPolicy | None] = {
+            module_id: numpy_policy(x) for module_id, x in modules.items()
+        }
         self.is_stateful = {module_id: x.is_stateful() for module_id, x in modules.items()}
         self.acting_keys: dict[str, tuple[str, ...] | None] = {
             module_id: getattr(x, "acting_keys", None) for module_id, x in modules.items()
@@ -97,6 +99,11 @@ class Inference:
     def modules(self) -> MultiRLModule:
         """The modules in use now; do not keep them, since the copies are swapped."""
         return self._live.modules
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether large passes are made on a GPU."""
+        return self._gpu is not None
 
     @property
     def is_stateful(self) -> bool:
@@ -218,6 +225,14 @@ class Inference:
             weights_seq_no = self.weights_seq_no
         return [(of_step, weights_seq_no) for of_step in chosen]
 
+    def noise(self, shape: tuple[int, ...], *, is_training: bool) -> np.ndarray:
+        """Draws ``noise`` for Gumbel-max: the action is the argmax of logits - log(noise).
+
+        It is the same draw as torch's Categorical at a sixth of its cost.
+        """
+        rng = self._rng if is_training else self._evaluation_rng
+        return rng.standard_exponential(shape)
+
     def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
         """Answers requests to one policy without exploration, outside of any episode."""
         with self._swap:
@@ -262,18 +277,14 @@ class Inference:
         is_numpy = self._live.numpy[policy_id] is not None and isinstance(
             asked.action_space, gymnasium.spaces.Discrete
         )
-        training_rng, self._rng = self._rng, self._evaluation_rng
-        try:
-            if is_numpy:
+        if is_numpy:
+            return self._act(policy_id, asked, True, is_training=False)
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._evaluation_torch.get_state())
+            try:
                 return self._act(policy_id, asked, True, is_training=False)
-            with torch.random.fork_rng(devices=[]):
-                torch.set_rng_state(self._evaluation_torch.get_state())
-                try:
-                    return self._act(policy_id, asked, True, is_training=False)
-                finally:
-                    self._evaluation_torch.set_state(torch.get_rng_state())
-        finally:
-            self._rng = training_rng
+            finally:
+                self._evaluation_torch.set_state(torch.get_rng_state())
 
     def _act(
         self,
@@ -380,9 +391,8 @@ class Inference:
         should_explore: bool,
         is_training: bool,
     ) -> tuple[np.ndarray, Extras]:
-        # Gumbel-max in numpy: the same draw as torch's Categorical at a sixth of its cost.
         if should_explore:
-            noise = self._rng.standard_exponential(logits.shape)
+            noise = self.noise(logits.shape, is_training=is_training)
             actions = (logits - np.log(noise)).argmax(axis=-1)
         else:
             actions = logits.argmax(axis=-1)

@@ -7,8 +7,8 @@ at a fraction of that; every other module goes through its own ``forward``.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -26,10 +26,10 @@ from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
 MAX_BATCH = 64
 """Rows up to which numpy is faster than torch."""
 
-Forward = Callable[[Any], np.ndarray]
-"""Stacked observations, an array or a dict of them, to distribution inputs."""
-
 _KNOWN_FORWARDS = (DefaultPPOTorchRLModule._forward, MaskablePPOTorchRLModule._forward)
+
+_MAX_KNOWN = 16
+"""Selections of a `Stack` that are kept: most turns have those of the turn before."""
 
 _ACTIVATIONS: dict[type[nn.Module], Literal["none", "tanh", "relu"]] = {
     nn.Tanh: "tanh",
@@ -48,14 +48,79 @@ def is_pi_of_encoder(forward: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def numpy_policy(module: Any) -> Forward | None:
-    """Returns observations ``[B, obs]`` to action distribution inputs ``[B, k]``, float32 both.
+@dataclass(frozen=True)
+class NumpyPolicy:
+    """From observations ``[B, obs]`` to action distribution inputs ``[B, k]``, float32 both.
 
-    Where the module's observations are Dicts (action masks, MAPPO), the function takes a dict of
-    the stacked parts that the module acts on, its ``acting_keys``.
+    Attributes:
+        layers: one after another.
+        keys: of the parts of a Dict observation that it acts on, of which it then takes a dict;
+            None: it takes an array.
+    """
 
-    The function reads the module's parameters through views, so it follows weights that are loaded
-    in place.
+    layers: Sequence[DenseLayer]
+    keys: tuple[str, ...] | None
+
+    def __call__(self, obs: Any) -> np.ndarray:
+        if self.keys is None:
+            return dense_forward(self.layers, obs)
+        parts = [obs[key] for key in self.keys if key != ACTION_MASK]
+        x = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+        logits = dense_forward(self.layers, x)
+        if ACTION_MASK in self.keys:
+            logits[obs[ACTION_MASK] <= 0] = UNAVAILABLE
+        return logits
+
+    @property
+    def form(self) -> Any:
+        """Equal for policies that differ in their numbers alone."""
+        layers = [(one.weight.shape, one.bias is None, one.activation) for one in self.layers]
+        return self.keys, tuple(layers)
+
+
+class Stack:
+    """Policies of one form in one array, so that several can be asked at once.
+
+    Args:
+        policies: they are copied.
+    """
+
+    def __init__(self, policies: Sequence[NumpyPolicy]) -> None:
+        self._keys = policies[0].keys
+        layers = zip(*(policy.layers for policy in policies), strict=True)
+        # In torch's order, as the modules have them: in another BLAS may round otherwise.
+        self._layers = [
+            (
+                np.stack([one.weight.T for one in of_all]),
+                None if of_all[0].bias is None else np.stack([one.bias for one in of_all]),
+                of_all[0].activation,
+            )
+            for of_all in layers
+        ]
+        self._known: dict[tuple[int, ...], NumpyPolicy] = {}
+
+    def of(self, places: tuple[int, ...]) -> NumpyPolicy:
+        """Returns some of the policies as one, of ``[m, B, obs]`` to ``[m, B, k]``."""
+        if places not in self._known:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            which = np.array(places)
+            layers = [
+                DenseLayer(
+                    weight[which].transpose(0, 2, 1),
+                    None if bias is None else bias[which][:, None],
+                    activation,
+                )
+                for weight, bias, activation in self._layers
+            ]
+            self._known[places] = NumpyPolicy(layers, self._keys)
+        return self._known[places]
+
+
+def numpy_policy(module: Any) -> NumpyPolicy | None:
+    """Returns what acts in place of a module, on its ``acting_keys`` if it has some.
+
+    It reads the module's parameters through views, so it follows weights that are loaded in place.
 
     Args:
         module: any RLModule.
@@ -65,22 +130,7 @@ def numpy_policy(module: Any) -> Forward | None:
         forward pass, a recurrent or convolutional encoder, or parameters on a GPU.
     """
     layers = dense_layers(module)
-    if layers is None:
-        return None
-    mlp = functools.partial(dense_forward, layers)
-    keys: tuple[str, ...] | None = getattr(module, "acting_keys", None)
-    if keys is None:
-        return mlp
-    inputs = tuple(key for key in keys if key != ACTION_MASK)
-
-    def forward(obs: dict[str, np.ndarray]) -> np.ndarray:
-        parts = [obs[key] for key in inputs]
-        logits = mlp(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1))
-        if ACTION_MASK in keys:
-            logits[obs[ACTION_MASK] <= 0] = UNAVAILABLE
-        return logits
-
-    return forward
+    return None if layers is None else NumpyPolicy(layers, getattr(module, "acting_keys", None))
 
 
 def dense_layers(module: Any) -> list[DenseLayer] | None:

@@ -25,7 +25,7 @@ from muxrl.servers.training.thread import LOSS
 IS_LOGGED = "is_logged"
 """Output of each action, of a team's by member: whether the client chose it, not the trainer."""
 
-_STATE = "state"
+STATE = "state"
 """Part of a recurrent state, which is a dict of arrays, that a trainer's own of an agent is."""
 
 MakeTrainer = Callable[[PolicySpec], Trainer]
@@ -160,7 +160,7 @@ class Actors:
         chosen: list[dict[int, Chosen]] = [{} for _ in steps]
         with self.lock:
             for key, places in passes.items():
-                asked = [_Asked(steps[i], j) for i, j in places]
+                asked = [RowsOfBench(steps[i], j) for i, j in places]
                 rows = self._rows(
                     key,
                     _joined([one.observations for one in asked]),
@@ -199,7 +199,7 @@ class Actors:
             SeatAction(
                 action,
                 {name: column[i] for name, column in outputs.items()},
-                None if acted.states is None else {_STATE: _Kept(acted.states[i])},
+                None if acted.states is None else {STATE: Kept(acted.states[i])},
             )
             for i, action in enumerate(actions)
         ]
@@ -222,7 +222,7 @@ class Actors:
         return Rows(
             parts[OBS],
             parts[ACTION_MASK] if has_masks else None,
-            [None if state is None else state[_STATE].value for state in states],
+            [None if state is None else state[STATE].value for state in states],
             tuple(agents),
             key.should_explore,
             key.is_training,
@@ -302,8 +302,8 @@ class Actors:
         return TrainerFailed(f"{self._name}.{method} of policy {policy_id!r}: {problem}")
 
 
-class _Kept:
-    """A state of a trainer's, of any kind, that numpy does not look into."""
+class Kept:
+    """A state of any kind that numpy does not look into."""
 
     __slots__ = ("value",)
 
@@ -311,7 +311,7 @@ class _Kept:
         self.value = value
 
 
-class _Asked:
+class RowsOfBench:
     """The rows of a bench, one after another: all seats of an episode, then of the next."""
 
     def __init__(self, step: RowStep, bench: int) -> None:
@@ -325,7 +325,7 @@ class _Asked:
         states = step.module_states[bench]
         self.states: list[Any] = [None] * len(self.agents)
         if isinstance(states, dict):
-            self.states = [{_STATE: one} for one in states[_STATE].reshape(-1)]
+            self.states = [{STATE: one} for one in states[STATE].reshape(-1)]
         elif states is not None:  # some episodes begin
             self.states = [at(one, i) for one in states for i in range(len(seats))]
 
@@ -339,8 +339,8 @@ class _Asked:
         if acted.states is not None:
             own = np.empty(len(self.agents), object)
             for i, state in enumerate(list(acted.states)[rows]):
-                own[i] = _Kept(state)
-            states = {_STATE: own.reshape(self._lead)}
+                own[i] = Kept(state)
+            states = {STATE: own.reshape(self._lead)}
         return Chosen(_shaped(acted.actions[rows], self._lead), outputs, states)
 
 

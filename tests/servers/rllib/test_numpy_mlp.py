@@ -1,5 +1,7 @@
 """The numpy forward pass is the module's own, number for number, or it is not used."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -7,8 +9,10 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 
+from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.rllib.numpy_mlp import numpy_policy
+from muxrl.servers.episodes.trajectories import at
+from muxrl.servers.rllib.numpy_mlp import NumpyPolicy, Stack, numpy_policy
 
 OBSERVATIONS = gymnasium.spaces.Box(-1.0, 1.0, (8,), np.float32)
 ACTIONS = gymnasium.spaces.Discrete(5)
@@ -64,3 +68,23 @@ def test_weights_loaded_in_place_are_seen() -> None:
 @pytest.mark.parametrize("model", [{"use_lstm": True}, {"fcnet_activation": "silu"}], ids=str)
 def test_what_it_does_not_know_goes_through_the_module(model: dict[str, object]) -> None:
     assert numpy_policy(module_of("PPO", **model)) is None
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_policies_of_one_form_act_together_to_the_bit(is_masked: bool) -> None:
+    alone = []
+    for _ in range(4):
+        policy = numpy_policy(module_of(fcnet_hiddens=[64, 64]))
+        assert policy is not None
+        alone.append(NumpyPolicy(policy.layers, (OBS, ACTION_MASK) if is_masked else None))
+    assert len({policy.form for policy in alone}) == 1
+    rng, stack = np.random.default_rng(0), Stack(alone)
+    for places in ((2,), (0, 3), (3, 1, 0, 2)):
+        for num in (1, 3, 6, 17, 64):
+            rows: Any = rng.standard_normal((len(places), num, 8), np.float32)
+            if is_masked:
+                rows = {OBS: rows, ACTION_MASK: np.ones((len(places), num, 5), np.float32)}
+                rows[ACTION_MASK][..., 1] = 0.0
+            together = stack.of(places)(rows)
+            for i, place in enumerate(places):
+                np.testing.assert_array_equal(together[i], alone[place](at(rows, i)))
