@@ -12,7 +12,6 @@ import pytest
 import yaml
 from tests.faults.started import PATIENCE_S, ROOT, Started
 from tests.faults.test_launch_faults import config
-from tests.nights import at_night
 from tests.processes import MARK
 
 from muxrl import RunResult
@@ -48,7 +47,8 @@ def script(tmp_path: Path, temporary: Path) -> Iterator[Started]:
     started.kill()
 
 
-@pytest.mark.parametrize("is_killed", at_night([False, True], [False]))
+@pytest.mark.night  # by day: test_own_trainers.py
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_a_run_ends_with_the_script_that_started_it(
     script: Started, tmp_path: Path, is_killed: bool
 ) -> None:

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -26,6 +24,8 @@ from tests.faults.test_restarts import (
 )
 
 from muxrl.client import PolicyClient, RefusedByServer
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.supervise import ray_session
 
 __all__ = ["launch"]
 
@@ -43,23 +43,19 @@ def taken(place: tuple[str, int]) -> socket.socket:
                 raise
 
 
-def muxrl(*arguments: str) -> tuple[int, str]:
-    """Returns the exit code and the output of a command."""
-    command = [sys.executable, "-m", "muxrl", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_second_launches_and_clients_are_refused_and_the_run_goes_on(
     launch: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(ray_session, "begin_early", lambda address: None)
     run = launch(lasting())
     wait_for_checkpoint(run)
     folder = str(run.folder)
-    code, output = muxrl("launch", str(run.folder.parent / "hurt.yaml"), "--run-dir", folder)
-    assert (code, f"{folder} is there already" in output) == (2, True), output
-    code, output = muxrl("launch", "--resume", folder)
-    assert (code, f"a run that is going on (pid {run.popen.pid} on " in output) == (1, True), output
+    assert cli.main(["launch", str(run.folder.parent / "hurt.yaml"), "--run-dir", folder]) == 2
+    assert f"{folder} is there already" in capsys.readouterr().err
+    assert cli.main(["launch", "--resume", folder]) == 1
+    assert f"a run that is going on (pid {run.popen.pid} on " in capsys.readouterr().err
 
     addresses = json.loads((run.folder / "servers.json").read_text())
     observations = {"agent_0": np.zeros(8, np.float32)}

@@ -16,6 +16,8 @@ import yaml
 from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, Started, environment_of
 from tests.nights import at_night
 
+from muxrl import RunResult
+
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
 EXAMPLE = ROOT / "experiments" / "examples" / "own_trainer"
@@ -109,9 +111,16 @@ import muxrl.serving
 muxrl.serving.run(bandit.Bandit)
 """
 """The server's process, as in an environment with the extra ``serving`` alone."""
+BESIDE = """
+import sys
+from muxrl import launch
+run = launch(sys.argv[1], sys.argv[4:], run_dir=sys.argv[3], wait=False)
+sys.stdin.readline()
+"""
+"""A script beside which the run goes on: it ends with it."""
 
 
-# By day: supervise/test_own_server.py goes on elsewhere; test_command_process.py ends with its run.
+# By day: supervise/test_own_server.py goes on elsewhere, and test_resume_faults.py here.
 @pytest.mark.parametrize("is_resumed", at_night([False, True], [True]))
 def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
     folder: Path, temporary: Path, is_resumed: bool
@@ -129,13 +138,17 @@ def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
     config["checkpoint"] = {"interval_env_steps": 300}
     (folder / "own.yaml").write_text(yaml.safe_dump(config))
     run = folder / "run"
-    command = [sys.executable, "-m", "muxrl", "launch"]
+    beside = ["-c", BESIDE]
     started = Started.of_program(
-        [*command, "own.yaml", "--run-dir", "run", "stop.env_steps=1000000", *SHORT[:3]],
+        [
+            *(sys.executable, *(["-m", "muxrl", "launch"] if is_resumed else beside)),
+            *("own.yaml", "--run-dir", "run", "stop.env_steps=1000000", *SHORT[:3]),
+        ],
         "own-server",
         temporary,
         env=environment_of(ROOT),
         cwd=folder,
+        stdin=subprocess.PIPE,
     )
 
     def programs() -> list[int]:
@@ -156,19 +169,19 @@ def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
         started.wait_for("restart", lambda: bool(programs()) and programs() != [first])
         before = len(saved())
         started.wait_for("checkpoint after the restart", lambda: len(saved()) > before)
-        if is_resumed:
-            os.kill(started.popen.pid, signal.SIGKILL)
-            started.popen.communicate()
-        else:
-            started.interrupt()
-            assert started.wait() == 130, started.output
+        os.kill(started.popen.pid, signal.SIGKILL)
+        started.popen.communicate()
         # Ray's own agents notice late that Ray is gone; the program has to end with the run.
         started.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     finally:
         started.kill()
     log = (run / "logs/others.log").read_text()
     assert "servers.others.command has ended by SIGKILL" in log
-    if is_resumed:
+    result = RunResult.read(run)
+    if not is_resumed:
+        assert (result.outcome, result.exit_code) == ("interrupted", 130)
+        assert not result.training().empty
+    else:
         at = max(int(path.parent.name) for path in saved())
         goes_on = ["launch", "--resume", "run", f"stop.env_steps={at + 400}"]
         # It removes what the run that was killed has left.
