@@ -20,7 +20,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format types quick packaging faults learning night benchmark docs \
+.PHONY: help setup run test collect lint format types quick packaging faults learning night benchmark docs \
 	docs-site constraints release clean
 
 help: ## Shows this list.
@@ -46,8 +46,11 @@ run: setup ## Launches the chase experiment; more arguments with ARGS="key=value
 
 # What needs one core runs beside each other; then all other tests share the workers.
 test: setup ## Checks everything.
-	$(MAKE) --no-print-directory -j 2 --output-sync=target lint types packaging
+	$(MAKE) --no-print-directory -j 2 --output-sync=target packaging lint types collect
 	$(PYTEST) -m "not packaging and not night"
+
+collect: setup ## Imports all tests, which compiles them once for all workers.
+	@found=$$($(BIN)/pytest -qq --collect-only 2>&1) || { echo "$$found"; exit 1; }
 
 lint: setup ## Checks style and formatting.
 	$(BIN)/ruff check .
