@@ -5,12 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.past.figures import unpack
 
 import muxrl
+from muxrl.orchestrator import api
 from muxrl.orchestrator.api import launch, sweep
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.errors import ConfigError, NotARunDirectory
-from muxrl.orchestrator.sweeps import SweepConfig
+from muxrl.orchestrator.sweeps import SweepConfig, runner
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,6 +59,26 @@ def test_mistakes_come_before_anything_is_started(tmp_path):
     with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):
         sweep(SweepConfig(name="x"), sweep_dir=tmp_path / "sweep")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_and_sweeps_begin_and_go_on_as_they_are_told(monkeypatch, tmp_path):
+    unpack(tmp_path)
+    calls = []
+    for module, name in [
+        (api, "run_experiment"), (api, "resume_experiment"),
+        (runner, "start_sweep"), (runner, "resume_sweep"),
+    ]:  # fmt: skip
+        monkeypatch.setattr(module, name, lambda *args, console, **_: calls.append(args))
+    monkeypatch.setattr(api, "begin_early", lambda address: None)
+    launch("cartpole_ppo", {"seed": 3}, run_dir=tmp_path / "run")
+    launch(tmp_path / "one", {"stop.env_steps": 440}, resume=True)
+    sweep("tag", {"seeds": [3]}, sweep_dir=str(tmp_path / "new"))
+    sweep(str(tmp_path / "swept"), ["seeds=[1,2,3]"], resume=True)
+    (begun, run_dir), (resumed, folder), (table, sweep_dir), again = calls
+    assert (begun.config.seed, run_dir) == (3, tmp_path / "run")
+    assert (resumed.config.stop.env_steps, folder.path) == (440, tmp_path / "one")
+    assert (table.seeds, sweep_dir) == ([3], tmp_path / "new")
+    assert again == (tmp_path / "swept", ["seeds=[1,2,3]"])
 
 
 def test_resume_is_for_directories():

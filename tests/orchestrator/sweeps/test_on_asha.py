@@ -1,4 +1,4 @@
-"""A sweep on Ray Tune from a script, with a scheduler that ends the worse trial early."""
+"""A sweep on Ray Tune, with a scheduler that ends the worse trial early."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from ray import tune
+from tests.faults.hosted import Host
+from tests.faults.started import PATIENCE_S
 
-import muxrl
-from muxrl.orchestrator.sweeps import TrialRecord
+from muxrl.orchestrator.sweeps import SweepResult, TrialRecord
 
-pytestmark = [pytest.mark.learning, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
 SWEEP = {
     "experiment": {
@@ -53,15 +54,19 @@ class Noting(tune.Callback):
             file.write(f"{trial.config['trial']}\n")
 
 
-@pytest.mark.usefixtures("running_ray")
 def test_the_worse_of_two_trials_is_ended_early_and_the_better_goes_on_with_a_larger_budget(
-    tmp_path: Path,
+    tmp_path: Path, host: Host
 ) -> None:
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump(SWEEP))
+    path, folder = tmp_path / "small.yaml", tmp_path / "sweep"
+
+    def sweep(*arguments: str) -> SweepResult:
+        launched, _ = host.launch(["sweep", *arguments])
+        assert launched.wait(PATIENCE_S) == 0, launched.communicate()
+        return SweepResult.read(folder)
+
     noting = {"callbacks": {NOTING: {"path": str(tmp_path / "tune.txt")}}}
-    result = muxrl.sweep(path, {"seeds": [3], **noting}, sweep_dir=tmp_path / "sweep")
-    assert result.exit_code == 0
+    path.write_text(yaml.safe_dump(SWEEP | noting))
+    result = sweep(str(path), "seeds=[3]", "--sweep-dir", str(folder))
     better, worse = result.trials
     assert (better.status, worse.status) == ("done", "stopped_early")
     assert better.env_steps >= 4_000 > worse.env_steps
@@ -80,7 +85,7 @@ def test_the_worse_of_two_trials_is_ended_early_and_the_better_goes_on_with_a_la
 
     # Tune has called the callback, and a tracker had each trial as a run of its own.
     assert (tmp_path / "tune.txt").read_text().split() == [better.id, worse.id]
-    lines = (tmp_path / "sweep" / "runs" / "notes.jsonl").read_text().splitlines()
+    lines = (folder / "runs" / "notes.jsonl").read_text().splitlines()
     calls = [json.loads(line) for line in lines]
     begun = [what for call, what in calls if call == "start"]
     assert [Path(run["folder"]).name for run in begun] == [better.id, worse.id]
@@ -93,21 +98,20 @@ def test_the_worse_of_two_trials_is_ended_early_and_the_better_goes_on_with_a_la
     assert learned["episode"].nunique() == 4
     assert all(map(math.isfinite, learned["return"]))
 
-    again = muxrl.sweep(tmp_path / "sweep", resume=True)
+    again = sweep(str(folder), "--resume")
     assert again.trials == result.trials
 
     def files(trial: TrialRecord) -> dict[str, bytes]:
-        folder = tmp_path / "sweep" / str(trial.run_dir)
-        return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        run = folder / str(trial.run_dir)
+        return {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
     kept = files(worse)
-    larger = {"experiment.stop.env_steps": 4_500}
-    grown = muxrl.sweep(tmp_path / "sweep", larger, resume=True)
+    grown = sweep(str(folder), "--resume", "experiment.stop.env_steps=4_500")
     goes_on, ended_early = grown.trials
     assert (ended_early, files(worse)) == (worse, kept)
     assert (goes_on.id, goes_on.run_dir, goes_on.status) == (better.id, better.run_dir, "done")
     assert goes_on.env_steps >= 4_500
-    metrics = tmp_path / "sweep" / str(better.run_dir) / "metrics"
+    metrics = folder / str(better.run_dir) / "metrics"
     joint = [json.loads(line) for line in (metrics / "joint.jsonl").read_text().splitlines()]
     assert [row["resumed_from"] for row in joint if "resumed_from" in row] == [better.env_steps]
     assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
