@@ -297,7 +297,8 @@ class Inference:
             return self._act_in_numpy(policy_id, asked, should_explore)
         forward = self._live.numpy[policy_id]
         is_discrete = isinstance(asked.action_space, gymnasium.spaces.Discrete)
-        if forward is None or not is_discrete or len(asked) > MAX_BATCH:
+        is_large = len(asked) > MAX_BATCH and torch.get_num_threads() > 1
+        if forward is None or not is_discrete or is_large:
             module = self._live.modules[policy_id]
             with torch.inference_mode():
                 return self._forward(module, policy_id, asked, should_explore, is_training)
