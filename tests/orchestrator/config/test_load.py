@@ -176,7 +176,11 @@ def test_a_mistake_is_one_line_with_place_and_remedy(write, text, problem):
     [
         ("a: 1\nb: [1\nc: 2\n", "line 3, column 2: not YAML: "),
         ("a: 1\na: 2\n", "line 2, column 1: not YAML: found duplicate key a"),
-        ("a:\n\tb: 1\n", "line 2, column 1: not YAML: "),
+        (
+            "a:\n\tb: 1\n",
+            "line 2, column 1: not YAML: found character '\\t' that cannot start any token; indent "
+            "with spaces",
+        ),
         ("runs_dir: '${'\n", "runs_dir: broken interpolation: "),
     ],
 )

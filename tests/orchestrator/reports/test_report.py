@@ -55,6 +55,7 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     assert "does not learn" in " ".join(printed(report, width=120).split())
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("num_env_steps", "why"),
     [(0, "none of its agents acted in a training episode"), (90, "its first batch needs more")],
@@ -93,6 +94,7 @@ def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> N
     assert ("sheep (PPO) made no update" in shown[-1]) == (not num_updates)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_whose_actions_simulations_chose_is_not_said_to_be_their_algorithm(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     plan = json.loads((run.path / "plan.json").read_text())
@@ -109,6 +111,7 @@ def test_whose_actions_simulations_chose_is_not_said_to_be_their_algorithm(tmp_p
     assert "simulations chose 1,234 actions of sheep themselves" in note
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_skipped_updates_are_counted_in_the_report(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_whole_run(run)
@@ -119,6 +122,7 @@ def test_skipped_updates_are_counted_in_the_report(tmp_path: Path) -> None:
     assert "sheep skipped 4 updates that would have spoilt" in note
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_episodes_of_a_simulation_of_somebody_elses_share_no_seeds(tmp_path: Path) -> None:
     run = new_run(tmp_path, is_external=True)
     write_whole_run(run)
@@ -207,6 +211,7 @@ def test_an_evaluation_without_random_in_place_says_so(tmp_path: Path) -> None:
     assert files(run)[0]["servers"]["wolves"]["final"]["learned"]["low"] is None  # type: ignore[index]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_episodes_are_paired_by_place_though_agents_were_not_in_all_of_them(
     tmp_path: Path,
 ) -> None:
@@ -249,6 +254,7 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
     assert width < wider
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_of_unlike_length_share_only_the_points_they_all_have(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2)]
     for run, all_env_steps in zip(runs, ([0, 1_000, 2_000], [0, 1_000, 1_020]), strict=True):
@@ -261,12 +267,14 @@ def test_seeds_of_unlike_length_share_only_the_points_they_all_have(tmp_path: Pa
     assert any("between 1,020 and 2,000 env steps" in note for note in report.notes)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_of_different_experiments_are_not_combined(tmp_path: Path) -> None:
     first, other = new_run(tmp_path, 1), new_run(tmp_path, 2, "ppo:wolf_0,wolf_1|ppo:sheep")
     with pytest.raises(DifferentRuns, match="nothing but the seed"):
         combine_runs([first.path, other.path], tmp_path / "study")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_same_run_twice_is_remarked(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_whole_run(run)
@@ -274,6 +282,7 @@ def test_the_same_run_twice_is_remarked(tmp_path: Path) -> None:
     assert any("same seed" in note for note in report.notes)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("key", "name"),
     [(key, SHOWN[key]) for key in ("muxrl", "torch", "python", "numpy", "gymnasium", "git_commit")],
@@ -293,6 +302,7 @@ LONG = {
 }
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_breaks_no_word_of_long_names_and_verdicts(tmp_path: Path, width: int) -> None:
     run = new_run(tmp_path)
