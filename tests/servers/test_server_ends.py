@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import pickle
 import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,35 +25,22 @@ from muxrl.servers.training.policies import StillLearning
 from muxrl.servers.training.thread import _MAX_RECORDS, LearningThread, PolicyLag
 
 _SERVE = """
-    from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
-    from muxrl.servers.config import ServerConfig
-    from muxrl.servers.server import PolicyServer
-
-    config = ExperimentConfig(
-        name="ends",
-        simulation=SimulationConfig(
-            env="muxrl.experiments.simulations.zero_cost:ZeroCost", kwargs={"num_agents": 1}
-        ),
-        servers={"mine": ServerConfig(algorithm="random", agents=["*"])},
-    )
-    (plan,) = prepare(config, needs_stop=False).servers.values()
-    server = PolicyServer(plan)
-    server.start()
-    print("serving", server.address, flush=True)
+import pickle, sys
+from muxrl.servers.server import PolicyServer
+server = PolicyServer(pickle.load(sys.stdin.buffer))
+server.start()
+print("serving", server.address, flush=True)
 """
 
 
 def test_a_process_ends_with_its_main_thread_if_nobody_stops_its_server() -> None:
+    plan = dataclasses.replace(make_plan(), algorithm="RANDOM")
     # It raises `TimeoutExpired`, and kills it, if it serves on.
     ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_SERVE)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=80,
+        [sys.executable, "-c", _SERVE], input=pickle.dumps(plan), capture_output=True, timeout=80
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith("serving 127.0.0.1:"), ended.stderr
+    assert ended.stdout.startswith(b"serving 127.0.0.1:"), ended.stderr
 
 
 @pytest.fixture
