@@ -223,7 +223,8 @@ def test_what_trains_nothing_imports_neither_ray_nor_torch() -> None:
         "supervise.gateway_process",
         "supervise.fork_server",  # before the first server starts
     ]
-    never = ("ray", "torch", "gymnasium", "pandas", "tensorboardX", "mlflow", "wandb")
+    never = ("ray", "torch", "gymnasium", "pandas", "tensorboardX", "mlflow", "wandb",
+             "matplotlib.pyplot")  # fmt: skip
     assert_never([f"import muxrl.orchestrator.{module}" for module in modules], never)
 
 
