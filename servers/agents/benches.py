@@ -150,7 +150,8 @@ def _put(into: Any, rows: Any, where: slice | np.ndarray, num: int) -> Any:
 def make_benches(seats: Mapping[str, Seat], lineup: Lineup) -> list[Bench] | None:
     """Returns the benches of a lineup, in the order of the seats; None: they are read one by one.
 
-    That is so for seats of classes without a bench, and where a member of a team does not act.
+    That is so for seats of classes without a bench, and, but for teams that say otherwise
+    (`reads_absent`), where a member of a team does not act.
     """
     acting = set(lineup.agents)
     found: dict[tuple[str, Any], list[Any]] = {}
@@ -159,7 +160,8 @@ def make_benches(seats: Mapping[str, Seat], lineup: Lineup) -> list[Bench] | Non
         if not here:
             continue
         bench = bench_class(seat)
-        if bench is None or len(here) < len(seat.members):
+        is_whole = len(here) == len(seat.members)
+        if bench is None or not (is_whole or getattr(seat, "reads_absent", False)):
             return None
         found.setdefault((seat.policy_id, bench), []).append(seat)
     if len(found) > len({policy_id for policy_id, _ in found}):

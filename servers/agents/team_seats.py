@@ -163,6 +163,8 @@ class TeamSeat:
         self._reward_rule = plan.team_reward
         self.has_state = plan.state_size is not None
         self._refuses_late = plan.late_members == "refuse"
+        self.reads_absent = self._refuses_late
+        """Whether its bench reads teams without some members: else a state says who has ended."""
         self._state_readers: dict[str, Callable[[Any], np.ndarray]] = {}
         self.masked: set[str] = set()
         self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
@@ -294,11 +296,11 @@ class TeamSeat:
 
 
 class TeamBench:
-    """Teams of one policy all members of which act: see `muxrl.servers.agents.benches`.
+    """Teams of one policy: see `muxrl.servers.agents.benches`.
 
     Args:
         seats: of the same policy, whose members observe no state.
-        lineup: all of their members are in it.
+        lineup: some of their members are in it; all, but for `TeamSeat.reads_absent`.
     """
 
     def __init__(self, seats: Sequence[TeamSeat], lineup: Lineup) -> None:
@@ -329,7 +331,11 @@ class _TeamRows:
         members = list(seat.members)
         self._seat = seat
         self._spec = seat.team
-        self._places = compact(lineup.places_of(members))
+        here = [m in lineup.agents for m in members]
+        self._places = compact(lineup.places_of([m for m in members if m in lineup.agents]))
+        self._here = compact(np.flatnonzero(here))
+        self._alive = np.array(here, np.float32)
+        self._masks = self._spec.masks_of(here)
         self._seen = parts_of(members, lineup.observed)
         self._acts = parts_of(members, lineup.acted)
 
@@ -338,7 +344,7 @@ class _TeamRows:
         n = spec.num_members
         lead = seen.num_episodes
         obs = np.zeros((lead, n, spec.obs_dim), np.float32)
-        masks = np.broadcast_to(spec.member_masks, (lead, *spec.member_masks.shape))
+        masks = np.broadcast_to(self._masks, (lead, *self._masks.shape))
         for part, where in self._seen:
             member = seat.members[np.arange(n)[where][0]]
             rows = part.of(seen.observations)
@@ -361,12 +367,12 @@ class _TeamRows:
                 state = np.concatenate([state, np.zeros((lead, n), np.float32)], axis=1)
         last = np.full((lead, n), NO_ACTION, np.float32)
         if seen.last_actions is not None:
-            last = seen.last_actions[:, self._places]
+            last[:, self._here] = seen.last_actions[:, self._places]
         found = {
             OBS: obs,
             STATE: state,
             ACTION_MASK: masks,
-            ALIVE: np.ones((lead, n), np.float32),
+            ALIVE: np.tile(self._alive, (lead, 1)),
             LAST_ACTION: last,
         }
         return {key: found[key] for key in seat.keys}

@@ -21,7 +21,7 @@ A member that has departed or is not asked to act at this step is *absent*: its 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -131,6 +131,10 @@ class TeamRows:
     def member_masks(self) -> np.ndarray:
         """Float32 ``[n, actions]``: the actions, or dimensions of one, that each member has."""
         raise NotImplementedError
+
+    def masks_of(self, is_here: Sequence[bool]) -> np.ndarray:
+        """Returns the `member_masks` of a team some of whose members are absent."""
+        return self.member_masks
 
     @property
     def observation_space(self) -> spaces.Dict:
@@ -293,6 +297,9 @@ class TeamSpec(TeamRows):
         return _read_only(
             (np.arange(self.num_actions) < np.array(sizes)[:, None]).astype(np.float32)
         )
+
+    def masks_of(self, is_here: Sequence[bool]) -> np.ndarray:
+        return np.where(np.array(is_here)[:, None], self.member_masks, self._absent_masks)
 
     @cached_property
     def _no_last_action(self) -> np.ndarray:

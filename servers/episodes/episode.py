@@ -225,7 +225,7 @@ class ServedEpisode:
             return last.benches is benches
         if self._untrained or not benches.agents.isdisjoint(self._transitions.agents_done):
             return False
-        return t == 0 or self._transitions.acting == benches.agents
+        return benches.is_whole if t == 0 else self._transitions.acting == benches.agents
 
     def returns_of(self, agents: Sequence[str]) -> np.ndarray:
         """Returns sums of rewards so far, float64 ``[A]``."""

@@ -68,6 +68,8 @@ class Benches(NamedTuple):
     benches: list[Bench]
     agents: frozenset[str]
     reads_last_actions: bool
+    is_whole: bool
+    """Whether all members of each team act, without whom none may begin."""
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
@@ -384,7 +386,9 @@ class RowReader:
         benches = None
         if found is not None:
             reads_last = any(bench.reads_last_actions for bench in found)
-            benches = Benches(lineup, found, frozenset(agents), reads_last)
+            acting = frozenset(agents)
+            is_whole = all(acting.issuperset(s.members) for b in found for s in b.seats)
+            benches = Benches(lineup, found, acting, reads_last, is_whole)
         self._known[agents] = lineup, benches
         if len(self._known) > _MAX_LINEUPS:
             self._known.popitem(last=False)

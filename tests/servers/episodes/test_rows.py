@@ -258,7 +258,8 @@ def test_rows_are_recorded_as_steps(
     if isinstance(seating, ContinuousTeamSeating) and "c" in of_kind:
         reals = Box((2,), low=-3.0, high=1.0)
         of_kind["c"] = dataclasses.replace(of_kind["c"], action_space=reals)
-    plan = dataclasses.replace(plan, agents=of_kind, late_members="allow")
+    late: Any = ("allow", "refuse")[seed % 2]
+    plan = dataclasses.replace(plan, agents=of_kind, late_members=late)
     players = [Player(plan, seating, in_rows=in_rows, batch=batch) for in_rows in (False, True)]
     dice = Random(seed)
     script, live = Script(agents, dice), {}
@@ -364,6 +365,23 @@ def test_steps_do_go_in_rows() -> None:
     assert player.num_in_rows == 15
 
 
+def test_a_team_goes_on_in_rows_without_a_member_that_has_ended() -> None:
+    plan = make_plan("ace", {"team": ("a", "c", "e")})
+    player = Player(plan, TeamSeating(), in_rows=True, batch=10**9)
+    player.tell([StartEpisode(e) for e in EPISODES])
+    for t in range(6):
+        here = "ace" if t < 2 else "ac"
+        rewards = dict.fromkeys("ace" if t < 3 else "ac", 1.0) if t else {}
+        more: Any = {"terminations": {"e": True}} if t == 2 else {}
+        player.tell([Step(e, t, {a: value_of(a, 0, t) for a in here}, rewards, **more)
+                     for e in EPISODES])  # fmt: skip
+    assert player.num_in_rows == 5 * len(EPISODES), "all but those in which it ends"
+    # A team does not begin without a member, in rows or alone.
+    player.tell([StartEpisode("late")])
+    with pytest.raises(ValueMismatch, match=r"without its member 'e'"):
+        player.tell([Step("late", 0, {a: value_of(a, 0, 0) for a in "ac"})])
+
+
 def test_a_repeat_in_rows_gets_its_old_answer() -> None:
     player = played(3)
     steps = [step_of(e, 2) for e in EPISODES]
@@ -454,6 +472,7 @@ def test_values_beyond_their_bounds_are_read_one_by_one() -> None:
 
 def test_agents_that_are_read_one_by_one_are_soon_told_so() -> None:
     plan = make_plan("ac", {"team": ("a", "c")})
+    plan = dataclasses.replace(plan, late_members="allow")  # its state says who has ended
     player = Player(plan, TeamSeating(), in_rows=True, batch=10**9)
     player.tell([StartEpisode(e) for e in EPISODES])
     for t in range(8):
