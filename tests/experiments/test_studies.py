@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import matplotlib.image
 import pytest
+from tests.nights import at_night
 
 from muxrl.experiments import studies
 from muxrl.experiments.simulations import cue_game
@@ -98,10 +99,11 @@ def test_links_lead_to_files(page: str) -> None:
     assert not [t for t in targets if not (path.parent / t).exists()]
 
 
+@pytest.mark.parametrize("step", at_night([3, 1], [1]))  # by day every third
 @pytest.mark.parametrize("study", CASE_TABLES)
-def test_every_case_resolves(study: str) -> None:
+def test_every_case_resolves(study: str, step: int) -> None:
     table = table_of(study)
-    for case in table.cases.values():
+    for case in [*table.cases.values()][::step]:
         prepare(case.experiment(table.seeds[0]), needs_stop=False)
         assert not case.every or case.env_steps % case.every == 0
 
