@@ -75,10 +75,21 @@ def _case(config: str) -> Case:
     )
 
 
+LEDUC = Case(
+    str(HERE / "self_play.yaml"),
+    ("simulation.env=open_spiel:leduc_poker", "stop.env_steps=400000"),
+    env_steps=400_000,
+    every=20_000,
+    measure=Measure("leduc_poker"),
+    levels={"equilibrium": 0.0, "uniform": -2.3735},
+)
+
+
 TABLE = CaseTable(
     {
         "Kuhn: PPO against PPO": _case("self_play.yaml"),
         "Kuhn: pool": _case("pool.yaml"),
+        "Leduc: PPO against PPO": LEDUC,
     },
     seeds=(0, 1, 2, 3, 4),
     title="Return of the mean policy so far against its best response",
