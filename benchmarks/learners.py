@@ -144,7 +144,7 @@ CASES = {
     "DQN": Case(
         "DQN", "CartPole-v1", 64, 32, 4,
         {"double_q": False, "dueling": False, "grad_clip": 10.0,
-         "target_network_update_freq": 500, "epsilon": 0.1},
+         "target_network_update_freq": 500, "epsilon": 0.1, "td_error_loss_fn": "huber"},
         {"max_grad_norm": 10.0, "target_update_interval": 500,
          "exploration_initial_eps": 0.1, "exploration_final_eps": 0.1},
     ),

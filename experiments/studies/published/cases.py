@@ -121,7 +121,7 @@ def _dqn(
         "replay_buffer_config": {"capacity": capacity}, "double_q": False, "dueling": False,
         "num_steps_sampled_before_learning_starts": first, "target_network_update_freq": target,
         "rollout_fragment_length": every, "training_intensity": batch * updates / every,
-        "epsilon": [[0, 1.0], [epsilon_until, epsilon]],
+        "epsilon": [[0, 1.0], [epsilon_until, epsilon]], "td_error_loss_fn": "huber",
     }  # fmt: skip
 
 
