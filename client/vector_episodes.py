@@ -21,7 +21,7 @@ from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Mode, Refused, StepRows
-from muxrl.protocol.rows import Lineup, empty
+from muxrl.protocol.rows import Lineup, empty, put
 from muxrl.protocol.spaces import DictSpace, Space, TupleSpace, leaf_type
 
 
@@ -186,7 +186,7 @@ class VectorEpisodes:
                         self.actions[agent_id] = mine
                     else:
                         self.actions[agent_id] = _copied(self.actions[agent_id])
-                        _write(self.actions[agent_id], self._asked, mine)
+                        put(self.actions[agent_id], self._asked, mine)
             return {}
         if len(reply.replies) != num_rows:
             raise MalformedMessage(f"{len(reply.replies)} replies came to {num_rows} steps")
@@ -199,7 +199,7 @@ class VectorEpisodes:
                 continue
             for agent_id in side.lineup.agents:
                 try:
-                    _write(self.actions[agent_id], copy, one.actions[agent_id])
+                    put(self.actions[agent_id], copy, one.actions[agent_id])
                 except (KeyError, ValueError, TypeError) as error:
                     raise MalformedMessage(f"no action of agent {agent_id!r}: {error}") from None
         return refused
@@ -357,14 +357,3 @@ def _copied(rows: Rows) -> Rows:
     if isinstance(rows, dict):
         return {key: _copied(part) for key, part in rows.items()}
     return tuple(map(_copied, rows)) if isinstance(rows, tuple) else rows.copy()
-
-
-def _write(rows: Rows, where: Any, values: Any) -> None:
-    if isinstance(rows, dict):
-        for key, part in rows.items():
-            _write(part, where, values[key])
-    elif isinstance(rows, tuple):
-        for part, value in zip(rows, values, strict=True):
-            _write(part, where, value)
-    else:
-        rows[where] = values

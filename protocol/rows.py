@@ -249,7 +249,7 @@ def put(into: Any, index: Any, rows: Any) -> None:
     if isinstance(into, dict):
         for key, part in into.items():
             put(part, index, rows[key])
-    elif isinstance(into, list):
+    elif isinstance(into, list | tuple):
         for part, own in zip(into, rows, strict=True):
             put(part, index, own)
     else:

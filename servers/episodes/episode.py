@@ -24,7 +24,8 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRequest
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.episodes.rows import Benches, RowOfStep, RowReader, RowStep
+from muxrl.servers.episodes.row_reader import RowReader
+from muxrl.servers.episodes.rows import Benches, RowOfStep, RowStep
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk, at
 from muxrl.servers.episodes.transitions import Transitions

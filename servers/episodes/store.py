@@ -43,7 +43,8 @@ from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.played import PlayedCheck, seat_action
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.episodes.rows import RowOfStep, RowReader, RowStep, StepOfMembers
+from muxrl.servers.episodes.row_reader import RowReader
+from muxrl.servers.episodes.rows import RowOfStep, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from muxrl.servers.agents.seats import Seat, SoloSeat
-from muxrl.servers.episodes.rows import Chosen, RowReader, RowStep
+from muxrl.servers.episodes.row_reader import RowReader
+from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.fixed_policies.policies import FixedActing
 

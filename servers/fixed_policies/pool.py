@@ -20,7 +20,8 @@ from muxrl.servers.agents.seats import Seat, SeatAction
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.episodes.rows import Chosen, RowReader, RowStep
+from muxrl.servers.episodes.row_reader import RowReader
+from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.fixed_policies.alike import Alike, form_of
 from muxrl.servers.fixed_policies.policies import FixedActing, FixedPolicies
 from muxrl.servers.training.policies import Record
