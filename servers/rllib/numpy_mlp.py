@@ -24,7 +24,7 @@ from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
 
 MAX_BATCH = 64
-"""Rows up to which numpy is faster than several threads of torch; than one, it always is."""
+"""Rows up to which numpy is faster than several threads of torch; than one it is no slower."""
 
 _KNOWN_FORWARDS = (DefaultPPOTorchRLModule._forward, MaskablePPOTorchRLModule._forward)
 

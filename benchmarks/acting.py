@@ -1,8 +1,8 @@
-"""Where acting on a GPU pays: passes of many rows, beside the same on one thread of the processor.
+"""Acting on rows: torch and numpy on one thread of the processor, and a GPU if there is one.
 
-    python -m benchmarks.acting_on_gpu
+    OPENBLAS_NUM_THREADS=1 python -m benchmarks.acting
 
-Milliseconds of a pass in a server, from arrays to arrays; medians. Needs a GPU. Updates there are
+Milliseconds of a pass in a server, from arrays to arrays; medians, in turn. Updates on a GPU are
 `python -m benchmarks.learners --device cuda --simulations`.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -65,46 +64,48 @@ def steps(network: str, num_rows: int) -> Any:
     )
 
 
-def timed(work: Callable[[], Any], least_s: float) -> float:
-    """Returns the median of the milliseconds that it takes, over at least 5 times."""
-    took: list[float] = []
+def timed(contestants: dict[str, Callable[[], Any]], least_s: float) -> dict[str, float]:
+    """Returns the median of the milliseconds of each, over at least 5 times in turn."""
+    took: dict[str, list[float]] = {name: [] for name in contestants}
     begun = time.perf_counter()
-    while len(took) < 5 or time.perf_counter() - begun < least_s:
-        start = time.perf_counter()
-        work()
-        took.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(took)
+    while len(next(iter(took.values()))) < 5 or time.perf_counter() - begun < least_s:
+        for name, work in contestants.items():
+            start = time.perf_counter()
+            work()
+            took[name].append((time.perf_counter() - start) * 1e3)
+    return {name: statistics.median(times) for name, times in took.items()}
 
 
-def compare_acting(least_s: float) -> Iterator[str]:
-    """Yields a line for each network and number of rows."""
-    bound, on_gpu.MIN_FLOPS = on_gpu.MIN_FLOPS, 0.0
-    for network in NETWORKS:
-        here, there = (acting(network, is_on_gpu=far) for far in (False, True))
-        for num_rows in ROWS[: -1 if network == "84x84x4" else None]:
-            asked = steps(network, num_rows)
-            for one in (here, there):
-                one.act_rows([asked])
-            cpu, gpu = (timed(partial(one.act_rows, [asked]), least_s) for one in (here, there))
-            assert there._gpu is not None
-            flops = there._gpu._flops["p"] * num_rows
-            where = "GPU" if flops >= bound else "processor"
-            yield (
-                f"{network:<10} {num_rows:>5} rows {flops:9.1e} flops: processor {cpu:8.3f} ms, "
-                f"GPU {gpu:7.3f} ms, {cpu / gpu:6.2f} times as fast; a server takes the {where}"
-            )
+def compare(network: str, *, has_gpu: bool, least_s: float) -> Iterator[str]:
+    """Yields a line for each number of rows."""
+    contestants = {"torch": acting(network, is_on_gpu=False)}
+    if contestants["torch"]._live.numpy["p"] is not None:
+        contestants["numpy"] = acting(network, is_on_gpu=False)
+        contestants["torch"]._live.numpy["p"] = None
+    if has_gpu:
+        contestants["GPU"] = acting(network, is_on_gpu=True)
+    for num_rows in ROWS[: -1 if network == "84x84x4" else None]:
+        asked = steps(network, num_rows)
+        for one in contestants.values():
+            one.act_rows([asked])
+        works = {name: partial(one.act_rows, [asked]) for name, one in contestants.items()}
+        took = timed(works, least_s)
+        yield f"{network:<10}{num_rows:>6} rows" + "".join(
+            f"  {name} {milliseconds:8.3f} ms" for name, milliseconds in took.items()
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=0.3, help="of each timing, at least")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("there is no GPU here")
     torch.set_num_threads(1)
-    print(torch.cuda.get_device_name())
-    for line in compare_acting(args.seconds):
-        print(line, flush=True)
+    on_gpu.MIN_FLOPS = 0.0
+    has_gpu = torch.cuda.is_available()
+    print(torch.cuda.get_device_name() if has_gpu else "there is no GPU here")
+    for network in NETWORKS:
+        for line in compare(network, has_gpu=has_gpu, least_s=args.seconds):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
