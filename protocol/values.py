@@ -375,10 +375,10 @@ def sample(space: Space, rng: np.random.Generator) -> Any:
         low, high = bounds(space)
         drawn = rng.standard_normal(space.shape)
         finite = np.isfinite(low) & np.isfinite(high)
+        is_whole = _dtype(space.dtype).kind != "f"  # of which the highest is drawn as often
+        uniform = rng.uniform(np.where(finite, low, 0.0), np.where(finite, high, 1.0) + is_whole)
         drawn = np.where(
-            finite,
-            rng.uniform(np.where(finite, low, 0.0), np.where(finite, high, 1.0)),
-            np.clip(drawn, low, high),
+            finite, np.floor(uniform) if is_whole else uniform, np.clip(drawn, low, high)
         )
         return drawn.astype(space.dtype)
     if isinstance(space, Discrete):

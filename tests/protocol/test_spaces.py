@@ -33,6 +33,11 @@ def test_gymnasium_agrees_with_our_samples(space: Space, seed: int) -> None:
     assert to_gymnasium(space).contains(value)
 
 
+def test_every_whole_number_of_a_box_is_drawn_as_often() -> None:
+    drawn = sample(Box((3_000,), "int8", -1, 1), np.random.default_rng(0))
+    assert (np.abs(np.bincount(drawn + 1, minlength=3) - 1_000) < 120).all()
+
+
 @given(SPACES)
 def test_to_gymnasium_and_back(space: Space) -> None:
     theirs = to_gymnasium(space)
