@@ -90,7 +90,7 @@ def flat_reader(space: Space, dtype: type[np.floating] = np.float32) -> Callable
         return flat_box
     if isinstance(space, Discrete):
         start, one_hot = space.start, np.eye(space.n, dtype=dtype)
-        return lambda value: one_hot[value - start]
+        return lambda value: one_hot.take(value - start, axis=0)  # a copy, of one value too
     if isinstance(space, MultiBinary):
         return lambda value: value.astype(dtype)
     if isinstance(space, MultiDiscrete):

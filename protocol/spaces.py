@@ -115,6 +115,26 @@ def bounds(space: Box) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return filled(space.low, -math.inf), filled(space.high, math.inf)
 
 
+def typed_bounds(space: Box) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Does what `bounds` does, in the space's own dtype; integers end where that ends."""
+    dtype = np.dtype(space.dtype)
+    low, high = bounds(space)
+    if dtype.kind not in "iub":
+        return low.astype(dtype), high.astype(dtype)
+    first, last = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    # Chosen, not clipped: float64 cannot hold the ends of the 64-bit integers.
+    with np.errstate(invalid="ignore"):
+        return (
+            np.where(low <= first, first, low.astype(dtype)).astype(dtype),
+            np.where(high >= last, last, high.astype(dtype)).astype(dtype),
+        )
+
+
+def box_within(low: NDArray[Any], high: NDArray[Any]) -> Box:
+    """Returns the Box between two arrays of its shape and dtype."""
+    return Box(low.shape, low.dtype.name, _plain_bound(low), _plain_bound(high))
+
+
 _KINDS = frozenset({"Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple"})
 
 

@@ -10,8 +10,10 @@ from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 from ray.tune.registry import register_env
 
 from muxrl.experiments.simulations.two_step_game import TwoStepGame
+from muxrl.protocol.spaces import from_gymnasium
 from muxrl.servers.agents.teams import TeamSpec
 from muxrl.servers.algorithms.qmix import QMIXConfig
+from muxrl.servers.gymnasium_spaces import spaces_of
 
 
 class Teams(MultiAgentEnv):
@@ -25,14 +27,15 @@ class Teams(MultiAgentEnv):
         self.specs = {
             team: TeamSpec(
                 members,
-                {m: env.get_observation_space(m) for m in members},
-                {m: env.get_action_space(m) for m in members},
+                {m: from_gymnasium(env.get_observation_space(m)) for m in members},
+                {m: from_gymnasium(env.get_action_space(m)) for m in members},
             )
             for team, members in groups.items()
         }
         self.agents = self.possible_agents = list(groups)
-        self.observation_spaces = {t: spec.observation_space for t, spec in self.specs.items()}
-        self.action_spaces = {t: spec.action_space for t, spec in self.specs.items()}
+        spaces = {team: spaces_of(spec) for team, spec in self.specs.items()}
+        self.observation_spaces = {team: observed for team, (observed, _) in spaces.items()}
+        self.action_spaces = {team: acted for team, (_, acted) in spaces.items()}
         super().__init__()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

@@ -132,7 +132,7 @@ def read_space(tree: Any) -> plain.Space:
     for sentence in _misspelt(tree):
         raise ValueError(sentence)
     space: plain.Space = msgspec.convert(tree, plain.Space)
-    from muxrl.servers.agents.spaces import to_gymnasium
+    from muxrl.servers.gymnasium_spaces import to_gymnasium
 
     try:
         to_gymnasium(space)

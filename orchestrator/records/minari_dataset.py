@@ -10,7 +10,7 @@ from typing import Any
 from muxrl.orchestrator.records.played import Row, read_episodes, spaces_of
 from muxrl.protocol.spaces import Space, TupleSpace, parts_of
 from muxrl.protocol.suggestions import similar_or_known
-from muxrl.servers.agents.spaces import to_gymnasium
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 
 
 def write_dataset(files: Sequence[Path], dataset_id: str, agent: str | None, about: str) -> int:

@@ -20,13 +20,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from muxrl.protocol import spaces as plain
-from muxrl.servers.agents.spaces import to_gymnasium
 
 MAX_COMBINATIONS = 1_024
 """The most that become one choice: a network has an output for each, and has to try each."""
@@ -44,7 +42,7 @@ class ActionForm:
             are chosen within the bounds, and clipped to them.
     """
 
-    space: spaces.Space
+    space: plain.Space
     kind: plain.Space
     is_one_choice: bool = False
     is_scaled: bool = True
@@ -58,6 +56,26 @@ class ActionForm:
     def first(self) -> np.ndarray:
         """The lowest value of each choice, int64."""
         return np.array([low for low, _ in plain.choices(self.kind)], np.int64)
+
+    @cached_property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where `space` is a Box: its lowest and highest numbers, in its dtype."""
+        assert isinstance(self.space, plain.Box)
+        return plain.typed_bounds(self.space)
+
+    @cached_property
+    def has_bounds(self) -> bool:
+        """Whether `space` is a Box that ends on all sides."""
+        return isinstance(self.space, plain.Box) and bool(np.isfinite(self.bounds).all())
+
+    @cached_property
+    def log_scale(self) -> float:
+        """By how much the log-density of a network's action exceeds that of the simulation's."""
+        if not (self.is_scaled and self.has_bounds):
+            return 0.0
+        # The density of an action scaled to [-1, 1] is that of the action times the scale.
+        widths = np.subtract(*self.bounds[::-1], dtype=np.float64)
+        return float(np.log(widths[widths > 0] / 2).sum())
 
     @cached_property
     def combinations(self) -> np.ndarray:
@@ -105,22 +123,20 @@ class ActionForm:
 
     def _scaled(self, value: np.ndarray) -> np.ndarray:
         """Returns a network's real numbers within the bounds, as RLlib does."""
-        if not isinstance(self.space, spaces.Box):
+        if not isinstance(self.space, plain.Box) or (self.is_scaled and not self.has_bounds):
             return value
-        low, high = self.space.low, self.space.high
-        if not self.is_scaled:
-            return np.clip(value, low, high)
-        if not self.space.is_bounded("both"):
-            return value
-        return np.clip(low + (value + 1.0) * (high - low) / 2.0, low, high)
+        low, high = self.bounds
+        if self.is_scaled:
+            value = low + (value + 1.0) * (high - low) / 2.0
+        return np.clip(value, low, high)
 
     def read(self, value: Any) -> Any:
         """Returns what a network would have chosen for a conforming action: undoes `write`."""
         if not self.choices:
             value = np.ravel(value)
-            if not self.is_scaled or not is_scaled(self.space):
+            if not (self.is_scaled and self.has_bounds):
                 return value
-            low, high = self.space.low, self.space.high
+            low, high = self.bounds
             return (value - low) * 2.0 / (high - low) - 1.0
         if isinstance(self.kind, plain.Discrete):
             return int(value) - self.kind.start
@@ -186,30 +202,16 @@ def action_form(space: plain.Space, *, as_one_choice: bool = False) -> ActionFor
             each action; those of more than `MAX_COMBINATIONS` combinations stay what they are.
     """
     choices = [n for _, n in plain.choices(space)]
-    if isinstance(space, plain.Discrete) or not (choices or _is_real_box(space)):
-        return ActionForm(to_gymnasium(space), space)
-    if not choices:
-        return ActionForm(_flat_box(to_gymnasium(space)), space)
+    if isinstance(space, plain.Box) and np.dtype(space.dtype).kind == "f":
+        flat = plain.box_within(*(bound.ravel() for bound in plain.typed_bounds(space)))
+        return ActionForm(flat, space)
+    if isinstance(space, plain.Discrete) or not choices:
+        return ActionForm(space, space)
     if as_one_choice and math.prod(choices) <= MAX_COMBINATIONS:
-        return ActionForm(spaces.Discrete(math.prod(choices)), space, is_one_choice=True)
-    return ActionForm(spaces.MultiDiscrete(choices), space)
+        return ActionForm(plain.Discrete(math.prod(choices)), space, is_one_choice=True)
+    return ActionForm(plain.MultiDiscrete(tuple(choices)), space)
 
 
-def counted_from_0(space: spaces.Space) -> spaces.Space:
+def counted_from_0(space: plain.Space) -> plain.Space:
     """Returns a Discrete space without its `start`, any other as it is."""
-    return spaces.Discrete(int(space.n)) if isinstance(space, spaces.Discrete) else space
-
-
-def is_scaled(space: spaces.Space) -> TypeGuard[spaces.Box]:
-    """Whether policies act in -1..1, which is scaled to the bounds of `space`."""
-    return isinstance(space, spaces.Box) and space.is_bounded("both")
-
-
-def _is_real_box(space: plain.Space) -> bool:
-    return isinstance(space, plain.Box) and np.dtype(space.dtype).kind == "f"
-
-
-def _flat_box(space: Any) -> spaces.Box:
-    if len(space.shape) == 1:
-        return space
-    return spaces.Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type)
+    return plain.Discrete(space.n) if isinstance(space, plain.Discrete) else space

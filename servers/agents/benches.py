@@ -94,7 +94,7 @@ class SoloBench:
         self._places = compact(lineup.places_of(names))
         self._acts = parts_of(names, lineup.acted)
         self._parts = [
-            (part, where, seats[int(np.arange(len(seats))[where][0])].read_rows)
+            (part, where, seats[int(np.arange(len(seats))[where][0])].read)
             for part, where in parts_of(names, lineup.observed)
         ]
 

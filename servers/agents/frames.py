@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
-import gymnasium
 import numpy as np
+
+from muxrl.protocol.spaces import Box, box_within, typed_bounds
 
 
 def stacked_shape(shape: tuple[int, ...], frame_stack: int) -> tuple[int, ...]:
@@ -23,14 +24,13 @@ def stacked_shape(shape: tuple[int, ...], frame_stack: int) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] * frame_stack)
 
 
-def stacked_space(space: gymnasium.spaces.Box, frame_stack: int) -> gymnasium.spaces.Box:
+def stacked_space(space: Box, frame_stack: int) -> Box:
     """Returns the space of so many frames."""
     if frame_stack == 1:
         return space
-    low, high = (
-        np.concatenate([bound] * frame_stack, axis=-1) for bound in (space.low, space.high)
+    return box_within(
+        *(np.concatenate([bound] * frame_stack, axis=-1) for bound in typed_bounds(space))
     )
-    return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
 
 class Frames:

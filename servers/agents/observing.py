@@ -9,15 +9,14 @@ recorded as it was acted on: a batch's log-probabilities are those of its own ob
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import utils as gym_utils
 
 from muxrl.protocol.dense import flat_reader
 from muxrl.protocol.rows import Kind, compact, pick_columns
-from muxrl.protocol.spaces import Box, Space
+from muxrl.protocol.spaces import Box, Space, box_within, typed_bounds
 from muxrl.servers.agents.frames import stacked_space
 from muxrl.servers.agents.running_statistics import RunningStatistics
 from muxrl.servers.agents.scaling import Scale, Scaling, find_scale
@@ -27,7 +26,7 @@ from muxrl.servers.agents.spaces import (
     module_observation_reader,
     module_observation_space,
     part_reader,
-    to_gymnasium,
+    read_shape,
     without_bounds,
 )
 from muxrl.servers.config import AgentPlan, ServerPlan
@@ -52,9 +51,9 @@ class Normalizer:
     """
 
     def __init__(self, space: Space) -> None:
-        shape = module_observation_space(space).shape
+        shape = read_shape(space)
         self.statistics = RunningStatistics(shape)
-        found = list(leaves(to_gymnasium(space)))
+        found = list(leaves(space))
         numbers = np.concatenate([np.full(leaf.size, leaf.is_number) for leaf in found])
         self._numbers = numbers.reshape(shape)
         self._is_all_numbers = bool(numbers.all())
@@ -98,6 +97,8 @@ class Normalizer:
 class Reading:
     """From a conforming value of a space to the float32 array that a network reads.
 
+    From rows of values, ``[..., *shape]``, to rows.
+
     Args:
         space: of the values.
         scale: of its bounds; None: none.
@@ -107,11 +108,11 @@ class Reading:
     def __init__(self, space: Space, scale: Scale | None, normalizer: Normalizer | None) -> None:
         self.scale = scale
         self.normalizer = normalizer
-        self._gym_space: gymnasium.Space = to_gymnasium(space)
-        self._is_whole = is_read_whole(self._gym_space)
         # Large means leave float32 no digits for the rest.
-        self._dtype: type[np.floating] = np.float32 if normalizer is None else np.float64
-        self._flat_rows = flat_reader(space, self._dtype)
+        dtype: type[np.floating] = np.float32 if normalizer is None else np.float64
+        self._read: Reader = (
+            partial(np.array, dtype=dtype) if is_read_whole(space) else flat_reader(space, dtype)
+        )
 
     def __call__(self, value: Any) -> np.ndarray:
         values = self.numbers(value)
@@ -125,19 +126,8 @@ class Reading:
         return is_scaled_alike and self.normalizer is other.normalizer
 
     def numbers(self, value: Any) -> np.ndarray:
-        """Returns a value flattened and scaled: float64 if it is to be normalised, else float32."""
-        flat = value if self._is_whole else gym_utils.flatten(self._gym_space, value)
-        array: np.ndarray[Any, np.dtype[np.floating[Any]]] = np.array(flat, self._dtype)
-        return array if self.scale is None else self.scale.apply(array)
-
-    def read_rows(self, rows: Any) -> np.ndarray:
-        """Does with rows of values, ``[..., *shape]``, what a call does with one."""
-        values = self.numbers_of_rows(rows)
-        return values if self.normalizer is None else self.normalizer(values)
-
-    def numbers_of_rows(self, rows: Any) -> np.ndarray:
-        """Does what `numbers` does, with rows of values."""
-        array = np.array(rows if self._is_whole else self._flat_rows(rows), self._dtype)
+        """Returns them flattened and scaled: float64 if they are to be normalised, else float32."""
+        array = self._read(value)
         return array if self.scale is None else self.scale.apply(array)
 
 
@@ -197,7 +187,7 @@ class Observing:
 
     @property
     def reads_rows(self) -> bool:
-        """Whether `rows_reader` is right: frames are remembered by agent."""
+        """Whether rows are read: frames are remembered by agent."""
         return self.frame_stack == 1
 
     @property
@@ -205,26 +195,22 @@ class Observing:
         """Equal where observations of equal spaces are read alike; None: as nobody else does."""
         return None if self.normalizes or self.frame_stack > 1 else self._scaling
 
-    def space(self, space: Space) -> gymnasium.spaces.Box:
+    def space(self, space: Space) -> Box:
         """Returns what is read of a space, all frames of it."""
         box = module_observation_space(space)
         scale = find_scale(space, self._scaling)
         if self.normalizes:
-            box = gymnasium.spaces.Box(-np.inf, np.inf, box.shape, np.float32)
+            box = Box(box.shape)
         elif scale is not None:
-            low, high = ((b - scale.low) / scale.width for b in (box.low, box.high))
-            box = gymnasium.spaces.Box(low, high, box.shape, np.float32)
+            box = box_within(*((b - scale.low) / scale.width for b in typed_bounds(box)))
         return stacked_space(box, self.frame_stack)
 
     def reader(self, agent_id: str, space: Space) -> Reader:
-        """Returns what reads the part of an agent's observations that is of this space."""
-        return self.reading(agent_id, space) or module_observation_reader(space)
+        """Returns what reads the part of an agent's observations that is of this space.
 
-    def rows_reader(self, agent_id: str, space: Space) -> Reader:
-        """Returns what reads rows of them, ``[E, n, ...]``; see `reads_rows`."""
-        if (reading := self.reading(agent_id, space)) is not None:
-            return reading.read_rows
-        return _as_float32 if is_read_whole(to_gymnasium(space)) else flat_reader(space)
+        With `reads_rows` it reads rows of them, too.
+        """
+        return self.reading(agent_id, space) or module_observation_reader(space)
 
     def state_reader(self, agent_id: str, space: Space) -> Reader:
         """Returns what reads the global state that an agent observes."""
@@ -292,7 +278,7 @@ class Observing:
         for kind, seen in zip(kinds, rows, strict=True):
             for (reading, part), where in self._columns_of(kind.agents):
                 assert reading.normalizer is not None
-                counted = reading.numbers_of_rows(part(pick_columns(seen, where)))
+                counted = reading.numbers(part(pick_columns(seen, where)))
                 shape = reading.normalizer.statistics.mean.shape
                 batches.setdefault(reading.normalizer, []).append(counted.reshape(-1, *shape))
         self._count(batches, states)
@@ -302,7 +288,7 @@ class Observing:
         if self._simulation_state is not None and states is not None:
             reading = self._simulation_state
             assert reading.normalizer is not None
-            batches[reading.normalizer] = [reading.numbers_of_rows(states)]
+            batches[reading.normalizer] = [reading.numbers(states)]
         for normalizer, batch in batches.items():
             normalizer.add(np.concatenate(batch))
 
@@ -354,10 +340,6 @@ class Observing:
             _set_states(kinds, state["policies"].get(name, {}), f"policy {name!r}")
         if has_states:
             _set_states(self._states, state["states"], "the global state")
-
-
-def _as_float32(rows: np.ndarray) -> np.ndarray:
-    return rows.astype(np.float32, copy=False)
 
 
 def _set_states(

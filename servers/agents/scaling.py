@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from gymnasium import spaces
 
-from muxrl.protocol.spaces import Space
-from muxrl.servers.agents.spaces import leaves, module_observation_space, to_gymnasium
+from muxrl.protocol.spaces import Box, Space, typed_bounds
+from muxrl.servers.agents.spaces import leaves, read_shape
 
 Scaling = Literal["images", "bounded", "none"]
 """Images (a Box of uint8 in three dimensions), every Box with bounds, or nothing."""
@@ -61,13 +60,13 @@ def find_scale(space: Space, scaling: Scaling) -> Scale | None:
     if scaling == "none":
         return None
     lows, widths = [], []
-    for leaf in leaves(to_gymnasium(space)):
+    for leaf in leaves(space):
         low, width = np.zeros(leaf.size), np.ones(leaf.size)
         box = leaf.space
-        if leaf.is_number and isinstance(box, spaces.Box):
-            is_image = box.dtype == np.uint8 and len(box.shape) == 3
+        if leaf.is_number and isinstance(box, Box):
+            is_image = np.dtype(box.dtype) == np.uint8 and len(box.shape) == 3
             if is_image or scaling == "bounded":
-                first, last = (np.ravel(b).astype(np.float64) for b in (box.low, box.high))
+                first, last = (np.ravel(b).astype(np.float64) for b in typed_bounds(box))
                 has_bounds = (np.abs(first) <= _WIDEST) & (np.abs(last) <= _WIDEST) & (first < last)
                 low = np.where(has_bounds, first, low)
                 width = np.where(has_bounds, last - first, width)
@@ -76,7 +75,7 @@ def find_scale(space: Space, scaling: Scaling) -> Scale | None:
     low, width = np.concatenate(lows), np.concatenate(widths)
     if not low.any() and (width == 1.0).all():
         return None
-    shape = module_observation_space(space).shape
+    shape = read_shape(space)
     return Scale(_compact(low, shape), _compact(width, shape))
 
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import gymnasium
-
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.action_forms import ActionForm, action_form
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
@@ -63,8 +61,8 @@ class Seating:
     forms_teams: ClassVar[bool] = False
     """Whether a group is one RLlib agent with one policy."""
 
-    def has_made(self, observation_space: gymnasium.Space | None) -> bool:
-        """Whether a module's observation space is of this seating."""
+    def has_made(self, observation_space: Any) -> bool:
+        """Whether a module's observation space, Gymnasium's too, is of this seating."""
         keys = keys_of(observation_space)
         return keys == {OBS, ACTION_MASK} if self.follows_masks else not keys
 
@@ -152,9 +150,10 @@ class Seating:
         }
 
 
-def keys_of(space: gymnasium.Space | None) -> set[str]:
-    """Returns the keys of a Dict space, none for any other."""
-    return set(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else set()
+def keys_of(space: Any) -> set[str]:
+    """Returns the keys of a Dict space, Gymnasium's too, none for any other."""
+    parts = getattr(space, "spaces", None)
+    return set(parts) if isinstance(parts, Mapping) else set()
 
 
 def state_sizes(plan: ServerPlan, members: tuple[str, ...]) -> dict[str, int | None]:

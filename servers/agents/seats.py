@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import gymnasium
 import msgspec
 import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.servers.agents.action_forms import ActionForm, action_form, is_scaled
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.agents.action_forms import ActionForm, action_form
 from muxrl.servers.agents.frames import Frames
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.agents.observing import Observing, Reader
@@ -82,10 +82,9 @@ def put_logged(actions: Any, requests: Sequence[SeatRequest]) -> None:
         if logged is None:
             continue
         # A team's other members keep their own; elsewhere none of these is negative, or NaN.
-        if isinstance(request.seat.action_space, gymnasium.spaces.MultiDiscrete):
-            logged = np.where(logged == NO_ACTION, actions[i], logged)
-        elif isinstance(request.seat.action_space, gymnasium.spaces.Box):
-            logged = np.where(np.isnan(logged), actions[i], logged)
+        if not isinstance(space := request.seat.action_space, Discrete):
+            is_own = np.isnan(logged) if isinstance(space, Box) else logged == NO_ACTION
+            logged = np.where(is_own, actions[i], logged)
         actions[i] = logged
 
 
@@ -119,8 +118,8 @@ class Seat(Protocol):
     seat_id: str
     policy_id: str
     members: tuple[str, ...]
-    observation_space: gymnasium.Space
-    action_space: gymnasium.Space
+    observation_space: Space
+    action_space: Space
     frame_stack: int
     """Observations of an agent that are read at once; the same for all seats of a server."""
 
@@ -174,7 +173,7 @@ class SoloSeat:
         self.is_masked = follows_mask and has_mask
         if not self.is_masked:
             space = plan.observation_space
-        self.observation_space: gymnasium.Space = observing.space(space)
+        self.observation_space: Space = observing.space(space)
         self.form = form or action_form(plan.action_space)
         self.action_space = self.form.space
         if self.is_masked:
@@ -186,13 +185,12 @@ class SoloSeat:
             self.form.is_scaled,
         )
         """Equal for seats of an agent that read and write alike; None: no other does."""
-        self._read = observing.reader(agent_id, space)
-        self.read_rows = observing.rows_reader(agent_id, space)
+        self.read = observing.reader(agent_id, space)
 
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         value = step_view.observations.get(self.seat_id)
         if value is None or not self.is_masked:
-            return None if value is None else step_view.read(self.seat_id, self._read, value)
+            return None if value is None else step_view.read(self.seat_id, self.read, value)
         mask = self.form.read_mask(value[ACTION_MASK_KEY])
         if step_view.is_final and not mask.any():
             mask = np.ones_like(mask)  # of a bootstrapped value it would leave nothing
@@ -204,7 +202,7 @@ class SoloSeat:
                 expected="a mask with at least one action available",
                 got="none available",
             )
-        seen = step_view.read(self.seat_id, self._read, without_mask(value))
+        seen = step_view.read(self.seat_id, self.read, without_mask(value))
         return {OBS: seen, ACTION_MASK: mask}
 
     def reward(self, rewards: Mapping[str, float]) -> float:
@@ -219,9 +217,4 @@ class SoloSeat:
 
     def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
         log_prob = log_probs.get(self.seat_id)
-        space: Any = self.action_space
-        if log_prob is None or not (self.form.is_scaled and is_scaled(space)):
-            return log_prob
-        # The density of an action scaled to [-1, 1] is that of the action times the scale.
-        widths = np.subtract(space.high, space.low, dtype=np.float64)
-        return log_prob + float(np.log(widths[widths > 0] / 2).sum())
+        return None if log_prob is None else log_prob + self.form.log_scale

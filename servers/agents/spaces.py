@@ -1,7 +1,7 @@
-"""Translates the protocol's spaces to Gymnasium's, and to what an RLModule reads and acts in.
+"""What a network reads of the protocol's spaces, and what their parts are.
 
-RLlib's default encoders read a ``Box`` of one dimension, or of three (an image); everything else is
-flattened (one-hot for integers) as `gymnasium.spaces.utils.flatten` does it.
+It reads a ``Box`` of one dimension, or of three (an image), as RLlib's default encoders do;
+everything else is flattened, see `muxrl.protocol.dense`.
 """
 
 from __future__ import annotations
@@ -10,80 +10,53 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import utils as gym_utils
 
 from muxrl.protocol import spaces as plain
+from muxrl.protocol.dense import flat_reader
 
 ACTION_MASK_KEY = plain.ACTION_MASK_KEY
 STATE_KEY = plain.STATE_KEY
 """RLlib's ``ENV_STATE``: the global state, where it is part of an agent's Dict observation."""
 
 
-def to_gymnasium(space: plain.Space) -> gymnasium.Space:
-    """Returns the Gymnasium space that a plain one describes."""
-    if isinstance(space, plain.Box):
-        low, high = plain.bounds(space)
-        dtype = np.dtype(space.dtype)
-        if dtype.kind in "iub":
-            first, last = (
-                (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (0, 1)
-            )
-            # Chosen, not clipped: float64 cannot hold the ends of the 64-bit integers.
-            with np.errstate(invalid="ignore"):
-                low = np.where(low <= first, first, low.astype(dtype))
-                high = np.where(high >= last, last, high.astype(dtype))
-        return gymnasium.spaces.Box(low.astype(dtype), high.astype(dtype), space.shape, dtype.type)
-    if isinstance(space, plain.Discrete):
-        return gymnasium.spaces.Discrete(space.n, start=space.start)
-    if isinstance(space, plain.MultiDiscrete):
-        return gymnasium.spaces.MultiDiscrete(list(space.nvec))
-    if isinstance(space, plain.MultiBinary):
-        return gymnasium.spaces.MultiBinary(space.n)
-    if isinstance(space, plain.DictSpace):
-        return gymnasium.spaces.Dict({k: to_gymnasium(v) for k, v in space.spaces.items()})
-    return gymnasium.spaces.Tuple([to_gymnasium(v) for v in space.spaces])
+def is_read_whole(space: plain.Space) -> TypeGuard[plain.Box]:
+    """Whether a network reads the space's values in their own shape."""
+    return isinstance(space, plain.Box) and len(space.shape) in (1, 3)
 
 
-def module_observation_space(space: plain.Space) -> gymnasium.spaces.Box:
-    """Returns the float32 Box that an RLModule sees for observations of `space`.
+def read_shape(space: plain.Space) -> tuple[int, ...]:
+    """Returns the shape that a network reads of a value of `space`."""
+    return space.shape if is_read_whole(space) else (flat_size(space),)
+
+
+def module_observation_space(space: plain.Space) -> plain.Box:
+    """Returns the float32 Box that a network sees for observations of `space`.
 
     It has one dimension, or three for an image.
     """
-    gym_space = to_gymnasium(space)
-    if is_read_whole(gym_space):
-        return gymnasium.spaces.Box(
-            gym_space.low.astype(np.float32),
-            gym_space.high.astype(np.float32),
-            gym_space.shape,
-            np.float32,
-        )
-    flat = gym_utils.flatten_space(gym_space)
-    if not isinstance(flat, gymnasium.spaces.Box):
-        raise TypeError(f"observations of {space} cannot be flattened to one array")
-    return gymnasium.spaces.Box(
-        flat.low.astype(np.float32), flat.high.astype(np.float32), flat.shape, np.float32
+    ends = [
+        plain.typed_bounds(leaf.space)
+        if isinstance(leaf.space, plain.Box)
+        else (np.zeros(leaf.size), np.ones(leaf.size))
+        for leaf in leaves(space)
+    ]
+    shape = read_shape(space)
+    low, high = (
+        np.concatenate([np.ravel(end).astype(np.float32) for end in side]).reshape(shape)
+        for side in zip(*ends, strict=True)
     )
+    return plain.box_within(low, high)
 
 
 def module_observation_reader(space: plain.Space) -> Callable[[Any], np.ndarray]:
-    """Returns the function from a conforming value of `space` to the RLModule's float32 array."""
-    gym_space = to_gymnasium(space)
-    if is_read_whole(gym_space):
-        if gym_space.dtype == np.float32:
-            return _as_it_is
-        return _as_float32
+    """Returns the function from a conforming value of `space` to a network's float32 array.
 
-    def flattened(value: Any) -> np.ndarray:
-        return np.asarray(gym_utils.flatten(gym_space, value), dtype=np.float32)
-
-    return flattened
-
-
-def is_read_whole(space: gymnasium.Space) -> TypeGuard[gymnasium.spaces.Box]:
-    """Whether an RLModule reads the space's values in their own shape."""
-    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) in (1, 3)
+    Of rows of such values, ``[..., *shape]``, it makes rows.
+    """
+    if not is_read_whole(space):
+        return flat_reader(space)
+    return _as_it_is if space.dtype == "float32" else _as_float32
 
 
 def flat_size(space: plain.Space) -> int:
@@ -100,29 +73,26 @@ def flat_size(space: plain.Space) -> int:
 class Leaf(NamedTuple):
     """A part of a space that has no parts."""
 
-    space: gymnasium.Space
+    space: plain.Space
     size: int
     """Its length when it is flattened."""
     is_number: bool
     """Whether its values are numbers: not one-hot, truth values or an action mask."""
 
 
-def leaves(space: gymnasium.Space, key: str = "") -> Iterator[Leaf]:
-    """Yields the leaves of a space in the order in which Gymnasium flattens them."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        for name, sub in space.spaces.items():
-            yield from leaves(sub, name)
-    elif isinstance(space, gymnasium.spaces.Tuple):
-        for sub in space.spaces:
-            yield from leaves(sub)
-    else:
-        is_number = isinstance(space, gymnasium.spaces.Box) and space.dtype != np.bool_
-        yield Leaf(space, gym_utils.flatdim(space), is_number and key != ACTION_MASK_KEY)
+def leaves(space: plain.Space, key: Any = "") -> Iterator[Leaf]:
+    """Yields the leaves of a space in the order in which it is flattened."""
+    parts = plain.parts_of(space)
+    if parts is None:
+        is_number = isinstance(space, plain.Box) and np.dtype(space.dtype).kind != "b"
+        yield Leaf(space, flat_size(space), is_number and key != ACTION_MASK_KEY)
+    for name, sub in sorted(parts or ()):
+        yield from leaves(sub, name)
 
 
 def has_numbers(space: plain.Space) -> bool:
     """Whether there are numbers in it; see `Leaf`."""
-    return any(leaf.is_number for leaf in leaves(to_gymnasium(space)))
+    return any(leaf.is_number for leaf in leaves(space))
 
 
 def part_reader(whole: plain.Space, part: plain.Space) -> Callable[[Any], Any]:

@@ -5,21 +5,17 @@ The format of a team's observations is that of `TeamSpec`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import flatdim
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.rows import Lineup, compact
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.action_forms import ActionForm, counted_from_0
 from muxrl.servers.agents.benches import Seen, parts_of
-from muxrl.servers.agents.frames import stacked_space
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import (
     PolicySignature,
@@ -34,7 +30,6 @@ from muxrl.servers.agents.spaces import (
     ACTION_MASK_KEY,
     STATE_KEY,
     flat_size,
-    module_observation_space,
     split_mask,
     split_state,
     without_mask,
@@ -74,7 +69,7 @@ class TeamSeating(Seating):
         """The seat of each group."""
         return TeamSeat
 
-    def has_made(self, observation_space: gymnasium.Space | None) -> bool:
+    def has_made(self, observation_space: Any) -> bool:
         return keys_of(observation_space) == set(TEAM_KEYS)
 
     def complete_groups(
@@ -88,7 +83,7 @@ class TeamSeating(Seating):
         members = plan.groups[unit]
         agents = [plan.agents[member] for member in members]
         obs_size = max(flat_size(_own_space(agent)) for agent in agents)
-        action_size = max(flatdim(self.action_form(agent).space) for agent in agents)
+        action_size = max(flat_size(self.action_form(agent).space) for agent in agents)
         state_size = state_sizes(plan, members)[members[0]]
         text = (
             f"{len(members)} member{'s' if len(members) > 1 else ''}, "
@@ -167,9 +162,8 @@ class TeamSeat:
         """Whether its bench reads teams without some members: else a state says who has ended."""
         self._state_readers: dict[str, Callable[[Any], np.ndarray]] = {}
         self.masked: set[str] = set()
-        self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
-        self.rows_readers: dict[str, Callable[[Any], np.ndarray]] = {}
-        observation_spaces: dict[str, gymnasium.Space] = {}
+        self.readers: dict[str, Callable[[Any], np.ndarray]] = {}
+        observation_spaces: dict[str, Space] = {}
         state_size = plan.state_size
         self.read_state: Reading | None = None
         if plan.state_size is not None:
@@ -179,14 +173,12 @@ class TeamSeat:
             if state_space is not None:
                 self._state_readers[member] = _flat(observing.state_reader(member, state_space))
                 if plan.state_size is None and plan.use_global_state:
-                    state_size = math.prod(module_observation_space(state_space).shape)
+                    state_size = flat_size(state_space)
             space, has_mask = split_mask(space)
             if has_mask:
                 self.masked.add(member)
-            box = stacked_space(module_observation_space(space), self.frame_stack)
-            observation_spaces[member] = _one_dimensional(box)
-            self._readers[member] = observing.reader(member, space)
-            self.rows_readers[member] = observing.rows_reader(member, space)
+            observation_spaces[member] = Box((flat_size(space) * self.frame_stack,))
+            self.readers[member] = observing.reader(member, space)
         self.team = self.spec(
             self.members,
             observation_spaces,
@@ -196,8 +188,8 @@ class TeamSeat:
             masked=frozenset(self.masked),
         )
         self._is_state_observed = plan.state_size is None and state_size is not None
-        self.observation_space: gymnasium.Space = self.team.observation_space
-        self.action_space: gymnasium.Space = self.team.action_space
+        self.observation_space: Space = self.team.observation_space
+        self.action_space: Space = self.team.action_space
 
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         mine: dict[str, Any] = {}
@@ -218,7 +210,7 @@ class TeamSeat:
                 if not step_view.is_final or mask.any():
                     masks[member] = mask
                 value = without_mask(value)
-            mine[member] = step_view.read(member, self._readers[member], value).reshape(-1)
+            mine[member] = step_view.read(member, self.readers[member], value).reshape(-1)
         if not mine:
             return None
         if self._refuses_late and not record.has_begun:
@@ -355,12 +347,12 @@ class _TeamRows:
                 masks = masks.copy()
                 masks[:, where, : given.shape[-1]] = given
                 rows = without_mask(rows)
-            own = seat.rows_readers[member](rows)
+            own = seat.readers[member](rows)
             own = own.reshape(*own.shape[:2], -1)
             obs[:, where, : own.shape[-1]] = own
         if seat.has_state:
             assert seen.state is not None
-            state = seen.state if seat.read_state is None else seat.read_state.read_rows(seen.state)
+            state = seen.state if seat.read_state is None else seat.read_state(seen.state)
         else:
             state = obs.reshape(lead, -1)
             if spec.marks_departed:  # all members are here
@@ -389,10 +381,6 @@ class _TeamRows:
 def _own_space(agent: AgentPlan) -> Space:
     """Returns the space of what a member itself observes, without state and mask."""
     return split_mask(split_state(agent.observation_space)[0])[0]
-
-
-def _one_dimensional(box: gymnasium.spaces.Box) -> gymnasium.spaces.Box:
-    return gymnasium.spaces.Box(box.low.ravel(), box.high.ravel(), dtype=np.float32)
 
 
 def _flat(read: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:

@@ -27,7 +27,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium import spaces
+
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
+from muxrl.servers.agents.spaces import flat_size
 
 OBS = "obs"
 STATE = "state"
@@ -74,8 +76,8 @@ class TeamRows:
     """
 
     members: tuple[str, ...]
-    observation_spaces: Mapping[str, spaces.Space]
-    action_spaces: Mapping[str, spaces.Space]
+    observation_spaces: Mapping[str, Space]
+    action_spaces: Mapping[str, Space]
     state_size: int | None = None
     marks_departed: bool = False
     masked: frozenset[str] = frozenset()
@@ -116,7 +118,7 @@ class TeamRows:
 
     @cached_property
     def _obs_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {m: self.observation_spaces[m].shape for m in self.members}  # type: ignore[misc]
+        return {m: self.observation_spaces[m].shape for m in self.members}  # type: ignore[union-attr]
 
     @cached_property
     def _are_alike(self) -> bool:
@@ -137,12 +139,12 @@ class TeamRows:
         return self.member_masks
 
     @property
-    def observation_space(self) -> spaces.Dict:
+    def observation_space(self) -> DictSpace:
         """What `observe` returns."""
         raise NotImplementedError
 
     @property
-    def action_space(self) -> spaces.Space:
+    def action_space(self) -> Space:
         """One action per member, absent ones too; what `split` takes apart."""
         raise NotImplementedError
 
@@ -214,7 +216,7 @@ class TeamRows:
     def _mask(self, member: str, mask: Any, num_padded: int) -> np.ndarray:
         """Returns a member's mask of 0 and 1, float32, with zeros behind it."""
         mask = np.asarray(mask)
-        n = int(self.action_spaces[member].n)  # type: ignore[attr-defined]
+        n = flat_size(self.action_spaces[member])
         if mask.shape != (n,):
             raise TeamProblem(
                 f"the action mask of agent {member!r} has the shape {list(mask.shape)}, "
@@ -265,35 +267,31 @@ class TeamSpec(TeamRows):
     @cached_property
     def num_actions(self) -> int:
         """Number of actions of the member that has most."""
-        return max(int(self.action_spaces[m].n) for m in self.members)  # type: ignore[attr-defined]
+        return max(flat_size(self.action_spaces[m]) for m in self.members)
 
     @cached_property
-    def observation_space(self) -> spaces.Dict:
+    def observation_space(self) -> DictSpace:
         """What `observe` returns."""
         n = self.num_members
-
-        def box(low: float, high: float, *shape: int) -> spaces.Box:
-            return spaces.Box(low, high, shape, np.float32)
-
-        return spaces.Dict(
+        return DictSpace(
             {
-                OBS: box(-np.inf, np.inf, n, self.obs_dim),
-                STATE: box(-np.inf, np.inf, self.state_dim),
-                ACTION_MASK: box(0.0, 1.0, n, self.num_actions),
-                ALIVE: box(0.0, 1.0, n),
-                LAST_ACTION: box(NO_ACTION, self.num_actions - 1, n),
+                OBS: Box((n, self.obs_dim)),
+                STATE: Box((self.state_dim,)),
+                ACTION_MASK: Box((n, self.num_actions), "float32", 0.0, 1.0),
+                ALIVE: Box((n,), "float32", 0.0, 1.0),
+                LAST_ACTION: Box((n,), "float32", float(NO_ACTION), self.num_actions - 1.0),
             }
         )
 
     @cached_property
-    def action_space(self) -> spaces.MultiDiscrete:
+    def action_space(self) -> MultiDiscrete:
         """One action per member, absent ones too; what `split` takes apart."""
-        return spaces.MultiDiscrete([self.num_actions] * self.num_members)
+        return MultiDiscrete((self.num_actions,) * self.num_members)
 
     @cached_property
     def member_masks(self) -> np.ndarray:
         """[n, n_actions]: the actions each member has at all."""
-        sizes = [int(self.action_spaces[m].n) for m in self.members]  # type: ignore[attr-defined]
+        sizes = [flat_size(self.action_spaces[m]) for m in self.members]
         return _read_only(
             (np.arange(self.num_actions) < np.array(sizes)[:, None]).astype(np.float32)
         )
@@ -374,7 +372,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 
 def check_member_spaces(
-    member: str, observation_space: spaces.Space | None, action_space: spaces.Space | None
+    member: str, observation_space: Space | None, action_space: Space | None
 ) -> None:
     """Checks that an agent can be a member of a team with Discrete actions.
 
@@ -382,14 +380,14 @@ def check_member_spaces(
         TeamProblem: it cannot; with the reason and what to do instead.
     """
     check_observation_space(member, observation_space)
-    if not isinstance(action_space, spaces.Discrete) or action_space.start != 0:
+    if not isinstance(action_space, Discrete) or action_space.start != 0:
         raise TeamProblem(
             f"a team cannot do the action space {action_space} of agent {member!r}: it learns "
             "one value per discrete action, counted from 0"
         )
 
 
-def check_observation_space(member: str, observation_space: spaces.Space | None) -> None:
+def check_observation_space(member: str, observation_space: Space | None) -> None:
     """Checks that what an agent observes can be a row of a team's observation.
 
     Raises:
@@ -397,7 +395,7 @@ def check_observation_space(member: str, observation_space: spaces.Space | None)
     """
     if observation_space is None:
         raise TeamProblem(f"agent {member!r} of the team has no observation space")
-    if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) != 1:
+    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
         raise TeamProblem(
             f"a team cannot read the observation space {observation_space} of agent {member!r}: "
             "it takes a one-dimensional Box; flatten the observation first"

@@ -11,22 +11,31 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.protocol.messages import PolicyNetwork
-from muxrl.protocol.spaces import MAX_CHOICES, Box, Discrete
+from muxrl.protocol.spaces import (
+    MAX_CHOICES,
+    Box,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    parts_of,
+    typed_bounds,
+)
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.spaces import module_observation_space, to_gymnasium
+from muxrl.servers.agents.spaces import module_observation_space
 from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone, Schedule, find_schedules
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
 from muxrl.servers.algorithms.settings import TrainingSettings, find_minibatch_problem
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.export.graph import PolicyGraph
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.rllib.numpy_mlp import mlp_network
 from muxrl.servers.setting_values import AlgorithmProblem
 
@@ -34,7 +43,7 @@ LearnsFrom = Literal["newest", "recent", "replay"]
 SpaceProblem = tuple[Literal["observation", "action"], str]
 """Which of two spaces an algorithm cannot learn in, and the reason."""
 
-SpaceCheck = Callable[[spaces.Space, spaces.Space], SpaceProblem | None]
+SpaceCheck = Callable[[Space, Space], SpaceProblem | None]
 """From an observation space, as a network reads it, and an action space to what is wrong."""
 
 
@@ -56,45 +65,39 @@ class AgentSpaces:
         reads_images: whether a network reads observations of three dimensions.
     """
 
-    actions: tuple[type[spaces.Space], ...] = (
-        spaces.Discrete,
-        spaces.MultiDiscrete,
-        spaces.MultiBinary,
-        spaces.Box,
-    )
+    actions: tuple[type[Space], ...] = (Discrete, MultiDiscrete, MultiBinary, Box)
     can_act_unbounded: bool = True
     reads_images: bool = True
 
-    def __call__(
-        self, observation_space: spaces.Space, action_space: spaces.Space
-    ) -> SpaceProblem | None:
-        if not isinstance(observation_space, spaces.Box):
+    def __call__(self, observation_space: Space, action_space: Space) -> SpaceProblem | None:
+        if not isinstance(observation_space, Box):
             return "observation", "it takes a Box; flatten the observation, or one-hot it, first"
         if len(observation_space.shape) == 3 and not self.reads_images:
             return "observation", (
                 "its critic reads observations as one flat array, so it takes a Box of one "
                 "dimension; flatten the observation first"
             )
-        box = action_space if isinstance(action_space, spaces.Box) else None
+        box = action_space if isinstance(action_space, Box) else None
         if not isinstance(action_space, self.actions) or (box is not None and len(box.shape) != 1):
             more = ""
-            if isinstance(action_space, spaces.Tuple | spaces.Dict):
+            if parts_of(action_space) is not None:
                 more = _OF_PARTS
-            elif isinstance(action_space, spaces.MultiDiscrete) and spaces.Discrete in self.actions:
+            elif isinstance(action_space, MultiDiscrete) and Discrete in self.actions:
                 more = f", or up to {MAX_COMBINATIONS} combinations as one"
             return "action", f"it takes {self._actions_text()}{more}"
         problem = None if box is None else self._box_problem(box)
         return None if problem is None else ("action", problem)
 
-    def _box_problem(self, box: spaces.Box) -> str | None:
+    def _box_problem(self, box: Box) -> str | None:
         """Policies act in -1..1, which is scaled to the bounds; without bounds it is the action."""
-        if not np.issubdtype(box.dtype, np.floating):
+        if np.dtype(box.dtype).kind != "f":
             return (
                 f"integers are chosen one by one, out of at most {MAX_CHOICES} each; give the Box "
                 "bounds (or the server action_bounds), or make it a Box of float32"
             )
-        is_unbounded = not (box.bounded_below.any() or box.bounded_above.any())
-        if box.is_bounded("both") or (is_unbounded and self.can_act_unbounded):
+        has_end = np.isfinite(typed_bounds(box))
+        is_unbounded = not has_end.any()
+        if has_end.all() or (is_unbounded and self.can_act_unbounded):
             return None
         return (
             ("it has no bounds" if is_unbounded else "it has bounds on some sides only")
@@ -103,9 +106,7 @@ class AgentSpaces:
         )
 
     def _actions_text(self) -> str:
-        names = [
-            "a Box of one dimension" if cls is spaces.Box else cls.__name__ for cls in self.actions
-        ]
+        names = ["a Box of one dimension" if cls is Box else cls.__name__ for cls in self.actions]
         return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
@@ -260,16 +261,15 @@ class AlgorithmEntry:
     def _check_agent(self, agent_id: str, agent: AgentPlan) -> None:
         observed = module_observation_space(self.seating.network_space(agent))
         action_space = self.seating.action_form(agent).space
-        given = str(to_gymnasium(agent.action_space))
-        self.check_spaces(agent.policy_id, observed, action_space, agent_id, given)
+        self.check_spaces(agent.policy_id, observed, action_space, agent_id, agent.action_space)
 
     def check_spaces(
         self,
         policy_id: str,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
+        observation_space: Space,
+        action_space: Space,
         agent_id: str | None = None,
-        given: str = "",
+        given: Space | None = None,
     ) -> None:
         """Checks that it can learn in these spaces.
 
@@ -288,9 +288,10 @@ class AlgorithmEntry:
             return
         kind, reason = problem
         verb, space = ("read", observation_space) if kind == "observation" else ("do", action_space)
-        shown = str(space)
-        if kind == "action" and given not in ("", shown):
-            shown = f"{given}, which is {shown} to it,"
+        shown = str(to_gymnasium(space))  # with its bounds
+        own = shown if given is None else str(to_gymnasium(given))
+        if kind == "action" and own != shown:
+            shown = f"{own}, which is {shown} to it,"
         who = repr(agent_id) if agent_id is not None else f"of policy {policy_id!r}"
         raise AlgorithmProblem(
             f"policy {policy_id!r}: {self.name} cannot {verb} the {kind} space {shown} of agent "

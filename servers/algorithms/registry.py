@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
-import gymnasium
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.protocol.suggestions import did_you_mean
@@ -89,7 +89,7 @@ def own_algorithms() -> tuple[AlgorithmEntry, ...]:
     return tuple(get_algorithm(name) for name in names)
 
 
-def seating_of(observation_spaces: Collection[gymnasium.Space | None]) -> Seating:
+def seating_of(observation_spaces: Collection[Any]) -> Seating:
     """Returns the seating that modules with these observation spaces were trained with.
 
     They do not tell `shares_policies` and `acts_in_one_choice`, which are the seating's defaults.

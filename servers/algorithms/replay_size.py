@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from gymnasium import spaces
-
+from muxrl.protocol.spaces import Space, leaf_type, parts_of
 from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.spaces import flat_size
 from muxrl.servers.algorithms.replay.columns import BINARY_KEYS
 from muxrl.servers.algorithms.replay.steps import STEP_BYTES
 
@@ -44,21 +42,18 @@ class ReplaySize:
         return self.num_bytes * episode_length if self.per_env_step else float(self.num_bytes)
 
 
-def bytes_of(space: spaces.Space[Any], booleans: Collection[str] = ()) -> int:
+def bytes_of(space: Space, booleans: Collection[str] = ()) -> int:
     """Returns how large the arrays of one value of a space are.
 
     Args:
         space: as networks read or write it.
         booleans: keys of a Dict whose numbers are stored as one byte each.
     """
-    if isinstance(space, spaces.Dict):
-        return sum(
-            math.prod(part.shape or ()) if key in booleans else bytes_of(part)
-            for key, part in space.spaces.items()
-        )
-    if isinstance(space, spaces.Tuple):
-        return sum(map(bytes_of, space.spaces))
-    return math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
+    parts = parts_of(space)
+    if parts is None:
+        dtype, shape = leaf_type(space)
+        return math.prod(shape) * dtype.itemsize
+    return sum(flat_size(sub) if key in booleans else bytes_of(sub) for key, sub in parts)
 
 
 def of_steps(seats: Mapping[str, Seat], capacity: int, setting: str, unit: str) -> ReplaySize:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.models.base import CRITIC, StatefulActorCriticEncoder
 from ray.rllib.core.rl_module.rl_module import RLModule
@@ -27,7 +26,6 @@ from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.agents.spaces import (
     split_state,
-    to_gymnasium,
     without_mask,
     without_state,
 )
@@ -101,8 +99,7 @@ class PolicyGraph(nn.Module):
         self.path = _path_of(own, agent.observation_space)
         self.reading = self.find_reading(plan, observing, seating)
         self._add_constants()
-        self.observation_space: Any = to_gymnasium(own)
-        self.mask_space = None if mask is None else to_gymnasium(mask)
+        self.observation_space, self.mask_space = own, mask
         if self.form.is_one_choice and mask is not None:
             raise CannotExport(
                 f"its action mask is of the parts of {agent.action_space}, and its network chooses "
@@ -130,10 +127,9 @@ class PolicyGraph(nn.Module):
                 f"two of its inputs and outputs are called {twice[0]!r}; give that part of the "
                 f"observation another name (taken are {', '.join(names)})"
             )
-        if isinstance(self.action_space, spaces.Box):
-            low, high = self.action_space.low, self.action_space.high
-            self.register_buffer("_low", torch.from_numpy(low.copy()))
-            self.register_buffer("_high", torch.from_numpy(high.copy()))
+        if isinstance(self.action_space, plain.Box):
+            for name, bound in zip(("_low", "_high"), self.form.bounds, strict=True):
+                self.register_buffer(name, torch.from_numpy(bound.copy()))
         elif self.form.is_one_choice:
             self.register_buffer("_combinations", torch.from_numpy(self.form.combinations))
 
@@ -296,7 +292,7 @@ class PolicyGraph(nn.Module):
                 f"{', '.join(outputs)} and no {Columns.ACTION_DIST_INPUTS}"
             )
         scores: Tensor = outputs[Columns.ACTION_DIST_INPUTS]
-        if isinstance(self.action_space, spaces.Discrete):
+        if isinstance(self.action_space, plain.Discrete):
             action = scores.argmax(-1)
         else:
             distribution = self.module.get_exploration_action_dist_cls().from_logits(scores)
@@ -328,8 +324,8 @@ class PolicyGraph(nn.Module):
     def _to_simulation(self, action: Tensor) -> Tensor:
         """As a seat's ``act``; the constants are those of RLlib's `unsquash_action`."""
         space, kind, shape = self.action_space, self.form.kind, self.form.shape
-        if isinstance(space, spaces.Box):
-            if space.is_bounded("both") and space.dtype in (np.float32, np.float64):
+        if isinstance(space, plain.Box):
+            if self.form.has_bounds:
                 action = self._low + (action + 1.0) * (self._high - self._low) / 2.0
                 action = torch.clamp(action, self._low, self._high)
             return action if shape is None else action.unflatten(-1, shape)

@@ -10,12 +10,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
+from muxrl.protocol.spaces import (
+    Box,
+    DictSpace,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    TupleSpace,
+    box_within,
+    leaf_type,
+    parts_of,
+    typed_bounds,
+)
 from muxrl.servers.agents.spaces import is_read_whole
 
 OBSERVATION = "observation"
@@ -38,61 +48,58 @@ class Port:
         return np.zeros((batch_size, *self.shape), self.dtype)
 
 
-def ports_of(space: gymnasium.Space, name: str = "") -> list[Port]:
-    """Returns a port for each leaf of a space, in the order in which Gymnasium flattens them.
+def ports_of(space: Space, name: str = "") -> list[Port]:
+    """Returns a port for each leaf of a space, in the order in which it is flattened.
 
     Args:
         space: an observation space, or a part of one.
         name: path of the part; "" for the whole.
     """
-    return [
-        Port(path, leaf.shape or (), leaf.dtype.name)  # type: ignore[union-attr]
-        for path, leaf in _leaves(space, name)
-    ]
+    types = [(path, *leaf_type(leaf)) for path, leaf in _leaves(space, name)]
+    return [Port(path, shape, dtype.name) for path, dtype, shape in types]
 
 
-def feed_of(space: gymnasium.Space, name: str, value: Any) -> dict[str, np.ndarray]:
+def feed_of(space: Space, name: str, value: Any) -> dict[str, np.ndarray]:
     """Returns the parts of one value of a space by their ports' names, ``[1, ...]`` each."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return {
-            path: array
-            for key, sub in _children(space)
-            for path, array in feed_of(sub, _below(name, key), value[key]).items()
-        }
-    return {name or OBSERVATION: np.asarray(value, space.dtype)[None]}
+    parts = parts_of(space)
+    if parts is None:
+        return {name or OBSERVATION: np.asarray(value, leaf_type(space)[0])[None]}
+    return {
+        path: array
+        for key, sub in sorted(parts)
+        for path, array in feed_of(sub, _below(name, key), value[key]).items()
+    }
 
 
 def flatten(
-    space: gymnasium.Space,
+    space: Space,
     name: str,
     given: dict[str, Tensor],
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Returns what `module_observation_reader` does, in torch: a Tensor ``[B, ...]``."""
-    if isinstance(space, spaces.Box):
+    if isinstance(space, Box):
         value = given[name or OBSERVATION].to(dtype)
         return value if is_read_whole(space) else value.flatten(1)
     leaves = [_flat(leaf, given[path], dtype) for path, leaf in _leaves(space, name)]
     return leaves[0] if len(leaves) == 1 else torch.cat(leaves, -1)
 
 
-def tame(space: gymnasium.Space) -> gymnasium.Space:
+def tame(space: Space) -> Space:
     """Returns a space to draw observations from: the same, with moderate values."""
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: tame(sub) for key, sub in space.spaces.items()})
-    if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([tame(sub) for sub in space.spaces])
-    if not isinstance(space, spaces.Box) or space.dtype == np.bool_:
+    if isinstance(space, DictSpace):
+        return DictSpace({key: tame(sub) for key, sub in space.spaces.items()})
+    if isinstance(space, TupleSpace):
+        return TupleSpace(tuple(map(tame, space.spaces)))
+    if not isinstance(space, Box) or np.dtype(space.dtype) == np.bool_:
         return space
-    low, high, kind = space.low, space.high, np.dtype(space.dtype).type
-    if issubclass(kind, np.floating):
-        low = np.where(low < -_WIDEST, -np.inf, low)
-        high = np.where(high > _WIDEST, np.inf, high)
+    low, high = typed_bounds(space)
+    if low.dtype.kind == "f":
+        ends = np.where(low < -_WIDEST, -np.inf, low), np.where(high > _WIDEST, np.inf, high)
     else:
-        low = np.maximum(low, -_WIDEST)
-        high = np.maximum(np.minimum(high, _WIDEST), low)
-    tamed: Any = (low.astype(kind), high.astype(kind), space.shape, kind)
-    return spaces.Box(*tamed)
+        least = np.maximum(low, -_WIDEST)
+        ends = least, np.maximum(np.minimum(high, _WIDEST), least)
+    return box_within(*(end.astype(low.dtype) for end in ends))
 
 
 def one_hot(index: Tensor, size: int) -> Tensor:
@@ -100,27 +107,22 @@ def one_hot(index: Tensor, size: int) -> Tensor:
     return (index.unsqueeze(-1) == torch.arange(size)).to(torch.float32)
 
 
-def _children(space: spaces.Dict | spaces.Tuple) -> Iterator[tuple[Any, gymnasium.Space]]:
-    yield from space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-
-
-def _leaves(space: gymnasium.Space, name: str) -> Iterator[tuple[str, gymnasium.Space]]:
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        for key, sub in _children(space):
-            yield from _leaves(sub, _below(name, key))
-    else:
+def _leaves(space: Space, name: str) -> Iterator[tuple[str, Space]]:
+    parts = parts_of(space)
+    if parts is None:
         yield name or OBSERVATION, space
+    for key, sub in sorted(parts or ()):
+        yield from _leaves(sub, _below(name, key))
 
 
 def _below(name: str, key: Any) -> str:
     return f"{name}.{key}" if name else str(key)
 
 
-def _flat(space: gymnasium.Space, value: Tensor, dtype: torch.dtype) -> Tensor:
-    """As `gymnasium.spaces.utils.flatten`, of a leaf."""
-    if isinstance(space, spaces.Discrete):
-        return one_hot(value - int(space.start), int(space.n)).to(dtype)
-    if isinstance(space, spaces.MultiDiscrete):
-        parts = [one_hot(value[:, i], int(n)) for i, n in enumerate(space.nvec)]
+def _flat(space: Space, value: Tensor, dtype: torch.dtype) -> Tensor:
+    if isinstance(space, Discrete):
+        return one_hot(value - space.start, space.n).to(dtype)
+    if isinstance(space, MultiDiscrete):
+        parts = [one_hot(value[:, i], n) for i, n in enumerate(space.nvec)]
         return torch.cat(parts, -1).to(dtype)
     return value.to(dtype).flatten(1)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 from torch import Tensor, nn
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
+from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
@@ -64,7 +63,7 @@ class TrainerGraph(PolicyGraph):
         seen, mask = batch[Columns.OBS], None
         if isinstance(seen, dict):
             seen, mask = seen[OBS], seen[ACTION_MASK]
-        space, is_box = self.action_space, isinstance(self.action_space, spaces.Box)
+        space, is_box = self.action_space, isinstance(self.action_space, Box)
         sizes = list(space.shape) if is_box else self.form.choices
         scores: Tensor = self.module(seen)
         if scores.shape[1:] != (sum(sizes),):
@@ -77,7 +76,7 @@ class TrainerGraph(PolicyGraph):
         if mask is not None:
             scores = scores.masked_fill(mask == 0, UNAVAILABLE)
         chosen = [part.argmax(-1) for part in scores.split(list(sizes), -1)]
-        is_one = isinstance(space, spaces.Discrete)
+        is_one = isinstance(space, Discrete)
         return chosen[0] if is_one else torch.stack(chosen, -1), scores, {}
 
     def server_scores(
@@ -86,7 +85,7 @@ class TrainerGraph(PolicyGraph):
         """Returns None: a trainer's own are not known."""
 
     def _to_simulation(self, action: Tensor) -> Tensor:
-        if not isinstance(self.action_space, spaces.Box):
+        if not isinstance(self.action_space, Box):
             return super()._to_simulation(action)
         action = torch.minimum(torch.maximum(action, self._low), self._high)
         return action if self.form.shape is None else action.unflatten(-1, self.form.shape)

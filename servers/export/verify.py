@@ -6,14 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.protocol.spaces import ACTION_MASK_KEY
+from muxrl.protocol.spaces import (
+    ACTION_MASK_KEY,
+    Box,
+    DictSpace,
+    Discrete,
+    Space,
+    parts_of,
+    typed_bounds,
+)
+from muxrl.protocol.values import sample
 from muxrl.servers.agents.frames import Frames
 from muxrl.servers.agents.seats import Seat, SeatRecord, SeatRequest, StepView
-from muxrl.servers.agents.spaces import leaves, to_gymnasium
+from muxrl.servers.agents.spaces import leaves
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.export.graph import ACTION, STATE_IN, STATE_OUT, PolicyGraph
 from muxrl.servers.export.onnx_file import OnnxPolicy
@@ -92,11 +100,7 @@ class Verification:
         self._tolerance = tolerance
         self._state = None if plan.state_size is None else np.zeros(plan.state_size, np.float32)
         self._rng = np.random.default_rng(0)
-        self._spaces: dict[str, gymnasium.Space] = {}
-        for i, agent_id in enumerate(plan.agents):
-            space = tame(to_gymnasium(plan.agents[agent_id].observation_space))
-            space.seed(i)
-            self._spaces[agent_id] = space
+        self._spaces = {a: tame(agent.observation_space) for a, agent in plan.agents.items()}
 
     def check(self, policy: OnnxPolicy) -> int:
         """Compares both.
@@ -164,7 +168,7 @@ class Verification:
         return Frames(size) if size > 1 else None
 
     def _draw(self, agent_id: str) -> Any:
-        value = self._near_known(self._spaces[agent_id].sample())
+        value = self._near_known(sample(self._spaces[agent_id], self._rng))
         if isinstance(value, dict) and ACTION_MASK_KEY in value:
             mask = np.atleast_1d(value[ACTION_MASK_KEY])
             mask[:] = self._rng.random(mask.shape) < 0.5
@@ -227,31 +231,31 @@ class Verification:
 
     def _is_same(self, server: Any, file: np.ndarray, scores: np.ndarray, allowed: float) -> bool:
         space = self._graph.action_space
-        if isinstance(space, gymnasium.spaces.Box):
+        if isinstance(space, Box):
             # What is allowed for in -1..1 grows with the bounds to which it is scaled.
-            scale = _largest(np.array([space.low, space.high])) if space.is_bounded("both") else 1.0
+            form = self._graph.form
+            scale = _largest(np.array(form.bounds)) if form.has_bounds else 1.0
             return bool(np.max(np.abs(file - server)) <= allowed * max(1.0, scale))
         if np.array_equal(file, server):
             return True
-        if not isinstance(space, gymnasium.spaces.Discrete):
+        if not isinstance(space, Discrete):
             return False
         # Two actions of one score, as far as that is known, are equally greedy.
         first, other = (float(scores[self._graph.form.read(a)]) for a in (server, file))
         return abs(first - other) <= 2 * allowed
 
 
-def _filled(space: gymnasium.Space, value: Any, flat: list[float], key: str = "") -> Any:
+def _filled(space: Space, value: Any, flat: list[float], key: Any = "") -> Any:
     """Returns a value with other numbers, taken from the end of `flat`."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {k: _filled(sub, value[k], flat, k) for k, sub in space.spaces.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(_filled(s, v, flat) for s, v in zip(space.spaces, value, strict=True))
+    parts = parts_of(space)
+    if parts is not None:
+        filled = {k: _filled(sub, value[k], flat, k) for k, sub in sorted(parts)}
+        return filled if isinstance(space, DictSpace) else tuple(filled.values())
     (leaf,) = leaves(space, key)
     numbers = [flat.pop() for _ in range(leaf.size)]
-    if not leaf.is_number or not isinstance(space, gymnasium.spaces.Box):
+    if not leaf.is_number or not isinstance(space, Box):
         return value
-    inside = np.clip(np.reshape(numbers, space.shape), space.low, space.high)
-    return inside.astype(space.dtype)
+    return np.clip(np.reshape(numbers, space.shape), *typed_bounds(space)).astype(space.dtype)
 
 
 def _largest(values: np.ndarray) -> float:

@@ -29,6 +29,7 @@ from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
+from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
 from muxrl.servers.rllib.inference import Inference
 from muxrl.servers.rllib.numpy_mlp import NumpyPolicy, numpy_policy
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -190,13 +191,14 @@ class FrozenModules:
             if seat.policy_id in told:
                 continue
             observation_space, action_space = self._spaces[names[seat.policy_id]]
+            sees, acts = spaces_of(seat)
             unread = self.seating.unread(self._checkpoint.about)
-            seen = _observed(seat.observation_space, unread)
+            seen = _observed(sees, unread)
             expected = _observed(observation_space, unread)
             if seen != expected:
                 verb = "observes"
-            elif seat.action_space != action_space:
-                verb, seen, expected = "acts in", seat.action_space, action_space
+            elif acts != action_space:
+                verb, seen, expected = "acts in", acts, action_space
             else:
                 continue
             told.add(seat.policy_id)
@@ -348,10 +350,6 @@ def _shown(space: Any) -> str:
     return f"shape {space}" if isinstance(space, tuple) else str(space)
 
 
-Spaces = tuple[gymnasium.Space, gymnasium.Space]
-"""Observation and action space, as an RLModule has them."""
-
-
 def saved_spaces(checkpoint: Checkpoint) -> dict[str, Spaces]:
     """Returns the spaces of each policy by its name, read from the checkpoint's note.
 
@@ -373,7 +371,7 @@ def saved_spaces(checkpoint: Checkpoint) -> dict[str, Spaces]:
             f"the {ABOUT_FILE} of checkpoint {str(checkpoint.path)!r} cannot be understood: "
             f"{type(error).__name__}: {error}; was it edited?"
         ) from error
-    return {seat.policy_id: (seat.observation_space, seat.action_space) for seat in seats.values()}
+    return {seat.policy_id: spaces_of(seat) for seat in seats.values()}
 
 
 def plan_of(about: Mapping[str, Any]) -> ServerPlan:

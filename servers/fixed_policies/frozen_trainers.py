@@ -8,6 +8,7 @@ from dataclasses import replace
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
+from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.entry import TrainerEntry
@@ -28,7 +29,7 @@ class FrozenTrainers(FrozenModules):
         super().__init__(checkpoint, names, may_run_code=True)
         self.seating = entry.seating
         seats = self.seating.make_seats(plan_of(checkpoint.about)).values()
-        self._spaces = {s.policy_id: (s.observation_space, s.action_space) for s in seats}
+        self._spaces = {seat.policy_id: spaces_of(seat) for seat in seats}
 
     def make_inference(self, plan: ServerPlan) -> Actors:
         about = self._checkpoint.about

@@ -20,10 +20,10 @@ from muxrl.servers.agents.benches import Seen, parts_of
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
-from muxrl.servers.agents.spaces import to_gymnasium
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
+from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import STATE, Kept, RowsOfBench
@@ -55,8 +55,8 @@ class PlainSeat:
     def __init__(self, agent_id: str, plan: AgentPlan) -> None:
         self.seat_id = agent_id
         self.members: tuple[str, ...] = (agent_id,)
-        self.observation_space = to_gymnasium(plan.observation_space)
-        self.action_space = to_gymnasium(plan.action_space)
+        self.observation_space = plan.observation_space
+        self.action_space = plan.action_space
 
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         return step_view.observations.get(self.seat_id)
@@ -253,10 +253,7 @@ def scripted(plan: ServerPlan, settings: Mapping[str, Any]) -> MakePolicy:
     """
     path, kwargs = settings["policy"], dict(settings["kwargs"])
     script = find_script(path)
-    spaces = {
-        agent_id: (to_gymnasium(agent.observation_space), to_gymnasium(agent.action_space))
-        for agent_id, agent in plan.agents.items()
-    }
+    spaces = {agent_id: spaces_of(agent) for agent_id, agent in plan.agents.items()}
 
     def make(agent_id: str, seed: int) -> Policy:
         try:

@@ -14,6 +14,7 @@ from muxrl.servers.agents.masks import has_action_mask
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
 
 
 def rllib_config(
@@ -29,11 +30,8 @@ def rllib_config(
     Raises:
         Exception: RLlib refuses it, or the user's module does.
     """
-    policies = {}
-    mapping = {}
-    for seat_id, seat in seats.items():
-        policies[seat.policy_id] = PolicySpec(None, seat.observation_space, seat.action_space)
-        mapping[seat_id] = seat.policy_id
+    spaces = _spaces_of_policies(seats)
+    mapping = {seat_id: seat.policy_id for seat_id, seat in seats.items()}
 
     def policy_for(agent_id: str, *args: Any, **kwargs: Any) -> str:
         return mapping[agent_id]
@@ -45,12 +43,11 @@ def rllib_config(
         has_masks=any(has_action_mask(seat.observation_space) for seat in seats.values()),
     )
     if not plan.rl_module:
-        entry.networks.configure_images(
-            config, {p: spec.observation_space for p, spec in policies.items()}
-        )
+        entry.networks.configure_images(config, {p: seen for p, (seen, _) in spaces.items()})
     if entry.tell_seats is not None:
         entry.tell_seats(config, seats)
     config.environment(env=None)
+    policies = {p: PolicySpec(None, *both) for p, both in spaces.items()}
     return config.multi_agent(policies=policies, policy_mapping_fn=policy_for)
 
 
@@ -66,8 +63,13 @@ def build_networks(
     Raises:
         Exception: RLlib refuses it, or the user's module does.
     """
-    spaces = {s.policy_id: (s.observation_space, s.action_space) for s in seats.values()}
+    spaces = _spaces_of_policies(seats)
     with torch.random.fork_rng(devices=[]):
         config = rllib_config(plan, entry, seats)
         spec = config.get_multi_rl_module_spec(spaces=spaces, inference_only=inference_only)
         return dict(spec.build().items())
+
+
+def _spaces_of_policies(seats: Mapping[str, Seat]) -> dict[str, Spaces]:
+    alike = {seat.policy_id: seat for seat in seats.values()}
+    return {policy_id: spaces_of(seat) for policy_id, seat in alike.items()}

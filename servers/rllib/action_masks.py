@@ -20,7 +20,7 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, check_maskable, has_action_mask
+from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
 
 _CRITIC_ENCODER = "encoder.critic_encoder"
 
@@ -40,6 +40,15 @@ def masked(logits: Tensor, batch: dict[str, Any], lowest: float = UNAVAILABLE) -
     """As `mask_logits`, by the masks of a batch's observations; without masks all stay."""
     obs = batch[Columns.OBS]
     return mask_logits(logits, obs[ACTION_MASK], lowest) if isinstance(obs, dict) else logits
+
+
+def check_maskable(action_space: spaces.Space) -> None:
+    """Raises `ValueError` unless actions of this space can be masked."""
+    if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
+        raise ValueError(
+            f"an action mask says which of n actions are available, but the action space is "
+            f"{action_space}; it must be Discrete or MultiDiscrete"
+        )
 
 
 class ReadsNoMask:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Any
 
 import gymnasium
@@ -35,13 +36,14 @@ from ray.rllib.utils.metrics import (
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.trajectories import Chunk
+from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
 from muxrl.servers.rllib.episodes import by_agent, episode_of
 from muxrl.servers.rllib.inference import Inference
 from muxrl.servers.rllib.metrics import GatheringLogger
 from muxrl.servers.training.thread import PolicyLag
 
 
-def _spaces_of(policy: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
+def _spaces_of(policy: Any) -> Spaces:
     """Returns a policy's spaces; RLlib hands policies on as PolicySpecs or as plain tuples."""
     if isinstance(policy, PolicySpec):
         return policy.observation_space, policy.action_space
@@ -112,7 +114,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             single.eval()
         return module
 
-    def get_spaces(self) -> dict[str, tuple[gymnasium.Space, gymnasium.Space]]:
+    def get_spaces(self) -> dict[str, Spaces]:
         """Returns each module's spaces, and those of the whole environment that RLlib demands."""
         spaces = {
             module_id: _spaces_of(policy) for module_id, policy in self.config.policies.items()
@@ -145,11 +147,15 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         episodes: list[MultiAgentEpisode] = []
         for chunk in self.take():
             if chunk.trajectories:  # RLlib's learner connectors cannot take an empty one
-                episode = episode_of(chunk, self._seats, self.config.policy_mapping_fn)
+                episode = episode_of(chunk, self._spaces, self.config.policy_mapping_fn)
                 if not self._reads_lists:
                     episode.to_numpy()
                 episodes += by_agent(episode) if self._fills_replay else [episode]
         return episodes
+
+    @cached_property
+    def _spaces(self) -> dict[str, Spaces]:
+        return {seat_id: spaces_of(seat) for seat_id, seat in self._seats.items()}
 
     def _log(self, chunks: list[Chunk]) -> None:
         log = self.metrics.log_value

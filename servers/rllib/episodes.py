@@ -12,37 +12,39 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
-from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory
+from muxrl.servers.gymnasium_spaces import Spaces
 
-Spaces = tuple[gymnasium.Space, gymnasium.Space]
-"""Of observations and actions."""
 _REWARDS = gymnasium.spaces.Box(-np.inf, np.inf, (), np.float32)
 PolicyFor = Callable[..., str]
 """RLlib's agent-to-module mapping function."""
 
 
-def episode_of(chunk: Chunk, seats: Mapping[str, Seat], policy_for: PolicyFor) -> MultiAgentEpisode:
+def episode_of(
+    chunk: Chunk, spaces: Mapping[str, Spaces], policy_for: PolicyFor
+) -> MultiAgentEpisode:
     """Returns a chunk in RLlib's form; lists are handed over, not copied.
 
     RLlib's own `MultiAgentEpisode.add_env_step` and `cut` do not fit a server: an episode in which
     every agent *seen so far* is done counts as terminated (later agents are dropped, truncated
     agents not bootstrapped), and a cut loses the action of an agent that has not observed since, or
     the last transition of an agent that ends without a final observation.
+
+    Args:
+        chunk: of an episode.
+        spaces: of the server's seats.
+        policy_for: RLlib's agent-to-module mapping function.
     """
     episode = MultiAgentEpisode(
         id_=chunk.episode_id,
-        observation_space={s: seat.observation_space for s, seat in seats.items()},
-        action_space={s: seat.action_space for s, seat in seats.items()},
+        observation_space={seat_id: observed for seat_id, (observed, _) in spaces.items()},
+        action_space={seat_id: acted for seat_id, (_, acted) in spaces.items()},
         agent_to_module_mapping_fn=policy_for,
         env_t_started=chunk.t_started,
     )
     # RLlib's learners read these, and nothing else of it.
     episode.agent_episodes = {
-        one.key: single_of(
-            one, (seats[one.seat_id].observation_space, seats[one.seat_id].action_space)
-        )
-        for one in chunk.trajectories
+        one.key: single_of(one, spaces[one.seat_id]) for one in chunk.trajectories
     }
     episode.env_t = chunk.t_started + chunk.num_env_steps
     episode.is_terminated, episode.is_truncated = chunk.is_terminated, chunk.is_truncated

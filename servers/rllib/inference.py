@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-import gymnasium
 import numpy as np
 import torch
 import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
+from muxrl.protocol.spaces import Discrete
 from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
 from muxrl.servers.episodes.episode import PendingStep
@@ -275,7 +275,7 @@ class Inference:
         if self._live.acts_in_numpy[policy_id]:
             return self._act_in_numpy(policy_id, asked, True, self._evaluation_torch)
         is_numpy = self._live.numpy[policy_id] is not None and isinstance(
-            asked.action_space, gymnasium.spaces.Discrete
+            asked.action_space, Discrete
         )
         if is_numpy:
             return self._act(policy_id, asked, True, is_training=False)
@@ -296,7 +296,7 @@ class Inference:
         if self._live.acts_in_numpy[policy_id]:
             return self._act_in_numpy(policy_id, asked, should_explore)
         forward = self._live.numpy[policy_id]
-        is_discrete = isinstance(asked.action_space, gymnasium.spaces.Discrete)
+        is_discrete = isinstance(asked.action_space, Discrete)
         is_large = len(asked) > MAX_BATCH and torch.get_num_threads() > 1
         if forward is None or not is_discrete or is_large:
             module = self._live.modules[policy_id]
@@ -353,7 +353,7 @@ class Inference:
         if Columns.ACTIONS in outputs:
             actions = _to_numpy(outputs[Columns.ACTIONS])
             put_logged(actions, asked.requests)
-        elif isinstance(asked.action_space, gymnasium.spaces.Discrete):
+        elif isinstance(asked.action_space, Discrete):
             logits = _to_numpy(outputs[Columns.ACTION_DIST_INPUTS])
             actions, extras = self._categorical(logits, asked, should_explore, is_training)
         else:

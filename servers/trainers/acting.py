@@ -9,9 +9,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 
+from muxrl.protocol.spaces import choices, from_gymnasium
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
 from muxrl.servers.agents.teams import ALIVE, NO_ACTION
@@ -64,6 +64,11 @@ class Actors:
         self.specs = specs
         self._make = make
         self.learners = {policy_id: make(spec) for policy_id, spec in specs.items()}
+        self._num_choices = {
+            policy_id: np.array([n for _, n in choices(from_gymnasium(spec.action_space))])
+            for policy_id, spec in specs.items()
+        }
+        """Of each choice that an action makes; empty where it is numbers."""
         self.lock = threading.RLock()
         self.weights_seq_no = 0
         self.needs_log_probabilities = False
@@ -245,13 +250,13 @@ class Actors:
             what = f"shape {actions.shape} of {actions.dtype}"
             what = type(got).__name__ if actions.dtype == object else what
             problem = f"an array of shape {shape}, got {what}"
-        elif isinstance(space, gymnasium.spaces.Box):
+        elif not (num := self._num_choices[policy_id]).size:
             if np.isnan(actions).any():
                 problem = f"numbers, got NaN for agent {_first(rows, np.isnan(actions))!r}"
         else:
             if rows.present is not None:  # what those do who are absent is never sent
                 actions = np.where(rows.present == 0, 0, actions)
-            problem = _no_choice(space, rows, actions)
+            problem = _no_choice(num, rows, actions)
         columns = {**acted.outputs} | ({} if acted.states is None else {"states": acted.states})
         for name, column in columns.items():
             if len(column) != len(rows):
@@ -370,9 +375,8 @@ def _load(
         call("load", policy_id, partial(one.load, from_plain(state[policy_id])))
 
 
-def _no_choice(space: gymnasium.Space, rows: Rows, actions: np.ndarray) -> str:
-    """Says which choice is none of the space, or is masked; "" if all are right."""
-    num = np.array([space.n]) if isinstance(space, gymnasium.spaces.Discrete) else space.nvec  # type: ignore[attr-defined]
+def _no_choice(num: np.ndarray, rows: Rows, actions: np.ndarray) -> str:
+    """Says which choice is none of so many, or is masked; "" if all are right."""
     chosen = actions.reshape(len(rows), -1)
     outside = (chosen < 0) | (chosen >= num) | (chosen != np.floor(chosen))
     if outside.any():

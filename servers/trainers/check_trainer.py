@@ -5,17 +5,21 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 
+from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete
 from muxrl.servers.checkpoints.resuming import get_random_state, set_random_state
 from muxrl.servers.checkpoints.state_file import read_state, write_state
 from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.interface import PolicySpec, Rows
 from muxrl.servers.training.thread import limit_torch_threads
+
+if TYPE_CHECKING:
+    import gymnasium
 
 _SIZE = 3
 _AGENTS = ("a", "b")
@@ -56,14 +60,14 @@ def check_trainer(
         AssertionError: it does not; the sentence says what was expected and got.
         TrainerFailed: it raised, or returned what it must not.
     """
-    space = action_space or gymnasium.spaces.Discrete(_SIZE)
-    box = gymnasium.spaces.Box(-1.0, 1.0, (_SIZE,), np.float32)
+    space = action_space or to_gymnasium(Discrete(_SIZE))
+    lead: tuple[int, ...] = ()
     state_size = _SIZE if getattr(make, "reads_state", False) else 0
     members: Mapping[str, tuple[str, ...]] = {}
     if getattr(make, "forms_teams", False):
-        members, space = _MEMBERS, gymnasium.spaces.MultiDiscrete([_SIZE, _SIZE])
-        box = gymnasium.spaces.Box(-1.0, 1.0, (2, _SIZE), np.float32)
-        state_size = 2 * _SIZE
+        members, space = _MEMBERS, to_gymnasium(MultiDiscrete((_SIZE, _SIZE)))
+        lead, state_size = (2,), 2 * _SIZE
+    box: Any = to_gymnasium(Box((*lead, _SIZE), "float32", -1.0, 1.0))
     spec = PolicySpec(
         "default", _AGENTS, box, space, has_masks or bool(members), seed,
         state_size=state_size, members=members,
@@ -218,7 +222,7 @@ class _Tried:
             acts = observations.any(axis=-1)
             rewards: np.ndarray = ((actions == which) & acts).sum(axis=1) / acts.sum(axis=1)
             return rewards
-        if isinstance(self._spec.action_space, gymnasium.spaces.Discrete):
+        if self._spec.action_space.shape == ():
             return (actions == which).astype(np.float64)
         target = (which - 1) / 2  # -0.5, 0, 0.5
         return 1.0 - np.abs(np.clip(actions[:, 0], -1.0, 1.0) - target).astype(np.float64)

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
+from muxrl.protocol.spaces import DictSpace, bounds
+from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask, observed_parts
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatRequest
 from muxrl.servers.agents.team_seats import TeamSeat, TeamSeating
 from muxrl.servers.agents.teams import ALIVE, STATE
 from muxrl.servers.config import ServerConfig, ServerPlan, WhileLearning
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
@@ -186,16 +187,15 @@ class TrainerEntry:
         specs: dict[str, PolicySpec] = {}
         for i, policy_id in enumerate(dict.fromkeys(seat.policy_id for seat in seats.values())):
             ours = [seat for seat in seats.values() if seat.policy_id == policy_id]
-            observed: Any = ours[0].observation_space
-            parts: Any = (
-                observed if isinstance(observed, gymnasium.spaces.Dict) else {OBS: observed}
-            )
-            own, state = parts[OBS], parts.get(STATE)
+            observed = ours[0].observation_space
+            parts = observed_parts(observed)
+            own: Any = to_gymnasium(parts[OBS])
+            state = parts.get(STATE)
             specs[policy_id] = PolicySpec(
                 policy_id,
                 tuple(seat.seat_id for seat in ours),
                 own,
-                ours[0].action_space,
+                to_gymnasium(ours[0].action_space),
                 has_action_mask(observed),
                 int(np.random.SeedSequence((plan.seed, i)).generate_state(1)[0]),
                 "cuda" if plan.resources.num_gpus else "cpu",
@@ -231,14 +231,14 @@ class TrainerEntry:
 
 def _drawn(seat: Seat) -> Any:
     """Returns an observation of a seat's space, every action available."""
-    space: Any = seat.observation_space
+    space = seat.observation_space
+    parts = observed_parts(space)
     rng = np.random.default_rng(0)
-    box: Any = space[OBS] if isinstance(space, gymnasium.spaces.Dict) else space
-    low, high = (np.clip(bound, -1.0, 1.0) for bound in (box.low, box.high))
+    low, high = (np.clip(bound, -1.0, 1.0) for bound in bounds(parts[OBS]))
     observed = rng.uniform(low, high).astype(np.float32)
     if isinstance(seat, TeamSeat):
         mask, present = seat.team.member_masks, np.ones(len(seat.members), np.float32)
         return {OBS: observed, ACTION_MASK: mask, ALIVE: present}
     if not has_action_mask(space):
-        return observed if box is space else {OBS: observed}
-    return {OBS: observed, ACTION_MASK: np.ones(space[ACTION_MASK].shape, np.float32)}
+        return {OBS: observed} if isinstance(space, DictSpace) else observed
+    return {OBS: observed, ACTION_MASK: np.ones(parts[ACTION_MASK].shape, np.float32)}

@@ -43,12 +43,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import gymnasium
 import numpy as np
 
 from muxrl.servers.episodes.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    import gymnasium
 
 LearnsFrom = Literal["newest", "recent", "replay"]
 

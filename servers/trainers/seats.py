@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 
+from muxrl.protocol.spaces import Box, DictSpace, Space
 from muxrl.servers.agents.action_forms import ActionForm, action_form
-from muxrl.servers.agents.masks import OBS
+from muxrl.servers.agents.masks import OBS, observed_parts
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatRecord, SoloSeat, StepView
@@ -55,11 +55,10 @@ class StateSeat:
         self._seat = seat
         self._read = None if size is None else observing.simulation_state_reader(size)
         self._size = size
-        own = seat.observation_space
-        parts = dict(own.spaces) if isinstance(own, gymnasium.spaces.Dict) else {OBS: own}
+        parts = observed_parts(seat.observation_space)
         if size is not None:
-            parts[STATE] = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        self.observation_space: gymnasium.Space = gymnasium.spaces.Dict(parts)
+            parts[STATE] = Box((size,))
+        self.observation_space: Space = DictSpace(parts)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._seat, name)

@@ -1,48 +1,45 @@
-"""What a client reads of an observation is what the server's networks read."""
+"""What networks read of an observation, at a client or a server, is what Gymnasium flattens."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import pytest
+from gymnasium.spaces.utils import flatten, flatten_space
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.protocol.some_spaces import SPACES
 
 from muxrl.protocol.dense import flat_reader
-from muxrl.protocol.spaces import (
-    Box,
-    DictSpace,
-    Discrete,
-    MultiBinary,
-    MultiDiscrete,
-    Space,
-    TupleSpace,
+from muxrl.protocol.rows import stack
+from muxrl.protocol.spaces import Box, Space, typed_bounds
+from muxrl.protocol.values import conform, sample
+from muxrl.servers.agents.spaces import module_observation_reader, module_observation_space
+from muxrl.servers.gymnasium_spaces import to_gymnasium
+
+MORE = st.sampled_from(
+    [
+        Box((2,), "float32", [0.1, None], [None, 2.5]),
+        Box((2, 2, 3), "float64", -0.3, 0.1),
+        Box((4, 4, 1), "uint8"),
+        Box((2,), "int64"),
+        Box((3,), "bool", 0, 1),
+    ]
 )
-from muxrl.protocol.values import conform
-from muxrl.servers.agents.spaces import module_observation_reader, to_gymnasium
-
-SPACES: list[Space] = [
-    Box((3,)),
-    Box((2, 2), "uint8", 0, 9),
-    Box((), "float64", 0, 1),
-    Discrete(4, start=-1),
-    MultiDiscrete((2, 3)),
-    MultiBinary(3),
-    TupleSpace((Discrete(2), Box((2,)))),
-    DictSpace({"z": Box((2,)), "a": Discrete(3, start=5), "m": MultiDiscrete((4, 2))}),
-    DictSpace({"b": TupleSpace((MultiBinary(2), Box((1, 2)))), "a": Box((1,))}),
-]
 
 
-def plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-@pytest.mark.parametrize("space", SPACES, ids=str)
-def test_an_observation_is_flattened_as_the_server_does(space: Space) -> None:
-    drawn = to_gymnasium(space)
-    drawn.seed(0)
-    for _ in range(5):
-        value = conform(space, plain(drawn.sample()))
-        flat = flat_reader(space)(value)
-        assert flat.dtype == np.float32
-        np.testing.assert_array_equal(flat, module_observation_reader(space)(value).ravel())
+@given(st.one_of(SPACES, MORE), st.integers(0, 2**16))
+def test_an_observation_is_read_as_gymnasium_flattens_it(space: Space, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = [conform(space, sample(space, rng)) for _ in range(6)]
+    theirs, read = to_gymnasium(space), module_observation_reader(space)
+    box = module_observation_space(space)
+    flat: Any = flatten_space(theirs)
+    for bound, expected in zip(typed_bounds(box), (flat.low, flat.high), strict=True):
+        np.testing.assert_array_equal(bound.ravel(), expected.astype(np.float32))
+    expected = np.stack([flatten(theirs, value) for value in values]).astype(np.float32)
+    seen = np.stack([read(value) for value in values])
+    assert (seen.dtype, seen.shape[1:]) == (np.float32, box.shape)
+    np.testing.assert_array_equal(seen.reshape(6, -1), expected)
+    np.testing.assert_array_equal(read(stack(space, values, (2, 3))).reshape(6, -1), expected)
+    np.testing.assert_array_equal(flat_reader(space)(values[0]), expected[0])

@@ -19,7 +19,7 @@ from muxrl.protocol.spaces import (
     from_gymnasium,
 )
 from muxrl.protocol.values import sample
-from muxrl.servers.agents.spaces import to_gymnasium
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 
 
 @given(SPACES)

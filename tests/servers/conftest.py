@@ -16,16 +16,11 @@ def _seeded() -> None:
 @pytest.fixture
 def team_of_two() -> Any:
     """Members with observations and actions of different sizes."""
-    import numpy as np
-    from gymnasium import spaces
-
+    from muxrl.protocol.spaces import Box, Discrete
     from muxrl.servers.agents.teams import TeamSpec
 
     return TeamSpec(
         members=("a", "b"),
-        observation_spaces={
-            "a": spaces.Box(-1, 1, (3,), np.float32),
-            "b": spaces.Box(-1, 1, (2,), np.float32),
-        },
-        action_spaces={"a": spaces.Discrete(2), "b": spaces.Discrete(4)},
+        observation_spaces={"a": Box((3,)), "b": Box((2,))},
+        action_spaces={"a": Discrete(2), "b": Discrete(4)},
     )

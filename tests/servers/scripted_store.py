@@ -35,6 +35,7 @@ from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory
+from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.episodes import episode_of
 
 SEES = Box((2,))
@@ -149,7 +150,7 @@ class ScriptedStore:
             is_team = request.seat.seat_id in self.plan.groups
             action = pending.t % 3
             rows: Any = np.full(n, action) if is_team else np.int64(action)
-            if len(request.seat.action_space.shape or ()) == 2:  # one-hot, as MADDPG's
+            if isinstance(request.seat.action_space, Box):  # one-hot, as MADDPG's
                 rows = np.eye(request.seat.action_space.shape[1], dtype=np.float32)[rows]
             chosen.append(SeatAction(rows))
         return chosen
@@ -190,7 +191,8 @@ class ScriptedStore:
     def episode(self, chunk: Chunk) -> MultiAgentEpisode:
         """Returns a chunk as RLlib gets it."""
         policy_of = {seat_id: seat.policy_id for seat_id, seat in self.seats.items()}
-        return episode_of(chunk, self.seats, lambda seat_id, *_, **__: policy_of[seat_id])
+        spaces = {seat_id: spaces_of(seat) for seat_id, seat in self.seats.items()}
+        return episode_of(chunk, spaces, lambda seat_id, *_, **__: policy_of[seat_id])
 
     def recorded(self, seat_id: str, episode_id: str = "e") -> tuple[list[float], list[int], list]:
         """Returns the times a seat observed, its actions and its rewards, over all chunks."""

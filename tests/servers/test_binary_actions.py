@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 from tests.servers.scripted_store import make_plan
 from tests.servers.untrained import act
 
-from muxrl.protocol.spaces import Box, MultiBinary
+from muxrl.protocol.spaces import Box, MultiBinary, MultiDiscrete
 from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.agents.seats import Seat, SoloSeat
-from muxrl.servers.agents.spaces import to_gymnasium
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -32,7 +29,7 @@ def seat() -> SoloSeat:
 @pytest.mark.parametrize("name", TAKING)
 def test_the_log_probability_is_the_sum_over_the_bits(name: str) -> None:
     who = seat()
-    assert who.action_space == spaces.MultiDiscrete([2, 2, 2])
+    assert who.action_space == MultiDiscrete((2, 2, 2))
     chosen = act(name, who, 200)
     assert len({tuple(one.action.tolist()) for one in chosen}) == 8
     for one in chosen:
@@ -63,7 +60,7 @@ def test_a_central_critic_records_them_alike() -> None:
     plan = make_plan("ab", {"team": ("a", "b")})
     agents = {a: replace(agent, action_space=LIGHTS) for a, agent in plan.agents.items()}
     seats: dict[str, Seat] = get_algorithm("MAPPO").seating.make_seats(replace(plan, agents=agents))
-    assert seats["a"].action_space == spaces.MultiDiscrete([2, 2, 2])
+    assert seats["a"].action_space == MultiDiscrete((2, 2, 2))
 
 
 @pytest.mark.parametrize(
@@ -77,8 +74,8 @@ def test_a_central_critic_records_them_alike() -> None:
     ],
 )
 def test_elsewhere_they_are_refused_by_name(name: str, message: str) -> None:
-    sees: Any = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    sees = Box((3,), "float32", -1.0, 1.0)
     with pytest.raises(AlgorithmProblem, match=message):
-        get_algorithm(name).check_spaces("x", sees, to_gymnasium(LIGHTS), "a")
+        get_algorithm(name).check_spaces("x", sees, LIGHTS, "a")
     for taking in (*TAKING, "MAPPO"):
-        get_algorithm(taking).check_spaces("x", sees, to_gymnasium(LIGHTS), "a")
+        get_algorithm(taking).check_spaces("x", sees, LIGHTS, "a")

@@ -12,6 +12,7 @@ from tests.servers.untrained import act
 from muxrl.protocol.spaces import Box
 from muxrl.servers.agents.seats import SeatAction, SoloSeat
 from muxrl.servers.config import AgentPlan
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 
 LOW, HIGH = 2.0, 10.0
 
@@ -37,7 +38,7 @@ def test_the_log_probability_is_that_of_the_recorded_action(name: str) -> None:
         assert one.extra_outputs[Columns.ACTION_LOGP] == pytest.approx(expected, abs=1e-4)
         action = sent(who, one)
         assert action.dtype == np.float32
-        assert who.action_space.contains(action)
+        assert to_gymnasium(who.action_space).contains(action)
         scaled = LOW + (one.action + 1.0) * (HIGH - LOW) / 2
         np.testing.assert_allclose(action, np.clip(scaled, LOW, HIGH), rtol=1e-6)
 
@@ -50,7 +51,7 @@ def test_sac_acts_inside_its_scale_and_all_over_it() -> None:
     assert actions.min() < -0.8
     assert actions.max() > 0.8
     assert not chosen[0].extra_outputs  # nobody reads them from a replay
-    assert all(who.action_space.contains(sent(who, one)) for one in chosen)
+    assert all(to_gymnasium(who.action_space).contains(sent(who, one)) for one in chosen)
 
 
 @pytest.mark.parametrize("name", ["PPO", "SAC"])

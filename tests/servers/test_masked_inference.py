@@ -30,6 +30,7 @@ from muxrl.servers.algorithms.off_policy.rl_modules import (
 from muxrl.servers.algorithms.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
 from muxrl.servers.rllib.inference import Inference
 
@@ -65,10 +66,11 @@ def make_seat(kind: str) -> Seat:
 def build(kind: str, seat: Seat) -> MultiRLModule:
     torch.manual_seed(0)
     model = vars(DefaultModelConfig(fcnet_hiddens=[8], vf_share_layers=False))
+    observed, acted = spaces_of(seat)
     spec = RLModuleSpec(
         module_class=(KINDS | OTHERS)[kind],
-        observation_space=seat.observation_space,
-        action_space=seat.action_space,
+        observation_space=observed,
+        action_space=acted,
         inference_only=True,
         model_config=model | SETTINGS.get(kind, {}),
     )
@@ -122,10 +124,11 @@ def test_a_member_s_logged_action_leaves_the_others_theirs(
 ) -> None:
     store = ScriptedStore(make_plan(dict.fromkeys("abc", MASKED), {"team": ("a", "b", "c")}))
     seat = TeamSeating().make_seats(store.plan)["team"]
+    observed, acted = spaces_of(seat)
     spec = RLModuleSpec(
         module_class=QMIXTorchRLModule,
-        observation_space=seat.observation_space,
-        action_space=seat.action_space,
+        observation_space=observed,
+        action_space=acted,
         inference_only=True,
         model_config=QMIXConfig().model_config,
     )

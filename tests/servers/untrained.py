@@ -10,6 +10,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from muxrl.servers.agents.seats import SeatAction, SeatRequest, SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.inference import Inference
 
 
@@ -28,7 +29,7 @@ def act(
     entry = get_algorithm(name)
     config = entry.make_config({}, {})
     spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = who.observation_space, who.action_space
+    spec.observation_space, spec.action_space = spaces_of(who)
     spec.inference_only = True
     spec.model_config = config.model_config
     served = Inference(MultiRLModuleSpec(rl_module_specs={"p": spec}).build, seed=0)

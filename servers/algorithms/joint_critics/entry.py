@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gymnasium import spaces
-
+from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.seating import keys_of
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry, SpaceProblem
@@ -23,7 +22,7 @@ def joint_critic_entry(
     name: str,
     summary: str,
     config_class: type[JointCriticConfig],
-    actions: tuple[type[spaces.Space], ...] = (spaces.Box,),
+    actions: tuple[type[Space], ...] = (Box,),
     **fields: Any,
 ) -> AlgorithmEntry:
     """Returns the entry of an algorithm.
@@ -53,7 +52,7 @@ def joint_critic_entry(
 
 
 def check_team_spaces(
-    of_member: AgentSpaces, observation_space: spaces.Space, action_space: spaces.Space
+    of_member: AgentSpaces, observation_space: Space, action_space: Space
 ) -> SpaceProblem | None:
     """A `SpaceCheck` of a team's spaces, or of one member's."""
     if are_team_keys(keys_of(observation_space)):

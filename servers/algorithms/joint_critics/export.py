@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from muxrl.protocol.dense import UNAVAILABLE
@@ -34,7 +33,7 @@ class MemberActorGraph(PolicyGraph):
     ) -> tuple[Space, Space | None]:
         own, has_mask = split_mask(split_state(agent.observation_space)[0])
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
-        sizes = flat_size(own), flatdim(self.action_space)
+        sizes = flat_size(own), flat_size(self.action_space)
         obs_dim = self.module.observation_space[OBS].shape[1] // self.frame_stack
         padded = obs_dim, self.module.action_dim
         if len(looks) > 1 or sizes != padded:

@@ -25,13 +25,12 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium import spaces
-from gymnasium.spaces import flatdim
-from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, box_within
+from muxrl.servers.agents.action_forms import ActionForm, action_form
 from muxrl.servers.agents.seating import PolicySignature, keys_of
 from muxrl.servers.agents.seats import SeatRecord, StepView
-from muxrl.servers.agents.spaces import split_mask, split_state
+from muxrl.servers.agents.spaces import flat_size, split_mask, split_state
 from muxrl.servers.agents.team_seats import TeamBench, TeamSeat, TeamSeating
 from muxrl.servers.agents.teams import (
     ACTION_MASK,
@@ -59,10 +58,10 @@ class ContinuousTeamSpec(TeamRows):
 
     def _check_actions(self, member: str) -> None:
         space = self.action_spaces[member]
-        if isinstance(space, spaces.Discrete) and space.start == 0:
+        if isinstance(space, Discrete) and space.start == 0:
             return
-        is_flat_box = isinstance(space, spaces.Box) and len(space.shape) == 1
-        if not is_flat_box or not space.is_bounded("both"):  # type: ignore[attr-defined]
+        is_flat_box = isinstance(space, Box) and len(space.shape) == 1
+        if not is_flat_box or not self._forms[member].has_bounds:
             raise TeamProblem(
                 f"this team cannot do the action space {space} of agent {member!r}: it takes a "
                 "one-dimensional Box with bounds, or Discrete counted from 0"
@@ -74,36 +73,40 @@ class ContinuousTeamSpec(TeamRows):
         return max(self._action_dims)
 
     @cached_property
-    def observation_space(self) -> spaces.Dict:
+    def observation_space(self) -> DictSpace:
         """What `observe` returns."""
-        n, low, high = self.num_members, -np.inf, np.inf
-        parts: dict[str, spaces.Space] = {
-            OBS: spaces.Box(low, high, (n, self.obs_dim), np.float32),
-            STATE: spaces.Box(low, high, (self.state_dim,), np.float32),
-            ALIVE: spaces.Box(0.0, 1.0, (n,), np.float32),
+        n = self.num_members
+        parts: dict[str, Space] = {
+            OBS: Box((n, self.obs_dim)),
+            STATE: Box((self.state_dim,)),
+            ALIVE: Box((n,), "float32", 0.0, 1.0),
         }
         if self.masked:
-            parts[ACTION_MASK] = spaces.Box(0.0, 1.0, (n, self.action_dim), np.float32)
-        return spaces.Dict(parts)
+            parts[ACTION_MASK] = Box((n, self.action_dim), "float32", 0.0, 1.0)
+        return DictSpace(parts)
 
     @cached_property
-    def action_space(self) -> spaces.Box:
+    def action_space(self) -> Box:
         """One action per member, absent ones too; what `split` takes apart."""
-        dims = np.array(self._action_dims)[:, None]
-        high = (np.arange(self.action_dim) < dims).astype(np.float32)
+        high = self.member_masks
         low = -high * np.array([not self._chooses(m) for m in self.members])[:, None]
-        return spaces.Box(low.astype(np.float32), high, dtype=np.float32)
+        return box_within(low.astype(np.float32), high)
+
+    @cached_property
+    def _forms(self) -> dict[str, ActionForm]:
+        return {m: action_form(space) for m, space in self.action_spaces.items()}
 
     @cached_property
     def _action_dims(self) -> list[int]:
-        return [flatdim(self.action_spaces[m]) for m in self.members]
+        return [flat_size(self.action_spaces[m]) for m in self.members]
 
-    @property
+    @cached_property
     def member_masks(self) -> np.ndarray:
-        return self.action_space.high
+        dims = np.array(self._action_dims)[:, None]
+        return (np.arange(self.action_dim) < dims).astype(np.float32)
 
     def _chooses(self, member: str) -> bool:
-        return isinstance(self.action_spaces[member], spaces.Discrete)
+        return isinstance(self.action_spaces[member], Discrete)
 
     def observe(
         self,
@@ -117,7 +120,7 @@ class ContinuousTeamSpec(TeamRows):
         obs, alive = self._observed(observations)
         seen = {OBS: obs, STATE: self._state(state, obs, departed), ALIVE: alive}
         if self.masked:
-            seen[ACTION_MASK] = self.action_space.high.copy()
+            seen[ACTION_MASK] = self.member_masks.copy()
             for member, mask in (action_masks or {}).items():
                 row = self._mask(member, mask, self.action_dim)
                 seen[ACTION_MASK][self._rows[member]] = row
@@ -143,7 +146,7 @@ class ContinuousTeamSpec(TeamRows):
             if self._chooses(member):
                 actions[member] = int(own.argmax())
             else:
-                actions[member] = unsquash_action(own, self.action_spaces[member])
+                actions[member] = self._forms[member].write(own)
         return actions
 
     def join(self, actions: Mapping[str, Any]) -> np.ndarray:
@@ -157,8 +160,7 @@ class ContinuousTeamSpec(TeamRows):
             if member in actions and self._chooses(member):
                 joined[row, actions[member]] = 1.0
             elif member in actions:
-                space = self.action_spaces[member]
-                joined[row, : self._action_dims[row]] = normalize_action(actions[member], space)
+                joined[row, : self._action_dims[row]] = self._forms[member].read(actions[member])
             else:
                 joined[row] = np.nan
         return joined
@@ -178,17 +180,17 @@ class ContinuousTeamSeating(TeamSeating):
     def seat_class(self) -> type[TeamSeat]:
         return ContinuousTeamSeat
 
-    def has_made(self, observation_space: spaces.Space | None) -> bool:
-        if not are_team_keys(keys_of(observation_space)):
-            return False
-        assert isinstance(observation_space, spaces.Dict)
+    def has_made(self, observation_space: Any) -> bool:
         # MAPPO's may have the same keys, but one row.
-        return len(observation_space[OBS].shape or ()) == 2
+        return (
+            are_team_keys(keys_of(observation_space))
+            and len(observation_space.spaces[OBS].shape or ()) == 2
+        )
 
     def signature(self, unit: str, plan: ServerPlan) -> PolicySignature:
         team = super().signature(unit, plan)
         acted = [self.action_form(plan.agents[m]).space for m in plan.groups[unit]]
-        kinds = tuple((type(space).__name__, flatdim(space)) for space in acted)
+        kinds = tuple((type(space).__name__, flat_size(space)) for space in acted)
         seen = [split_state(plan.agents[m].observation_space)[0] for m in plan.groups[unit]]
         is_masked = any(split_mask(space)[1] for space in seen)
         text = f"{team.text}, with action masks" if is_masked else team.text
@@ -214,7 +216,7 @@ class ContinuousTeamSeat(TeamSeat):
 
     def write_rows(self, member: str, actions: np.ndarray) -> Any:
         form = self.forms[member]
-        own = actions[..., : flatdim(form.space)]
+        own = actions[..., : flat_size(form.space)]
         return form.write_rows(own.argmax(-1) if form.choices else own)
 
     def _last_actions(self, record: SeatRecord, step_view: StepView) -> Mapping[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from gymnasium import spaces
-
+from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.algorithms.declared_settings import (
     Count,
     NotNegative,
@@ -66,6 +65,6 @@ MADDPG_ENTRY = joint_critic_entry(
     "deterministic policies for teams, critics of the joint action (Lowe et al. 2017), as MATD3 "
     "(Ackermann et al. 2019)",
     MADDPGConfig,
-    (spaces.Box, spaces.Discrete),
+    (Box, Discrete),
     samples_actions=False,
 )

@@ -31,8 +31,8 @@ from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, check_maskable
-from muxrl.servers.rllib.action_masks import mask_logits
+from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.rllib.action_masks import check_maskable, mask_logits
 from muxrl.servers.rllib.numpy_mlp import is_pi_of_encoder
 
 STATE = "state"

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import gymnasium
 import msgspec
 import numpy as np
 
@@ -22,19 +21,20 @@ from muxrl.protocol.rows import Lineup, compact
 from muxrl.servers.agents.action_forms import ActionForm
 from muxrl.servers.agents.benches import Seen, SoloBench, parts_of
 from muxrl.servers.agents.frames import stacked_shape
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.masks import ACTION_MASK, OBS, observed_parts
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import (
     PolicySignature,
     Seating,
     find_state_problem,
+    keys_of,
     state_sizes,
 )
 from muxrl.servers.agents.seats import Seat, SeatRecord, SoloSeat, StepView
 from muxrl.servers.agents.spaces import (
     STATE_KEY,
     flat_size,
-    module_observation_space,
+    read_shape,
     split_mask,
     split_state,
     without_mask,
@@ -58,12 +58,12 @@ class CentralSeating(Seating):
     follows_masks: bool = True
     is_joint: ClassVar[bool] = True
 
-    def has_made(self, observation_space: gymnasium.Space | None) -> bool:
-        if not isinstance(observation_space, gymnasium.spaces.Dict):
-            return False
-        parts = observation_space.spaces
+    def has_made(self, observation_space: Any) -> bool:
         # A team's observations are rows, one for each member.
-        return STATE in parts and len(parts[OBS].shape or ()) == 1
+        return (
+            STATE in keys_of(observation_space)
+            and len(observation_space.spaces[OBS].shape or ()) == 1
+        )
 
     def signature(self, unit: str, plan: ServerPlan) -> PolicySignature:
         alone = super().signature(unit, plan)
@@ -137,22 +137,20 @@ class StateView:
         if plan.state_size is not None:
             self._read_state = observing.simulation_state_reader(plan.state_size)
         self._own: dict[str, tuple[Callable[[Any], Any], _Reader, slice]] = {}
-        self._rows: dict[str, _Reader] = {}
         self._observed: dict[str, _Reader] = {}
         self.size = 0
         for member in members:
             space, state_space = split_state(plan.agents[member].observation_space)
             rest, has_mask = split_mask(space)
             strip = _stripper(has_state=state_space is not None, has_mask=has_mask)
-            shape = stacked_shape(module_observation_space(rest).shape, observing.frame_stack)
+            shape = stacked_shape(read_shape(rest), observing.frame_stack)
             size = math.prod(shape)
             place = slice(self.size, self.size + size)
             self._own[member] = strip, observing.reader(member, rest), place
-            self._rows[member] = observing.rows_reader(member, rest)
             self.size += size
             if state_space is not None and plan.use_global_state and not self._has_state:
                 self._observed[member] = observing.state_reader(member, state_space)
-                state_size = math.prod(module_observation_space(state_space).shape)
+                state_size = flat_size(state_space)
         self._marks_departed = plan.late_members == "allow"
         if self._marks_departed:
             self.size += len(members)
@@ -197,20 +195,20 @@ class StateView:
 
     def rows_reader(self, lineup: Lineup) -> Callable[[Seen], np.ndarray]:
         """Returns what reads states of the steps of a lineup, float32 ``[E, size]``."""
-        here = [m for m in self.members if m in lineup.agents]
         columns = [
-            (parts_of([m], lineup.observed)[0][0], self._own[m][0], self._rows[m], self._own[m][2])
-            for m in here
+            (parts_of([m], lineup.observed)[0][0], *own)
+            for m, own in self._own.items()
+            if m in lineup.agents
         ]
 
         def read(seen: Seen) -> np.ndarray:
             if self._has_state:
                 assert seen.state is not None
                 of_state = self._read_state
-                return seen.state if of_state is None else of_state.read_rows(seen.state)
+                return seen.state if of_state is None else of_state(seen.state)
             states = None
-            for part, strip, read_rows, place in columns:
-                own = read_rows(strip(part.of(seen.observations)))
+            for part, strip, read_own, place in columns:
+                own = read_own(strip(part.of(seen.observations)))
                 if states is None:
                     states = np.zeros((len(own), self.size), np.float32)
                 states[:, place] = own.reshape(len(own), -1)
@@ -256,22 +254,21 @@ class CentralSeat(SoloSeat):
         self.reward_rule = plan.team_reward
         # A seat ends when all of its members do: in a group, when the team ends.
         self.members = view.members if self.is_in_group else (agent_id,)
-        own = self.observation_space
-        parts = dict(own.spaces) if isinstance(own, gymnasium.spaces.Dict) else {OBS: own}
+        parts = observed_parts(self.observation_space)
         self.agent_id = np.eye(len(view.members), dtype=np.float32)[view.members.index(agent_id)]
-        parts[STATE] = _box(-np.inf, np.inf, view.size)
-        parts[AGENT_ID] = _box(0.0, 1.0, len(view.members))
+        parts[STATE] = plain.Box((view.size,))
+        parts[AGENT_ID] = plain.Box((len(view.members),), "float32", 0.0, 1.0)
         if self.is_in_group:
-            parts[ALIVE] = _box(0.0, 1.0, 1)
-        self.observation_space = gymnasium.spaces.Dict(parts)
+            parts[ALIVE] = plain.Box((1,), "float32", 0.0, 1.0)
+        self.observation_space = plain.DictSpace(parts)
         self._nothing_seen = {
-            OBS: np.zeros(parts[OBS].shape or (), np.float32),
+            OBS: np.zeros(parts[OBS].shape, np.float32),
             AGENT_ID: self.agent_id,
             ALIVE: np.zeros(1, np.float32),
         }
         if self.is_masked:
             # Has no effect, but the distribution needs an action to draw.
-            self._nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape or (), np.float32)
+            self._nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape, np.float32)
         self._no_state = np.zeros(view.size, np.float32)
         self._is_alive = np.ones(1, np.float32)
 
@@ -368,7 +365,3 @@ def _stripper(*, has_state: bool, has_mask: bool) -> Callable[[Any], Any]:
         return without_mask(value) if has_mask else value
 
     return strip
-
-
-def _box(low: float, high: float, size: int) -> gymnasium.spaces.Box:
-    return gymnasium.spaces.Box(low, high, (size,), np.float32)

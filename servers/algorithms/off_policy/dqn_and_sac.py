@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.dqn import dqn as rllib_dqn
 from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
 from ray.rllib.algorithms.sac import sac as rllib_sac
 
+from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.declared_settings import DeclaredSettings, Schedule, configured_by
@@ -251,7 +251,7 @@ DQN_ENTRY = AlgorithmEntry(
         module=MaskableDQNTorchRLModule,
     ),
     seating=Seating(follows_masks=True, acts_in_one_choice=True),
-    space_check=AgentSpaces((spaces.Discrete,)),
+    space_check=AgentSpaces((Discrete,)),
     samples_actions=False,
     graph=ValueGraph,
     acting_network=value_network,
@@ -275,7 +275,7 @@ SAC_ENTRY = AlgorithmEntry(
         module=MaskableSACTorchRLModule,
     ),
     seating=Seating(follows_masks=True, acts_in_one_choice=True),
-    space_check=AgentSpaces((spaces.Discrete, spaces.Box), can_act_unbounded=False),
+    space_check=AgentSpaces((Discrete, Box), can_act_unbounded=False),
     acting_network=actor_network,
     milestones=find_milestones,
     replay_size=find_replay_size,

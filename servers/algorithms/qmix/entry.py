@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gymnasium import spaces
-
+from muxrl.protocol.spaces import Discrete, Space
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS, counted_from_0
 from muxrl.servers.agents.seating import keys_of
 from muxrl.servers.agents.seats import Seat
@@ -29,16 +28,14 @@ _NETWORKS = Networks(
 )
 
 
-def check_team_spaces(
-    observation_space: spaces.Space, action_space: spaces.Space
-) -> SpaceProblem | None:
+def check_team_spaces(observation_space: Space, action_space: Space) -> SpaceProblem | None:
     """A `SpaceCheck` of a team's spaces, or of one member's."""
     if keys_of(observation_space) == set(TEAM_KEYS):
         return None
     try:
         check_member_spaces("member", observation_space, counted_from_0(action_space))
     except TeamProblem:
-        if isinstance(action_space, spaces.Discrete):
+        if isinstance(action_space, Discrete):
             return "observation", "it takes a one-dimensional Box; flatten the observation first"
         return "action", (
             "it learns one value per discrete action, or per combination of several, up to "

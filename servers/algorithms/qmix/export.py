@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
-from gymnasium.spaces import flatdim
 from torch import Tensor
 
-from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Space
+from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
@@ -54,7 +52,7 @@ class MemberGraph(PolicyGraph):
         num_actions = self.module.num_actions
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
         forms = [seating.action_form(plan.agents[agent_id]) for agent_id in self.agents]
-        sizes = flat_size(own), flatdim(self.action_space)
+        sizes = flat_size(own), flat_size(self.action_space)
         self._plans = plan.agents
         self._is_padded = len(looks) > 1 or sizes != (obs_dim, num_actions)
         if self._is_padded and self.frame_stack > 1:
@@ -72,7 +70,7 @@ class MemberGraph(PolicyGraph):
                 "obs_last_action: false"
             )
         if self._is_padded:
-            self.action_space = spaces.Discrete(num_actions)
+            self.action_space = Discrete(num_actions)
             return Box((obs_dim,)), Box((num_actions,))
         if not has_mask:
             return own, None

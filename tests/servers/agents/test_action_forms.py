@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.scripted_store import make_plan
@@ -43,11 +42,10 @@ def test_reading_undoes_writing(space: Space, as_one_choice: bool, seed: int) ->
     written = form.write(chosen)
     np.testing.assert_allclose(np.ravel(written), np.ravel(action), rtol=1e-5, atol=1e-6)
     conform(space, written)
-    assert isinstance(form.space, spaces.Box) or form.space.contains(
-        chosen + form.space.start if isinstance(form.space, spaces.Discrete) else chosen
-    )
+    if not isinstance(form.space, Box):
+        conform(form.space, chosen + getattr(form.space, "start", 0))
     if as_one_choice and not isinstance(space, Box | Discrete):
-        assert isinstance(form.space, spaces.Discrete)
+        assert isinstance(form.space, Discrete)
 
 
 @given(space=CHOICES, as_one_choice=st.booleans(), data=st.data())
@@ -89,7 +87,7 @@ def plan_of(name: str, actions: Space) -> ServerPlan:
 
 def test_too_many_combinations_stay_several_choices_and_are_refused_by_name() -> None:
     space = MultiDiscrete((40, 40))
-    assert action_form(space, as_one_choice=True).space == spaces.MultiDiscrete([40, 40])
+    assert action_form(space, as_one_choice=True).space == space
     for name in ("DQN", "SAC"):
         (problem,) = get_algorithm(name).find_problems(plan_of(name, space))
         assert f"up to {MAX_COMBINATIONS} combinations as one" in problem

@@ -12,6 +12,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
+from muxrl.protocol.values import conform
 from muxrl.servers.agents.observing import CLIP, Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatRecord, StepView
@@ -76,8 +77,9 @@ def test_one_hot_parts_truth_values_and_masks_stay_as_they_are() -> None:
     rng = np.random.default_rng(0)
     for x in rng.normal(5.0, 2.0, 100):
         value = {"action_mask": [1, 0], "b": [True, False], "n": 1, "x": np.array([x])}
-        observing.add({"a": value}, None)
-    values = read({"action_mask": [1, 0], "b": [True, True], "n": 0, "x": np.array([5.0])})
+        observing.add({"a": conform(space, value)}, None)
+    value = {"action_mask": [1, 0], "b": [True, True], "n": 0, "x": np.array([5.0])}
+    values = read(conform(space, value))
     assert values[:6].tolist() == [1.0, 0.0, 1.0, 1.0, 1.0, 0.0]
     assert abs(values[6]) < 0.5
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, bounds
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.scaling import find_scale, scales_any
 from muxrl.servers.config import AgentPlan
@@ -21,8 +21,9 @@ def read(space: Space, scaling: Any, value: Any) -> np.ndarray:
     box = observing.space(space)
     assert values.dtype == np.float32
     assert values.shape == box.shape
-    assert (values >= box.low).all()
-    assert (values <= box.high).all()
+    low, high = bounds(box)
+    assert (values >= low).all()
+    assert (values <= high).all()
     return values
 
 

@@ -145,7 +145,7 @@ def test_with_late_members_the_state_marks_departed_members() -> None:
     together = TeamSeating().make_seats(replace(make_plan("ab", TEAM), late_members="refuse"))[
         "team"
     ]
-    assert together.observation_space["state"].shape == (4,)  # type: ignore[index]
+    assert together.observation_space.spaces["state"].shape == (4,)  # type: ignore[union-attr]
 
 
 def test_a_state_of_another_shape_is_refused() -> None:
@@ -181,7 +181,7 @@ def test_where_the_state_is_found(space: Space, expected: tuple[Space, Space | N
 def test_a_state_of_another_kind_is_one_flat_array() -> None:
     space = DictSpace({"obs": Box((2,)), "state": DictSpace({"at": Discrete(3), "to": Box((2,))})})
     (seat,) = TeamSeating().make_seats(make_plan({"a": space}, {"team": ("a",)})).values()
-    assert seat.observation_space["state"].shape == (5,)  # type: ignore[index]
+    assert seat.observation_space.spaces["state"].shape == (5,)  # type: ignore[union-attr]
     seen_now = {
         "a": {"obs": np.ones(2, np.float32), "state": {"at": 1, "to": np.ones(2, np.float32)}}
     }

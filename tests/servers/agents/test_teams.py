@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
+from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete
 from muxrl.servers.agents.teams import TeamProblem, TeamSpec, team_reward
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 
 A, B = np.array([0.1, 0.2, 0.3], np.float32), np.array([0.4, 0.5], np.float32)
 
@@ -20,8 +21,8 @@ def test_members_are_padded_to_the_largest(team_of_two: TeamSpec) -> None:
     np.testing.assert_array_equal(seen["action_mask"], [[1, 1, 0, 0], [1, 1, 1, 1]])
     np.testing.assert_array_equal(seen["alive"], [1, 1])
     np.testing.assert_array_equal(seen["last_action"], [-1, 3])
-    assert team_of_two.observation_space.contains(seen)
-    assert team_of_two.action_space == spaces.MultiDiscrete([4, 4])
+    assert to_gymnasium(team_of_two.observation_space).contains(seen)
+    assert team_of_two.action_space == MultiDiscrete((4, 4))
 
 
 def test_an_absent_member_is_a_zero_row_with_action_zero_only(team_of_two: TeamSpec) -> None:
@@ -30,8 +31,8 @@ def test_an_absent_member_is_a_zero_row_with_action_zero_only(team_of_two: TeamS
     np.testing.assert_array_equal(seen["action_mask"][0], [1, 0, 0, 0])
     np.testing.assert_array_equal(seen["alive"], [0, 1])
     np.testing.assert_array_equal(seen["last_action"], [-1, 2])
-    assert team_of_two.observation_space.contains(seen)
-    assert team_of_two.observation_space.contains(team_of_two.observe({}))
+    assert to_gymnasium(team_of_two.observation_space).contains(seen)
+    assert to_gymnasium(team_of_two.observation_space).contains(team_of_two.observe({}))
 
 
 def test_masks_are_padded_and_without_one_all_actions_are_available(team_of_two: TeamSpec) -> None:
@@ -49,7 +50,7 @@ def test_observations_share_no_memory(team_of_two: TeamSpec) -> None:
 
 
 def test_a_state_of_its_own() -> None:
-    box, act = spaces.Box(-1, 1, (1,)), spaces.Discrete(2)
+    box, act = Box((1,)), Discrete(2)
     spec = TeamSpec(("a",), {"a": box}, {"a": act}, state_size=2)
     seen = spec.observe({"a": [0.5]}, state=[1, 2])
     np.testing.assert_array_equal(seen["state"], np.array([1, 2], np.float32))
@@ -67,7 +68,7 @@ def test_observations_side_by_side_may_mark_departed_members(team_of_two: TeamSp
     )
     everybody = spec.observe({"a": A, "b": B})
     np.testing.assert_array_equal(everybody["state"][-2:], [0, 0])
-    assert spec.observation_space.contains(everybody)
+    assert to_gymnasium(spec.observation_space).contains(everybody)
 
 
 def test_split_returns_the_actions_of_acting_members(team_of_two: TeamSpec) -> None:
@@ -95,7 +96,7 @@ def test_data_that_do_not_fit_are_refused(
 
 
 def test_spaces_that_cannot_form_a_team() -> None:
-    box, act = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+    box, act = Box((2,)), Discrete(2)
     with pytest.raises(
         TeamProblem, match=r"action space Box.* of agent 'a'.*one value per discrete action"
     ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -13,11 +12,13 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.policy.policy import PolicySpec
 from tests.nights import at_night
 
+from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.env_runner import ExternalEnvRunner
 
 OBSERVED = np.ones(2, np.float32)
@@ -26,8 +27,8 @@ GAMMA = 0.5
 
 class Seat:
     seat_id = policy_id = "a"
-    observation_space: gymnasium.Space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
+    observation_space: Space = Box((2,), "float32", -1.0, 1.0)
+    action_space = Discrete(2)
 
 
 class MaskedSeat(Seat):
@@ -84,7 +85,7 @@ def build(name: str, seat: Any = Seat, **settings: Any) -> tuple[Any, Feed]:
     )
     config.environment(env=None)
     config.multi_agent(
-        policies={"a": PolicySpec(None, seat.observation_space, seat.action_space)},
+        policies={"a": PolicySpec(None, *spaces_of(seat))},
         policy_mapping_fn=lambda *args, **kwargs: "a",
     )
     config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
+from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.masks import masked_space
 from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 
-SEES = spaces.Box(-1.0, 1.0, (3,), np.float32)
-ACTS = spaces.Discrete(4)
+SEES = Box((3,), "float32", -1.0, 1.0)
+ACTS = Discrete(4)
 LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 3}
 
 
@@ -21,7 +21,8 @@ def build(name: str, *, has_masks: bool, model: dict[str, Any], inference_only: 
     config = get_algorithm(name).make_config({}, model, has_masks=has_masks)
     space = masked_space(SEES, ACTS) if has_masks else SEES
     spec = config.get_rl_module_spec(
-        spaces={"default_policy": (space, ACTS)}, inference_only=inference_only
+        spaces={"default_policy": (to_gymnasium(space), to_gymnasium(ACTS))},
+        inference_only=inference_only,
     )
     return spec.build()
 

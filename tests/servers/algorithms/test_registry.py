@@ -3,7 +3,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -11,7 +10,7 @@ from ray.rllib.algorithms.ppo.ppo import PPOConfig
 
 from muxrl.experiments.examples.own_module import SharedTrunk
 from muxrl.orchestrator.config.schema import ExperimentConfig
-from muxrl.protocol.spaces import Box, Discrete
+from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, TupleSpace
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms import brought_settings
 from muxrl.servers.algorithms.a2c import A2CConfig
@@ -25,10 +24,11 @@ from muxrl.servers.algorithms.registry import (
 )
 from muxrl.servers.config import AgentPlan, ServerConfig
 from muxrl.servers.fixed_policies import FIXED
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.trainers.lookup import registered
 
-BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
-DISCRETE = spaces.Discrete(3)
+BOX = Box((4,), "float32", -1.0, 1.0)
+DISCRETE = Discrete(3)
 
 
 @pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
@@ -410,10 +410,10 @@ def test_a_module_that_does_not_fit_is_refused(algorithm: str, path: str, messag
 
 
 def test_spaces_that_fit() -> None:
-    image = spaces.Box(0, 255, (42, 42, 3), np.uint8)
+    image = Box((42, 42, 3), "uint8", 0, 255)
     for name in ("PPO", "A2C"):
         for observation_space in (BOX, image):
-            for action_space in (DISCRETE, BOX, spaces.MultiDiscrete([2, 3])):
+            for action_space in (DISCRETE, BOX, MultiDiscrete((2, 3))):
                 get_algorithm(name).check_spaces("x", observation_space, action_space)
     team = TeamSpec(("a",), {"a": BOX}, {"a": DISCRETE})
     for name in ("QMIX", "VDN", "QPLEX", "IQL"):
@@ -425,12 +425,12 @@ def test_spaces_that_do_not_fit() -> None:
     with pytest.raises(AlgorithmProblem) as caught:
         get_algorithm("QMIX").check_spaces("x", BOX, BOX, agent_id="red_1")
     assert str(caught.value) == (
-        f"policy 'x': QMIX cannot do the action space {BOX} of agent 'red_1': it learns one value "
-        "per discrete action, or per combination of several, up to 1024"
+        f"policy 'x': QMIX cannot do the action space {to_gymnasium(BOX)} of agent 'red_1': it "
+        "learns one value per discrete action, or per combination of several, up to 1024"
     )
     with pytest.raises(AlgorithmProblem, match=r"DQN cannot do .* takes Discrete$"):
         get_algorithm("DQN").check_spaces("x", BOX, BOX)
-    many = spaces.MultiDiscrete([2, 3])
+    many = MultiDiscrete((2, 3))
     with pytest.raises(AlgorithmProblem, match=r"takes Discrete or a Box of one dim.*, or up to"):
         get_algorithm("SAC").check_spaces("x", BOX, many)
     with pytest.raises(AlgorithmProblem, match="VDN cannot read the observation space Discrete"):
@@ -438,7 +438,7 @@ def test_spaces_that_do_not_fit() -> None:
     with pytest.raises(AlgorithmProblem, match="PPO cannot read the observation space Discrete"):
         get_algorithm("PPO").check_spaces("x", DISCRETE, DISCRETE)
     with pytest.raises(AlgorithmProblem, match=r"A2C cannot do .* Tuple.*several agents.*'groups'"):
-        get_algorithm("A2C").check_spaces("x", BOX, spaces.Tuple([DISCRETE]))
+        get_algorithm("A2C").check_spaces("x", BOX, TupleSpace((DISCRETE,)))
 
 
 @pytest.mark.parametrize(
@@ -458,23 +458,23 @@ def test_env_steps_of_a_batch(name: str, settings: dict[str, Any], env_steps: in
 @pytest.mark.parametrize(
     ("name", "box", "reason"),
     [
-        ("SAC", spaces.Box(-np.inf, np.inf, (2,)), "it has no bounds, and actions are scaled"),
-        ("PPO", spaces.Box(0.0, np.inf, (2,)), "it has bounds on some sides only"),
-        ("PPO", spaces.Box(0, 9, (2,), np.int64), "out of at most 1024 each; give the Box bounds"),
+        ("SAC", Box((2,)), "it has no bounds, and actions are scaled"),
+        ("PPO", Box((2,), "float32", 0.0), "it has bounds on some sides only"),
+        ("PPO", Box((2,), "int64", 0, 9), "out of at most 1024 each; give the Box bounds"),
         (
             "A2C",
-            spaces.Box(-1.0, 1.0, (2, 2)),
+            Box((2, 2), "float32", -1.0, 1.0),
             "takes Discrete, MultiDiscrete, MultiBinary or a Box",
         ),
     ],
 )
-def test_box_actions_that_are_refused(name: str, box: spaces.Box, reason: str) -> None:
+def test_box_actions_that_are_refused(name: str, box: Box, reason: str) -> None:
     with pytest.raises(AlgorithmProblem, match=reason):
         get_algorithm(name).check_spaces("x", BOX, box, agent_id="a")
 
 
 def test_box_actions_that_are_accepted() -> None:
     for name in ("PPO", "A2C", "IMPALA", "APPO"):
-        get_algorithm(name).check_spaces("x", BOX, spaces.Box(-np.inf, np.inf, (2,)))
+        get_algorithm(name).check_spaces("x", BOX, Box((2,)))
     for name in ("PPO", "SAC"):
-        get_algorithm(name).check_spaces("x", BOX, spaces.Box(2.0, 10.0, (2,)))
+        get_algorithm(name).check_spaces("x", BOX, Box((2,), "float32", 2.0, 10.0))

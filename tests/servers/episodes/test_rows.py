@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-import gymnasium
 import msgspec
 import numpy as np
 import pytest
@@ -89,8 +89,10 @@ class Player:
         is_team = request.seat.seat_id in self.store.plan.groups
         space = request.seat.action_space
         action: Any = np.int64((t + int(state)) % 3)
-        if isinstance(space, gymnasium.spaces.Box):  # of a team whose members have numbers
-            action = np.linspace(-1, 1, space.low.size, dtype=np.float32).reshape(space.shape)
+        if isinstance(space, Box):  # of a team whose members have numbers
+            action = np.linspace(-1, 1, math.prod(space.shape), dtype=np.float32).reshape(
+                space.shape
+            )
             action = np.roll(action, t, axis=-1)
         elif is_team:
             action = np.full(num, t % 3)

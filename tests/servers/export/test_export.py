@@ -19,7 +19,6 @@ from tests.servers.export.untrained import SMALL, plan_of, save
 
 from muxrl.orchestrator.load_policy import load_policy
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, TupleSpace
-from muxrl.servers.agents.spaces import to_gymnasium
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.export.graph import CannotExport
@@ -27,6 +26,7 @@ from muxrl.servers.export.onnx_file import to_onnx
 from muxrl.servers.export.verify import Differs
 from muxrl.servers.fixed_policies import exported as door
 from muxrl.servers.fixed_policies.exported import export_checkpoint
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.setting_values import AlgorithmProblem
 
 ROOT = Path(__file__).parents[3]

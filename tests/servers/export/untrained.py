@@ -17,12 +17,12 @@ from tests.servers.scripted_store import make_plan
 from muxrl.protocol.spaces import Space
 from muxrl.servers.agents.masks import has_action_mask
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.agents.spaces import to_gymnasium
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.checkpoints.checkpoint import _MODULES, ABOUT_FILE, STATE_FILE, note_of
 from muxrl.servers.checkpoints.resuming import Normalization
 from muxrl.servers.checkpoints.state_file import write_state
 from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.gymnasium_spaces import spaces_of, to_gymnasium
 
 SMALL = {"fcnet_hiddens": [8]}
 
@@ -80,7 +80,7 @@ def save(
     seats = entry.seating.make_seats(plan, observing)
     for _ in range(20 if plan.normalize_observations else 0):
         observing.add(far_from_zero(plan), None)
-    spaces = {s.policy_id: (s.observation_space, s.action_space) for s in seats.values()}
+    spaces = {seat.policy_id: spaces_of(seat) for seat in seats.values()}
     config = entry.make_config(
         plan.settings,
         plan.model,

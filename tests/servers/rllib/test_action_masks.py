@@ -13,12 +13,13 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
+from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.rllib.action_masks import UNAVAILABLE, MaskablePPOTorchRLModule, mask_logits
 from muxrl.servers.rllib.numpy_mlp import numpy_policy
 
 SEES = spaces.Box(-1, 1, (3,), np.float32)
 ACTS = spaces.Discrete(4)
+MASKED = spaces.Dict({OBS: SEES, ACTION_MASK: spaces.Box(0, 1, (4,), np.float32)})
 
 
 def model_config(**fields: Any) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def test_no_gradient_reaches_an_unavailable_action_and_none_is_nan() -> None:
 
 
 def test_acting_exploring_and_learning_mask_alike() -> None:
-    module = make_module(MaskablePPOTorchRLModule, masked_space(SEES, ACTS))
+    module = make_module(MaskablePPOTorchRLModule, MASKED)
     batch = {Columns.OBS: some_obs()}
     outputs = [
         forward(batch)[Columns.ACTION_DIST_INPUTS]
@@ -88,7 +89,7 @@ def test_acting_exploring_and_learning_mask_alike() -> None:
 
 def test_with_all_actions_available_it_equals_rllibs_module() -> None:
     plain = make_module(DefaultPPOTorchRLModule, SEES)
-    masked = make_module(MaskablePPOTorchRLModule, masked_space(SEES, ACTS))
+    masked = make_module(MaskablePPOTorchRLModule, MASKED)
     without = make_module(MaskablePPOTorchRLModule, SEES)
     for module in (masked, without):
         module.load_state_dict(plain.state_dict())
@@ -105,9 +106,7 @@ def test_with_all_actions_available_it_equals_rllibs_module() -> None:
 
 
 def test_recurrent_modules_mask_every_step_of_a_sequence() -> None:
-    module = make_module(
-        MaskablePPOTorchRLModule, masked_space(SEES, ACTS), use_lstm=True, max_seq_len=3
-    )
+    module = make_module(MaskablePPOTorchRLModule, MASKED, use_lstm=True, max_seq_len=3)
     masks = torch.randint(2, (2, 3, 4)).float()
     masks[..., 0] = 1.0
     state = tree.map_structure(
@@ -123,7 +122,7 @@ def test_recurrent_modules_mask_every_step_of_a_sequence() -> None:
 
 
 def test_numpy_computes_the_same_logits() -> None:
-    module = make_module(MaskablePPOTorchRLModule, masked_space(SEES, ACTS))
+    module = make_module(MaskablePPOTorchRLModule, MASKED)
     forward = numpy_policy(module)
     assert forward is not None
     obs = some_obs(7)
@@ -135,10 +134,9 @@ def test_numpy_computes_the_same_logits() -> None:
 
 
 def test_masks_are_for_discrete_actions_only() -> None:
-    space = spaces.Dict({OBS: SEES, ACTION_MASK: spaces.Box(0, 1, (4,), np.float32)})
     with pytest.raises(ValueError, match=r"action space is Box.*it must be Discrete"):
         MaskablePPOTorchRLModule(
-            observation_space=space,
+            observation_space=MASKED,
             action_space=spaces.Box(-1, 1, (2,), np.float32),
             inference_only=False,
             model_config=model_config(),

@@ -10,6 +10,7 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
+from muxrl.protocol.spaces import Discrete
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.rllib import on_gpu
@@ -39,7 +40,7 @@ def step(
     untrained: frozenset[str] = frozenset(),
     is_training: bool = True,
 ) -> Any:
-    seat = SimpleNamespace(policy_id=policy_id, seat_id="a", action_space=ACTIONS)
+    seat = SimpleNamespace(policy_id=policy_id, seat_id="a", action_space=Discrete(3))
     observation = np.array([0.5, -0.5, 0.1, 0.9], np.float32)
     requests = [SeatRequest(seat, observation, module_state, logged) for _ in range(num)]  # type: ignore[arg-type]
     return SimpleNamespace(

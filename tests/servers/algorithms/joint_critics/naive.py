@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 
+from muxrl.protocol.spaces import Box
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
 from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSpec
+from muxrl.servers.gymnasium_spaces import spaces_of
 
 NUM_ROWS, STATE_SIZE = 12, 4
 DIMS = {"a": 2, "b": 1, "c": 3}
 SPEC = ContinuousTeamSpec(
     tuple(DIMS),
-    {m: spaces.Box(-1, 1, (k + 1,)) for k, m in enumerate(DIMS)},
-    {m: spaces.Box(-1.0, 1.0, (dim,)) for m, dim in DIMS.items()},
+    {m: Box((k + 1,)) for k, m in enumerate(DIMS)},
+    {m: Box((dim,), "float32", -1.0, 1.0) for m, dim in DIMS.items()},
     STATE_SIZE,
 )
 HAS_DIMENSION = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]])
@@ -26,7 +27,7 @@ HAS_DIMENSION = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]])
 def build_module(config: JointCriticConfig, team: ContinuousTeamSpec = SPEC) -> Any:
     """Returns the config's RLModule for a team; its targets are not the critics'."""
     spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = team.observation_space, team.action_space
+    spec.observation_space, spec.action_space = spaces_of(team)
     spec.model_config = config.model_config
     torch.manual_seed(0)
     module: Any = spec.build()

@@ -8,14 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
+from muxrl.protocol.spaces import (
+    Box,
+    DictSpace,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    bounds,
+)
 from muxrl.servers.agents.seats import SeatRecord, SeatRequest, StepView
 from muxrl.servers.agents.teams import TeamProblem
 from muxrl.servers.algorithms.joint_critics.teams import (
@@ -30,14 +37,15 @@ from muxrl.servers.algorithms.registry import (
     seating_of,
 )
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.gymnasium_spaces import spaces_of, to_gymnasium
 from muxrl.servers.rllib.inference import Inference
 
-SEES = spaces.Box(-1, 1, (2,))
+SEES = Box((2,), "float32", -1.0, 1.0)
 BOUNDS = {"a": (-1.0, 3.0, 2), "b": (0.0, 0.5, 1), "c": (-4.0, -2.0, 3)}
 SPEC = ContinuousTeamSpec(
     tuple(BOUNDS),
     dict.fromkeys(BOUNDS, SEES),
-    {m: spaces.Box(low, high, (dim,)) for m, (low, high, dim) in BOUNDS.items()},
+    {m: Box((dim,), "float32", low, high) for m, (low, high, dim) in BOUNDS.items()},
 )
 
 
@@ -61,14 +69,15 @@ def seat() -> ContinuousTeamSeat:
 
 def test_the_action_space_says_which_dimensions_members_lack() -> None:
     assert SPEC.action_space.shape == (3, 3)
-    np.testing.assert_array_equal(SPEC.action_space.high, [[1, 1, 0], [1, 0, 0], [1, 1, 1]])
-    np.testing.assert_array_equal(SPEC.action_space.low, -SPEC.action_space.high)
+    low, high = bounds(SPEC.action_space)
+    np.testing.assert_array_equal(high, [[1, 1, 0], [1, 0, 0], [1, 1, 1]])
+    np.testing.assert_array_equal(low, -high)
 
 
 def test_observations_have_no_masks_and_no_last_actions() -> None:
     value = np.array([0.25, 0.5], np.float32)
     seen = SPEC.observe({"a": value, "c": -value})
-    assert SPEC.observation_space.contains(seen)
+    assert to_gymnasium(SPEC.observation_space).contains(seen)
     np.testing.assert_array_equal(seen["obs"], [value, [0, 0], -value])
     np.testing.assert_array_equal(seen["state"], seen["obs"].ravel())
     np.testing.assert_array_equal(seen["alive"], [1, 0, 1])
@@ -79,10 +88,10 @@ unit = st.floats(-1.0, 1.0, width=32)
 
 @given(st.lists(unit, min_size=9, max_size=9), st.sets(st.sampled_from("abc")))
 def test_join_is_the_inverse_of_split(flat: list[float], acting: set[str]) -> None:
-    action = np.array(flat, np.float32).reshape(3, 3) * SPEC.action_space.high
+    action = np.array(flat, np.float32).reshape(3, 3) * SPEC.member_masks
     split = SPEC.split(action, acting)
     assert split.keys() == acting
-    assert all(SPEC.action_spaces[m].contains(a) for m, a in split.items())
+    assert all(to_gymnasium(SPEC.action_spaces[m]).contains(a) for m, a in split.items())
     joined = SPEC.join(split)
     for row, member in enumerate(SPEC.members):
         if member in acting:
@@ -101,13 +110,13 @@ def test_actions_are_scaled_to_each_members_bounds() -> None:
 @pytest.mark.parametrize(
     ("space", "kind"),
     [
-        (spaces.MultiDiscrete([3, 2]), "MultiDiscrete"),
-        (spaces.Discrete(3, start=1), "Discrete"),
-        (spaces.Box(-np.inf, np.inf, (2,)), "Box"),
-        (spaces.Box(-1, 1, (2, 2)), "Box"),
+        (MultiDiscrete((3, 2)), "MultiDiscrete"),
+        (Discrete(3, start=1), "Discrete"),
+        (Box((2,)), "Box"),
+        (Box((2, 2), "float32", -1.0, 1.0), "Box"),
     ],
 )
-def test_other_actions_are_refused(space: spaces.Space, kind: str) -> None:
+def test_other_actions_are_refused(space: Space, kind: str) -> None:
     with pytest.raises(TeamProblem, match=rf"{kind}.* of agent 'a'.* one-dimensional Box"):
         ContinuousTeamSpec(("a",), {"a": SEES}, {"a": space})
     with pytest.raises(AlgorithmProblem, match=rf"MASAC cannot do the action space {kind}"):
@@ -116,12 +125,12 @@ def test_other_actions_are_refused(space: spaces.Space, kind: str) -> None:
 
 def test_the_refusal_of_discrete_actions_names_who_takes_them() -> None:
     with pytest.raises(AlgorithmProblem) as caught:
-        get_algorithm("MASAC").check_spaces("x", SEES, spaces.Discrete(3), "a")
+        get_algorithm("MASAC").check_spaces("x", SEES, Discrete(3), "a")
     assert str(caught.value) == (
         "policy 'x': MASAC cannot do the action space Discrete(3) of agent 'a': it takes a Box of "
         "one dimension"
     )
-    get_algorithm("MASAC").check_spaces("x", SEES, spaces.Box(0, 1, (5,)))
+    get_algorithm("MASAC").check_spaces("x", SEES, Box((5,), "float32", 0.0, 1.0))
     get_algorithm("MASAC").check_spaces("x", SPEC.observation_space, SPEC.action_space)
 
 
@@ -149,7 +158,7 @@ def test_masks_are_rows_of_what_a_team_observes() -> None:
 
     def masks(**observations: Any) -> list[list[float]]:
         seen = who.observe(StepView(observations), SeatRecord())
-        assert who.observation_space.contains(seen)
+        assert to_gymnasium(who.observation_space).contains(seen)
         return list(seen["action_mask"].tolist())
 
     allowed = {"observation": value, "action_mask": np.array([0, 1, 0], np.int8)}
@@ -171,10 +180,11 @@ def test_a_team_with_masks_is_not_like_one_without() -> None:
 
 
 def test_rows_of_discrete_actions_are_one_hot() -> None:
-    acts = {"a": spaces.Box(0.0, 4.0, (2,)), "b": spaces.Discrete(3)}
+    acts = {"a": Box((2,), "float32", 0.0, 4.0), "b": Discrete(3)}
     spec = ContinuousTeamSpec(("a", "b"), {"a": SEES, "b": SEES}, acts)
-    np.testing.assert_array_equal(spec.action_space.low, [[-1, -1, 0], [0, 0, 0]])
-    np.testing.assert_array_equal(spec.action_space.high, [[1, 1, 0], [1, 1, 1]])
+    low, high = bounds(spec.action_space)
+    np.testing.assert_array_equal(low, [[-1, -1, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(high, [[1, 1, 0], [1, 1, 1]])
     joined = spec.join({"a": np.array([4.0, 2.0]), "b": 2})
     np.testing.assert_array_equal(joined, [[1, 0, 0], [0, 0, 1]])
     split = spec.split(joined, "ab")
@@ -201,7 +211,7 @@ def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
     who = seat()
     config = get_algorithm("MASAC").make_config({"hidden_dim": 8})
     spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = who.observation_space, who.action_space
+    spec.observation_space, spec.action_space = spaces_of(who)
     spec.inference_only, spec.model_config = True, config.model_config
     acting = Inference(MultiRLModuleSpec(rl_module_specs={"team": spec}).build, seed=0)
     acting.needs_log_probabilities = False
@@ -213,7 +223,7 @@ def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
     )
     (((chosen,),), _) = acting.act([step])  # type: ignore[list-item]
     assert np.isfinite(chosen.action).all()
-    assert SPEC.action_space.contains(chosen.action)
+    assert to_gymnasium(SPEC.action_space).contains(chosen.action)
     assert chosen.action[1, 0] == -0.5
     assert chosen.action[0, :2].all()
     assert who.act(chosen.action, "abc")["b"] == pytest.approx(0.125)

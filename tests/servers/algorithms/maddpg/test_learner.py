@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 from tests.servers.algorithms.joint_critics.naive import (
     DIMS,
@@ -20,6 +19,7 @@ from tests.servers.algorithms.joint_critics.naive import (
     numbers,
 )
 
+from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSpec
 from muxrl.servers.algorithms.maddpg import MADDPGConfig
 from muxrl.servers.algorithms.maddpg.learner import td_target, values_of_own_actions
@@ -128,8 +128,8 @@ def test_actions_stay_in_the_dimensions_that_members_have() -> None:
 
 MASKED_TEAM = ContinuousTeamSpec(
     ("a", "b"),
-    dict.fromkeys("ab", spaces.Box(-1, 1, (3,))),
-    {"a": spaces.Discrete(3), "b": spaces.Box(-1.0, 1.0, (2,))},
+    dict.fromkeys("ab", Box((3,))),
+    {"a": Discrete(3), "b": Box((2,), "float32", -1.0, 1.0)},
     masked=frozenset("a"),
 )
 

@@ -17,12 +17,14 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.policy.policy import PolicySpec
 from torch import Tensor
 
+from muxrl.protocol.spaces import from_gymnasium
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 
 SEES = spaces.Box(-1.0, 1.0, (3,), np.float32)
 ACTS = spaces.Discrete(4)
-MASKED = masked_space(SEES, ACTS)
+MASKED = to_gymnasium(masked_space(from_gymnasium(SEES), from_gymnasium(ACTS)))
 ROWS = 6
 GAMMA = 0.5
 ALPHA = 3.0

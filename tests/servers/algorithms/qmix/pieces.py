@@ -14,6 +14,7 @@ from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
 from muxrl.servers.algorithms.replay.algorithm import as_tensors
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
 from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.episodes import trajectory_of
 
 GAMMA = 0.9
@@ -32,9 +33,8 @@ def play(
     def seen(t: int) -> Any:
         return spec.observe({"a": rng.normal(size=3), "b": np.full(2, t)}, {"b": [0, 1, 0, 1]})
 
-    episode = SingleAgentEpisode(
-        observation_space=spec.observation_space, action_space=spec.action_space
-    )
+    observed, acted = spaces_of(spec)
+    episode = SingleAgentEpisode(observation_space=observed, action_space=acted)
     episode.add_env_reset(seen(0))
     for t in range(length):
         is_last = t == length - 1
@@ -49,7 +49,7 @@ def play(
 
 
 def make_learner(spec: TeamSpec, **settings: Any) -> QMIXTorchLearner:
-    spaces_of_team = (spec.observation_space, spec.action_space)
+    spaces_of_team = spaces_of(spec)
     config = (
         QMIXConfig()
         .training(**{"gamma": GAMMA, **settings})

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.policy.policy import PolicySpec
@@ -21,28 +20,29 @@ from tests.servers.algorithms.qmix.pieces import tensors_of
 
 from muxrl.experiments.simulations.matrix_game import Game, payoffs_of
 from muxrl.experiments.studies.matrix_games.cases import additive_fit, monotonic_fits
+from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
 from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES, QMIXTorchRLModule
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
+from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.episodes import trajectory_of
 
 MEMBERS = ("a", "b")
 SPEC = TeamSpec(
     MEMBERS,
-    {m: spaces.Box(0, 1, (2,), np.float32) for m in MEMBERS},
-    {m: spaces.Discrete(3) for m in MEMBERS},
+    dict.fromkeys(MEMBERS, Box((2,))),
+    dict.fromkeys(MEMBERS, Discrete(3)),
     state_size=1,
 )
+OF_TEAM = spaces_of(SPEC)
 
 
 def every_cell_once(payoffs: np.ndarray) -> dict[str, Any]:
     replay = EpisodeReplay(payoffs.size, seed=0)
     seen = SPEC.observe({"a": [1, 0], "b": [0, 1]}, state=[1.0])
     for actions, payoff in np.ndenumerate(payoffs):
-        episode = SingleAgentEpisode(
-            observation_space=SPEC.observation_space, action_space=SPEC.action_space
-        )
+        episode = SingleAgentEpisode(observation_space=OF_TEAM[0], action_space=OF_TEAM[1])
         episode.add_env_reset(seen)
         episode.add_env_step(seen, np.array(actions), float(payoff), terminated=True)
         replay.add(trajectory_of(episode.to_numpy()))
@@ -69,18 +69,17 @@ def fitted_table(
 
 
 def make_learner(seed: int, **settings: Any) -> QMIXTorchLearner:
-    of_team = (SPEC.observation_space, SPEC.action_space)
     config = (
         QMIXConfig()
         .training(agent="mlp", optimizer_name="adam", **({"lr": 0.002} | settings))
         .multi_agent(
-            policies={"team": PolicySpec(None, *of_team)},
+            policies={"team": PolicySpec(None, *OF_TEAM)},
             policy_mapping_fn=lambda *args, **kwargs: "team",
         )
         .debugging(seed=seed)
     )
     torch.manual_seed(seed)
-    learner: QMIXTorchLearner = config.build_learner(spaces={"team": of_team})
+    learner: QMIXTorchLearner = config.build_learner(spaces={"team": OF_TEAM})
     return learner
 
 

@@ -24,6 +24,7 @@ from muxrl.servers.algorithms.qmix.learner import td_terms
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
 from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.episodes import trajectory_of
 
 # Replay.
@@ -38,7 +39,7 @@ def test_replayed_episodes_are_those_added_and_padded(team_of_two: TeamSpec) -> 
     assert batch["actions"].shape == (2, 4, 2)
     assert batch["actions"].dtype == np.int64
     np.testing.assert_array_equal(batch["actions"][1], [[0, 3], [1, 3], [0, 3], [1, 3]])
-    for key, space in team_of_two.observation_space.items():
+    for key, space in spaces_of(team_of_two)[0].items():
         assert batch["obs"][key].dtype == np.float32
         assert batch["obs"][key].shape == (2, 5, *space.shape)  # type: ignore[misc]
         np.testing.assert_array_equal(batch["obs"][key][1], long.observations[key])
@@ -114,9 +115,10 @@ def test_empty_episodes_are_not_stored_and_an_empty_replay_cannot_be_sampled() -
 
 def test_rewards_of_a_multi_agent_episode_stay_with_their_step(team_of_two: TeamSpec) -> None:
     """Old RLlib's QMIX trained on zero rewards. Here each stands beside the action it followed."""
+    observed, acted = spaces_of(team_of_two)
     episode = MultiAgentEpisode(
-        observation_space={"t": team_of_two.observation_space},
-        action_space={"t": team_of_two.action_space},
+        observation_space={"t": observed},
+        action_space={"t": acted},
         agent_to_module_mapping_fn=lambda *args, **kwargs: "team",
     )
     seen = team_of_two.observe({"a": np.ones(3)})

@@ -18,21 +18,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.policy.policy import PolicySpec
 from tests.servers.algorithms.qmix.pieces import tensors_of
 
+from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
 from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
 from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.episodes import trajectory_of
 
 LONG = [pytest.mark.learning, pytest.mark.night]
-SPEC = TeamSpec(("a",), {"a": spaces.Box(0, 1, (2,), np.float32)}, {"a": spaces.Discrete(3)})
+SPEC = TeamSpec(("a",), {"a": Box((2,))}, {"a": Discrete(3)})
+OF_TEAM = spaces_of(SPEC)
 S, X_OR_Y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
 ALL, NOT_2 = [1, 1, 1], [1, 1, 0]
 
@@ -41,9 +43,7 @@ Step = tuple[np.ndarray, list[int], int, float]
 
 def play(*steps: Step) -> Trajectory:
     """An episode that terminates after these observations, masks, actions and rewards."""
-    episode = SingleAgentEpisode(
-        observation_space=SPEC.observation_space, action_space=SPEC.action_space
-    )
+    episode = SingleAgentEpisode(observation_space=OF_TEAM[0], action_space=OF_TEAM[1])
     seen = [SPEC.observe({"a": obs}, {"a": mask}) for obs, mask, _, _ in steps]
     episode.add_env_reset(seen[0])
     for i, (_, _, action, reward) in enumerate(steps):
@@ -62,7 +62,6 @@ def learn(mask_in_x: list[int], **settings: Any) -> QMIXTorchLearner:
         replay.add(play((S, ALL, action, pays)))
     for action, pays in ((0, 1.0), (1, 1.0), (2, 10.0)):
         replay.add(play((X_OR_Y, ALL, action, pays)))
-    of_team = (SPEC.observation_space, SPEC.action_space)
     config = (
         QMIXConfig()
         .training(
@@ -76,12 +75,12 @@ def learn(mask_in_x: list[int], **settings: Any) -> QMIXTorchLearner:
             **settings,
         )
         .multi_agent(
-            policies={"team": PolicySpec(None, *of_team)},
+            policies={"team": PolicySpec(None, *OF_TEAM)},
             policy_mapping_fn=lambda *args, **kwargs: "team",
         )
         .debugging(seed=0)
     )
-    learner = config.build_learner(spaces={"team": of_team})
+    learner = config.build_learner(spaces={"team": OF_TEAM})
     batch = replay.sample(7)
     for _ in range(300):
         learner.learn({"team": tensors_of(batch)}, 0)

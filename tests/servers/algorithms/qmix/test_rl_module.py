@@ -9,13 +9,15 @@ from ray.rllib.core.columns import Columns
 
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
 from muxrl.servers.algorithms.qmix.rl_module import INPUTS, Q_VALUES, QMIXTorchRLModule
+from muxrl.servers.gymnasium_spaces import spaces_of
 
 
 def make_module(spec: TeamSpec, inference_only: bool = False, **settings: Any) -> QMIXTorchRLModule:
     config = QMIXConfig().training(**{"epsilon": 0.0, **settings})
+    observed, acted = spaces_of(spec)
     return QMIXTorchRLModule(
-        observation_space=spec.observation_space,
-        action_space=spec.action_space,
+        observation_space=observed,
+        action_space=acted,
         inference_only=inference_only,
         model_config=config.model_config,
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.rllib.core.columns import Columns
 
+from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.replay.steps import StepReplay
@@ -28,10 +28,8 @@ KINDS = {"uniform": None, "prioritized": PrioritySettings(0.6, 0.4)}
 class Seat:
     seat_id: str
     policy_id: str = "shared"
-    observation_space: gymnasium.Space = field(
-        default_factory=lambda: gymnasium.spaces.Box(-1e9, 1e9, (2,), np.float32)
-    )
-    action_space: gymnasium.Space = field(default_factory=lambda: gymnasium.spaces.Discrete(99))
+    observation_space: ClassVar[Space] = Box((2,))
+    action_space: ClassVar[Space] = Discrete(99)
 
 
 def make(kind: str, capacity: int, n_step: int = 1) -> StepReplay:
