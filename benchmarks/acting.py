@@ -16,26 +16,27 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
+from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.rllib import on_gpu
 from muxrl.servers.rllib.inference import Inference
 
 ROWS = (1, 8, 64, 512, 4096)
-VECTOR = gymnasium.spaces.Box(-1.0, 1.0, (32,), np.float32)
-IMAGE = gymnasium.spaces.Box(0.0, 1.0, (84, 84, 4), np.float32)
-NETWORKS: dict[str, tuple[gymnasium.Space, dict[str, Any]]] = {
+VECTOR = Box((32,), "float32", -1.0, 1.0)
+IMAGE = Box((84, 84, 4), "float32", 0.0, 1.0)
+NETWORKS: dict[str, tuple[Box, dict[str, Any]]] = {
     "64x64": (VECTOR, {"fcnet_hiddens": [64, 64]}),
     "256x256": (VECTOR, {"fcnet_hiddens": [256, 256]}),
     "1024x1024": (VECTOR, {"fcnet_hiddens": [1024, 1024]}),
     "LSTM 256": (VECTOR, {"fcnet_hiddens": [256], "use_lstm": True, "lstm_cell_size": 256}),
     "84x84x4": (IMAGE, {}),
 }
-ACTIONS = gymnasium.spaces.Discrete(5)
+ACTIONS = Discrete(5)
 
 
 def acting(network: str, *, is_on_gpu: bool) -> Inference:
@@ -43,7 +44,7 @@ def acting(network: str, *, is_on_gpu: bool) -> Inference:
     space, model = NETWORKS[network]
     config = get_algorithm("PPO").make_config({}, model)
     spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = space, ACTIONS
+    spec.observation_space, spec.action_space = to_gymnasium(space), to_gymnasium(ACTIONS)
     spec.inference_only, spec.model_config = True, config.model_config
     build = MultiRLModuleSpec(rl_module_specs={"p": spec}).build
     return Inference(build, seed=0, on_gpu=is_on_gpu)
@@ -52,7 +53,7 @@ def acting(network: str, *, is_on_gpu: bool) -> Inference:
 def steps(network: str, num_rows: int) -> Any:
     """Returns steps in rows of so many episodes of one agent."""
     space, _ = NETWORKS[network]
-    observations = np.zeros((num_rows, 1, *(space.shape or ())), np.float32)
+    observations = np.zeros((num_rows, 1, *space.shape), np.float32)
     seat = SimpleNamespace(policy_id="p", seat_id="a", action_space=ACTIONS)
     return SimpleNamespace(
         benches=SimpleNamespace(benches=[SimpleNamespace(policy_id="p", seats=[seat])]),
