@@ -15,6 +15,7 @@ from muxrl.client.adapters.simulation import Simulation, SimulationError, StepRe
 from muxrl.client.episode_metrics import EPISODE_LENGTH, MetricCollector
 from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.joint_episode import JointEpisode
+from muxrl.client.lockstep import Lockstep, PlainStep
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.client.play_loop import EpisodeResult, How, PlayLoop, SimulationFailed, result_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:  # in `typing` since Python 3.11
 __all__ = ["EnvLoop", "EpisodeResult", "SimulationFailed"]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Slot:
     """One simulation and its open episode."""
 
@@ -62,6 +63,9 @@ class EnvLoop(PlayLoop):
             client.check_agents(simulation.possible_agents)
         super().__init__(client, **how)
         self._slots = [_Slot(one, MetricCollector(self._metrics)) for one in simulations]
+        self._lockstep = Lockstep(client)
+        self._plain: list[PlainStep] = []
+        """Of the turn that is being played."""
 
     @property
     def _is_between_episodes(self) -> bool:
@@ -89,6 +93,10 @@ class EnvLoop(PlayLoop):
                         self._advance(slot, slot.episode, outbox, on_episode)
                 elif slot.is_due:
                     self._begin(slot, outbox)
+            plain, self._plain = self._plain, []
+            for episode, observations, rewards, state in self._lockstep.pack(plain, outbox):
+                episode.log(rewards, {}, {}, {})
+                outbox.add(episode, episode.step(observations, state))
 
     # --- one simulation -----------------------------------------------------------------
 
@@ -151,7 +159,16 @@ class EnvLoop(PlayLoop):
         actions = episode.take_actions(slot.observations)
         while True:
             result = self._guarded("step", slot.simulation.step, actions)
-            self._note(slot, episode, result)
+            self._note(slot, result)
+            is_plain = not (result.terminations or result.truncations or result.final_observations)
+            if is_plain and result.observations and not result.is_over:
+                slot.observations, state = result.observations, self._state_of(slot.simulation)
+                self._plain.append(PlainStep(episode, slot.observations, result.rewards, state))
+                return
+            self._lockstep.settle(episode)
+            episode.log(
+                result.rewards, result.terminations, result.truncations, result.final_observations
+            )
             if result.observations or result.is_over:
                 break
             actions = {}  # nobody is asked in this step
@@ -171,14 +188,11 @@ class EnvLoop(PlayLoop):
         on_episode(result_of(episode, slot.num_steps, slot.seed, metrics, slot.parameters))
         self._begin(slot, outbox)
 
-    def _note(self, slot: _Slot, episode: JointEpisode, result: StepResult) -> None:
+    def _note(self, slot: _Slot, result: StepResult) -> None:
         slot.num_steps += 1
         self.num_env_steps += 1
         if self._metrics:
             self._note_infos(slot, result)
-        episode.log(
-            result.rewards, result.terminations, result.truncations, result.final_observations
-        )
 
     def _note_infos(self, slot: _Slot, result: StepResult) -> None:
         try:

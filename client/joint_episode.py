@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from muxrl.client.errors import AssignmentError, EpisodeMisuse
@@ -135,6 +135,18 @@ class JointEpisode:
             for server_id, side in self._sides.items()
             if server_id in self._wanting_state
         )
+
+    @property
+    def has_told_all(self) -> bool:
+        """Whether nothing waits until its server is asked again."""
+        return not any(
+            side.rewards or side.terminations or side.truncations or side.final_observations
+            for side in self._sides.values()
+        )
+
+    def t_of(self, server_id: str) -> int:
+        """Returns how many steps a server has been told."""
+        return self._sides[server_id].machine.t
 
     # --- what the servers are told ------------------------------------------------------
 
@@ -279,17 +291,19 @@ class JointEpisode:
         """Takes in steps that went in rows, to each of which all servers have answered.
 
         Args:
-            num_steps: how many.
-            rewards: what followed from the last one, by agent id.
+            num_steps: how many they are.
+            rewards: what followed from the last one, by agent id, if no server was told.
             returns: of all, these included.
         """
-        self.num_steps = num_steps
+        self.num_steps += num_steps
+        now = time.monotonic()
         for side in self._sides.values():
-            side.machine.t = num_steps
-        for agent_id, side in self._side_of.items():
-            if agent_id in returns:
-                side.rewards[agent_id] = rewards[agent_id]
-                side.returns[agent_id] = returns[agent_id]
+            side.machine.t += num_steps
+            side.told_at = now
+        for agent_id, reward in rewards.items():
+            self._side_of[agent_id].rewards[agent_id] = reward
+        for agent_id, value in returns.items():
+            self._side_of[agent_id].returns[agent_id] = value
 
     def end(
         self,
@@ -371,6 +385,10 @@ class JointEpisode:
                 "ended it, so its last steps are not recorded there; was it idle for more than "
                 "limits.episode_timeout_s?"
             )
+
+    def acted(self, actions: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Takes in actions of a step that went in rows."""
+        self._actions.update(actions)
 
     def take_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the merged actions, by the observations' own ids and in their order."""

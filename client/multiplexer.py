@@ -368,6 +368,11 @@ class MultiplexingClient:
         """Whether any server asks for the simulation's global state."""
         return bool(self._wanting_state)
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether steps in rows may be sent to all servers."""
+        return all(getattr(one, "takes_rows", False) for one in self._transports.values())
+
     def check_agents(self, agents: Iterable[str]) -> None:
         """Raises `AssignmentError` unless each of these agents belongs to a server."""
         missing = [agent_id for agent_id in agents if str(agent_id) not in self._server_of]

@@ -7,7 +7,7 @@ does not fit an array, go as they are: whatever is wrong in it, the server says 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace
 LEAST_ROWS = 16
 """Agent steps in one message from which arrays take a server less time than as many objects."""
 
-_MOST_MISSES = 3
+MOST_MISSES = 3
 """Messages in a row in which a server read the rows of a lineup one by one: a team misses a member,
 say. Then they go as single steps."""
 
@@ -56,6 +56,8 @@ class Packing:
     def pack(self, items: Sequence[AnyItem]) -> list[AnyItem]:
         """Returns the items of a message, with rows at its end in place of what can be packed."""
         self._packed = []
+        if len(items) * len(self._all) < self._least_rows:
+            return list(items)
         groups: dict[tuple[str, ...], list[int]] = {}
         for i, item in enumerate(items):
             if type(item) is Step and self._is_plain(item):
@@ -67,7 +69,7 @@ class Packing:
                 continue
             steps: list[Any] = [items[i] for i in places]
             lineup = self._lineup(agents)
-            if self._misses[agents] >= _MOST_MISSES:
+            if self._misses[agents] >= MOST_MISSES:
                 continue
             try:
                 rows.append(self._rows(lineup, steps))
@@ -83,8 +85,10 @@ class Packing:
 
         What is no answer to the last message as it was packed is returned as it came.
         """
+        if not self._packed:
+            return replies
         num_others = len(self._others)
-        if not self._packed or len(replies) != num_others + len(self._packed):
+        if len(replies) != num_others + len(self._packed):
             return replies
         whole: list[Any] = [None] * (num_others + sum(len(p) for _, _, p in self._packed))
         for i, reply in zip(self._others, replies, strict=False):
@@ -116,30 +120,60 @@ class Packing:
 
     def _rows(self, lineup: Lineup, steps: Sequence[Step]) -> StepRows:
         agents = lineup.agents
-        lead = len(steps)
-        state = None
-        if self._spec.state_size is not None:
-            state = _floats(np.float32, [step.state for step in steps], (self._spec.state_size,))
-        return StepRows(
-            episode_ids=[step.episode_id for step in steps],
-            t=np.array([step.t for step in steps], np.int64),
-            observations=[
-                stack(
-                    kind.space,
-                    [step.observations[a] for step in steps for a in kind.agents],
-                    (lead, len(kind.agents)),
-                )
-                for kind in lineup.observed
-            ],
-            agents=[] if agents == self._all else list(agents),
-            rewards=_floats(
+        return rows_of_steps(
+            self._spec,
+            lineup,
+            [step.episode_id for step in steps],
+            np.array([step.t for step in steps], np.int64),
+            [step.observations for step in steps],
+            _floats(
                 np.float64, [[s.rewards.get(a, 0.0) for a in agents] for s in steps], (len(agents),)
             ),
-            state=state,
+            [step.state for step in steps],
         )
 
 
-def _floats(dtype: type, rows: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+def rows_of_steps(
+    spec: ServerSpec,
+    lineup: Lineup,
+    episode_ids: list[str],
+    t: np.ndarray,
+    observations: Sequence[Mapping[str, Any]],
+    rewards: np.ndarray,
+    states: Sequence[Any],
+) -> StepRows:
+    """Returns the steps of ``E`` episodes as one.
+
+    Args:
+        spec: the server's.
+        lineup: of the ``A`` agents that act in each.
+        episode_ids, t: of each episode; int64 ``[E]``.
+        observations: of each episode, by agent; others' are not looked at.
+        rewards: float64 ``[E, A]``.
+        states: of each episode, if the server asks for it.
+
+    Raises:
+        NotInRows: an observation or a state is not as its space says.
+    """
+    lead = len(episode_ids)
+    return StepRows(
+        episode_ids=episode_ids,
+        t=t,
+        observations=[
+            stack(
+                kind.space,
+                [seen[a] for seen in observations for a in kind.agents],
+                (lead, len(kind.agents)),
+            )
+            for kind in lineup.observed
+        ],
+        agents=[] if lineup.agents == tuple(spec.agents) else list(lineup.agents),
+        rewards=rewards,
+        state=None if spec.state_size is None else _floats(np.float32, states, (spec.state_size,)),
+    )
+
+
+def _floats(dtype: type, rows: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
     try:
         array = np.array(rows)
     except (ValueError, TypeError, RuntimeError):
@@ -160,27 +194,41 @@ def _each(lineup: Lineup, steps: Sequence[Step], reply: Any) -> list[AnyReply]:
             )
         return list(reply.replies)
     actions: list[dict[str, Any]] = [{} for _ in steps]
-    try:
-        for kind, rows in zip(lineup.acted, reply.actions, strict=True):
-            for mine, values in zip(actions, _values(kind, rows), strict=True):
-                mine.update(zip(kind.agents, values, strict=True))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise MalformedMessage(f"its rows of actions are not those asked for: {error}") from None
+    for kind, values in actions_by_row(lineup, reply, len(steps)):
+        for mine, own in zip(actions, values, strict=True):
+            mine.update(zip(kind.agents, own, strict=True))
     return [
         Actions(step.episode_id, step.t, mine, reply.weights_seq_no)
         for step, mine in zip(steps, actions, strict=True)
     ]
 
 
-def _values(kind: Kind, rows: Any) -> Any:
+def actions_by_row(lineup: Lineup, reply: ActionRows, num_rows: int) -> list[tuple[Kind, Any]]:
+    """Returns for each kind of agents its actions in each row: one for each agent.
+
+    Raises:
+        MalformedMessage: they are not those asked for.
+    """
+    try:
+        return [
+            (kind, _values(kind, rows, num_rows))
+            for kind, rows in zip(lineup.acted, reply.actions, strict=True)
+        ]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise MalformedMessage(f"its rows of actions are not those asked for: {error}") from None
+
+
+def _values(kind: Kind, rows: Any, num_rows: int) -> Any:
     """Returns the actions of each episode: one for each agent of the kind."""
+    lead = _leaf(kind.space, rows).shape[:2]
+    if lead != (num_rows, len(kind.agents)):
+        raise ValueError(f"expected {num_rows} rows of {len(kind.agents)} agents, got {lead}")
     if isinstance(kind.space, Discrete):
         return rows.tolist()
     if not isinstance(kind.space, DictSpace | TupleSpace):
         return rows
-    num_episodes = len(_leaf(kind.space, rows))
     agents = range(len(kind.agents))
-    return [[row_of(kind.space, rows, (e, a)) for a in agents] for e in range(num_episodes)]
+    return [[row_of(kind.space, rows, (row, i)) for i in agents] for row in range(num_rows)]
 
 
 def _leaf(space: Space, rows: Any) -> Any:

@@ -47,14 +47,18 @@ class PettingZooParallel(AdaptedEnv):
         given, given_rewards, terminateds, truncateds, infos = self._step_env(
             self._env_actions(actions)
         )
-        terminations = {
-            live[agent]: True for agent, is_done in terminateds.items() if is_done and agent in live
-        }
-        truncations = {
-            live[agent]: True
-            for agent, is_done in truncateds.items()
-            if is_done and agent in live and live[agent] not in terminations
-        }
+        terminations: dict[str, bool] = {}
+        truncations: dict[str, bool] = {}
+        if any(terminateds.values()):
+            terminations = {
+                live[a]: True for a, is_done in terminateds.items() if is_done and a in live
+            }
+        if any(truncateds.values()):
+            truncations = {
+                live[agent]: True
+                for agent, is_done in truncateds.items()
+                if is_done and agent in live and live[agent] not in terminations
+            }
         remaining = len(live) - len(terminations) - len(truncations)
         if len(self._env.agents) != remaining:
             still_there = set(self._env.agents)
@@ -66,7 +70,10 @@ class PettingZooParallel(AdaptedEnv):
 
         observations: dict[str, Any] = {}
         final_observations: dict[str, Any] = {}
-        for agent, value in given.items():
+        is_plain = given.keys() == live.keys() and not (terminations or truncations)
+        if is_plain:  # the usual step, in half the time
+            observations = {names[agent]: readers[agent](value) for agent, value in given.items()}
+        for agent, value in () if is_plain else given.items():
             name = names[agent]
             if name in terminations or name in truncations:
                 final_observations[name] = readers[agent](value)
@@ -97,7 +104,10 @@ class PettingZooParallel(AdaptedEnv):
             self._add_masks(plain_infos, observations, final_observations)
         return StepResult(
             observations,
-            {names[agent]: plain_reward(agent, reward) for agent, reward in given_rewards.items()},
+            {
+                names[agent]: reward if type(reward) is float else plain_reward(agent, reward)
+                for agent, reward in given_rewards.items()
+            },
             terminations,
             truncations,
             final_observations,

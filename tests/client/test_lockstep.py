@@ -1,0 +1,188 @@
+"""Ordinary simulations in lockstep: in rows, the servers hear what they hear of each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.client.scripted_servers import CountingSimulation, Script
+from tests.client.test_vector_loop import NumberServer, RowServer, World, stop_after
+
+from muxrl.client.adapters.simulation import StepResult
+from muxrl.client.env_loop import EnvLoop
+from muxrl.protocol.messages import (
+    ActionRows,
+    AnyItem,
+    AnyReply,
+    Refused,
+    StartEpisode,
+    Step,
+    StepRows,
+)
+from muxrl.protocol.rows import Lineup, singles
+
+NUM = 20
+"""Simulations: two agents in each, on two servers, are enough for rows."""
+
+
+class Restless(CountingSimulation):
+    """Now and then agent b pauses, leaves for good, or gets no reward; the episode's end varies."""
+
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        self._rng = np.random.default_rng(seed)
+        self._num_steps = int(self._rng.integers(1, 12))
+        self._has_left = False
+        return super().reset(seed, options)
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        result = super().step(actions)
+        draw = self._rng.random()
+        rewards = {a: float(self._rng.normal()) for a in result.rewards}
+        observations = dict(result.observations)
+        terminations = dict(result.terminations)
+        if self._has_left:
+            rewards.pop("b")
+            terminations.pop("b", None)
+        if result.is_over or self._has_left:
+            observations.pop("b", None)
+        elif draw < 0.1:
+            self._has_left = terminations["b"] = True
+            observations.pop("b")
+        elif draw < 0.25:
+            observations.pop("b")
+        elif draw < 0.3:
+            rewards.pop("b")
+        elif draw < 0.35:
+            observations = dict(reversed(observations.items()))
+        return result._replace(
+            rewards=rewards, observations=observations, terminations=terminations,
+            final_observations={},
+        )  # fmt: skip
+
+
+def everything_heard(world: World, side: str) -> list[list[Any]]:
+    """Returns what a server heard of each episode, in the order of their beginnings."""
+    server: NumberServer = getattr(world, side)
+    heard = []
+    for start in server.of(StartEpisode):
+        items = [
+            msgspec.to_builtins(item, enc_hook=lambda array: array.tolist())
+            for item in server.of(object, start.episode_id)
+        ]
+        heard.append([{k: v for k, v in item.items() if k != "episode_id"} for item in items])
+    return heard
+
+
+def play(kind: type[NumberServer], num: int = 3 * NUM, num_episodes: int = 200) -> World:
+    world = World(kind)
+    simulations = [Restless() for _ in range(num)]
+    EnvLoop(simulations, world.client, seeds=iter(range(num_episodes))).run(world.results.append)
+    assert world.client.num_mismatches == 0
+    assert world.left.open == world.right.open == world.client._episodes == {}
+    world.log = [("actions", repr(one.actions)) for one in simulations]
+    return world
+
+
+def rows_in(world: World) -> list[int]:
+    """Returns how many episodes each item in rows was of."""
+    items = [item for frame in world.left.frames for item in frame]
+    return [len(item.episode_ids) for item in items if isinstance(item, StepRows)]
+
+
+def test_servers_hear_what_they_hear_of_each_alone() -> None:
+    in_rows, alone = play(RowServer), play(NumberServer)
+    assert len(in_rows.left.of(StartEpisode)) == 200
+    for side in ("left", "right"):
+        assert everything_heard(in_rows, side) == everything_heard(alone, side)
+    assert in_rows.results == alone.results
+    assert in_rows.log == alone.log
+    packed = rows_in(in_rows)
+    assert len(packed) > 10
+    assert max(packed) >= 16
+
+
+def test_plain_steps_are_one_item_a_server() -> None:
+    world = World(RowServer)
+    simulations = [CountingSimulation(num_steps=4) for _ in range(NUM)]
+    EnvLoop(simulations, world.client, seeds=iter(range(NUM))).run()
+    for server in (world.left, world.right):
+        assert [len(frame) for frame in server.frames] == [2 * NUM, 1, 1, 1, NUM]
+        assert server.frames[2][0].state is None or server is world.right  # type: ignore[union-attr]
+
+
+def test_few_go_one_by_one() -> None:
+    world = play(RowServer, num=3, num_episodes=6)
+    assert not rows_in(world)
+
+
+def bad_at(t: int) -> Script:
+    """Returns a script that refuses the step `t` of the first episode."""
+    whose: list[str] = []
+
+    def script(item: AnyItem) -> AnyReply | None:
+        whose.append(item.episode_id)
+        if isinstance(item, Step) and (item.episode_id, item.t) == (whose[0], t):
+            return Refused(item.episode_id, 422, "NaN", "a", is_unsound=True)
+        return None
+
+    return script
+
+
+@pytest.mark.parametrize("t", [1, 2])
+def test_a_bad_value_ends_its_episode_alone(t: int) -> None:
+    world = World(RowServer, bad_at(t))
+    simulations = [CountingSimulation(num_steps=5) for _ in range(NUM)]
+    loop = EnvLoop(
+        simulations, world.client, seeds=iter(range(NUM + 1)), on_bad_value="episode"
+    )  # fmt: skip
+    loop.run(world.results.append)
+    assert (loop.num_bad_episodes, len(world.results)) == (1, NUM)
+    assert {result.num_steps for result in world.results} == {5}
+    assert {tuple(result.returns.values()) for result in world.results} == {(2.5, 7.5)}
+    assert world.client.num_mismatches == 0
+    assert world.left.open == world.right.open == {}
+
+
+class SingleServer(RowServer):
+    """One that reads rows one by one, and says so."""
+
+    def _answer(self, item: AnyItem) -> AnyReply:
+        if not isinstance(item, StepRows):
+            return super()._answer(item)
+        lineup = Lineup(tuple(item.agents or self.fetch_spec().agents), self.fetch_spec().agents)
+        steps: list[Any] = [self._answer(step) for step in singles(lineup, item)]
+        return ActionRows(replies=steps)
+
+
+def test_rows_that_are_read_one_by_one_are_given_up() -> None:
+    world = World(SingleServer)
+    simulations = [CountingSimulation(num_steps=8) for _ in range(NUM)]
+    EnvLoop(simulations, world.client, seeds=iter(range(NUM))).run(world.results.append)
+    assert rows_in(world) == [NUM, NUM]  # two servers missed each
+    assert len(world.results) == NUM
+    assert world.client.num_mismatches == 0
+
+
+def test_what_fits_no_array_goes_one_by_one() -> None:
+    class OfLists(CountingSimulation):
+        def _observations(self) -> dict[str, Any]:
+            return {"a": [float(self._t)], "b": np.array([self._t], np.complex64)}
+
+    world = World(RowServer)
+    loop = EnvLoop([OfLists() for _ in range(NUM)], world.client, seeds=iter(range(NUM)))
+    loop.run(world.results.append)
+    assert not rows_in(world)
+    assert len(world.results) == NUM
+    assert world.client.num_mismatches == 0
+
+
+def test_it_stops_when_told_and_closes_what_is_open() -> None:
+    world = World(RowServer)
+    simulations = [CountingSimulation(num_steps=50) for _ in range(NUM)]
+    EnvLoop(simulations, world.client).run(should_stop=stop_after(7))
+    assert world.left.open == world.right.open == world.client._episodes == {}
