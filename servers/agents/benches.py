@@ -15,7 +15,9 @@ import numpy as np
 
 from muxrl.protocol.rows import Kind, Lineup, compact, pick_columns, put
 from muxrl.protocol.spaces import ACTION_MASK_KEY
+from muxrl.servers.agents.frames import RowFrames
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.observing import Reader
 from muxrl.servers.agents.seats import Seat, SoloSeat
 from muxrl.servers.agents.spaces import without_mask
 
@@ -29,6 +31,8 @@ class Seen(NamedTuple):
     """The global state, float32 ``[E, state_size]``."""
     last_actions: np.ndarray | None
     """Of each agent of the lineup, float32 ``[E, A]``, -1 before the first; None: nobody asks."""
+    frames: RowFrames | None = None
+    """What was seen before; None: seats read the newest only."""
 
     @property
     def num_episodes(self) -> int:
@@ -37,6 +41,11 @@ class Seen(NamedTuple):
         while not isinstance(rows, np.ndarray):
             rows = next(iter(rows.values() if isinstance(rows, dict) else rows))
         return len(rows)
+
+    def read(self, part: Part, reader: Reader, rows: Any) -> np.ndarray:
+        """As `StepView.read`, of the rows of a part, ``[E, n, ...]``."""
+        frames = reader(rows)
+        return frames if self.frames is None else self.frames.stack(part.agents, frames)
 
 
 class Bench(Protocol):
@@ -65,6 +74,7 @@ class Part(NamedTuple):
     kind: int
     columns: slice | np.ndarray
     """Of these agents in the rows of the kind."""
+    agents: tuple[str, ...]
 
     def of(self, rows: Sequence[Any]) -> Any:
         """Returns the rows of these agents, ``[E, n, ...]``."""
@@ -106,9 +116,10 @@ class SoloBench:
                 mask = self._form.read_masks(rows[ACTION_MASK_KEY])
                 if not mask.any(axis=-1).all():
                     return None
-                one: Any = {OBS: read(without_mask(rows)), ACTION_MASK: mask}
+                own = seen.read(part, read, without_mask(rows))
+                one: Any = {OBS: own, ACTION_MASK: mask}
             else:
-                one = read(rows)
+                one = seen.read(part, read, rows)
             if len(self._parts) == 1:
                 return one
             found = _put(found, one, where, len(self.seats))
@@ -130,7 +141,8 @@ def parts_of(names: Sequence[str], kinds: Sequence[Kind]) -> list[tuple[Part, sl
         where = [j for j, name in enumerate(names) if name in place_of]
         if where:
             columns = np.array([place_of[names[j]] for j in where])
-            parts.append((Part(i, compact(columns)), compact(np.array(where))))
+            agents = tuple(names[j] for j in where)
+            parts.append((Part(i, compact(columns), agents), compact(np.array(where))))
     return parts
 
 
@@ -171,8 +183,6 @@ def make_benches(seats: Mapping[str, Seat], lineup: Lineup) -> list[Bench] | Non
 
 def bench_class(seat: Seat) -> Callable[[Sequence[Any], Lineup], Bench] | None:
     """Returns what reads seats of this kind together, None if nothing does."""
-    if not getattr(seat, "reads_rows", False):
-        return None
     if type(seat) is SoloSeat:
         return SoloBench if seat.form.has_rows else None
     return getattr(seat, "bench_class", None)

@@ -11,8 +11,7 @@ and global state. It is read once and remembered so, that its part of later stac
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -41,8 +40,9 @@ class Frames:
     """
 
     def __init__(self, frame_stack: int) -> None:
-        self._num_past = frame_stack - 1
-        self._past: dict[str, deque[np.ndarray]] = {}
+        self._frame_stack = frame_stack
+        self.stacks: dict[str, np.ndarray] = {}
+        """What each agent has read last."""
         self._newest: dict[str, np.ndarray] = {}
         """Read in this step, which may still be refused."""
         self.back: Collection[str] = ()
@@ -53,24 +53,85 @@ class Frames:
 
         Args:
             agent_id: whose frame it is.
-            frame: float32 ``[..., n]``; the caller does not change it any more.
-            is_final: whether nothing follows from it; else `advance` remembers it.
+            frame: float32 ``[..., n]``.
+            is_final: whether nothing follows from it; else `advance` remembers it. Then the
+                caller does not change what is returned.
         """
-        if not is_final:
-            self._newest[agent_id] = frame
         is_new = agent_id in self.back and not is_final
-        past = None if is_new else self._past.get(agent_id)
-        return np.concatenate([*(past or [frame] * self._num_past), frame], axis=-1)
+        before = None if is_new else self.stacks.get(agent_id)
+        past = _first(frame, self._frame_stack) if before is None else _later(before, frame)
+        stacked = np.concatenate([past, frame], axis=-1)
+        if not is_final:
+            self._newest[agent_id] = stacked
+        return stacked
 
     def advance(self, agent_ids: Iterable[str]) -> None:
         """Goes on to the next step: what these agents have read now is past."""
         for agent_id in self.back:
-            self._past.pop(agent_id, None)
+            self.stacks.pop(agent_id, None)
         for agent_id in agent_ids:
-            frame = self._newest[agent_id]
-            past = self._past.get(agent_id)
-            if past is None:
-                self._past[agent_id] = deque([frame] * self._num_past, self._num_past)
-            else:
-                past.append(frame)
+            self.stacks[agent_id] = self._newest[agent_id]
         self._newest.clear()
+
+
+class RowFrames:
+    """As `Frames`, what the agents of many episodes see in one step.
+
+    Args:
+        frame_stack: as there.
+        before: what they saw in the step before; None: no episode was in it.
+        rows: of each episode in that one; None: all were in it, in the same order.
+        others: by row, of episodes that were not in it, as `Frames.stacks`.
+    """
+
+    def __init__(
+        self,
+        frame_stack: int,
+        before: RowFrames | None,
+        rows: list[int] | None,
+        others: Mapping[int, Mapping[str, np.ndarray]],
+    ) -> None:
+        self._frame_stack = frame_stack
+        self._others = others
+        self._before: Mapping[tuple[str, ...], np.ndarray] = {} if before is None else before.stacks
+        self._rows = rows
+        self.stacks: dict[tuple[str, ...], np.ndarray] = {}
+        """What agents of a kind have read, ``[E, A, ..., frame_stack * n]``."""
+
+    def stack(self, agents: tuple[str, ...], frames: np.ndarray) -> np.ndarray:
+        """Returns the last frames of some agents and these ones, ``[E, A, ..., n]``."""
+        before = self._before.get(agents)
+        if before is None:
+            past = _first(frames, self._frame_stack)
+        else:
+            past = _later(before, frames)
+            past = past if self._rows is None else past[self._rows]
+        for i, stacks in self._others.items():
+            past[i] = _first(frames[i], self._frame_stack)
+            for j, agent_id in enumerate(agents):
+                if agent_id in stacks:
+                    past[i, j] = _later(stacks[agent_id], frames)
+        stacked = self.stacks[agents] = np.concatenate([past, frames], axis=-1)
+        return stacked
+
+    def forget(self) -> None:
+        """Lets go of the step before, once all has been read."""
+        self._before, self._others = {}, {}
+
+    def of_row(self, row: int) -> dict[str, np.ndarray]:
+        """Returns what the agents of an episode have read, as `Frames.stacks`."""
+        return {
+            agent_id: stacks[row, i]
+            for agents, stacks in self.stacks.items()
+            for i, agent_id in enumerate(agents)
+        }
+
+
+def _first(frame: np.ndarray, frame_stack: int) -> np.ndarray:
+    """Returns what stands for what came before the first frame."""
+    return np.concatenate([frame] * (frame_stack - 1), axis=-1)
+
+
+def _later(stacked: np.ndarray, frame: np.ndarray) -> np.ndarray:
+    """Returns what came before a frame, of the last stack."""
+    return stacked[..., frame.shape[-1] :]

@@ -186,11 +186,6 @@ class Observing:
         )
 
     @property
-    def reads_rows(self) -> bool:
-        """Whether rows are read: frames are remembered by agent."""
-        return self.frame_stack == 1
-
-    @property
     def reads_as(self) -> Scaling | None:
         """Equal where observations of equal spaces are read alike; None: as nobody else does."""
         return None if self.normalizes or self.frame_stack > 1 else self._scaling
@@ -206,10 +201,7 @@ class Observing:
         return stacked_space(box, self.frame_stack)
 
     def reader(self, agent_id: str, space: Space) -> Reader:
-        """Returns what reads the part of an agent's observations that is of this space.
-
-        With `reads_rows` it reads rows of them, too.
-        """
+        """Returns what reads the part of an agent's observations that is of this space, or rows."""
         return self.reading(agent_id, space) or module_observation_reader(space)
 
     def state_reader(self, agent_id: str, space: Space) -> Reader:

@@ -166,7 +166,6 @@ class SoloSeat:
         observing = observing or Observing({agent_id: plan})
         self.seat_id = agent_id
         self.frame_stack = observing.frame_stack
-        self.reads_rows = observing.reads_rows
         self.policy_id = plan.policy_id
         self.members: tuple[str, ...] = (agent_id,)
         space, has_mask = split_mask(plan.observation_space)

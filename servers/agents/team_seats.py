@@ -149,7 +149,6 @@ class TeamSeat:
     ) -> None:
         self.seat_id = group
         self.frame_stack = observing.frame_stack
-        self.reads_rows = observing.reads_rows
         self.members = plan.groups[group]
         self._plans = {m: plan.agents[m] for m in self.members}
         self.forms = {m: forms[m] for m in self.members}
@@ -347,7 +346,7 @@ class _TeamRows:
                 masks = masks.copy()
                 masks[:, where, : given.shape[-1]] = given
                 rows = without_mask(rows)
-            own = seat.readers[member](rows)
+            own = seen.read(part, seat.readers[member], rows)
             own = own.reshape(*own.shape[:2], -1)
             obs[:, where, : own.shape[-1]] = own
         if seat.has_state:

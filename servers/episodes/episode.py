@@ -243,6 +243,13 @@ class ServedEpisode:
             return last.last_actions[row]
         return self._transitions.last_actions_of(agents)
 
+    def stacks(self) -> Mapping[str, np.ndarray]:
+        """Returns what agents have read last, where frames are stacked."""
+        last, row = self.last_row
+        if last is not None and last.frames is not None:
+            return last.frames.of_row(row)
+        return self._transitions.stacks()
+
     def module_states_of(self, bench: int, seats: Sequence[Seat]) -> Any:
         """Returns the recurrent states of a bench's seats, ``[S, ...]``; None: initial ones."""
         last, row = self.last_row

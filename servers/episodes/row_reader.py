@@ -13,6 +13,7 @@ from muxrl.protocol.messages import Step, StepRows
 from muxrl.protocol.rows import Lineup, are_rows, leaves, pick, singles
 from muxrl.protocol.values import within
 from muxrl.servers.agents.benches import Seen, make_benches
+from muxrl.servers.agents.frames import RowFrames
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.rows import Benches, EpisodeOfRows, RowStep, StepOfMembers
@@ -182,8 +183,11 @@ def _row_step(
     returns = returns + rewards
     if not within(returns, MAX_RETURN):
         return None
-    seen = Seen(rows, state, last_actions)
+    frames = _frames_before(episodes, benches.benches[0].seats[0].frame_stack)
+    seen = Seen(rows, state, last_actions, frames)
     observations = [bench.observe(seen) for bench in benches.benches]
+    if frames is not None:
+        frames.forget()
     if any(rows is None for rows in observations):
         return None
     return RowStep(
@@ -196,6 +200,7 @@ def _row_step(
         episodes[0].is_training,
         episodes[0].should_explore,
         module_states,
+        frames=frames,
     )
 
 
@@ -228,6 +233,27 @@ def _before(
     is_stateless = all(one.module_state is None for one in before.chosen)
     states = [None] * len(before.chosen) if is_stateless else _states_of(episodes, benches)
     return returns, last_actions, states
+
+
+def _frames_before(episodes: Sequence[EpisodeOfRows], frame_stack: int) -> RowFrames | None:
+    """Returns what the episodes saw before; None: nothing is stacked."""
+    if frame_stack == 1:
+        return None
+    last = [episode.last_row for episode in episodes]
+    before = next((step for step, _ in last if step is not None), None)
+    others = {
+        i: episodes[i].stacks()
+        for i, (step, _) in enumerate(last)
+        if before is None or step is not before
+    }
+    rows = [row if step is before else 0 for step, row in last]
+    is_same = before is not None and rows == list(range(len(before.episodes)))
+    return RowFrames(
+        frame_stack,
+        None if before is None else before.frames,
+        None if is_same and not others else rows,
+        others,
+    )
 
 
 def _states_of(episodes: Sequence[EpisodeOfRows], benches: Benches) -> list[Any]:

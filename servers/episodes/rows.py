@@ -26,6 +26,7 @@ import numpy as np
 from muxrl.protocol.messages import ActionRows, Actions
 from muxrl.protocol.rows import Lineup, empty, put, row_of
 from muxrl.servers.agents.benches import Bench
+from muxrl.servers.agents.frames import RowFrames
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.trajectories import at, stack
 
@@ -47,6 +48,8 @@ class EpisodeOfRows(Protocol):
     def returns_of(self, agents: Sequence[str]) -> np.ndarray: ...
 
     def last_actions_of(self, agents: Sequence[str]) -> np.ndarray: ...
+
+    def stacks(self) -> Mapping[str, np.ndarray]: ...
 
     def module_states_of(self, bench: int, seats: Sequence[Seat]) -> Any: ...
 
@@ -89,6 +92,7 @@ class RowStep:
         chosen: by bench, once it has been acted on.
         last_actions: of each agent, float32 ``[E, A]``, if a bench reads them.
         has_failed: whether its actions could not be computed.
+        frames: what is stacked, if anything is.
     """
 
     episodes: list[EpisodeOfRows]
@@ -105,6 +109,7 @@ class RowStep:
     answer: ActionRows | None = None
     last_actions: np.ndarray | None = None
     has_failed: bool = False
+    frames: RowFrames | None = None
     stacked: dict[Any, Columns] = field(default_factory=dict)
     """See `columns_of`."""
 

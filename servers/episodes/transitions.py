@@ -174,6 +174,10 @@ class Transitions:
         last = self._last_actions
         return np.array([last.get(agent_id, NO_ACTION) for agent_id in agents], np.float32)
 
+    def stacks(self) -> Mapping[str, np.ndarray]:
+        """Returns what agents have read last, see `Frames`."""
+        return {} if self._frames is None else self._frames.stacks
+
     def module_states_of(self, seats: Sequence[Seat]) -> Any:
         """Returns recurrent states after their last actions, ``[S, ...]``; None: initial ones."""
         states = [self._records[seat.seat_id].module_state for seat in seats]
@@ -199,6 +203,8 @@ class Transitions:
                 [step.weights_seq_no for step, _ in steps[:-1]],
             )
         last, row = steps[-1]
+        if self._frames is not None and last.frames is not None:
+            self._frames.stacks.update(last.frames.of_row(row))
         agents = first.benches.lineup.agents
         if last.t[row]:
             self.returns.update(zip(agents, last.returns[row].tolist(), strict=True))

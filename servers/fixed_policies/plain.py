@@ -48,7 +48,6 @@ class PlainSeat:
     """An agent whose policy gets observations as sent, and returns actions of its own space."""
 
     frame_stack = 1
-    reads_rows = True
     policy_id = ""
     """The same of all: nothing is shared, and they are asked in the order of the seats."""
 

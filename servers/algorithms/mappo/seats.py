@@ -208,7 +208,7 @@ class StateView:
                 return seen.state if of_state is None else of_state(seen.state)
             states = None
             for part, strip, read_own, place in columns:
-                own = read_own(strip(part.of(seen.observations)))
+                own = seen.read(part, read_own, strip(part.of(seen.observations)))
                 if states is None:
                     states = np.zeros((len(own), self.size), np.float32)
                 states[:, place] = own.reshape(len(own), -1)

@@ -18,6 +18,7 @@ from tests.servers.scripted_store import SEES, ScriptedStore, make_plan, spec_of
 from muxrl.client.rows import Packing
 from muxrl.protocol.errors import MalformedMessage, ValueMismatch
 from muxrl.protocol.messages import (
+    AbortEpisode,
     ActionRows,
     Actions,
     EndEpisode,
@@ -39,6 +40,7 @@ from muxrl.servers.episodes.trajectories import Chunk, stacked
 KINDS = {"a": SEES, "b": Discrete(4, start=1), "c": SEES, "d": DictSpace({"x": SEES}),
          "m": DictSpace({"x": SEES, "action_mask": Box((3,), "int8", 0.0, 1.0)})}  # fmt: skip
 KINDS["n"] = KINDS["m"]
+KINDS["i"] = Box((2, 2, 3), "uint8", 0, 255)
 EPISODES = ("e0", "e1", "e2")
 
 
@@ -145,6 +147,10 @@ def plain(value: Any) -> Any:
     return array.dtype.name, array.shape, array.tobytes()
 
 
+def plain_replies(replies: list[Any]) -> list[Any]:
+    return [plain(msgspec.structs.asdict(reply)) for reply in replies]
+
+
 def all_of(chunks: list[Chunk]) -> list[Any]:
     return [
         (
@@ -171,6 +177,8 @@ def value_of(agent: str, number: int, t: int) -> Any:
     if agent == "b":
         return 1 + t % 4
     vector = np.array([number, t], np.float32)
+    if agent == "i":
+        return np.full((2, 2, 3), 16 * number + t, np.uint8) + np.arange(3, dtype=np.uint8)
     if agent in "mn":
         return {"x": vector, "action_mask": np.array([t % 2, 1, number % 2], np.int8)}
     return {"x": vector} if agent == "d" else vector
@@ -188,13 +196,19 @@ class Script:
         odd: list[Any] = []
         usual: list[Any] = []
         for number, episode_id in enumerate(EPISODES):
-            one = live.setdefault(episode_id, {"t": 0, "gone": set(), "round": 0})
+            one = live.setdefault(episode_id, {"t": 0, "gone": set(), "away": set(), "round": 0})
             name = f"{episode_id}_{one['round']}"
-            what = self.dice.choice(["go"] * 8 + ["die", "log", "end", "wait"])
-            here = [a for a in self.agents if a not in one["gone"]]
-            if what == "end" and one["t"]:
-                odd.append(EndEpisode(name, one["t"], is_truncated=False))
-                one.update(t=0, gone=set(), round=one["round"] + 1)
+            what = self.dice.choice(["go"] * 8 + ["die", "log", "end", "abort", "wait", "rest"])
+            if what == "rest" and one["t"]:  # or comes again
+                one["away"] ^= {self.dice.choice(self.agents)}
+            alive = [a for a in self.agents if a not in one["gone"]]
+            here = [a for a in alive if a not in one["away"]] or alive
+            if what in ("end", "abort") and one["t"]:
+                if what == "end":
+                    odd.append(EndEpisode(name, one["t"], is_truncated=False))
+                else:
+                    odd.append(AbortEpisode(name, "as it must"))
+                one.update(t=0, gone=set(), away=set(), round=one["round"] + 1)
                 continue
             if one["t"] == 0:
                 odd.append(StartEpisode(name))
@@ -220,10 +234,10 @@ class Script:
 @pytest.mark.parametrize(
     ("agents", "groups", "seating"),
     [
-        ("abcd", {}, Seating()),
+        ("abcdi", {}, Seating()),
         ("ac", {"team": ("a", "c")}, TeamSeating()),
         ("abc", {"team": ("a", "c")}, TeamSeating()),
-        ("abcd", {}, CentralSeating()),
+        ("abcdi", {}, CentralSeating()),
         ("ac", {"team": ("a", "c")}, CentralSeating()),
         ("abc", {"team": ("a", "c")}, CentralSeating()),
         ("abc", {"team": ("a", "c")}, ContinuousTeamSeating()),
@@ -245,9 +259,20 @@ class Script:
     ],
 )
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**9), batch=st.sampled_from([3, 7, 10**9]))
+@given(
+    seed=st.integers(0, 10**9),
+    batch=st.sampled_from([3, 7, 10**9]),
+    late=st.sampled_from(["allow", "refuse"]),
+    frame_stack=st.sampled_from([1, 3]),
+)
 def test_rows_are_recorded_as_steps(
-    agents: str, groups: dict, seating: Seating, seed: int, batch: int
+    agents: str,
+    groups: dict,
+    seating: Seating,
+    seed: int,
+    batch: int,
+    late: Any,
+    frame_stack: int,
 ) -> None:
     plan = make_plan({a: KINDS[a] for a in agents}, groups)
     are_teams = isinstance(seating, TeamSeating)
@@ -260,21 +285,28 @@ def test_rows_are_recorded_as_steps(
     if isinstance(seating, ContinuousTeamSeating) and "c" in of_kind:
         reals = Box((2,), low=-3.0, high=1.0)
         of_kind["c"] = dataclasses.replace(of_kind["c"], action_space=reals)
-    late: Any = ("allow", "refuse")[seed % 2]
-    plan = dataclasses.replace(plan, agents=of_kind, late_members=late)
+    plan = dataclasses.replace(plan, agents=of_kind, late_members=late, frame_stack=frame_stack)
     players = [Player(plan, seating, in_rows=in_rows, batch=batch) for in_rows in (False, True)]
     dice = Random(seed)
     script, live = Script(agents, dice), {}
     for turn in range(dice.randint(2, 12)):
         items = script.message(live)
-        told = players[1].packing.pack(items)
-        replies = []
+        steps = [item for item in items if isinstance(item, Step)]
+        bad = [msgspec.structs.replace(step, rewards=dict.fromkeys(step.observations, math.inf))
+               for step in steps if step.t and dice.random() < 0.1]  # fmt: skip
+        repeated = steps if dice.random() < 0.1 else []
         for player in players:
             player.store.weights_seq_no = turn
-            replies.append(player.tell(items, told))
-        assert [plain(msgspec.structs.asdict(one)) for one in replies[0]] == [
-            plain(msgspec.structs.asdict(one)) for one in replies[1]
-        ]
+            for one in bad:
+                with pytest.raises(ValueMismatch):
+                    player.tell([one])
+        told = players[1].packing.pack(items)
+        replies = [plain_replies(player.tell(items, told)) for player in players]
+        assert replies[0] == replies[1]
+        if repeated:
+            again = [plain_replies(player.tell(repeated)) for player in players]
+            answers = [r for r, i in zip(replies[0], items, strict=True) if isinstance(i, Step)]
+            assert again == [answers, answers]
     for episode_id, one in live.items():
         for player in players:
             player.store.abort(f"{episode_id}_{one['round']}")
@@ -365,6 +397,28 @@ def step_of(episode_id: str, t: int, **changed: Any) -> Step:
 def test_steps_do_go_in_rows() -> None:
     player = played(5)
     assert player.num_in_rows == 15
+
+
+@pytest.mark.parametrize("seating", [Seating(), TeamSeating(), CentralSeating()])
+def test_stacked_frames_go_in_rows_and_back(seating: Seating) -> None:
+    """With an episode that begins later, and one that is told of alone for a while."""
+    plan = dataclasses.replace(make_plan("ac", {"team": ("a", "c")}), frame_stack=3)
+    player = Player(plan, seating, in_rows=True, batch=10**9)
+    player.tell([StartEpisode(e) for e in EPISODES])
+    for turn in range(9):
+        steps = [step_of("e0", turn), step_of("e1", turn)]
+        steps += [step_of("e2", turn - 3)] if turn >= 3 else []
+        alone = [steps.pop(1)] if 4 <= turn < 6 else []
+        player.tell(alone, alone)
+        player.tell(steps)
+    assert player.num_in_rows == 2 * 9 + 6 - 2
+    for e, length in zip(EPISODES, (9, 9, 6), strict=True):
+        player.store.abort(e)
+        (one, *_) = player.store.chunks[-1].trajectories
+        seen = stacked(one.observations)
+        seen = seen["obs"] if isinstance(seen, dict) else seen
+        seen = seen.reshape(length, -1, 6)[:, 0]
+        assert seen[:, 1::2].tolist() == [[max(0, t - 2), max(0, t - 1), t] for t in range(length)]
 
 
 def test_a_team_goes_on_in_rows_without_a_member_that_has_ended() -> None:
