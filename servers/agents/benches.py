@@ -8,7 +8,7 @@ is made once for a lineup.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +31,8 @@ class Seen(NamedTuple):
     """The global state, float32 ``[E, state_size]``."""
     last_actions: np.ndarray | None
     """Of each agent of the lineup, float32 ``[E, A]``, -1 before the first; None: nobody asks."""
+    departed: Callable[[], list[Collection[str]]]
+    """Returns the agents that are done, of each episode."""
     frames: RowFrames | None = None
     """What was seen before; None: seats read the newest only."""
 
@@ -41,6 +43,10 @@ class Seen(NamedTuple):
         while not isinstance(rows, np.ndarray):
             rows = next(iter(rows.values() if isinstance(rows, dict) else rows))
         return len(rows)
+
+    def have_departed(self, agents: Sequence[str]) -> np.ndarray:
+        """Returns which of some agents are done, 0 or 1, float32 ``[E, n]``."""
+        return np.array([[a in done for a in agents] for done in self.departed()], np.float32)
 
     def read(self, part: Part, reader: Reader, rows: Any) -> np.ndarray:
         """As `StepView.read`, of the rows of a part, ``[E, n, ...]``."""
@@ -162,8 +168,8 @@ def _put(into: Any, rows: Any, where: slice | np.ndarray, num: int) -> Any:
 def make_benches(seats: Mapping[str, Seat], lineup: Lineup) -> list[Bench] | None:
     """Returns the benches of a lineup, in the order of the seats; None: they are read one by one.
 
-    That is so for seats of classes without a bench, and, but for teams that say otherwise
-    (`reads_absent`), where a member of a team does not act.
+    That is so for seats of classes without a bench, and for those without `reads_absent` where a
+    member does not act.
     """
     acting = set(lineup.agents)
     found: dict[tuple[str, Any], list[Any]] = {}

@@ -139,6 +139,7 @@ class TeamSeat:
     """
 
     spec: ClassVar[type[TeamRows]] = TeamSpec
+    reads_absent = True
 
     def __init__(
         self,
@@ -157,8 +158,6 @@ class TeamSeat:
         self._reward_rule = plan.team_reward
         self.has_state = plan.state_size is not None
         self._refuses_late = plan.late_members == "refuse"
-        self.reads_absent = self._refuses_late
-        """Whether its bench reads teams without some members: else a state says who has ended."""
         self._state_readers: dict[str, Callable[[Any], np.ndarray]] = {}
         self.masked: set[str] = set()
         self.readers: dict[str, Callable[[Any], np.ndarray]] = {}
@@ -291,7 +290,7 @@ class TeamBench:
 
     Args:
         seats: of the same policy, whose members observe no state.
-        lineup: some of their members are in it; all, but for `TeamSeat.reads_absent`.
+        lineup: some of their members are in it.
     """
 
     def __init__(self, seats: Sequence[TeamSeat], lineup: Lineup) -> None:
@@ -354,8 +353,8 @@ class _TeamRows:
             state = seen.state if seat.read_state is None else seat.read_state(seen.state)
         else:
             state = obs.reshape(lead, -1)
-            if spec.marks_departed:  # all members are here
-                state = np.concatenate([state, np.zeros((lead, n), np.float32)], axis=1)
+            if spec.marks_departed:
+                state = np.concatenate([state, seen.have_departed(seat.members)], axis=1)
         last = np.full((lead, n), NO_ACTION, np.float32)
         if seen.last_actions is not None:
             last[:, self._here] = seen.last_actions[:, self._places]

@@ -5,7 +5,7 @@ A repeated step gets the answer that it got before. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -136,6 +136,11 @@ class ServedEpisode:
     def t(self) -> int:
         """The step awaited next; equally, how many steps have been observed."""
         return self._machine.t
+
+    @property
+    def agents_done(self) -> Collection[str]:
+        """Agents that have ended, and have not come back."""
+        return self._transitions.agents_done
 
     @property
     def returns(self) -> Mapping[str, float]:

@@ -184,7 +184,7 @@ def _row_step(
     if not within(returns, MAX_RETURN):
         return None
     frames = _frames_before(episodes, benches.benches[0].seats[0].frame_stack)
-    seen = Seen(rows, state, last_actions, frames)
+    seen = Seen(rows, state, last_actions, lambda: [e.agents_done for e in episodes], frames)
     observations = [bench.observe(seen) for bench in benches.benches]
     if frames is not None:
         frames.forget()

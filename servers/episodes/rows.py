@@ -15,7 +15,7 @@ of a pool play, each member has a `RowStep` of its own (`StepOfMembers`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -42,6 +42,9 @@ class EpisodeOfRows(Protocol):
     last_row: tuple[RowStep | None, int]
     row_reader: Any
     """Of its seats: a `muxrl.servers.episodes.row_reader.RowReader`."""
+
+    @property
+    def agents_done(self) -> Collection[str]: ...
 
     def is_plain_at(self, t: int, benches: Benches) -> bool: ...
 

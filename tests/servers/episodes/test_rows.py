@@ -421,8 +421,10 @@ def test_stacked_frames_go_in_rows_and_back(seating: Seating) -> None:
         assert seen[:, 1::2].tolist() == [[max(0, t - 2), max(0, t - 1), t] for t in range(length)]
 
 
-def test_a_team_goes_on_in_rows_without_a_member_that_has_ended() -> None:
+@pytest.mark.parametrize("late", ["allow", "refuse"])
+def test_a_team_goes_on_in_rows_without_a_member_that_has_ended(late: Any) -> None:
     plan = make_plan("ace", {"team": ("a", "c", "e")})
+    plan = dataclasses.replace(plan, late_members=late)
     player = Player(plan, TeamSeating(), in_rows=True, batch=10**9)
     player.tell([StartEpisode(e) for e in EPISODES])
     for t in range(6):
@@ -432,6 +434,14 @@ def test_a_team_goes_on_in_rows_without_a_member_that_has_ended() -> None:
         player.tell([Step(e, t, {a: value_of(a, 0, t) for a in here}, rewards, **more)
                      for e in EPISODES])  # fmt: skip
     assert player.num_in_rows == 5 * len(EPISODES), "all but those in which it ends"
+    if late == "allow":  # its state says who has ended, and who is only not asked
+        for e in EPISODES:
+            player.store.abort(e)
+        (one,) = player.store.chunks[0].trajectories
+        assert [row[-3:].tolist() for row in stacked(one.observations)["state"]] == (
+            2 * [[0.0, 0.0, 0.0]] + 4 * [[0.0, 0.0, 1.0]]
+        )
+        return
     # A team does not begin without a member, in rows or alone.
     player.tell([StartEpisode("late")])
     with pytest.raises(ValueMismatch, match=r"without its member 'e'"):
@@ -527,16 +537,15 @@ def test_values_beyond_their_bounds_are_read_one_by_one() -> None:
 
 
 def test_agents_that_are_read_one_by_one_are_soon_told_so() -> None:
-    plan = make_plan("ac", {"team": ("a", "c")})
-    plan = dataclasses.replace(plan, late_members="allow")  # its state says who has ended
+    sees = DictSpace({"x": SEES, "state": SEES})
+    plan = make_plan({"a": sees, "c": sees}, {"team": ("a", "c")})
     player = Player(plan, TeamSeating(), in_rows=True, batch=10**9)
     player.tell([StartEpisode(e) for e in EPISODES])
     for t in range(8):
-        agents = "ac" if t == 0 else "a"  # the other one is not asked any more
-        seen = {agent: np.array([ord(agent), t], np.float32) for agent in agents}
-        items = [Step(e, t, seen) for e in EPISODES]
+        vector = np.array([0, t], np.float32)
+        items = [Step(e, t, {a: {"x": vector, "state": vector} for a in "ac"}) for e in EPISODES]
         told = player.packing.pack(items)
-        assert (len(told) == 1) == (t < 4), t
+        assert (len(told) == 1) == (t < 3), t
         player.tell(items)
     assert player.store.store._open["e0"].t == 8
 
