@@ -29,8 +29,8 @@ LEAST_ROWS = 16
 """Agent steps in one message from which arrays take a server less time than as many objects."""
 
 MOST_MISSES = 3
-"""Messages in a row in which a server read the rows of a lineup one by one: a team misses a member,
-say. Then they go as single steps."""
+"""Messages in a row in which a server read the rows of a lineup one by one: agents observe the
+state, say. Then they go as single steps."""
 
 _Place = tuple[int, ...]
 

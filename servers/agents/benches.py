@@ -96,7 +96,7 @@ class SoloBench:
 
     Args:
         seats: of the same policy, with the same action space.
-        lineup: they are in it.
+        lineup: they are in it. Of a kind that is recorded when it does not act some are, or none.
     """
 
     reads_last_actions = False
@@ -107,7 +107,8 @@ class SoloBench:
         self._form = seats[0].form
         self._is_masked = seats[0].is_masked
         names = [seat.seat_id for seat in seats]
-        self._places = compact(lineup.places_of(names))
+        self._here = [name for name in names if name in lineup.agents]
+        self._places = compact(lineup.places_of(self._here)) if self._here else slice(0)
         self._acts = parts_of(names, lineup.acted)
         self._parts = [
             (part, where, seats[int(np.arange(len(seats))[where][0])].read)
@@ -126,7 +127,7 @@ class SoloBench:
                 one: Any = {OBS: own, ACTION_MASK: mask}
             else:
                 one = seen.read(part, read, rows)
-            if len(self._parts) == 1:
+            if len(part.agents) == len(self.seats):
                 return one
             found = _put(found, one, where, len(self.seats))
         return found
@@ -153,14 +154,14 @@ def parts_of(names: Sequence[str], kinds: Sequence[Kind]) -> list[tuple[Part, sl
 
 
 def _put(into: Any, rows: Any, where: slice | np.ndarray, num: int) -> Any:
-    """Puts the rows of some seats among those of all, which are made with the first."""
+    """Puts the rows of some seats among those of all, which are made with the first, of zeros."""
     if isinstance(rows, dict):
         return {
             key: _put(None if into is None else into[key], part, where, num)
             for key, part in rows.items()
         }
     if into is None:
-        into = np.empty((len(rows), num, *rows.shape[2:]), rows.dtype)
+        into = np.zeros((len(rows), num, *rows.shape[2:]), rows.dtype)
     into[:, where] = rows
     return into
 
@@ -168,18 +169,15 @@ def _put(into: Any, rows: Any, where: slice | np.ndarray, num: int) -> Any:
 def make_benches(seats: Mapping[str, Seat], lineup: Lineup) -> list[Bench] | None:
     """Returns the benches of a lineup, in the order of the seats; None: they are read one by one.
 
-    That is so for seats of classes without a bench, and for those without `reads_absent` where a
-    member does not act.
+    That is so for seats of classes without a bench.
     """
     acting = set(lineup.agents)
     found: dict[tuple[str, Any], list[Any]] = {}
     for seat in seats.values():
-        here = acting.intersection(seat.members)
-        if not here:
+        if acting.isdisjoint(seat.members):
             continue
         bench = bench_class(seat)
-        is_whole = len(here) == len(seat.members)
-        if bench is None or not (is_whole or getattr(seat, "reads_absent", False)):
+        if bench is None:
             return None
         found.setdefault((seat.policy_id, bench), []).append(seat)
     if len(found) > len({policy_id for policy_id, _ in found}):

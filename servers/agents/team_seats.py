@@ -139,7 +139,6 @@ class TeamSeat:
     """
 
     spec: ClassVar[type[TeamRows]] = TeamSpec
-    reads_absent = True
 
     def __init__(
         self,

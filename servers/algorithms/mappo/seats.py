@@ -188,10 +188,10 @@ class StateView:
         self._last = (step_view, joined)
         return joined
 
-    def has_rows(self, acting: Collection[str]) -> bool:
-        """Whether there is a `rows_reader` where only these members have to act."""
-        is_whole = len(acting) == len(self.members)  # then none has departed
-        return not self._observed and (is_whole or not self._marks_departed)
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a `rows_reader`: no agent observes the state."""
+        return not self._observed
 
     def rows_reader(self, lineup: Lineup) -> Callable[[Seen], np.ndarray]:
         """Returns what reads states of the steps of a lineup, float32 ``[E, size]``."""
@@ -213,6 +213,8 @@ class StateView:
                     states = np.zeros((len(own), self.size), np.float32)
                 states[:, place] = own.reshape(len(own), -1)
             assert states is not None
+            if self._marks_departed:
+                states[:, -len(self.members) :] = seen.have_departed(self.members)
             return states
 
         return read
@@ -261,14 +263,14 @@ class CentralSeat(SoloSeat):
         if self.is_in_group:
             parts[ALIVE] = plain.Box((1,), "float32", 0.0, 1.0)
         self.observation_space = plain.DictSpace(parts)
-        self._nothing_seen = {
+        self.nothing_seen = {
             OBS: np.zeros(parts[OBS].shape, np.float32),
             AGENT_ID: self.agent_id,
             ALIVE: np.zeros(1, np.float32),
         }
         if self.is_masked:
             # Has no effect, but the distribution needs an action to draw.
-            self._nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape, np.float32)
+            self.nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape, np.float32)
         self._no_state = np.zeros(view.size, np.float32)
         self._is_alive = np.ones(1, np.float32)
 
@@ -290,8 +292,8 @@ class CentralSeat(SoloSeat):
             return None
         # Yu et al. 2022, "death masking": of a departed agent the critic sees only the id.
         if self.seat_id in step_view.departed:
-            return {**self._nothing_seen, STATE: self._no_state}
-        return {**self._nothing_seen, STATE: self.view.read(step_view)}
+            return {**self.nothing_seen, STATE: self._no_state}
+        return {**self.nothing_seen, STATE: self.view.read(step_view)}
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         if not self.is_in_group:
@@ -306,15 +308,15 @@ class CentralSeat(SoloSeat):
     def bench_class(self) -> type[CentralBench] | None:
         """What reads such agents together; None: they are read one by one."""
         is_known = type(self) is CentralSeat and self.form.has_rows and not self._observes_state
-        return CentralBench if is_known and self.view.has_rows(self.members) else None
+        return CentralBench if is_known and self.view.has_rows else None
 
 
 class CentralBench(SoloBench):
-    """Agents of one policy with what their critics see; of a group all members act.
+    """Agents of one policy with what their critics see.
 
     Args:
         seats: see `SoloBench`.
-        lineup: they are in it.
+        lineup: they are in it, or of a group of which others are.
     """
 
     def __init__(self, seats: Sequence[CentralSeat], lineup: Lineup) -> None:
@@ -324,16 +326,22 @@ class CentralBench(SoloBench):
         self._reads = [view.rows_reader(lineup) for view in self._views]
         self._agent_ids = np.stack([seat.agent_id for seat in seats])
         self._teams = [seat.members if seat.is_in_group else (seat.seat_id,) for seat in seats]
-        self._columns = [compact(lineup.places_of(team)) for team in self._teams]
+        self._columns = [
+            compact(lineup.places_of([m for m in team if m in lineup.agents]))
+            for team in self._teams
+        ]
+        absent = [i for i, seat in enumerate(seats) if seat.seat_id not in self._here]
+        self._absent = np.array(absent, np.int64)
+        self._nothing_seen = seats[0].nothing_seen
         self._is_in_group = seats[0].is_in_group
         self._takes_mean = seats[0].reward_rule == "mean"
 
     def observe(self, seen: Seen) -> Any:
-        own = super().observe(seen)
+        lead = seen.num_episodes, len(self.seats)
+        own = super().observe(seen) if self._here else self._no_rows(lead)
         if own is None:
             return None
         found = dict(own) if isinstance(own, dict) else {OBS: own}
-        lead = found[OBS].shape[:2]
         states = [read(seen) for read in self._reads]
         if len(states) == 1:
             state = np.broadcast_to(states[0][:, None], (*lead, states[0].shape[1]))
@@ -343,7 +351,23 @@ class CentralBench(SoloBench):
         found[AGENT_ID] = np.broadcast_to(self._agent_ids, (*lead, self._agent_ids.shape[1]))
         if self._is_in_group:
             found[ALIVE] = np.ones((*lead, 1), np.float32)
+        if len(self._absent):  # as `CentralSeat.observe` has it
+            found[ALIVE][:, self._absent] = 0.0
+            if ACTION_MASK in found:
+                found[ACTION_MASK][:, self._absent] = 1.0
+            names = [self.seats[i].seat_id for i in self._absent]
+            rows, columns = np.nonzero(seen.have_departed(names))
+            found[STATE] = np.array(state)
+            found[STATE][rows, self._absent[columns]] = 0.0
         return found
+
+    def _no_rows(self, lead: tuple[int, int]) -> dict[str, np.ndarray]:
+        seen = self._nothing_seen
+        return {
+            key: np.zeros((*lead, *seen[key].shape), np.float32)
+            for key in (OBS, ACTION_MASK)
+            if key in seen
+        }
 
     def rewards(self, rewards: np.ndarray) -> np.ndarray:
         if not self._is_in_group:

@@ -243,6 +243,7 @@ class Script:
         ("abc", {"team": ("a", "c")}, ContinuousTeamSeating()),
         ("am", {"team": ("a", "m")}, TeamSeating()),
         ("am", {"team": ("a", "m")}, CentralSeating()),
+        ("mn", {"team": ("m", "n")}, CentralSeating()),
         ("mn", {"team": ("m", "n")}, ContinuousTeamSeating()),
     ],
     ids=[
@@ -255,6 +256,7 @@ class Script:
         "joint critics",
         "masked team",
         "masked central",
+        "masked central alike",
         "masked joint critics",
     ],
 )
@@ -442,10 +444,37 @@ def test_a_team_goes_on_in_rows_without_a_member_that_has_ended(late: Any) -> No
             2 * [[0.0, 0.0, 0.0]] + 4 * [[0.0, 0.0, 1.0]]
         )
         return
-    # A team does not begin without a member, in rows or alone.
+    # Else a team does not begin without a member, in rows or alone.
     player.tell([StartEpisode("late")])
     with pytest.raises(ValueMismatch, match=r"without its member 'e'"):
         player.tell([Step("late", 0, {a: value_of(a, 0, 0) for a in "ac"})])
+
+
+@pytest.mark.parametrize("policy_ids", ["ppp", "ace"])
+def test_an_agent_that_is_absent_from_its_group_is_recorded_in_rows(policy_ids: str) -> None:
+    plan = make_plan("ace", {"team": ("a", "c", "e")})
+    agents = {
+        a: dataclasses.replace(plan.agents[a], policy_id=policy_id)
+        for a, policy_id in zip("ace", policy_ids, strict=True)
+    }
+    plan = dataclasses.replace(plan, agents=agents)
+    player = Player(plan, CentralSeating(), in_rows=True, batch=10**9)
+    player.tell([StartEpisode(e) for e in EPISODES])
+    for t in range(6):  # e is not asked at first, and ends in the first episode
+        here = "ace" if t == 0 else "ac"
+        ends = [Step("e0", t, {a: value_of(a, 1, t) for a in here}, {"a": 1.0},
+                     terminations={"e": True})] if t == 2 else []  # fmt: skip
+        player.tell(ends, ends)
+        player.tell([Step(e, t, {a: value_of(a, 1, t) for a in here}, {"a": 1.0} if t else {})
+                     for e in EPISODES[len(ends) :]])  # fmt: skip
+    assert player.num_in_rows == 6 * len(EPISODES) - 4, "all but when others act, or one ends"
+    for e in EPISODES:
+        player.store.abort(e)
+    for chunk, departs in zip(player.store.chunks, (2, 9, 9), strict=True):
+        seen = stacked(chunk.trajectories[2].observations)
+        assert seen["alive"].tolist() == [[float(t == 0)] for t in range(6)]
+        assert [row.any() for row in seen["obs"]] == [t == 0 for t in range(6)]
+        assert [row.any() for row in seen["state"]] == [t < departs for t in range(6)]
 
 
 def test_a_repeat_in_rows_gets_its_old_answer() -> None:
