@@ -23,6 +23,7 @@ from muxrl.protocol.messages import Actions, Ended, EndEpisode, StartEpisode, St
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRequest
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.lockstep import Lockstep
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.row_reader import RowReader
 from muxrl.servers.episodes.rows import Benches, RowOfStep, RowStep
@@ -104,13 +105,13 @@ class ServedEpisode:
             self.is_training if message.should_explore is None else message.should_explore
         )
         self._untrained = untrained
-        self.last_seen = now
+        self._last_seen = now
         self.member: Any = None
         """Who acts, on a server that has several for the same agents; see `Member`."""
         self.row_reader: Any = None
         """Of its steps in rows, if they are taken."""
         self._recorder = recorder
-        self.pending: PendingStep | RowStep | None = None
+        self._pending: PendingStep | RowStep | None = None
         self._machine = EpisodeStateMachine(message.episode_id)
         self._machine.handle(EpisodeEvent.START)
         self._server_id = plan.server_id
@@ -123,7 +124,7 @@ class ServedEpisode:
             observing=observing if self.is_training else None,
         )
         self._last_reply: Actions | None = None
-        self.last_row: tuple[RowStep | None, int] = (None, 0)
+        self._last_row: tuple[RowStep | None, int] = (None, 0)
         """The last step, if it came in rows and all before it are recorded or kept in `_rows`."""
         self._rows: list[tuple[RowStep, int]] = []
         """Steps that are not recorded yet, and this episode's row in each."""
@@ -131,10 +132,16 @@ class ServedEpisode:
         """Whether only the actions of the first of these are not."""
         self._num_kept = 0
         """How many env steps these complete."""
+        self.lockstep: Lockstep | None = None
+        """Which it is in, with others."""
+        self._row = 0
+        self._num_taken = 0
+        """Of its steps, how many are taken in."""
 
     @property
     def t(self) -> int:
         """The step awaited next; equally, how many steps have been observed."""
+        self.catch_up()
         return self._machine.t
 
     @property
@@ -143,25 +150,49 @@ class ServedEpisode:
         return self._transitions.agents_done
 
     @property
+    def pending(self) -> PendingStep | RowStep | None:
+        """What waits for its actions."""
+        self.catch_up()
+        return self._pending
+
+    @property
+    def last_seen(self) -> float:
+        """When it was last told of."""
+        self.catch_up()
+        return self._last_seen
+
+    @last_seen.setter
+    def last_seen(self, now: float) -> None:
+        self.catch_up()
+        self._last_seen = now
+
+    @property
+    def last_row(self) -> tuple[RowStep | None, int]:
+        """See `EpisodeOfRows`."""
+        self.catch_up()
+        return self._last_row
+
+    @property
     def returns(self) -> Mapping[str, float]:
         """Sum of each agent's rewards so far."""
-        self._record_rows()
+        self.record_rows()
         return self._transitions.returns
 
     @property
     def num_uncut_steps(self) -> int:
         """Env steps recorded since the last cut."""
+        self.catch_up()
         return self._recorder.num_uncut_steps + self._num_kept
 
     def cut(self) -> Chunk | None:
         """See `Recorder.cut`."""
-        self._record_rows()
+        self.record_rows()
         return self._recorder.cut()
 
     def finish(self, *, is_aborted: bool) -> Chunk | None:
         """See `Recorder.finish`."""
-        self._record_rows()
-        self._rows, self.last_row = [], (None, 0)  # they know their episodes
+        self.record_rows()
+        self._rows, self._last_row = [], (None, 0)  # they know their episodes
         return self._recorder.finish(is_aborted=is_aborted)
 
     def step(self, message: Step) -> Actions | PendingStep | RowOfStep:
@@ -171,24 +202,26 @@ class ServedEpisode:
             OutOfOrder: not the step awaited.
             ValueMismatch: something in it is not as declared; nothing was recorded.
         """
+        self.catch_up()
         if self._machine.is_repeat(message.t):
             if self._machine.state is EpisodeState.AWAITING_ACTION:
-                assert self.pending is not None
-                if isinstance(self.pending, RowStep):
-                    return RowOfStep(self.pending, self.pending.episodes.index(self))
-                return self.pending
-            row_step, row = self.last_row
+                assert self._pending is not None
+                if isinstance(self._pending, RowStep):
+                    return RowOfStep(self._pending, self._pending.episodes.index(self))
+                return self._pending
+            row_step, row = self._last_row
             if self._last_reply is None and row_step is not None:
                 self._last_reply = row_step.answer_of(row)
             assert self._last_reply is not None
             return self._last_reply
         self._machine.check(OBSERVE)
-        self._record_rows()
-        self.last_row = (None, 0)
+        self.record_rows()
+        self.leave()
+        self._last_row = (None, 0)
         step = self._check.step(message, self._transitions.agents_done, self.returns)
         requests = self._transitions.add_step(step, is_first=message.t == 0)
         self._machine.handle(OBSERVE)
-        pending = self.pending = PendingStep(
+        pending = self._pending = PendingStep(
             self,
             message.t,
             requests,
@@ -216,17 +249,18 @@ class ServedEpisode:
         self._machine.handle(ACT)
         self._transitions.act(acted, actions, weights_seq_no)
         self._last_reply = reply
-        self.pending = None
+        self._pending = None
         return reply
 
     # --- rows ---------------------------------------------------------------------------
 
     def is_plain_at(self, t: int, benches: Benches) -> bool:
         """Whether step `t` is awaited, and the same agents act in it as in the step before."""
+        self.catch_up()
         machine = self._machine
         if machine.t != t or machine.state is not EpisodeState.AWAITING_OBSERVATION:
             return False
-        last = self.last_row[0]
+        last = self._last_row[0]
         if last is not None:
             return last.benches is benches
         if self._untrained or not benches.agents.isdisjoint(self._transitions.agents_done):
@@ -262,27 +296,50 @@ class ServedEpisode:
             return at(last.chosen[bench].module_state, row)
         return self._transitions.module_states_of(seats)
 
-    def take_row(self, step: RowStep, row: int) -> None:
-        """Takes in a step that is plain; nobody else is asked before it is recorded."""
-        self._machine.observe()
-        self.pending = step
+    def join(self, lockstep: Lockstep, row: int) -> None:
+        """Is in a row of the newest step from now on; nobody else is asked before that is recorded.
+
+        The step is plain for it.
+        """
+        self.leave()
         if len(self._rows) >= _MOST_KEPT:
-            self._record_rows()
-        self._rows.append((step, row))
-        if self.is_training and step.t[row]:
-            self._num_kept += 1
+            self.record_rows()
+        self.lockstep, self._row, self._num_taken = lockstep, row, lockstep.num_steps - 1
 
-    def act_row(self, step: RowStep, row: int) -> None:
-        """Puts the actions of a step that came in rows into effect."""
-        if self._machine.is_over:  # aborted while it waited
+    def leave(self) -> None:
+        """Goes on by itself."""
+        self.catch_up()
+        if self.lockstep is not None:
+            self.lockstep.left.add(self._row)
+            self.lockstep = None
+
+    def catch_up(self) -> None:
+        """Takes in what it was in with others since it was last asked."""
+        lockstep = self.lockstep
+        if lockstep is None:
             return
-        self._machine.act()
-        self.pending = None
-        self.last_row = (step, row)
-        self._last_reply = None
+        row = self._row
+        missed = lockstep.since(self._num_taken)
+        if missed:
+            self._rows += [(step, row) for step in missed]
+            self._num_taken = lockstep.num_steps
+            self._last_seen = lockstep.last_seen
+            self._machine.t += len(missed)
+            self._machine.state = EpisodeState.AWAITING_ACTION
+            self._pending = missed[-1]
+            if self.is_training:
+                self._num_kept += len(missed) - (missed[0].t[row] == 0)
+            if len(missed) > 1:
+                self._last_row, self._last_reply = (missed[-2], row), None
+        last = lockstep.last
+        if last is self._pending and last.answer is not None:
+            self._machine.state = EpisodeState.AWAITING_OBSERVATION
+            self._pending = None
+            self._last_row, self._last_reply = (last, row), None
 
-    def _record_rows(self) -> None:
+    def record_rows(self) -> None:
         """Records what is kept in rows, so that single steps can follow."""
+        self.catch_up()
         if not self._rows or (len(self._rows) == 1 and self._is_waiting_in_rows):
             return
         last = self._rows[-1]
@@ -310,12 +367,14 @@ class ServedEpisode:
                 got=f"t={message.t}",
             )
         self._machine.check(EpisodeEvent.END)
-        self._record_rows()
+        self.record_rows()
         step = self._check.end(message, self._transitions.agents_done, self.returns)
         self._transitions.add_end(step, has_acted=message.t > 0)
+        self.leave()
         self._machine.handle(EpisodeEvent.END)
         return Ended(self.episode_id, self.t, dict(self.returns))
 
     def abort(self) -> None:
         """Closes the episode as truncated at its last full step."""
+        self.leave()
         self._machine.handle(EpisodeEvent.ABORT)

@@ -16,6 +16,7 @@ from muxrl.servers.agents.benches import Seen, make_benches
 from muxrl.servers.agents.frames import RowFrames
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.lockstep import Lockstep
 from muxrl.servers.episodes.rows import Benches, EpisodeOfRows, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import MAX_RETURN
 
@@ -99,6 +100,46 @@ class RowReader:
             parts.append(step)
         return StepOfMembers(parts, order)
 
+    def read_next(
+        self, item: StepRows, lockstep: Lockstep, episodes: Mapping[str, EpisodeOfRows]
+    ) -> tuple[RowStep, list[int]] | None:
+        """Does what `read` does, where most episodes are in lockstep.
+
+        Args:
+            item: as for `read`.
+            lockstep: of the episode in one of its rows.
+            episodes: all that are open, by id.
+
+        Returns:
+            The step, and the rows of episodes that join.
+        """
+        changed = lockstep.find_changed(item)
+        if changed is None:
+            return None
+        last = lockstep.last
+        agents = tuple(item.agents) or self._all
+        reader = last.episodes[0].row_reader
+        if reader._find(agents)[1] is not last.benches:
+            return None
+        of_rows = list(last.episodes) if changed else last.episodes
+        for row in changed:
+            episode = episodes.get(item.episode_ids[row])
+            if (
+                episode is None
+                or episode.row_reader is not reader
+                or episode.is_training is not last.is_training
+                or episode.should_explore is not last.should_explore
+                or not episode.is_plain_at(int(item.t[row]), last.benches)
+            ):
+                return None
+            of_rows[row] = episode
+        if not self._is_sound(item, agents):
+            return None
+        before = _after(last, list(range(len(of_rows))), changed, of_rows)
+        seen = item.observations, item.rewards, item.state
+        step = _row_step(last.benches, of_rows, item.t.tolist(), *seen, before=before)
+        return None if step is None else (step, changed)
+
     def _is_sound(self, item: StepRows, agents: tuple[str, ...]) -> bool:
         """Whether all of an item is of its spaces, and within limits."""
         lineup, _ = self._find(agents)
@@ -175,9 +216,10 @@ def _row_step(
     rows: Sequence[Any],
     rewards: np.ndarray | None,
     state: np.ndarray | None,
+    before: _Before | None = None,
 ) -> RowStep | None:
     """Returns the step that sound rows of plain episodes are; None: as `RowReader.read`."""
-    returns, last_actions, module_states = _before(episodes, benches)
+    returns, last_actions, module_states = before or _before(episodes, benches)
     if rewards is None:
         rewards = np.zeros_like(returns)
     returns = returns + rewards
@@ -204,10 +246,11 @@ def _row_step(
     )
 
 
-def _before(
-    episodes: Sequence[EpisodeOfRows], benches: Benches
-) -> tuple[np.ndarray, np.ndarray | None, list[Any]]:
-    """Returns what the episodes bring along: returns, last actions and recurrent states."""
+_Before = tuple[np.ndarray, np.ndarray | None, list[Any]]
+"""What episodes bring along: returns, last actions and recurrent states."""
+
+
+def _before(episodes: Sequence[EpisodeOfRows], benches: Benches) -> _Before:
     agents = benches.lineup.agents
     last = [episode.last_row for episode in episodes]
     before = next((step for step, _ in last if step is not None), None)
@@ -222,8 +265,23 @@ def _before(
     # Most were in the same step; the others begin, or were told of alone.
     rows = [row if step is before else 0 for step, row in last]
     others = [i for i, (step, _) in enumerate(last) if step is not before]
+    return _after(before, rows, others, episodes)
+
+
+def _after(
+    before: RowStep, rows: list[int], others: Sequence[int], episodes: Sequence[EpisodeOfRows]
+) -> _Before:
+    """Returns what episodes bring along of which all but some `others` were in a step.
+
+    Args:
+        before: that step.
+        rows: of each in it.
+        others: their places among the episodes.
+        episodes: all.
+    """
     if not others and len(before.episodes) == len(rows) and rows == list(range(len(rows))):
         return before.returns, before.last_actions, [one.module_state for one in before.chosen]
+    agents = before.benches.lineup.agents
     returns = before.returns[rows]
     last_actions = None if before.last_actions is None else before.last_actions[rows]
     for i in others:
@@ -231,7 +289,7 @@ def _before(
         if last_actions is not None:
             last_actions[i] = episodes[i].last_actions_of(agents)
     is_stateless = all(one.module_state is None for one in before.chosen)
-    states = [None] * len(before.chosen) if is_stateless else _states_of(episodes, benches)
+    states = [None] * len(before.chosen) if is_stateless else _states_of(episodes, before.benches)
     return returns, last_actions, states
 
 

@@ -39,12 +39,15 @@ class EpisodeOfRows(Protocol):
     should_explore: bool
     member: Any
     """See `muxrl.servers.episodes.episode.Member`."""
-    last_row: tuple[RowStep | None, int]
     row_reader: Any
     """Of its seats: a `muxrl.servers.episodes.row_reader.RowReader`."""
 
     @property
     def agents_done(self) -> Collection[str]: ...
+
+    @property
+    def last_row(self) -> tuple[RowStep | None, int]:
+        """The last step, if it came in rows, and the episode's row in it."""
 
     def is_plain_at(self, t: int, benches: Benches) -> bool: ...
 
@@ -55,8 +58,6 @@ class EpisodeOfRows(Protocol):
     def stacks(self) -> Mapping[str, np.ndarray]: ...
 
     def module_states_of(self, bench: int, seats: Sequence[Seat]) -> Any: ...
-
-    def act_row(self, step: RowStep, row: int) -> None: ...
 
 
 class Benches(NamedTuple):
@@ -145,8 +146,6 @@ class RowStep:
                 if isinstance(rows, np.ndarray) and rows.ndim == 2:
                     self.last_actions[:, kind.places] = rows
         self.answer = ActionRows(actions=actions, weights_seq_no=weights_seq_no)
-        for row, episode in enumerate(self.episodes):
-            episode.act_row(self, row)
 
     def answer_of(self, row: int) -> Actions:
         """Returns what a step of one episode would have been answered."""

@@ -9,6 +9,8 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from muxrl.protocol.episode import check_episode_id
 from muxrl.protocol.errors import (
     EpisodeGone,
@@ -41,6 +43,7 @@ from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.episode import Member, PendingStep, ServedEpisode
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
+from muxrl.servers.episodes.lockstep import Lockstep
 from muxrl.servers.episodes.played import PlayedCheck, seat_action
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.row_reader import RowReader
@@ -297,20 +300,54 @@ class EpisodeStore:
         if reader is None:
             raise MalformedMessage(f"server {self.plan.server_id!r} takes no steps in rows")
         reader.check(item)
-        episodes = [self._open.get(episode_id) for episode_id in item.episode_ids]
-        step = reader.read(item, episodes)
+        step = self._next_in_lockstep(item, now) or self._begin_lockstep(item, now)
         if step is None:
             return reader.singles(item)
-        benches = step.parts[0].benches
-        for part in step.parts:
+        if step.is_training and self._observing is not None:
+            lineup = step.parts[0].benches.lineup
+            self._observing.add_rows(lineup.observed, item.observations, item.state)
+        return step
+
+    def _next_in_lockstep(self, item: StepRows, now: float) -> RowStep | None:
+        """Records the next step of episodes that stay together; None: they do not."""
+        assert self._row_reader is not None
+        ends = (self._open.get(item.episode_ids[place]) for place in (0, -1))
+        lockstep = next((e.lockstep for e in ends if e is not None and e.lockstep), None)
+        if lockstep is None:
+            return None
+        num_env_steps = int(np.count_nonzero(item.t))
+        if lockstep.last.is_training and self._may_cut(num_env_steps, int(item.t.max())):
+            return None  # in the middle of these rows, perhaps
+        found = self._row_reader.read_next(item, lockstep, self._open)
+        if found is None:
+            return None
+        step, changed = found
+        lockstep.take(step, item, changed, now)
+        if step.is_training:
+            self.counts.num_agent_steps += len(step.episodes) * len(step.benches.agents)
+            self._count_env_steps(num_env_steps)
+        return step
+
+    def _may_cut(self, num_env_steps: int, longest: int) -> bool:
+        """Whether so many env steps more may complete a batch, or an episode's piece."""
+        if self._needs_whole_episodes:
+            return longest >= self._max_sequence_steps
+        return self._num_uncut_steps + num_env_steps >= self._batch_env_steps
+
+    def _begin_lockstep(self, item: StepRows, now: float) -> RowStep | StepOfMembers | None:
+        """Records a step of episodes as they come; None: it has to be read one by one."""
+        assert self._row_reader is not None
+        episodes = [self._open.get(episode_id) for episode_id in item.episode_ids]
+        step = self._row_reader.read(item, episodes)
+        for part in () if step is None else step.parts:
+            ids = [episode.episode_id for episode in part.episodes]
+            lockstep = Lockstep(part, ids, np.array(part.t), now)
             for row, episode in enumerate(part.episodes):
                 assert isinstance(episode, ServedEpisode)
-                episode.last_seen = now
-                episode.take_row(part, row)
-                if step.is_training:
-                    self._count_step(episode, len(benches.agents), int(part.t[row] > 0))
-        if step.is_training and self._observing is not None:
-            self._observing.add_rows(benches.lineup.observed, item.observations, item.state)
+                episode.join(lockstep, row)
+                if part.is_training:
+                    num_agent_steps = len(part.benches.agents)
+                    self._count_step(episode, num_agent_steps, int(part.t[row] > 0))
         return step
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
@@ -428,6 +465,9 @@ class EpisodeStore:
         for episode in self._open.values():
             if episode.is_training:
                 self._keep(episode.cut())
+        for lockstep in {e.lockstep for e in self._open.values() if e.is_training}:
+            if lockstep is not None:  # whose rows would be held until many more have come
+                lockstep.forget()
         self._deliver()
 
     def finish_frame(self) -> None:
