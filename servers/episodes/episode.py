@@ -296,6 +296,13 @@ class ServedEpisode:
             return at(last.chosen[bench].module_state, row)
         return self._transitions.module_states_of(seats)
 
+    def discounted_of(self, bench: int, seats: Sequence[Seat]) -> Any:
+        """Returns discounted sums of scaled rewards, ``[S]``; see `Recorder`."""
+        last, row = self.last_row
+        if last is not None and last.discounted:
+            return last.discounted[bench][row]
+        return [self._recorder.discounted.get(seat.seat_id, 0.0) for seat in seats]
+
     def join(self, lockstep: Lockstep, row: int) -> None:
         """Is in a row of the newest step from now on; nobody else is asked before that is recorded.
 

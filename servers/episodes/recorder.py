@@ -12,6 +12,7 @@ Each seat has a track, which becomes a `Trajectory` when a chunk is delivered.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,21 +111,6 @@ class _Track:
         self.num_lookback = kept
 
 
-class _ScaledTrack(_Track):
-    """With rewards that are scaled."""
-
-    __slots__ = ("_discounted", "_scale")
-
-    def __init__(self, observation: Any, scale: RewardScale) -> None:
-        super().__init__(observation)
-        self._scale = scale
-        self._discounted = 0.0
-
-    def observe(self, observation: Any) -> None:
-        self.reward, self._discounted = self._scale.scale(self.reward, self._discounted)
-        super().observe(observation)
-
-
 class SeatRows(NamedTuple):
     """Transitions of a seat one after another; arrays ``[T, ...]``, or dicts of them.
 
@@ -145,7 +131,10 @@ class Recorder:
         episode_id: unique.
         seats: who may appear, by seat id.
         lookback: steps a chunk keeps of the one before it; 1 for recurrent modules.
-        reward_scales: by policy; None: rewards are recorded as they come.
+        reward_scales: by policy; none: rewards are recorded as they come.
+
+    Attributes:
+        discounted: of each seat whose rewards are scaled, their discounted sum.
     """
 
     def __init__(
@@ -153,12 +142,13 @@ class Recorder:
         episode_id: str,
         seats: Mapping[str, Seat],
         lookback: int,
-        reward_scales: Mapping[str, RewardScale] | None = None,
+        reward_scales: Mapping[str, RewardScale] = MappingProxyType({}),
     ) -> None:
         self._episode_id = episode_id
         self._seats = seats
         self._lookback = lookback
         self._reward_scales = reward_scales
+        self.discounted: dict[str, float] = {}
         self._tracks: dict[str, _Track] = {}
         self._lives: dict[str, int] = {}
         """By seat that has come back after its end, which of its lives this is; others have one."""
@@ -189,6 +179,7 @@ class Recorder:
         truncated: set[str],
         is_last: bool,
         weights_seq_no: int,
+        are_scaled: bool = False,
     ) -> None:
         """Records what followed from the actions of the step before; all is by seat id.
 
@@ -200,6 +191,7 @@ class Recorder:
             truncated: seats that were truncated; their values are bootstrapped.
             is_last: whether no seat can act any more.
             weights_seq_no: version of the weights that chose the actions.
+            are_scaled: whether the rewards are scaled already.
         """
         tracks = self._tracks
         for seat_id, action in acted.items():
@@ -210,13 +202,13 @@ class Recorder:
             if track is not None and track.open_action is not None:
                 track.reward += reward
         for seat_id, observation in observations.items():
-            self._observe(seat_id, observation)
+            self._observe(seat_id, observation, is_scaled=are_scaled)
         if terminated or truncated:
             for seat_id in sorted(terminated | truncated):  # in one order: they may share a scale
                 track = tracks.get(seat_id)
                 if track is not None:
                     if track.open_action is not None:  # terminated: not bootstrapped from
-                        track.observe(track.observations.last(1)[0])
+                        self._observe(seat_id, track.observations.last(1)[0])
                     track.is_terminated = seat_id in terminated
                     track.is_truncated = seat_id in truncated
         if is_last:
@@ -246,6 +238,7 @@ class Recorder:
             if before is not None and before.num_steps:
                 self._ended.append((seat_id, self._key(seat_id), before))
             self._lives[seat_id] = self._lives.get(seat_id, 1) + 1
+            self.discounted.pop(seat_id, None)
             self._observe(seat_id, observation)
 
     def _key(self, seat_id: str) -> str:
@@ -253,18 +246,17 @@ class Recorder:
         life = self._lives.get(seat_id)
         return seat_id if life is None else f"{seat_id}~{life}"
 
-    def _observe(self, seat_id: str, observation: Any) -> None:
+    def _observe(self, seat_id: str, observation: Any, *, is_scaled: bool = False) -> None:
         """Starts a seat's track, or completes the transition of its open action."""
         track = self._tracks.get(seat_id)
         if track is None:
-            scales = self._reward_scales
-            self._tracks[seat_id] = (
-                _ScaledTrack(observation, scales[self._seats[seat_id].policy_id])
-                if scales
-                else _Track(observation)
-            )
-        else:
-            track.observe(observation)
+            self._tracks[seat_id] = _Track(observation)
+            return
+        if self._reward_scales and not is_scaled:
+            scale = self._reward_scales[self._seats[seat_id].policy_id]
+            before = self.discounted.get(seat_id, 0.0)
+            track.reward, self.discounted[seat_id] = scale.scale(track.reward, before)
+        track.observe(observation)
 
     def last_observation(self, seat_id: str) -> Any:
         """Returns what a seat observed last; None if it never did."""

@@ -43,8 +43,7 @@ class RewardScale:
             The scaled reward, and the discounted sum with this one.
         """
         discounted = self._gamma * discounted + reward
-        self.statistics.add(np.array([discounted]))
-        deviation = float(self.statistics.variance) ** 0.5 or 1.0
+        deviation = self.statistics.add_number(discounted) ** 0.5 or 1.0
         return max(-CLIP, min(CLIP, reward / deviation)), discounted
 
     def get_state(self) -> dict[str, Any]:

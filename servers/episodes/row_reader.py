@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from muxrl.servers.agents.frames import RowFrames
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.lockstep import Lockstep
+from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.rows import Benches, EpisodeOfRows, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import MAX_RETURN
 
@@ -30,10 +32,17 @@ class RowReader:
     Args:
         plan: the server.
         seats: by seat id.
+        reward_scales: see `Benches`.
     """
 
-    def __init__(self, plan: ServerPlan, seats: Mapping[str, Seat]) -> None:
+    def __init__(
+        self,
+        plan: ServerPlan,
+        seats: Mapping[str, Seat],
+        reward_scales: Mapping[str, RewardScale] = MappingProxyType({}),
+    ) -> None:
         self._plan = plan
+        self._reward_scales = reward_scales
         self._seats = seats
         self._all = tuple(plan.agents)
         self._state_size = plan.state_size if plan.reads_state else None
@@ -202,7 +211,7 @@ class RowReader:
             reads_last = any(bench.reads_last_actions for bench in found)
             acting = frozenset(agents)
             is_whole = all(acting.issuperset(s.members) for b in found for s in b.seats)
-            benches = Benches(lineup, found, acting, reads_last, is_whole)
+            benches = Benches(lineup, found, acting, reads_last, is_whole, self._reward_scales)
         self._known[agents] = lineup, benches
         if len(self._known) > _MAX_LINEUPS:
             self._known.popitem(last=False)
@@ -232,7 +241,7 @@ def _row_step(
         frames.forget()
     if any(rows is None for rows in observations):
         return None
-    return RowStep(
+    step = RowStep(
         episodes,
         benches,
         ts,
@@ -244,6 +253,8 @@ def _row_step(
         module_states,
         frames=frames,
     )
+    step.scale_rewards()
+    return step
 
 
 _Before = tuple[np.ndarray, np.ndarray | None, list[Any]]

@@ -28,6 +28,7 @@ from muxrl.protocol.rows import Lineup, empty, put, row_of
 from muxrl.servers.agents.benches import Bench
 from muxrl.servers.agents.frames import RowFrames
 from muxrl.servers.agents.seats import Seat
+from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.trajectories import at, stack
 
 
@@ -59,6 +60,8 @@ class EpisodeOfRows(Protocol):
 
     def module_states_of(self, bench: int, seats: Sequence[Seat]) -> Any: ...
 
+    def discounted_of(self, bench: int, seats: Sequence[Seat]) -> Any: ...
+
 
 class Benches(NamedTuple):
     """A lineup, and who reads its rows."""
@@ -69,6 +72,8 @@ class Benches(NamedTuple):
     reads_last_actions: bool
     is_whole: bool
     """Whether all members of each team act, without whom none may begin."""
+    reward_scales: Mapping[str, RewardScale]
+    """By policy; none: rewards are recorded as they come."""
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
@@ -97,6 +102,7 @@ class RowStep:
         last_actions: of each agent, float32 ``[E, A]``, if a bench reads them.
         has_failed: whether its actions could not be computed.
         frames: what is stacked, if anything is.
+        discounted: of each bench's seats, see `Recorder`, ``[E, S]``; none: nothing is scaled.
     """
 
     episodes: list[EpisodeOfRows]
@@ -114,6 +120,7 @@ class RowStep:
     last_actions: np.ndarray | None = None
     has_failed: bool = False
     frames: RowFrames | None = None
+    discounted: list[np.ndarray] = field(default_factory=list)
     stacked: dict[Any, Columns] = field(default_factory=dict)
     """See `columns_of`."""
 
@@ -126,6 +133,24 @@ class RowStep:
     def rewards_by_bench(self) -> list[np.ndarray]:
         """The recorded rewards of each bench's seats, ``[E, S]``."""
         return [bench.rewards(self.rewards) for bench in self.benches.benches]
+
+    def scale_rewards(self) -> None:
+        """Scales them, if the server does, in the order of the same steps one by one."""
+        if not self.benches.reward_scales or not self.is_training:
+            return
+        for i, bench in enumerate(self.benches.benches):
+            scale = self.benches.reward_scales[bench.policy_id].scale
+            before = [episode.discounted_of(i, bench.seats) for episode in self.episodes]
+            discounted = np.array(before, np.float64)
+            rewards = self.rewards_by_bench[i] = np.array(self.rewards_by_bench[i])
+            later = np.array(self.t) > 0
+            own = zip(
+                *(part[later].ravel().tolist() for part in (rewards, discounted)), strict=True
+            )
+            scaled = np.array([scale(*one) for one in own])
+            scaled = scaled.reshape(-1, len(bench.seats), 2)
+            rewards[later], discounted[later] = scaled[..., 0], scaled[..., 1]
+            self.discounted.append(discounted)
 
     def finish(self, chosen: Sequence[Chosen], weights_seq_no: int) -> None:
         """Puts the actions into effect, and makes the answer.

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from muxrl.protocol.episode import check_episode_id
 from muxrl.protocol.errors import (
     EpisodeGone,
-    MalformedMessage,
     NotServing,
     OutOfOrder,
     ProtocolError,
@@ -46,6 +45,7 @@ from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.lockstep import Lockstep
 from muxrl.servers.episodes.played import PlayedCheck, seat_action
 from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.row_reader import RowReader
 from muxrl.servers.episodes.rows import RowOfStep, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import StepCheck
@@ -70,7 +70,7 @@ class EpisodeStore:
         recorder: records one episode.
         observing: has statistics of training episodes; None: there are none.
         played: reads steps in which clients acted by themselves; None: none are taken.
-        scales_rewards: whether the recorder does, by statistics of one reward after another.
+        reward_scales: by policy; None: rewards are recorded as they come.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class EpisodeStore:
         recorder: Callable[..., Recorder] = Recorder,
         observing: Observing | None = None,
         played: PlayedCheck | None = None,
-        scales_rewards: bool = False,
+        reward_scales: Mapping[str, RewardScale] | None = None,
     ) -> None:
         self.plan = plan
         self.counts = EpisodeCounts()
@@ -111,8 +111,8 @@ class EpisodeStore:
         self._make_recorder = recorder
         self._observing = observing
         self._played_check = played
-        # The statistics of rewards change from step to step.
-        self._row_reader = None if scales_rewards else RowReader(plan, seats)
+        self._reward_scales = reward_scales or {}
+        self._row_reader = RowReader(plan, seats, self._reward_scales)
         self._open: dict[str, ServedEpisode] = {}
         self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
         self._chunks: list[Chunk] = []
@@ -210,7 +210,7 @@ class EpisodeStore:
         untrained = self._untrained_seats(item) if item.untrained else frozenset()
         member = self.draw(item) if self.draw else None
         seats = member.seats if member else self._seats
-        recorder = self._make_recorder(episode_id, seats, self._lookback)
+        recorder = self._make_recorder(episode_id, seats, self._lookback, self._reward_scales)
         episode = self._open[episode_id] = ServedEpisode(
             item, self.plan, self._check, seats, recorder, now, self._observing, untrained
         )
@@ -288,7 +288,7 @@ class EpisodeStore:
     @property
     def takes_rows(self) -> bool:
         """Whether steps may come in rows."""
-        return self._row_reader is not None and self._row_reader.can_read_all
+        return self._row_reader.can_read_all
 
     def accept_rows(self, item: StepRows, now: float) -> RowStep | StepOfMembers | list[Step]:
         """Records a step of many episodes; what is not plain comes back as single steps.
@@ -297,8 +297,6 @@ class EpisodeStore:
             MalformedMessage: its arrays do not hang together.
         """
         reader = self._row_reader
-        if reader is None:
-            raise MalformedMessage(f"server {self.plan.server_id!r} takes no steps in rows")
         reader.check(item)
         step = self._next_in_lockstep(item, now) or self._begin_lockstep(item, now)
         if step is None:

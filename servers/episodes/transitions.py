@@ -205,6 +205,9 @@ class Transitions:
         last, row = steps[-1]
         if self._frames is not None and last.frames is not None:
             self._frames.stacks.update(last.frames.of_row(row))
+        for bench, sums in zip(benches, last.discounted, strict=False):
+            ids = [seat.seat_id for seat in bench.seats]
+            self._recorder.discounted.update(zip(ids, sums[row].tolist(), strict=True))
         agents = first.benches.lineup.agents
         if last.t[row]:
             self.returns.update(zip(agents, last.returns[row].tolist(), strict=True))
@@ -243,6 +246,7 @@ class Transitions:
                 truncated=set(),
                 is_last=False,
                 weights_seq_no=self._weights_seq_no,
+                are_scaled=bool(step.discounted),
             )
         self._acted = {}
         for seat_id in seen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -23,7 +22,6 @@ from muxrl.servers.checkpoints.resuming import Normalization, as_begun
 from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.played import PlayedCheck
-from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.learned import resume
@@ -137,8 +135,7 @@ class LearnedPolicies(SavedPolicies):
             needs_whole_episodes=config.batch_mode == "complete_episodes",
             max_sequence_steps=getattr(config, "max_sequence_steps", None),
             lookback=1 if self.acting.is_stateful else 0,
-            recorder=functools.partial(Recorder, reward_scales=scales),
-            scales_rewards=bool(scales),
+            reward_scales=scales,
             observing=observing if observing.normalizes else None,
             # As old as the server's own actions can be: see `Feed`.
             played=PlayedCheck(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -24,7 +23,6 @@ from muxrl.servers.checkpoints.resuming import (
 from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Trajectory, in_arrays
@@ -120,8 +118,7 @@ class TrainerPolicies(SavedPolicies):
             batch_env_steps=first.batch_env_steps,
             needs_whole_episodes=getattr(first, "needs_whole_episodes", False),
             lookback=0,
-            recorder=functools.partial(Recorder, reward_scales=scales),
-            scales_rewards=bool(scales),
+            reward_scales=scales,
             observing=observing if observing.normalizes else None,
         )
         super().__init__(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory
@@ -122,7 +120,7 @@ class ScriptedStore:
             needs_whole_episodes=needs_whole_episodes,
             max_sequence_steps=max_sequence_steps,
             lookback=0,
-            recorder=partial(Recorder, reward_scales=reward_scales),
+            reward_scales=reward_scales,
             observing=self.observing if self.observing.normalizes else None,
         )
 

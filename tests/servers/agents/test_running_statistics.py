@@ -35,6 +35,14 @@ def test_of_one_array_the_variance_is_not_known() -> None:
     assert statistics.variance.tolist() == [1.0, 1.0]
 
 
+def test_a_number_counts_to_the_bit_as_in_an_array() -> None:
+    in_arrays, alone = RunningStatistics(()), RunningStatistics(())
+    for number in np.random.default_rng(0).normal(3.0, 5.0, 100).tolist():
+        in_arrays.add(np.array([number]))
+        assert alone.add_number(number) == in_arrays.variance
+    assert alone.get_state() == in_arrays.get_state()
+
+
 def test_they_go_on_where_they_were_saved() -> None:
     rng = np.random.default_rng(0)
     whole, first, second = (RunningStatistics((2,)) for _ in range(3))

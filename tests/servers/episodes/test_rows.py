@@ -34,6 +34,7 @@ from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSeating
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.episodes.trajectories import Chunk, stacked
 
@@ -47,8 +48,18 @@ EPISODES = ("e0", "e1", "e2")
 class Player:
     """Plays the same on a store, step by step, or in rows where its client would pack them."""
 
-    def __init__(self, plan: ServerPlan, seating: Seating, *, in_rows: bool, batch: int) -> None:
-        self.store = ScriptedStore(plan, batch_env_steps=batch, seating=seating)
+    def __init__(
+        self,
+        plan: ServerPlan,
+        seating: Seating,
+        *,
+        in_rows: bool,
+        batch: int,
+        scales: Mapping[str, RewardScale] | None = None,
+    ) -> None:
+        self.store = ScriptedStore(
+            plan, batch_env_steps=batch, seating=seating, reward_scales=scales
+        )
         self.packing = Packing(spec_of(plan), least_rows=1)
         self.in_rows = in_rows
         self.num_in_rows = 0
@@ -266,6 +277,7 @@ class Script:
     batch=st.sampled_from([3, 7, 10**9]),
     late=st.sampled_from(["allow", "refuse"]),
     frame_stack=st.sampled_from([1, 3]),
+    is_scaled=st.booleans(),
 )
 def test_rows_are_recorded_as_steps(
     agents: str,
@@ -275,6 +287,7 @@ def test_rows_are_recorded_as_steps(
     batch: int,
     late: Any,
     frame_stack: int,
+    is_scaled: bool,
 ) -> None:
     plan = make_plan({a: KINDS[a] for a in agents}, groups)
     are_teams = isinstance(seating, TeamSeating)
@@ -288,7 +301,14 @@ def test_rows_are_recorded_as_steps(
         reals = Box((2,), low=-3.0, high=1.0)
         of_kind["c"] = dataclasses.replace(of_kind["c"], action_space=reals)
     plan = dataclasses.replace(plan, agents=of_kind, late_members=late, frame_stack=frame_stack)
-    players = [Player(plan, seating, in_rows=in_rows, batch=batch) for in_rows in (False, True)]
+    scales = [
+        {p.policy_id: RewardScale(0.9) for p in plan.agents.values()} if is_scaled else {}
+        for _ in range(2)
+    ]
+    players = [
+        Player(plan, seating, in_rows=in_rows, batch=batch, scales=scales[in_rows])
+        for in_rows in (False, True)
+    ]
     dice = Random(seed)
     script, live = Script(agents, dice), {}
     for turn in range(dice.randint(2, 12)):
@@ -316,6 +336,8 @@ def test_rows_are_recorded_as_steps(
     assert in_rows.store.counts == single.store.counts
     assert [all_of(b) for b in in_rows.feed.batches] == [all_of(b) for b in single.feed.batches]
     assert all_of(in_rows.chunks) == all_of(single.chunks)
+    one, other = ([plain(scale.get_state()) for scale in by.values()] for by in scales)
+    assert other == one
 
 
 @pytest.mark.parametrize(
