@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -228,13 +228,12 @@ def _row_step(
     before: _Before | None = None,
 ) -> RowStep | None:
     """Returns the step that sound rows of plain episodes are; None: as `RowReader.read`."""
-    returns, last_actions, module_states = before or _before(episodes, benches)
+    returns, last_actions, module_states, frames = before or _before(episodes, benches)
     if rewards is None:
         rewards = np.zeros_like(returns)
     returns = returns + rewards
     if not within(returns, MAX_RETURN):
         return None
-    frames = _frames_before(episodes, benches.benches[0].seats[0].frame_stack)
     seen = Seen(rows, state, last_actions, lambda: [e.agents_done for e in episodes], frames)
     observations = [bench.observe(seen) for bench in benches.benches]
     if frames is not None:
@@ -257,8 +256,8 @@ def _row_step(
     return step
 
 
-_Before = tuple[np.ndarray, np.ndarray | None, list[Any]]
-"""What episodes bring along: returns, last actions and recurrent states."""
+_Before = tuple[np.ndarray, np.ndarray | None, list[Any], RowFrames | None]
+"""What episodes bring along: returns, last actions, recurrent states and frames."""
 
 
 def _before(episodes: Sequence[EpisodeOfRows], benches: Benches) -> _Before:
@@ -272,6 +271,7 @@ def _before(episodes: Sequence[EpisodeOfRows], benches: Benches) -> _Before:
             if benches.reads_last_actions
             else None,
             _states_of(episodes, benches),
+            _frames(benches, None, None, range(len(episodes)), episodes),
         )
     # Most were in the same step; the others begin, or were told of alone.
     rows = [row if step is before else 0 for step, row in last]
@@ -291,7 +291,9 @@ def _after(
         episodes: all.
     """
     if not others and len(before.episodes) == len(rows) and rows == list(range(len(rows))):
-        return before.returns, before.last_actions, [one.module_state for one in before.chosen]
+        states = [one.module_state for one in before.chosen]
+        frames = _frames(before.benches, before, None, (), episodes)
+        return before.returns, before.last_actions, states, frames
     agents = before.benches.lineup.agents
     returns = before.returns[rows]
     last_actions = None if before.last_actions is None else before.last_actions[rows]
@@ -301,28 +303,22 @@ def _after(
             last_actions[i] = episodes[i].last_actions_of(agents)
     is_stateless = all(one.module_state is None for one in before.chosen)
     states = [None] * len(before.chosen) if is_stateless else _states_of(episodes, before.benches)
-    return returns, last_actions, states
+    return returns, last_actions, states, _frames(before.benches, before, rows, others, episodes)
 
 
-def _frames_before(episodes: Sequence[EpisodeOfRows], frame_stack: int) -> RowFrames | None:
+def _frames(
+    benches: Benches,
+    before: RowStep | None,
+    rows: list[int] | None,
+    others: Iterable[int],
+    episodes: Sequence[EpisodeOfRows],
+) -> RowFrames | None:
     """Returns what the episodes saw before; None: nothing is stacked."""
+    frame_stack = benches.benches[0].seats[0].frame_stack
     if frame_stack == 1:
         return None
-    last = [episode.last_row for episode in episodes]
-    before = next((step for step, _ in last if step is not None), None)
-    others = {
-        i: episodes[i].stacks()
-        for i, (step, _) in enumerate(last)
-        if before is None or step is not before
-    }
-    rows = [row if step is before else 0 for step, row in last]
-    is_same = before is not None and rows == list(range(len(before.episodes)))
-    return RowFrames(
-        frame_stack,
-        None if before is None else before.frames,
-        None if is_same and not others else rows,
-        others,
-    )
+    frames = None if before is None else before.frames
+    return RowFrames(frame_stack, frames, rows, {i: episodes[i].stacks() for i in others})
 
 
 def _states_of(episodes: Sequence[EpisodeOfRows], benches: Benches) -> list[Any]:
