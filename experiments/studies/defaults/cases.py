@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from muxrl.experiments.studies.beside_sb3.cases import ByServer
 from muxrl.experiments.studies.cartpole.cases import TABLE as CARTPOLE
 from muxrl.experiments.studies.case_table import Case, CaseTable, evaluated, main
 from muxrl.experiments.studies.central_critic.cases import TABLE as CENTRAL_CRITIC
@@ -19,6 +20,7 @@ FORMER: dict[str, dict[str, Any]] = {
     "PPO": {"optimizer_epsilon": 1.0e-8, "vf_clip_param": 10.0},
     "MAPPO": {"optimizer_epsilon": 1.0e-8, "clip_jointly": True},
     "SAC": {"actor_lr": 3.0e-5, "target_entropy": None},
+    "DQN": {"td_error_loss_fn": "huber"},
 }
 """The defaults that changed, as they were."""
 
@@ -55,6 +57,25 @@ def _both(task: str, case: Case, server: str, algorithm: str, without: str = "")
     }
 
 
+def _dqn(task: str) -> dict[str, Case]:
+    """Returns DQN with its default and with RLlib's; the task is long for it, so it is followed."""
+    return {
+        f"DQN, {task}: {name}": ByServer(
+            "",
+            (),
+            env_steps=50_000,
+            every=10_000,
+            measure=evaluated(20),
+            env=f"gymnasium:{task}-v1",
+            algorithm="DQN",
+            settings=settings,
+            model={},
+            num_envs=1,
+        )
+        for name, settings in (("former", FORMER["DQN"]), ("now", {}))
+    }
+
+
 _SAC_CUES = _by_rule(EACH_ALGORITHM["SAC, discrete"])
 _SAC_DIALS = _by_rule(EACH_ALGORITHM["SAC, continuous"])
 _CENTRAL = dataclasses.replace(CENTRAL_CRITIC.cases["MAPPO"], env_steps=6_000, every=None)
@@ -86,6 +107,8 @@ CASES: dict[str, Case] = {
         _CENTRAL, "team", {**_RAW, "vf_clip_param": None}
     ),
     **_both("PPO, CartPole", CARTPOLE.cases["PPO through a server"], "ppo", "PPO"),
+    **_dqn("CartPole"),
+    **_dqn("Acrobot"),
 }
 
 TABLE = CaseTable(CASES, seeds=(0, 1, 2))
