@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.client.scripted_servers import CountingSimulation, Script
 from tests.client.test_vector_loop import NumberServer, RowServer, World, stop_after
 
+from muxrl.client import ServerUnavailable
 from muxrl.client.adapters.simulation import StepResult
 from muxrl.client.env_loop import EnvLoop
 from muxrl.protocol.messages import (
@@ -186,3 +188,36 @@ def test_it_stops_when_told_and_closes_what_is_open() -> None:
     simulations = [CountingSimulation(num_steps=50) for _ in range(NUM)]
     EnvLoop(simulations, world.client).run(should_stop=stop_after(7))
     assert world.left.open == world.right.open == world.client._episodes == {}
+
+
+def test_a_server_that_is_lost_ends_the_loop_and_closes_everything() -> None:
+    world = World(RowServer)
+    ticks = itertools.count()
+
+    def should_stop() -> bool:
+        world.right.is_lost = next(ticks) == 3
+        return False
+
+    simulations = [CountingSimulation(num_steps=9) for _ in range(NUM)]
+    with pytest.raises(ServerUnavailable, match="right is gone"):
+        EnvLoop(simulations, world.client).run(should_stop=should_stop)
+    assert world.left.open == world.client._episodes == {}
+
+
+def test_an_episode_that_a_server_lost_begins_again_with_its_seed() -> None:
+    world = World(RowServer)
+    simulations = [CountingSimulation(num_steps=6) for _ in range(NUM)]
+    loop = EnvLoop(simulations, world.client, seeds=iter(range(NUM)), on_lost="restart")
+    ticks = itertools.count()
+
+    def forget() -> bool:
+        if next(ticks) == 3:
+            world.left.open.popitem()
+        return False
+
+    loop.run(world.results.append, forget)
+    assert sorted(result.seed or 0 for result in world.results) == list(range(NUM))
+    assert {result.num_steps for result in world.results} == {6}
+    assert loop.num_lost_episodes == 1
+    assert world.left.open == world.right.open == {}
+    assert world.client.num_mismatches == 0
