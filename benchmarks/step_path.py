@@ -93,6 +93,15 @@ def cpu_s(pids: list[int]) -> float:
     return total / _TICKS_PER_S
 
 
+def wait_idle(pids: list[int]) -> None:
+    """Waits until servers have learned what an earlier contestant has left them, or a minute."""
+    for _ in range(240):
+        before = cpu_s(pids)
+        time.sleep(0.25)
+        if cpu_s(pids) - before < 0.05:
+            return
+
+
 def play(contestant: Contestant, addresses: list[str], pids: list[int], seconds: float) -> Outcome:
     """Plays one round of `seconds` and measures it."""
     num, name = contestant.num_simulations, "muxrl.experiments.simulations.zero_cost:ZeroCost"
@@ -205,6 +214,7 @@ def run(
     ]
 
     def play_one(contestant: Contestant, seconds: float) -> Outcome:
+        wait_idle(pids)
         if not contestant.asks_gateway:
             return play(contestant, addresses, pids, seconds)
         assert gateway is not None
