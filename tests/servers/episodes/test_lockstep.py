@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.episodes.test_rows import EPISODES, Player, played, step_of
+from tests.servers.episodes.test_row_reader import played, step_of
+from tests.servers.episodes.test_rows import EPISODES, Player
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.errors import EpisodeGone, OutOfOrder
