@@ -136,10 +136,12 @@ class JointEpisode:
             if server_id in self._wanting_state
         )
 
-    @property
-    def has_told_all(self) -> bool:
-        """Whether nothing waits until its server is asked again."""
-        return not any(
+    def may_go_in_rows(self, agents: Iterable[str]) -> bool:
+        """Whether nothing waits until its server is asked again, and these agents acted last.
+
+        Servers read rows one by one where one episode's agents are others than in its last step.
+        """
+        return self._actions.keys() == set(agents) and not any(
             side.rewards or side.terminations or side.truncations or side.final_observations
             for side in self._sides.values()
         )

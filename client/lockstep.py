@@ -95,7 +95,8 @@ class Lockstep:
         others: list[PlainStep] = []
         for step, its_agents in zip(steps, named, strict=True):
             is_alike = its_agents == agents and step.rewards.keys() == step.observations.keys()
-            can_go = is_alike and (step.episode in self._row_of or step.episode.has_told_all)
+            is_in = step.episode in self._row_of and agents == self._agents
+            can_go = is_alike and (is_in or step.episode.may_go_in_rows(agents))
             (mine if can_go else others).append(step)
         if len(mine) * len(agents) < self._least_rows:
             return self._settled(steps)
@@ -151,7 +152,8 @@ class Lockstep:
             return refused
         if len(reply.replies) != len(self._episodes):
             raise MalformedMessage(f"{len(reply.replies)} replies came to {len(self._episodes)}")
-        self._misses[self._agents] += 1
+        if not self._has_missed:  # once, however many servers read them so
+            self._misses[self._agents] += 1
         self._has_missed = True
         for row, one in enumerate(reply.replies):
             if isinstance(one, Refused):

@@ -12,7 +12,7 @@ import pytest
 from tests.client.scripted_servers import CountingSimulation, Script
 from tests.client.test_vector_loop import NumberServer, RowServer, World, stop_after
 
-from muxrl.client import ServerUnavailable
+from muxrl.client import MultiplexingClient, ServerUnavailable
 from muxrl.client.adapters.simulation import StepResult
 from muxrl.client.env_loop import EnvLoop
 from muxrl.protocol.messages import (
@@ -165,7 +165,7 @@ def test_rows_that_are_read_one_by_one_are_given_up() -> None:
     world = World(SingleServer)
     simulations = [CountingSimulation(num_steps=8) for _ in range(NUM)]
     EnvLoop(simulations, world.client, seeds=iter(range(NUM))).run(world.results.append)
-    assert rows_in(world) == [NUM, NUM]  # two servers missed each
+    assert rows_in(world) == [NUM, NUM, NUM]
     assert len(world.results) == NUM
     assert world.client.num_mismatches == 0
 
@@ -221,3 +221,24 @@ def test_an_episode_that_a_server_lost_begins_again_with_its_seed() -> None:
     assert loop.num_lost_episodes == 1
     assert world.left.open == world.right.open == {}
     assert world.client.num_mismatches == 0
+
+
+def test_an_episode_whose_agents_were_others_in_its_last_step_goes_alone() -> None:
+    """A server would read the rows of all one by one for it."""
+    server = RowServer("only", "ab", [], state_size=1)
+    client = MultiplexingClient([server])
+    simulations = [Restless() for _ in range(3 * NUM)]
+    EnvLoop(simulations, client, seeds=iter(range(200))).run()
+    last: dict[str, list[str]] = {}
+    num_rows = num_others = 0
+    for item in (item for frame in server.frames for item in frame):
+        if isinstance(item, StepRows):
+            agents = item.agents or ["a", "b"]
+            num_rows += len(item.episode_ids)
+            assert all(last[e] == sorted(agents) for e in item.episode_ids)
+        elif isinstance(item, Step):
+            agents = sorted(item.observations)
+            num_others += item.t > 0 and last[item.episode_id] != agents
+            last[item.episode_id] = agents
+    assert num_rows > 100
+    assert num_others > 10
