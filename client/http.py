@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from muxrl.client.network_transport import Broken, NetworkTransport, reason
 from muxrl.protocol.codec import decode_json, encode_batch, encode_json
 from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
-from muxrl.protocol.messages import Actions, AnyReply, Batch, BatchReply, Refused
+from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Batch, BatchReply, Refused
 from muxrl.protocol.values import Mismatch, conform
 
 _CONNECTIONS: dict[str, type[http.client.HTTPConnection]] = {
@@ -29,8 +29,8 @@ class HttpTransport(NetworkTransport):
 
     _connection: http.client.HTTPConnection | None = None
 
-    def _encode(self, batch: Batch) -> bytes:
-        return encode_batch(batch, as_json=True)
+    def _encode(self, items: list[AnyItem]) -> bytes:
+        return encode_batch(Batch(items), as_json=True)
 
     def _decode(self, answer: bytes | str) -> list[AnyReply]:
         replies = super()._decode(answer)

@@ -26,7 +26,6 @@ from muxrl.protocol.errors import MalformedMessage, MessageTooLarge, NotServing
 from muxrl.protocol.messages import (
     AnyItem,
     AnyReply,
-    Batch,
     PolicyWeights,
     Refused,
     ServerSpec,
@@ -112,7 +111,7 @@ class NetworkTransport(Transport, abc.ABC):
     # --- what subclasses do -------------------------------------------------------------
 
     @abc.abstractmethod
-    def _encode(self, batch: Batch) -> bytes:
+    def _encode(self, items: list[AnyItem]) -> bytes:
         """Returns the bytes of a frame."""
 
     def _decode(self, answer: bytes | str) -> list[AnyReply]:
@@ -197,7 +196,7 @@ class NetworkTransport(Transport, abc.ABC):
             self._drop()
         self._items = items
         self._refusals = []
-        self._frame = frame = self._encode(Batch(list(items)))
+        self._frame = frame = self._encode(list(items))
         if self._spec is not None and 0 < self._spec.max_message_bytes < len(frame):
             # The server would close the connection, and its reason could be lost.
             self._refusals = [_too_large(item, len(frame), self._spec) for item in items]

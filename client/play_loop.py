@@ -29,6 +29,9 @@ _LOOK_S = 0.05
 """How often a loop that is held asks whether it is to stop."""
 
 
+_NOTHING: Set[str] = frozenset()
+
+
 @dataclass(frozen=True)
 class EpisodeResult:
     """One episode that was played to its end.
@@ -309,7 +312,7 @@ class PlayLoop(ABC):
                     raise failure
                 else:
                     logger.warning("an episode begins again: %s", failure)
-            lost = failures.keys() - self._bad
+            lost = failures.keys() - self._bad if failures else _NOTHING
             if self._num_bad_in_a_row and _has_ended_one(outbox, failures.keys()):
                 self._num_bad_in_a_row = 0
         self.num_lost_episodes += len(lost)

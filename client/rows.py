@@ -46,18 +46,18 @@ class Packing:
     def __init__(self, spec: ServerSpec, least_rows: int = LEAST_ROWS) -> None:
         self._spec = spec
         self._least_rows = least_rows
-        self._all = tuple(spec.agents)
+        self._num_agents = len(spec.agents)
         self._lineups: dict[tuple[str, ...], Lineup] = {}
         self._misses: Counter[tuple[str, ...]] = Counter()
         self._packed: list[tuple[Lineup, Sequence[Step], _Place]] = []
         """Of each `StepRows` at the end of the last message: its steps, and their places in it."""
         self._others: _Place = ()
 
-    def pack(self, items: Sequence[AnyItem]) -> list[AnyItem]:
+    def pack(self, items: list[AnyItem]) -> list[AnyItem]:
         """Returns the items of a message, with rows at its end in place of what can be packed."""
         self._packed = []
-        if len(items) * len(self._all) < self._least_rows:
-            return list(items)
+        if len(items) * self._num_agents < self._least_rows:
+            return items
         groups: dict[tuple[str, ...], list[int]] = {}
         for i, item in enumerate(items):
             if type(item) is Step and self._is_plain(item):

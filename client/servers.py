@@ -182,7 +182,7 @@ class Servers:
 
     def send_owed(self, server_ids: Collection[str]) -> None:
         """Sends those of these servers that were lost what they have missed."""
-        for server_id in self._owed.keys() & set(server_ids):
+        for server_id in self._owed.keys() & set(server_ids) if self._owed else ():
             self._send_aborts({server_id: self._owed.pop(server_id)})
 
     def _send_aborts(self, aborts: Mapping[str, list[AnyItem]]) -> None:

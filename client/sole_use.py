@@ -36,8 +36,8 @@ class SoleUse:
             raise self._refusal()
 
     def __enter__(self) -> None:
-        self.check()
-        if not self._lock.acquire(blocking=False):
+        if os.getpid() != self._process_id or not self._lock.acquire(blocking=False):
+            self.check()
             raise self._refusal()
         self._user = threading.get_ident()
 

@@ -20,10 +20,10 @@ from websockets.uri import parse_uri
 
 from muxrl.client.network_transport import Broken, NetworkTransport, reason
 from muxrl.client.rows import Packing
-from muxrl.protocol.codec import encode_batch
+from muxrl.protocol.codec import decode_batch_reply, encode_batch
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import answer_bytes
-from muxrl.protocol.messages import AnyReply, Batch
+from muxrl.protocol.messages import AnyItem, AnyReply, Batch
 from muxrl.protocol.websocket_frames import FrameCutter, binary_frame
 
 _READ_BYTES = 1 << 16
@@ -201,15 +201,15 @@ class WebSocketTransport(NetworkTransport):
         """Whether items may be `StepRows`."""
         return self._spec is not None and self._spec.takes_rows
 
-    def _encode(self, batch: Batch) -> bytes:
+    def _encode(self, items: list[AnyItem]) -> bytes:
         if self._packing is None and self._spec is not None and self.takes_rows:
             self._packing = Packing(self._spec)
         if self._packing is not None:
-            batch = Batch(self._packing.pack(batch.items))
-        return encode_batch(batch)
+            items = self._packing.pack(items)
+        return encode_batch(Batch(items))
 
     def _decode(self, answer: bytes | str) -> list[AnyReply]:
-        replies = super()._decode(answer)
+        replies = decode_batch_reply(answer).replies
         return replies if self._packing is None else self._packing.unpack(replies)
 
     def _post(self, frame: bytes, timeout_s: float) -> None:

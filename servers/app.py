@@ -44,7 +44,7 @@ _IDLE_EXPIRIES_LOGGED = 5
 
 
 Pending = PendingStep | RowStep | StepOfMembers | RowOfStep
-_IN_ROWS = (RowStep, StepOfMembers, RowOfStep)
+_PENDING = (PendingStep, RowStep, StepOfMembers, RowOfStep)
 Outcome = AnyReply | Pending | list["AnyReply | Pending"]
 """What has become of an item: its answer, what waits for its actions, or, of rows that had to be
 read one by one, of each."""
@@ -77,8 +77,9 @@ class Frame(msgspec.Struct, eq=False):
             problem: why what is pending has no actions; None if all of it has some.
         """
         replies: list[AnyReply] = []
+        outcome: Any
         for item, outcome in zip(self.items, self.outcomes, strict=True):
-            if isinstance(outcome, list):
+            if type(outcome) is list:
                 each: Any = [self._answer(item, one, problem) for one in outcome]
                 replies.append(ActionRows(replies=each))
             else:
@@ -88,7 +89,7 @@ class Frame(msgspec.Struct, eq=False):
     def _answer(
         self, item: AnyItem, outcome: AnyReply | Pending, problem: NotServing | None
     ) -> AnyReply:
-        if not isinstance(outcome, Pending):
+        if not isinstance(outcome, _PENDING):
             return outcome
         if outcome.answer is not None:
             return outcome.answer
@@ -132,11 +133,11 @@ class Batcher:
             id(part): part
             for frame in frames
             for one in frame.pending
-            for part in (one.parts if isinstance(one, _IN_ROWS) else (one,))
+            for part in one.parts
             if part.answer is None
         }.values()
-        rows = [step for step in waiting if isinstance(step, RowStep)]
-        steps = [step for step in waiting if not isinstance(step, RowStep)]
+        rows = [step for step in waiting if type(step) is RowStep]
+        steps: list[Any] = [step for step in waiting if type(step) is not RowStep]
         problem: NotServing | None = None
         try:
             began = time.perf_counter()
@@ -236,23 +237,25 @@ class PolicyServerApp(Front):
         other frames to share its forward pass.
         """
         now = time.monotonic()
-        outcomes: list[Outcome] = [
-            self._accept_rows(item, now) if type(item) is StepRows else self._accept(item, now)
-            for item in items
-        ]
+        outcomes: list[Outcome] = []
+        pending: list[Pending] = []
+        is_training = False
+        for item in items:
+            outcome: Any = (
+                self._accept_rows(item, now) if type(item) is StepRows else self._accept(item, now)
+            )
+            outcomes.append(outcome)
+            for one in outcome if type(outcome) is list else (outcome,):
+                if isinstance(one, _PENDING):
+                    pending.append(one)
+                    is_training = is_training or one.is_training
         self.store.finish_frame()
-        pending = [
-            one
-            for outcome in outcomes
-            for one in (outcome if isinstance(outcome, list) else (outcome,))
-            if isinstance(one, Pending)
-        ]
         frame = Frame(items, outcomes, reply, self.refuse, is_alone, pending)
         if outcomes and type(outcomes[0]) is Recorded:  # what was played comes first
             self._answer_played(frame)
         elif not pending:
             frame.finish()
-        elif any(step.is_training for step in pending):
+        elif is_training:
             self.feed.when_open(functools.partial(self.batcher.submit, frame))
         else:
             self.batcher.submit(frame)

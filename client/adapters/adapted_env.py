@@ -226,15 +226,16 @@ class AdaptedEnv:
         given: tuple[Any, Any, Any, Any, Any] = self._env.step(actions)
         if not isinstance(given, Sized) or len(given) != 5:
             raise _wrong_step(given)
-        if self.speaks_by_agent:
-            if given[4] is None:
-                given = (*given[:4], {})
-            for what, part in zip(_PARTS, given, strict=True):
-                if not hasattr(part, "items"):
-                    raise SimulationError(
-                        f"the environment's step() returned its {what} as a "
-                        f"{type(part).__name__}; expected a dict by agent"
-                    )
+        if not self.speaks_by_agent or set(map(type, given)) == _DICTS:
+            return given
+        if given[4] is None:
+            given = (*given[:4], {})
+        for what, part in zip(_PARTS, given, strict=True):
+            if not hasattr(part, "items"):
+                raise SimulationError(
+                    f"the environment's step() returned its {what} as a "
+                    f"{type(part).__name__}; expected a dict by agent"
+                )
         return given
 
     def _begin(
@@ -386,6 +387,7 @@ def _are_infos(given: Any) -> bool:
     return given is None or isinstance(given, Mapping)
 
 
+_DICTS = {dict}
 _PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
 
 

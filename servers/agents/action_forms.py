@@ -89,11 +89,11 @@ class ActionForm:
 
     def write(self, action: Any) -> Any:
         """Returns the simulation's action for one that a network chose."""
+        if isinstance(self.kind, plain.Discrete):
+            return int(action) + self.kind.start
         if not self.choices:
             value = self._scaled(np.asarray(action))
             return value if self.shape is None else value.reshape(self.shape)
-        if isinstance(self.kind, plain.Discrete):
-            return int(action) + self.kind.start
         chosen = self.combinations[int(action)] if self.is_one_choice else np.asarray(action)
         if isinstance(self.kind, plain.TupleSpace):
             return tuple((chosen + self.first).tolist())

@@ -303,10 +303,10 @@ class TeamBench:
         found = [team for team in teams if team is not None]
         if len(found) < len(teams):
             return None
-        return {key: np.stack([team[key] for team in found], axis=1) for key in found[0]}
+        return {key: _side_by_side([team[key] for team in found]) for key in found[0]}
 
     def rewards(self, rewards: np.ndarray) -> np.ndarray:
-        return np.stack([team.reward(rewards) for team in self._teams], axis=1)
+        return _side_by_side([team.reward(rewards) for team in self._teams])
 
     def write(self, actions: np.ndarray, into: Sequence[Any]) -> None:
         for i, team in enumerate(self._teams):
@@ -325,6 +325,7 @@ class _TeamRows:
         self._here = compact(np.flatnonzero(here))
         self._alive = np.array(here, np.float32)
         self._masks = self._spec.masks_of(here)
+        self._same = self._alive[None], self._masks[None]
         self._seen = parts_of(members, lineup.observed)
         self._acts = parts_of(members, lineup.acted)
 
@@ -333,7 +334,7 @@ class _TeamRows:
         n = spec.num_members
         lead = seen.num_episodes
         obs = np.zeros((lead, n, spec.obs_dim), np.float32)
-        masks = np.broadcast_to(self._masks, (lead, *self._masks.shape))
+        alive, masks = self._same_for(lead)
         for part, where in self._seen:
             member = seat.members[np.arange(n)[where][0]]
             rows = part.of(seen.observations)
@@ -361,10 +362,17 @@ class _TeamRows:
             OBS: obs,
             STATE: state,
             ACTION_MASK: masks,
-            ALIVE: np.tile(self._alive, (lead, 1)),
+            ALIVE: alive,
             LAST_ACTION: last,
         }
         return {key: found[key] for key in seat.keys}
+
+    def _same_for(self, lead: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns who is there, and who has which actions, in all steps of so many episodes."""
+        if len(self._same[0]) != lead:
+            once = self._alive, self._masks
+            self._same = tuple(np.broadcast_to(one, (lead, *one.shape)) for one in once)  # type: ignore[assignment]
+        return self._same
 
     def reward(self, rewards: np.ndarray) -> np.ndarray:
         return self._seat.reward_rows(rewards[:, self._places])
@@ -373,6 +381,11 @@ class _TeamRows:
         for part, where in self._acts:
             member = self._seat.members[np.arange(actions.shape[1])[where][0]]
             part.write(self._seat.write_rows(member, actions[:, where]), into)
+
+
+def _side_by_side(teams: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns ``[E, S, ...]`` of ``[E, ...]`` of each team; of one team a view."""
+    return teams[0][:, None] if len(teams) == 1 else np.stack(teams, axis=1)
 
 
 def _own_space(agent: AgentPlan) -> Space:

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.episode import (
-    ACT,
     OBSERVE,
     EpisodeEvent,
     EpisodeState,
@@ -61,6 +60,11 @@ class PendingStep(msgspec.Struct, eq=False):
     answer: Actions | None = None
     has_failed: bool = False
     """Whether its actions could not be computed; its client may ask again, or never."""
+
+    @property
+    def parts(self) -> Sequence[PendingStep]:
+        """Itself; see `StepOfMembers`."""
+        return (self,)
 
     def finish(self, chosen: Sequence[SeatAction], weights_seq_no: int) -> Actions:
         """Puts the actions into effect, and returns the answer.
@@ -215,12 +219,14 @@ class ServedEpisode:
             assert self._last_reply is not None
             return self._last_reply
         self._machine.check(OBSERVE)
-        self.record_rows()
-        self.leave()
+        transitions = self._transitions
+        if self._rows or self.lockstep is not None:
+            self.record_rows()
+            self.leave()
         self._last_row = (None, 0)
-        step = self._check.step(message, self._transitions.agents_done, self.returns)
-        requests = self._transitions.add_step(step, is_first=message.t == 0)
-        self._machine.handle(OBSERVE)
+        step = self._check.step(message, transitions.agents_done, transitions.returns)
+        requests = transitions.add_step(step, is_first=message.t == 0)
+        self._machine.observe()
         pending = self._pending = PendingStep(
             self,
             message.t,
@@ -246,7 +252,7 @@ class ServedEpisode:
         reply = Actions(self.episode_id, pending.t, actions, weights_seq_no)
         if self._machine.is_over:  # aborted while it waited: nothing follows from these actions
             return reply
-        self._machine.handle(ACT)
+        self._machine.act()
         self._transitions.act(acted, actions, weights_seq_no)
         self._last_reply = reply
         self._pending = None

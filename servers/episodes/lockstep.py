@@ -8,6 +8,8 @@ one ends, another one may take its row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -57,9 +59,7 @@ class Lockstep:
             return None
         changed: list[int] = []
         if ids != self.ids:
-            changed = [
-                row for row, (new, old) in enumerate(zip(ids, self.ids, strict=True)) if new != old
-            ]
+            changed = list(compress(range(len(ids)), map(ne, ids, self.ids)))
             if 2 * len(changed) > len(ids) or len(set(ids)) < len(ids):
                 return None
         if not self.left.issubset(changed):

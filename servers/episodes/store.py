@@ -266,10 +266,12 @@ class EpisodeStore:
     def _step(self, item: Step, now: float) -> Actions | PendingStep | RowOfStep:
         episode = self._find(item.episode_id)
         episode.last_seen = now
+        if not episode.is_training:
+            return episode.step(item)
         is_repeat = item.t != episode.t
         num_before = episode.num_uncut_steps
         outcome = episode.step(item)
-        if episode.is_training and not is_repeat:
+        if not is_repeat:
             self.counts.num_logged_actions += len(item.logged_actions)
             num = episode.num_uncut_steps - num_before
             self._count_step(episode, len(item.observations), num)

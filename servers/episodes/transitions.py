@@ -226,6 +226,14 @@ class Transitions:
 
     def _observe_row(self, step: RowStep, row: int) -> None:
         """Records what a step observed, and what followed from the actions before it."""
+        if self._is_training:
+            self._record_row(step, row)
+        self._acted = {}
+        for bench in step.benches.benches:
+            for seat in bench.seats:
+                self._records[seat.seat_id].has_begun = True
+
+    def _record_row(self, step: RowStep, row: int) -> None:
         seen: dict[str, Any] = {}
         rewards: dict[str, float] = {}
         for bench, observed, own in zip(
@@ -235,22 +243,19 @@ class Transitions:
                 seen[seat.seat_id] = at(observed, (row, i))
                 rewards[seat.seat_id] = float(own[row, i])
         seen = {seat_id: seen[seat_id] for seat_id, _, _ in self._seated if seat_id in seen}
-        if self._is_training and not step.t[row]:
+        if not step.t[row]:
             self._recorder.begin(seen)
-        elif self._is_training:
-            self._recorder.add(
-                acted=self._acted,
-                observations=seen,
-                rewards=rewards,
-                terminated=set(),
-                truncated=set(),
-                is_last=False,
-                weights_seq_no=self._weights_seq_no,
-                are_scaled=bool(step.discounted),
-            )
-        self._acted = {}
-        for seat_id in seen:
-            self._records[seat_id].has_begun = True
+            return
+        self._recorder.add(
+            acted=self._acted,
+            observations=seen,
+            rewards=rewards,
+            terminated=set(),
+            truncated=set(),
+            is_last=False,
+            weights_seq_no=self._weights_seq_no,
+            are_scaled=bool(step.discounted),
+        )
 
     def _add_before_first_action(self, rewards: Mapping[str, float], done: AgentIds) -> None:
         """Counts rewards and ends from before this server's first action.
@@ -314,7 +319,8 @@ class Transitions:
             missing = step.truncated.intersection(self._acting) - step.final_observations.keys()
             if missing:
                 raise _no_final_observation(min(missing))
-        ends = self._find_ends(step, seen, done, back) if done else _NO_ENDS
+        is_recorded_end = bool(done) and self._is_training
+        ends = self._find_ends(step, seen, done, back) if is_recorded_end else _NO_ENDS
         # Nothing has changed yet: a refusal above leaves the episode as it was.
         rewards = step.rewards
         self._sum(rewards)
@@ -375,7 +381,7 @@ class Transitions:
             if seat_id in seen:
                 continue
             final = seat.observe(if_truncated if cut_short else if_terminated, record)
-            if final is None and cut_short and self._is_training:
+            if final is None and cut_short:
                 final = self._last_known(seat_id, min(cut_short))
             if final is not None:
                 observations[seat_id] = final

@@ -107,10 +107,15 @@ AnyAsked = Asked | AskedInRows
 
 def by_row(answer: Answer) -> list[SeatAction]:
     """Splits an answer by row."""
-    columns = answer.extras.items()
+    actions, extras, state = answer
+    columns = extras.items()
     return [
-        SeatAction(action, {name: at(part, row) for name, part in columns}, at(answer.state, row))
-        for row, action in enumerate(answer.actions)
+        SeatAction(
+            action,
+            {name: at(part, row) for name, part in columns} if extras else {},
+            None if state is None else at(state, row),
+        )
+        for row, action in enumerate(actions)
     ]
 
 

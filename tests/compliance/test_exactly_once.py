@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -27,7 +26,15 @@ from muxrl.orchestrator.gateway.episodes import Asked
 from muxrl.orchestrator.gateway.front import Gateway, _Waiting
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.codec import decode_batch, encode, encode_json
-from muxrl.protocol.messages import AgentInfo, AnyReply, BatchReply, ServerSpec, Status
+from muxrl.protocol.messages import (
+    AgentInfo,
+    AnyItem,
+    AnyReply,
+    Batch,
+    BatchReply,
+    ServerSpec,
+    Status,
+)
 from muxrl.servers.app import Batcher, PolicyServerApp
 from muxrl.servers.episodes.episode import PendingStep
 
@@ -151,8 +158,8 @@ class HostileTransport(NetworkTransport):
         self._has_given_up = Unhurried()  # type: ignore[assignment]
         self._answers: list[bytes] | None = None
 
-    def _encode(self, message: msgspec.Struct) -> bytes:
-        return encode(message)
+    def _encode(self, items: list[AnyItem]) -> bytes:
+        return encode(Batch(items))
 
     def _post(self, frame: bytes, timeout_s: float) -> None:
         self._answers = None

@@ -18,6 +18,10 @@ class StepToAct:
     answer: str | None = None
     has_failed = False
 
+    @property
+    def parts(self) -> Sequence[StepToAct]:
+        return (self,)
+
     def finish(self, chosen: list[SeatAction], weights_seq_no: int) -> None:
         self.answer = f"{chosen[0].action} with weights {weights_seq_no}"
 

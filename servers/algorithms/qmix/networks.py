@@ -76,13 +76,11 @@ class NumpyAgent:
     def __init__(
         self, agent: AgentNetwork, num_members: int, num_actions: int, has_ids: bool
     ) -> None:
-        weight = _view(agent.fc_in.weight).T
-        obs_dim = len(weight) - num_actions - num_members * has_ids
-        # A one-hot times a matrix is one of its rows.
-        self._from_obs = weight[:obs_dim]
-        self._from_action = weight[obs_dim : obs_dim + num_actions] if num_actions else None
-        self._from_id = weight[obs_dim + num_actions :] if has_ids else None
-        self._bias = _view(agent.fc_in.bias)
+        self._in, self._in_bias = _view(agent.fc_in.weight).T, _view(agent.fc_in.bias)
+        self._num_actions, self._has_ids = num_actions, has_ids
+        self._obs_dim = len(self._in) - num_actions - num_members * has_ids
+        self._blank = np.zeros((0, 0), np.float32)
+        self._rows: np.ndarray = np.zeros(0, np.intp)
         self._core = _core_layer(agent)
         self._out, self._out_bias = _view(agent.fc_out.weight).T, _view(agent.fc_out.bias)
         self._pointer = agent.fc_in.weight.data_ptr()
@@ -105,21 +103,9 @@ class NumpyAgent:
         Returns:
             ``[B, n, n_actions]``, and the next h.
         """
-        n = self._num_members
-        rows = len(obs) * n
-        x = obs.reshape(rows, -1) @ self._from_obs
-        x += self._bias
-        if self._from_id is not None:
-            by_team = x.reshape(-1, n, x.shape[-1])
-            by_team += self._from_id
-        if self._from_action is not None:
-            action = last_action.reshape(rows).astype(np.intp)
-            known = action >= 0
-            num_known = np.count_nonzero(known)
-            if num_known == rows:
-                x += self._from_action[action]
-            elif num_known:
-                x[known] += self._from_action[action[known]]
+        rows = len(obs) * self._num_members
+        x = self._inputs(obs.reshape(rows, -1), last_action.reshape(rows)) @ self._in
+        x += self._in_bias
         np.maximum(x, 0.0, out=x)
         if isinstance(self._core, GruLayer):
             assert h is not None
@@ -129,7 +115,22 @@ class NumpyAgent:
             x = forward((self._core,), x)
         values = x @ self._out
         values += self._out_bias
-        return values.reshape(len(obs), n, -1), h
+        return values.reshape(len(obs), self._num_members, -1), h
+
+    def _inputs(self, obs: np.ndarray, last_action: np.ndarray) -> np.ndarray:
+        """Returns observation, last action one-hot, and id, of each row, ``[rows, input_dim]``."""
+        num = len(obs)
+        if len(self._rows) != num:  # most steps have as many as the one before
+            self._rows = np.arange(num)
+            self._blank = np.zeros((num, len(self._in)), np.float32)
+            if self._has_ids:
+                ids = np.eye(self._num_members, dtype=np.float32)
+                self._blank[:, -self._num_members :] = np.tile(ids, (num // len(ids), 1))
+        inputs = self._blank.copy()
+        if self._num_actions:  # -1, none yet, is where the observation is put next
+            inputs[self._rows, last_action.astype(np.intp) + self._obs_dim] = 1.0
+        inputs[:, : self._obs_dim] = obs
+        return inputs
 
 
 def layers_of(agent: AgentNetwork) -> list[Layer]:

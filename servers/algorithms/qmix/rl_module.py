@@ -205,8 +205,10 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
             # a uniform draw; + 1 keeps available actions above the unavailable ones, which are 0.
             draws = np.empty((*mask.shape[:-1], mask.shape[-1] + 1), np.float32)
             torch.from_numpy(draws).uniform_(generator=generator)  # `torch.rand` takes far longer
-            any_action = ((draws[..., :-1] + 1.0) * mask).argmax(-1)
-            actions = np.where(draws[..., -1] < epsilon, any_action, actions)
+            explores = draws[..., -1] < epsilon
+            if explores.any():  # most steps of one team do not
+                any_action = ((draws[..., :-1] + 1.0) * mask).argmax(-1)
+                actions = np.where(explores, any_action, actions)
         return actions
 
     def _act(self, batch: dict[str, Any], t: int | None) -> dict[str, Any]:

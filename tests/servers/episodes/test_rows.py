@@ -31,7 +31,7 @@ from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSeating
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
-from muxrl.servers.config import ServerPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.rows import Chosen, RowStep
@@ -197,8 +197,12 @@ def value_of(agent: str, number: int, t: int) -> Any:
 class Script:
     """What happens in some episodes, turn by turn."""
 
-    def __init__(self, agents: str, dice: Random) -> None:
-        self.agents = agents
+    def __init__(self, agents: Mapping[str, AgentPlan], dice: Random) -> None:
+        self.agents = list(agents)
+        self.logged = {
+            a: [0.5, -0.5] if isinstance(plan.action_space, Box) else 1
+            for a, plan in agents.items()
+        }
         self.dice = dice
 
     def message(self, live: dict[str, dict[str, Any]]) -> list[Any]:
@@ -234,7 +238,7 @@ class Script:
                 extra["terminations"] = {last: True}
             seen = {a: value_of(a, number, t) for a in here}
             if what == "log":
-                extra["logged_actions"] = {here[0]: 1}
+                extra["logged_actions"] = {here[0]: self.logged[here[0]]}
             step = Step(name, t, seen, rewards, **extra)
             one["t"] += 1
             (odd if extra else usual).append(step)
@@ -309,7 +313,7 @@ def test_rows_are_recorded_as_steps(
         for in_rows in (False, True)
     ]
     dice = Random(seed)
-    script, live = Script(agents, dice), {}
+    script, live = Script(plan.agents, dice), {}
     for turn in range(dice.randint(2, 12)):
         items = script.message(live)
         steps = [item for item in items if isinstance(item, Step)]
