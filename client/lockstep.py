@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.joint_episode import JointEpisode
+from muxrl.client.lineups import Lineups
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.client.rows import LEAST_ROWS, MOST_MISSES, actions_by_row, rows_of_steps
+from muxrl.client.rows import LEAST_ROWS, actions_by_row, rows_of_steps
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Refused, ServerSpec
 from muxrl.protocol.rows import Lineup, NotInRows
@@ -52,8 +53,7 @@ class Lockstep:
     def __init__(self, client: MultiplexingClient) -> None:
         self._client = client
         self._least_rows = LEAST_ROWS * len(client.specs)
-        self._known: dict[tuple[str, ...], dict[str, _Side] | None] = {}
-        self._misses: Counter[tuple[str, ...]] = Counter()
+        self._lineups = Lineups(self._sides_of)
         self._has_missed = False
         self._agents: tuple[str, ...] = ()
         self._sides: dict[str, _Side] = {}
@@ -88,7 +88,7 @@ class Lockstep:
         agents = named[0]
         if named.count(agents) < len(named):
             agents = Counter(named).most_common(1)[0][0]
-        sides = self._sides_of(agents) if self._client.takes_rows else None
+        sides = self._lineups.find(agents) if self._client.takes_rows else None
         if sides is None:
             return self._settled(steps)
         mine: list[PlainStep] = []
@@ -124,7 +124,7 @@ class Lockstep:
                 for server_id, side in sides.items()
             }
         except (NotInRows, ValueError, TypeError):  # whose it is, its server says
-            self._misses[agents] += 1
+            self._lineups.note(agents, were_read=False)
             return self._settled(steps)
         for server_id, one in rows.items():
             outbox.add_rows(self, server_id, one)
@@ -133,7 +133,7 @@ class Lockstep:
         for t in self._t.values():
             t += 1
         if not self._has_missed:
-            self._misses[agents] = 0
+            self._lineups.note(agents, were_read=True)
         self._has_missed = False
         return others
 
@@ -153,7 +153,7 @@ class Lockstep:
         if len(reply.replies) != len(self._episodes):
             raise MalformedMessage(f"{len(reply.replies)} replies came to {len(self._episodes)}")
         if not self._has_missed:  # once, however many servers read them so
-            self._misses[self._agents] += 1
+            self._lineups.note(self._agents, were_read=False)
         self._has_missed = True
         for row, one in enumerate(reply.replies):
             if isinstance(one, Refused):
@@ -199,25 +199,18 @@ class Lockstep:
         So it is where an agent is of no server, or a server has none: it has to be told now and
         then that the episode is still played.
         """
-        if self._misses[agents] >= MOST_MISSES:
+        specs = self._client.specs
+        found = {
+            server_id: tuple(a for a in agents if a in spec.agents)
+            for server_id, spec in specs.items()
+        }
+        if not all(found.values()) or sum(map(len, found.values())) < len(agents):
             return None
-        if agents not in self._known:
-            if len(self._known) >= 1_000:  # agents that come and go in all combinations
-                self._known.clear()
-                self._misses.clear()
-            specs = self._client.specs
-            found = {
-                server_id: tuple(a for a in agents if a in spec.agents)
-                for server_id, spec in specs.items()
-            }
-            self._known[agents] = None
-            if all(found.values()) and sum(map(len, found.values())) == len(agents):
-                self._known[agents] = {
-                    server_id: _Side(
-                        specs[server_id],
-                        Lineup(mine, specs[server_id].agents),
-                        np.array([agents.index(a) for a in mine]),
-                    )
-                    for server_id, mine in found.items()
-                }
-        return self._known[agents]
+        return {
+            server_id: _Side(
+                specs[server_id],
+                Lineup(mine, specs[server_id].agents),
+                np.array([agents.index(a) for a in mine]),
+            )
+            for server_id, mine in found.items()
+        }

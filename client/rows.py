@@ -6,12 +6,12 @@ does not fit an array, go as they are: whatever is wrong in it, the server says 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from muxrl.client.lineups import Lineups
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import (
     ActionRows,
@@ -28,10 +28,6 @@ from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace
 LEAST_ROWS = 16
 """Agent steps in one message from which arrays take a server less time than as many objects."""
 
-MOST_MISSES = 3
-"""Messages in a row in which a server read the rows of a lineup one by one: agents observe the
-state, say. Then they go as single steps."""
-
 _Place = tuple[int, ...]
 
 
@@ -47,8 +43,7 @@ class Packing:
         self._spec = spec
         self._least_rows = least_rows
         self._num_agents = len(spec.agents)
-        self._lineups: dict[tuple[str, ...], Lineup] = {}
-        self._misses: Counter[tuple[str, ...]] = Counter()
+        self._lineups = Lineups(lambda agents: Lineup(agents, spec.agents))
         self._packed: list[tuple[Lineup, Sequence[Step], _Place]] = []
         """Of each `StepRows` at the end of the last message: its steps, and their places in it."""
         self._others: _Place = ()
@@ -68,8 +63,8 @@ class Packing:
             if len(places) * len(agents) < self._least_rows:
                 continue
             steps: list[Any] = [items[i] for i in places]
-            lineup = self._lineup(agents)
-            if self._misses[agents] >= MOST_MISSES:
+            lineup = self._lineups.find(agents)
+            if lineup is None:
                 continue
             try:
                 rows.append(self._rows(lineup, steps))
@@ -96,8 +91,8 @@ class Packing:
         for (lineup, steps, places), reply in zip(self._packed, replies[num_others:], strict=True):
             for i, one in zip(places, _each(lineup, steps, reply), strict=True):
                 whole[i] = one
-            missed = type(reply) is ActionRows and bool(reply.replies)
-            self._misses[lineup.agents] = self._misses[lineup.agents] + 1 if missed else 0
+            were_read = type(reply) is not ActionRows or not reply.replies
+            self._lineups.note(lineup.agents, were_read=were_read)
         return whole
 
     def _is_plain(self, step: Step) -> bool:
@@ -108,15 +103,6 @@ class Packing:
         if step.rewards and (not step.t or not step.rewards.keys() <= step.observations.keys()):
             return False
         return (step.state is None) == (self._spec.state_size is None)
-
-    def _lineup(self, agents: tuple[str, ...]) -> Lineup:
-        lineup = self._lineups.get(agents)
-        if lineup is None:
-            if len(self._lineups) >= 1_000:  # agents that come and go in all combinations
-                self._lineups.clear()
-                self._misses.clear()
-            lineup = self._lineups[agents] = Lineup(agents, self._spec.agents)
-        return lineup
 
     def _rows(self, lineup: Lineup, steps: Sequence[Step]) -> StepRows:
         agents = lineup.agents
