@@ -54,8 +54,10 @@ class _Largest:
         self._size = 0.0
 
     def look_at(self, one: Trajectory, values: Any) -> None:
-        values = np.asarray(values)
-        low, high = float(values.min()), float(values.max())
+        if isinstance(values, list):  # of numbers: in less time than an array of them
+            low, high = min(values), max(values)
+        else:
+            low, high = float(values.min()), float(values.max())
         size = max(high, -low)
         if size <= self._size:
             return

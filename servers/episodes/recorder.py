@@ -21,6 +21,9 @@ from muxrl.servers.agents.seats import Seat, SeatAction
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory, concatenated, rows_of, stacked
 
+_FEW = 4
+"""Rows of an array that are kept one by one: pieces of many episodes are put together later."""
+
 
 class _Column:
     """Rows one after another, in the form in which they came: alone, or many in an array."""
@@ -38,6 +41,9 @@ class _Column:
 
     def extend(self, array: Any, num: int) -> None:
         """Adds rows in an array ``[num, ...]``, or in a dict of arrays."""
+        if num <= _FEW and not self._arrays:
+            self.rows += rows_of(array, slice(num))
+            return
         if self.rows:
             self._arrays.append(stacked(self.rows))
             self._num_in_arrays += len(self.rows)

@@ -66,6 +66,8 @@ class EpisodeStore:
         batch_env_steps: recorded env steps that make a batch.
         needs_whole_episodes: batches hold ended episodes only (QMIX), else whatever there is.
         max_sequence_steps: longer ones come in pieces of so many env steps; None: they are whole.
+        cuts_after_frames: a batch holds all that its last frame has brought, of however many
+            episodes, be it more than `batch_env_steps`.
         lookback: see `Recorder`.
         recorder: records one episode.
         observing: has statistics of training episodes; None: there are none.
@@ -82,6 +84,7 @@ class EpisodeStore:
         batch_env_steps: int,
         needs_whole_episodes: bool,
         max_sequence_steps: int | None = None,
+        cuts_after_frames: bool = False,
         lookback: int,
         recorder: Callable[..., Recorder] = Recorder,
         observing: Observing | None = None,
@@ -107,6 +110,7 @@ class EpisodeStore:
         self._batch_env_steps = batch_env_steps
         self._needs_whole_episodes = needs_whole_episodes
         self._max_sequence_steps = max_sequence_steps or math.inf
+        self._cuts_after_frames = cuts_after_frames
         self._lookback = lookback
         self._make_recorder = recorder
         self._observing = observing
@@ -281,7 +285,8 @@ class EpisodeStore:
         """Counts a step of a training episode, and cuts what is long enough."""
         self.counts.num_agent_steps += num_agent_steps
         self._count_env_steps(num_env_steps)
-        self._cut_if_due()
+        if not self._cuts_after_frames:
+            self._cut_if_due()
         if self._needs_whole_episodes and episode.num_uncut_steps >= self._max_sequence_steps:
             self._keep_whole(episode.cut())
 
@@ -332,6 +337,8 @@ class EpisodeStore:
         """Whether so many env steps more may complete a batch, or an episode's piece."""
         if self._needs_whole_episodes:
             return longest >= self._max_sequence_steps
+        if self._cuts_after_frames:
+            return False
         return self._num_uncut_steps + num_env_steps >= self._batch_env_steps
 
     def _begin_lockstep(self, item: StepRows, now: float) -> RowStep | StepOfMembers | None:
@@ -456,7 +463,8 @@ class EpisodeStore:
         self._tombstones[episode.episode_id] = (now, reply)
         if len(self._tombstones) > MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
-        self._cut_if_due()
+        if not self._cuts_after_frames:
+            self._cut_if_due()
 
     def _cut_if_due(self) -> None:
         """Delivers all that has been recorded, of open episodes too, if it makes a batch."""
@@ -471,11 +479,13 @@ class EpisodeStore:
         self._deliver()
 
     def finish_frame(self) -> None:
-        """Delivers ended episodes if they make a batch; to be called when a frame was taken in.
+        """Delivers what waits for the end of a frame; to be called when one was taken in.
 
         Simulations in lockstep end their episodes in one frame. Delivered one by one, these would
         hold the simulations at the gate until all but the last batch had been learned.
         """
+        if self._cuts_after_frames:
+            self._cut_if_due()
         if self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
             self._deliver()
 

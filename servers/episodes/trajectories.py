@@ -147,7 +147,7 @@ def stack(rows: Sequence[Any]) -> Any:
 
 def rows_of(columns: Any, where: slice) -> list[Any]:
     """Returns some of the stacked rows one by one."""
-    return [at(columns, i) for i in range(where.start, where.stop)]
+    return [at(columns, i) for i in range(where.start or 0, where.stop)]
 
 
 def at(columns: Any, index: Any) -> Any:

@@ -134,6 +134,7 @@ class LearnedPolicies(SavedPolicies):
             batch_env_steps=entry.batch_env_steps(config),
             needs_whole_episodes=config.batch_mode == "complete_episodes",
             max_sequence_steps=getattr(config, "max_sequence_steps", None),
+            cuts_after_frames=getattr(self.algo, "updates_by_steps", False),
             lookback=1 if self.acting.is_stateful else 0,
             reward_scales=scales,
             observing=observing if observing.normalizes else None,

@@ -104,6 +104,8 @@ class ScriptedStore:
         max_sequence_steps: int | None = None,
         seating: Seating | None = None,
         reward_scales: Mapping[str, RewardScale] | None = None,
+        *,
+        cuts_after_frames: bool = False,
     ) -> None:
         self.plan = plan
         self.feed = KeptFeed()
@@ -119,6 +121,7 @@ class ScriptedStore:
             batch_env_steps=batch_env_steps,
             needs_whole_episodes=needs_whole_episodes,
             max_sequence_steps=max_sequence_steps,
+            cuts_after_frames=cuts_after_frames,
             lookback=0,
             reward_scales=reward_scales,
             observing=self.observing if self.observing.normalizes else None,

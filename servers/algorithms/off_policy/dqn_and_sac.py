@@ -170,12 +170,13 @@ class SACConfig(_OffPolicyConfig, rllib_sac.SACConfig):
 
 
 class OffPolicyAlgorithm(ReplayAlgorithm):
-    """Makes so many updates for each batch that comes, of all policies that have a step."""
+    """Makes so many updates for each env step that comes, of all policies that have a step."""
 
     def setup(self, config: AlgorithmConfig) -> None:
         super().setup(config)
         num_batches, num_updates = calculate_rr_weights(self.config)
-        self._updates_per_batch = num_updates / num_batches
+        fragment = self.config.get_rollout_fragment_length()
+        self._updates_per_step = num_updates / num_batches / fragment
         self._learns_from_env_step = self.config.num_steps_sampled_before_learning_starts
 
     def make_replay(self) -> StepReplay:
@@ -195,10 +196,10 @@ class OffPolicyAlgorithm(ReplayAlgorithm):
     def batch_size(self) -> int:
         return int(self.config.total_train_batch_size)
 
-    def note_batch(self) -> None:
+    def note_batch(self, num_env_steps: int) -> None:
         if self.num_env_steps >= self._learns_from_env_step:
             for policy_id in self._replays:
-                self.bring_updates(policy_id, self._updates_per_batch)
+                self.bring_updates(policy_id, num_env_steps * self._updates_per_step)
 
     def refill_replay(self, env_steps: int) -> None:
         self._learns_from_env_step += env_steps

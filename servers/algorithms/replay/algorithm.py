@@ -35,6 +35,9 @@ class ReplayAlgorithm(Algorithm):
     exploration follows), but not the replay. A server saves that, too.
     """
 
+    updates_by_steps = True
+    """Whether a batch of more env steps than asked for brings as many more updates."""
+
     def setup(self, config: AlgorithmConfig) -> None:
         super().setup(config)
         learner: Any = self.learner_group._learner  # there are no remote ones
@@ -59,7 +62,7 @@ class ReplayAlgorithm(Algorithm):
     def note_stored(self, trajectory: Trajectory, num_new: int) -> None:
         """Is told of new entries, which may bring updates; see `bring_updates`."""
 
-    def note_batch(self) -> None:
+    def note_batch(self, num_env_steps: int) -> None:
         """Is told that all of a batch is stored, which may bring updates, too."""
 
     @property
@@ -71,11 +74,15 @@ class ReplayAlgorithm(Algorithm):
 
     def training_step(self) -> None:
         """Takes what was played once, then makes the updates that are due for it."""
+        before = self.num_env_steps
+        played: dict[str, list[Trajectory]] = {}
         for trajectory in self._sample():
             if self._is_trained(trajectory.policy_id):
-                num_new = self.replay(trajectory.policy_id).add(trajectory)
-                self.note_stored(trajectory, num_new)
-        self.note_batch()
+                played.setdefault(trajectory.policy_id, []).append(trajectory)
+        for policy_id, own in played.items():
+            for one, num_new in zip(own, self.replay(policy_id).add_all(own), strict=True):
+                self.note_stored(one, num_new)
+        self.note_batch(self.num_env_steps - before)
         if updated := self.make_updates():
             self._hand_over(updated)
 

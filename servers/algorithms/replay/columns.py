@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from muxrl.servers.agents.teams import ACTION_MASK, ALIVE
-from muxrl.servers.episodes.trajectories import stacked
+from muxrl.servers.episodes.trajectories import concatenated, stacked
 
 BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
 """One byte for each number: with many actions a mask would take most of the memory."""
@@ -40,6 +40,20 @@ def read(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Returns rows of a column as networks read them: float32, or int64."""
     drawn: np.ndarray = column[rows]
     return drawn.astype(np.float32) if drawn.dtype == np.bool_ else drawn
+
+
+def joined(pieces: Sequence[Any]) -> Any:
+    """Returns the rows of all pieces, stacked or not, as one array, or a dict of arrays."""
+    if all(isinstance(rows, list) for rows in pieces):
+        return stacked([row for rows in pieces for row in rows])
+    return concatenated([stacked(rows) for rows in pieces])
+
+
+def without_first(rows: Any, num: int) -> Any:
+    """Returns rows but the first ones."""
+    if isinstance(rows, Mapping):
+        return {key: without_first(part, num) for key, part in rows.items()}
+    return rows[num:]
 
 
 def after_lookback(rows: Any, num_lookback: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -56,6 +56,10 @@ class Replay(ABC):
         Returns:
             The number of entries that it made, 0 if it has no step.
         """
+
+    def add_all(self, trajectories: Sequence[Trajectory]) -> Iterable[int]:
+        """Stores several, one after another; yields what `add` returns of each."""
+        return map(self.add, trajectories)
 
     @abstractmethod
     def sample(self, num: int) -> dict[str, Any]:

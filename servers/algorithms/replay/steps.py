@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from ray.rllib.core.columns import Columns
 
 from muxrl.servers.algorithms.replay.columns import (
-    after_lookback,
     columns_of,
+    joined,
     read,
     stored_dtype,
     value_of,
+    without_first,
 )
 from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
 from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, Replay
@@ -25,6 +26,16 @@ N_STEP = "n_step"
 
 STEP_BYTES = 4 + 1 + 4
 """What a row takes beside observation and action: reward, whether it terminated, `_ahead`."""
+
+
+class _Piece(NamedTuple):
+    """What is stored of a trajectory."""
+
+    trajectory: Trajectory
+    last: int | None
+    """The number of the row that it goes on from; None: it begins."""
+    first: int
+    """The steps before this one are left out."""
 
 
 class StepReplay(Replay):
@@ -92,40 +103,80 @@ class StepReplay(Replay):
         return self._num_rows * (per_row + STEP_BYTES)
 
     def add(self, trajectory: Trajectory) -> int:
-        length = len(trajectory)
-        if length == 0:
-            return 0
-        last, t = self._open.pop(trajectory.id, (-1, -1))
-        oldest = self._num_added + length - self._size  # when the new rows are written
-        goes_on = t == trajectory.t and last >= oldest
-        # Of more steps than there is room for, the newest.
-        first = 0 if goes_on else max(0, length + 1 - self._size)
-        skipped = trajectory.num_lookback + first
-        observed = columns_of("obs", after_lookback(trajectory.observations, skipped + goes_on))
-        actions = columns_of("actions", after_lookback(trajectory.actions, skipped))
+        return self.add_all([trajectory])[0]
+
+    def add_all(self, trajectories: Sequence[Trajectory]) -> list[int]:
+        together: dict[str, _Piece] = {}
+        num_rows, needed = 0, self._num_added  # `needed`: the oldest row that one goes on from
+        for one in trajectories:
+            if not len(one):
+                continue
+            most = num_rows + len(one) + 1
+            last, t = self._open.get(one.id, (-1, -1))
+            before = last if t == one.t else self._num_added
+            # What one writes must not be in the place of what another one goes on from.
+            if one.id in together or min(needed, before) < self._num_added + most - self._size:
+                self._write(list(together.values()))
+                together, num_rows, needed = {}, 0, self._num_added
+                most = len(one) + 1
+                last, t = self._open.get(one.id, (-1, -1))
+            goes_on = t == one.t and last >= self._num_added + len(one) - self._size
+            # Of more steps than there is room for, the newest.
+            first = 0 if goes_on else max(0, most - self._size)
+            together[one.id] = _Piece(one, last if goes_on else None, first)
+            num_rows = most
+            needed = min(needed, last) if goes_on else needed
+        self._write(list(together.values()))
+        return list(map(len, trajectories))
+
+    def _write(self, pieces: Sequence[_Piece]) -> None:
+        """Stores pieces of different episodes for which there is room at once."""
+        if not pieces:
+            return
+        nums = np.array([len(one) - first for one, _, first in pieces])
+        is_new = np.array([last is None for _, last, _ in pieces])
+        skipped = [one.num_lookback + first for one, _, first in pieces]
+        observed = columns_of(
+            "obs",
+            joined(
+                [
+                    without_first(one.observations, num + (last is not None))
+                    for (one, last, _), num in zip(pieces, skipped, strict=True)
+                ]
+            ),
+        )
+        actions = columns_of("actions", _joined_after("actions", pieces, skipped))
         if not self._columns:
             self._columns = {
                 name: np.zeros((self._size, *column.shape[1:]), stored_dtype(name, column))
                 for name, column in {**observed, **actions}.items()
             }
-        num_steps = length - first
-        following = self._take_rows(num_steps + (not goes_on))
+        numbers = self._take_rows(int(nums.sum() + is_new.sum()))
         for name, column in observed.items():
-            self._columns[name][following % self._size] = column
-        begun = np.concatenate([[last], following[:-1]]) if goes_on else following[:-1]
+            self._columns[name][numbers % self._size] = column
+        ends = np.cumsum(nums + is_new)
+        follows = np.ones(len(numbers), bool)  # all but the first observations
+        follows[(ends - nums - 1)[is_new]] = False
+        following = numbers[follows]
+        begun = following - 1
+        last_steps = np.cumsum(nums) - 1
+        begun[(last_steps - nums + 1)[~is_new]] = [
+            last for _, last, _ in pieces if last is not None
+        ]
         rows = begun % self._size
         for name, column in actions.items():
             self._columns[name][rows] = column
-        self._rewards[rows] = after_lookback(trajectory.rewards, skipped)
-        self._ahead[rows] = following[-num_steps:] - begun
+        self._rewards[rows] = _joined_after("rewards", pieces, skipped)
+        self._ahead[rows] = following - begun
         self._terminated[rows] = False
-        self._terminated[rows[-1]] = trajectory.is_terminated
-        self._num_steps += num_steps
+        self._terminated[rows[last_steps]] = [one.is_terminated for one, _, _ in pieces]
+        self._num_steps += len(rows)
         if self._priorities is not None:
             self._priorities.add(rows)
-        if not (trajectory.is_terminated or trajectory.is_truncated):
-            self._open[trajectory.id] = int(following[-1]), trajectory.t + length
-        return length
+        for (one, _, _), number in zip(pieces, numbers[ends - 1].tolist(), strict=True):
+            self._open.pop(one.id, None)
+            if not (one.is_terminated or one.is_truncated):
+                self._open[one.id] = number, one.t + len(one)
 
     def _take_rows(self, num: int) -> np.ndarray:
         """Makes room for so many rows, and returns their numbers, ``[num]`` int64."""
@@ -226,3 +277,13 @@ class StepReplay(Replay):
             self._priorities.set_state(rows, {**saved, "values": saved["values"][before]})
         else:
             self._priorities.set_state(rows[self._ahead[rows] > 0], None)
+
+
+def _joined_after(what: str, pieces: Sequence[_Piece], skipped: Sequence[int]) -> Any:
+    """Returns the actions or rewards of all pieces, but those that are skipped."""
+    return joined(
+        [
+            without_first(getattr(one, what), num)
+            for (one, _, _), num in zip(pieces, skipped, strict=True)
+        ]
+    )

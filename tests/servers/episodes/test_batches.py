@@ -167,6 +167,22 @@ def test_one_open_episode_is_cut_and_goes_on() -> None:
     assert store.recorded("a")[1] == [t % 3 for t in range(8)]
 
 
+def test_a_batch_may_hold_all_that_a_frame_brings() -> None:
+    store = ScriptedStore(make_plan("a"), batch_env_steps=3, cuts_after_frames=True)
+    episodes = ["e", "f", "g", "h"]
+    for episode_id in episodes:
+        store.start(episode_id)
+    for t in range(3):
+        for episode_id in episodes:
+            store.step(t, "a", episode_id, rewards={"a": 1.0} if t else {})
+        assert len(store.feed.batches) == max(0, t - 1), "none in the middle of a frame"
+        store.store.finish_frame()
+    assert [[chunk.num_env_steps for chunk in batch] for batch in store.feed.batches] == [
+        [1, 1, 1, 1],
+        [1, 1, 1, 1],
+    ]
+
+
 def test_an_aborted_episode_fills_no_batch_twice() -> None:
     store = ScriptedStore(make_plan(), batch_env_steps=3)
     store.start()

@@ -55,9 +55,14 @@ class Player:
         in_rows: bool,
         batch: int,
         scales: Mapping[str, RewardScale] | None = None,
+        cuts_after_frames: bool = False,
     ) -> None:
         self.store = ScriptedStore(
-            plan, batch_env_steps=batch, seating=seating, reward_scales=scales
+            plan,
+            batch_env_steps=batch,
+            seating=seating,
+            reward_scales=scales,
+            cuts_after_frames=cuts_after_frames,
         )
         self.packing = Packing(spec_of(plan), least_rows=1)
         self.in_rows = in_rows
@@ -281,6 +286,7 @@ class Script:
     late=st.sampled_from(["allow", "refuse"]),
     frame_stack=st.sampled_from([1, 3]),
     is_scaled=st.booleans(),
+    cuts_after_frames=st.booleans(),
 )
 def test_rows_are_recorded_as_steps(
     agents: str,
@@ -291,6 +297,7 @@ def test_rows_are_recorded_as_steps(
     late: Any,
     frame_stack: int,
     is_scaled: bool,
+    cuts_after_frames: bool,
 ) -> None:
     plan = make_plan({a: KINDS[a] for a in agents}, groups)
     are_teams = isinstance(seating, TeamSeating)
@@ -309,7 +316,14 @@ def test_rows_are_recorded_as_steps(
         for _ in range(2)
     ]
     players = [
-        Player(plan, seating, in_rows=in_rows, batch=batch, scales=scales[in_rows])
+        Player(
+            plan,
+            seating,
+            in_rows=in_rows,
+            batch=batch,
+            scales=scales[in_rows],
+            cuts_after_frames=cuts_after_frames,
+        )
         for in_rows in (False, True)
     ]
     dice = Random(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -281,6 +282,45 @@ def test_it_holds_the_newest_steps(given_pieces: list[tuple[int, str]], capacity
         assert following[0] == observed[0] + 1
         assert action == [observed[0] + 0.5] * 3
         assert reward == 10.0 * observed[0]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), pieces.map(lambda given: given[0])), max_size=60),
+    st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    st.integers(2, 40),
+    st.sampled_from(list(KINDS)),
+    st.booleans(),
+)
+def test_several_at_once_are_stored_as_one_by_one(
+    played: list[tuple[int, tuple[int, str]]],
+    sizes: list[int],
+    capacity: int,
+    kind: str,
+    in_arrays: bool,
+) -> None:
+    ts, rounds = [0] * 4, [0] * 4
+    given: list[Trajectory] = []
+    for number, (length, end) in played:
+        name = f"{number}_{rounds[number]}"
+        flags = {end: True} if end and length else {}
+        one = dataclasses.replace(trajectory(ts[number], length, **flags), id=name, episode_id=name)
+        if in_arrays and number % 2 and length:
+            one.observations, one.actions = np.array(one.observations), np.array(one.actions)
+        given.append(one)
+        ts[number] += length
+        if flags:
+            ts[number], rounds[number] = 0, rounds[number] + 1
+    single, several = make(kind, capacity), make(kind, capacity)
+    nums = [single.add(one) for one in given]
+    stored: list[int] = []
+    while len(stored) < len(given):
+        stored += several.add_all(given[len(stored) :][: sizes[len(stored) % len(sizes)]])
+    assert stored == nums
+    states = [single.get_state(), several.get_state()]
+    for state in states:  # who cannot be gone on from any more is forgotten now and then
+        oldest = state["num_added"] - capacity - 1
+        state["open"] = sorted(one for one in state["open"] if one[1] >= oldest)
+    np.testing.assert_equal(*states)
 
 
 def test_each_observation_of_an_episode_in_pieces_is_stored_once() -> None:
