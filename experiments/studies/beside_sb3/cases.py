@@ -32,6 +32,8 @@ class ByServer(Case):
     settings: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     num_envs: int = 1
+    agents: tuple[str, ...] = ("agent",)
+    groups: Mapping[str, list[str]] = field(default_factory=dict)
 
     def experiment(self, seed: int) -> ExperimentConfig:
         """Returns the experiment; simulations wait for updates, as in one process."""
@@ -45,7 +47,8 @@ class ByServer(Case):
                 "servers": {
                     "learner": {
                         "algorithm": self.algorithm,
-                        "agents": ["agent"],
+                        "agents": list(self.agents),
+                        "groups": dict(self.groups),
                         "settings": dict(self.settings),
                         "model": dict(self.model),
                         "while_learning": "wait",

@@ -22,6 +22,7 @@ RANDOM = {
     "MountainCarContinuous": -33.3,
     "MountainCarContinuous, held actions": 67.7,
     "CartPole without velocities": 20.2,
+    "simple_spread": -237.0,
 }
 """Mean returns of the algorithm RANDOM in the same episodes."""
 
@@ -56,6 +57,17 @@ def mountain_car_with_held_actions() -> Any:
 def measure(served: Served) -> Figures:
     """Plays greedy episodes; `std` is that of their returns."""
     returns = [sum(result.returns.values()) for result in served.evaluate(NUM_EPISODES)]
+    return {"return": fmean(returns), "std": pstdev(returns)}
+
+
+def measure_spread(served: Served) -> Figures:
+    """Plays as `measure`; in EPyMARL's unit, where an agent touches itself in each of 25 steps.
+
+    An agent's reward here is half of theirs, which are added up.
+    """
+    returns = [
+        2.0 * sum(result.returns.values()) - 75.0 for result in served.evaluate(NUM_EPISODES)
+    ]
     return {"return": fmean(returns), "std": pstdev(returns)}
 
 
@@ -125,6 +137,7 @@ def _dqn(
     }  # fmt: skip
 
 
+_MEMBERS = ("agent_0", "agent_1", "agent_2")
 _CARTPOLE, _ACROBOT = "gymnasium:CartPole-v1", "gymnasium:Acrobot-v1"
 _HERE = "muxrl.experiments.studies.published.cases"
 _WITHOUT_VELOCITIES = f"{_HERE}:cart_pole_without_velocities"
@@ -174,6 +187,15 @@ CASES = {
              "rollout_fragment_length": 32, "training_intensity": 512.0, "gamma": 0.9999,
              "tau": 0.01, "num_steps_sampled_before_learning_starts": 0},
             {"fcnet_activation": "relu", "fcnet_hiddens": [64, 64]},
+        ),
+        # EPyMARL's settings; it also takes the mean from rewards, and 25 steps for an end.
+        "simple_spread: QMIX": ByServer(
+            "", (), env_steps=2_000_000, measure=measure_spread, every=500_000,
+            levels={"random": RANDOM["simple_spread"], "published": -126.6},
+            env="muxrl.experiments.simulations.spread:Spread", algorithm="QMIX",
+            settings={"agent": "mlp", "optimizer_name": "adam", "lr": 5e-4, "tau": 0.01,
+                      "epsilon": [[0, 1.0], [200_000, 0.05]], "standardize_rewards": True},
+            num_envs=16, agents=_MEMBERS, groups={"team": list(_MEMBERS)},
         ),
 }  # fmt: skip
 
