@@ -111,7 +111,7 @@ class Checkpoints:
             late = simulations.hold(self._config.hold_s, update_s, look)
             if servers.restarting:
                 lost = ", ".join(servers.restarting)
-                raise NotSaved(f"no checkpoint: {lost} is being started again")
+                raise NotSaved(f"no checkpoint is written while {lost} is being started again")
             if late and not is_last:
                 raise NotSaved(
                     f"no checkpoint: {', '.join(late)} did not pause in time; if its steps are "

@@ -325,7 +325,8 @@ class ServerActors(Supervision[ServerReport]):
 
     def _check_all_listen(self) -> None:
         if self._starting:
-            raise NotSaved(f"no checkpoint: {', '.join(self._starting)} is being started again")
+            lost = ", ".join(self._starting)
+            raise NotSaved(f"no checkpoint is written while {lost} is being started again")
 
     def finish_training(self, update_s: float) -> None:
         """Ends learning; the servers go on acting with their last weights.

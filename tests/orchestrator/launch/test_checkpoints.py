@@ -114,7 +114,7 @@ def test_the_last_one_ends_learning_and_leaves_simulations_held(make: Callable[.
         (NotSaved("no checkpoint of server 'ppo': OSError: full"), [], [], "server 'ppo': OSError"),
         (OSError(28, "No space left on device"), [], [], "no checkpoint: .*No space left"),
         (None, ["simulation-1"], [], "no checkpoint: simulation-1 did not pause in time"),
-        (None, ["simulation-1"], ["ppo"], "no checkpoint: ppo is being started again"),
+        (None, ["simulation-1"], ["ppo"], "while ppo is being started again"),
     ],
 )
 def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
