@@ -34,6 +34,7 @@ from muxrl.servers.rllib.asked import (
     by_row,
 )
 from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, NumpyPolicy, numpy_policy
+from muxrl.servers.rllib.numpy_values import Values, numpy_values
 from muxrl.servers.rllib.on_gpu import ModulesOnGpu
 
 _Pass = tuple[str, bool, bool, bool]
@@ -48,6 +49,9 @@ class _Copy:
         self.modules = modules
         self.numpy: dict[str, NumpyPolicy | None] = {
             module_id: numpy_policy(x) for module_id, x in modules.items()
+        }
+        self.values: dict[str, Values | None] = {
+            module_id: numpy_values(x) for module_id, x in modules.items()
         }
         self.is_stateful = {module_id: x.is_stateful() for module_id, x in modules.items()}
         self.acting_keys: dict[str, tuple[str, ...] | None] = {
@@ -274,10 +278,8 @@ class Inference:
         """
         if self._live.acts_in_numpy[policy_id]:
             return self._act_in_numpy(policy_id, asked, True, self._evaluation_torch)
-        is_numpy = self._live.numpy[policy_id] is not None and isinstance(
-            asked.action_space, Discrete
-        )
-        if is_numpy:
+        forward = self._live.numpy[policy_id] or self._live.values[policy_id]
+        if forward is not None and isinstance(asked.action_space, Discrete):
             return self._act(policy_id, asked, True, is_training=False)
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._evaluation_torch.get_state())
@@ -295,7 +297,8 @@ class Inference:
     ) -> Answer:
         if self._live.acts_in_numpy[policy_id]:
             return self._act_in_numpy(policy_id, asked, should_explore)
-        forward = self._live.numpy[policy_id]
+        values_of = self._live.values[policy_id]
+        forward = self._live.numpy[policy_id] or values_of
         is_discrete = isinstance(asked.action_space, Discrete)
         is_large = len(asked) > MAX_BATCH and torch.get_num_threads() > 1
         if forward is None or not is_discrete or is_large:
@@ -303,6 +306,9 @@ class Inference:
             with torch.inference_mode():
                 return self._forward(module, policy_id, asked, should_explore, is_training)
         logits = forward(asked.observations(self._live.acting_keys[policy_id]))
+        if values_of is not None:
+            epsilon = self._epsilon_of(policy_id) if should_explore else 0.0
+            return Answer(self._epsilon_greedy(logits, epsilon, asked, is_training), {})
         return Answer(*self._categorical(logits, asked, should_explore, is_training))
 
     def _act_in_numpy(
@@ -405,6 +411,25 @@ class Inference:
             logp = log_probs_of(logits)[np.arange(len(actions)), actions].astype(np.float32)
             extras[Columns.ACTION_LOGP] = self._with_logged(logp, asked.requests)
         return actions, extras
+
+    def _epsilon_of(self, policy_id: str) -> float:
+        module: Any = self._live.modules[policy_id]
+        return float(module.epsilon_schedule.update(self.num_env_steps_sampled))
+
+    def _epsilon_greedy(
+        self, values: np.ndarray, epsilon: float, asked: AnyAsked, is_training: bool
+    ) -> np.ndarray:
+        """Returns the best available actions, and any available one with probability epsilon."""
+        actions = values.argmax(axis=-1)
+        if epsilon > 0.0:
+            rng = self._rng if is_training else self._evaluation_rng
+            explores = rng.random(len(values)) < epsilon
+            if explores.any():
+                # The largest of independent uniforms is a uniform draw.
+                draws = np.where(values > -np.inf, rng.random(values.shape), -1.0)
+                actions = np.where(explores, draws.argmax(axis=-1), actions)
+        put_logged(actions, asked.requests)
+        return actions
 
     def _with_logged(self, logp: np.ndarray, requests: Sequence[SeatRequest]) -> np.ndarray:
         """Replaces the policy's log-probabilities of actions that were chosen elsewhere, in place.

@@ -40,6 +40,8 @@ class MaskableDQNTorchRLModule(FollowsMask, DefaultDQNTorchRLModule):
     """
 
     maskable_catalog = MaskableDQNCatalog
+    acts_by_values = True
+    """See `numpy_values`."""
 
     def _forward_exploration(self, batch: dict[str, Any], t: int) -> dict[str, Any]:
         """RLlib's epsilon-greedy, but every available action is drawn alike.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,15 @@ import pytest
 import torch
 from gymnasium import spaces
 from ray.rllib.algorithms.dqn.default_dqn_rl_module import QF_PREDS
+from ray.rllib.algorithms.dqn.torch.default_dqn_torch_rl_module import DefaultDQNTorchRLModule
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.policy.policy import PolicySpec
 
 from muxrl.protocol.dense import forward
 from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.rllib.numpy_values import numpy_values
 
 SEES = spaces.Box(-1.0, 1.0, (5,), np.float32)
 ACTS = spaces.Discrete(4)
@@ -56,6 +60,34 @@ def test_values_of_dqn(settings: dict[str, Any], model: dict[str, Any]) -> None:
     with torch.no_grad():
         expected = module.compute_q_values({Columns.OBS: torch.from_numpy(ROWS)})[QF_PREDS]
     np.testing.assert_allclose(answers("DQN", module), expected.numpy(), rtol=1e-4, atol=1e-5)
+    values = numpy_values(module)
+    assert values is not None
+    np.testing.assert_allclose(values(ROWS), expected.numpy(), rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    assert not values(ROWS).any(), "weights that are loaded in place count at once"
+
+
+def test_what_acts_otherwise_is_asked_itself() -> None:
+    class Mine(DefaultDQNTorchRLModule):
+        pass
+
+    module: Any = module_of("DQN")
+    module.__class__ = Mine
+    assert numpy_values(module) is None
+    assert numpy_values(module_of("DQN", {"num_atoms": 11})) is None
+    assert numpy_values(module_of("SAC")) is None
+
+
+def test_epsilon_greedy_is_what_it_says() -> None:
+    inference: Any = Inference.__new__(Inference)
+    inference._rng = np.random.default_rng(0)
+    values = np.tile(np.array([1.0, 3.0, -np.inf, 2.0], np.float32), (30_000, 1))
+    asked: Any = SimpleNamespace(requests=())
+    assert (inference._epsilon_greedy(values, 0.0, asked, True) == 1).all()
+    share = np.bincount(inference._epsilon_greedy(values, 0.3, asked, True), minlength=4) / 30_000
+    np.testing.assert_allclose(share, [0.1, 0.8, 0.0, 0.1], atol=0.01)
 
 
 def test_logits_of_sac() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from ray.rllib.algorithms.dqn.default_dqn_rl_module import QF_PREDS
 from ray.rllib.algorithms.dqn.torch.default_dqn_torch_rl_module import DefaultDQNTorchRLModule
 from ray.rllib.algorithms.sac import sac_learner as sac
 from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
@@ -21,6 +22,7 @@ from muxrl.protocol.spaces import from_gymnasium
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.gymnasium_spaces import to_gymnasium
+from muxrl.servers.rllib.numpy_values import numpy_values
 
 SEES = spaces.Box(-1.0, 1.0, (3,), np.float32)
 ACTS = spaces.Discrete(4)
@@ -293,3 +295,16 @@ def test_dqn_draws_actions_of_value_0_as_any_other(has_masks: bool) -> None:
             is_available = not has_masks or action in (1, 2)
             # Five deviations of a binomial count at most.
             assert abs(count - is_available * expected) <= 50 * is_available
+
+
+@pytest.mark.parametrize("is_dueling", [False, True])
+def test_values_in_numpy_are_those_of_the_module(is_dueling: bool) -> None:
+    module = make_learner("DQN", dueling=is_dueling).module["p"].unwrapped()
+    obs = {OBS: torch.randn(ROWS, 3), ACTION_MASK: some_masks()}
+    with torch.no_grad():
+        expected = module.compute_q_values({Columns.OBS: obs})[QF_PREDS].numpy()
+    values = numpy_values(module)
+    assert values is not None
+    found = values({key: rows.numpy() for key, rows in obs.items()})
+    assert (np.isneginf(found) == (obs[ACTION_MASK].numpy() == 0)).all()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
