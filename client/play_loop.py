@@ -27,8 +27,6 @@ _MOST_BAD = 20
 """Episodes in a row that a bad value may end: more are no accident."""
 _LOOK_S = 0.05
 """How often a loop that is held asks whether it is to stop."""
-
-
 _NOTHING: Set[str] = frozenset()
 
 

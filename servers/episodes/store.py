@@ -50,6 +50,7 @@ from muxrl.servers.episodes.row_reader import RowReader
 from muxrl.servers.episodes.rows import RowOfStep, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk
+from muxrl.servers.episodes.untrained import untrained_seats
 
 MAX_TOMBSTONES = 100_000
 """Ended episodes that are remembered, some 30 MB; a client that lost an answer asks again before so
@@ -211,7 +212,7 @@ class EpisodeStore:
                 expected=f"at most {limit} open episodes",
                 got=f"{len(self._open)} open",
             )
-        untrained = self._untrained_seats(item) if item.untrained else frozenset()
+        untrained = untrained_seats(item, self.plan, self._seats) if item.untrained else frozenset()
         member = self.draw(item) if self.draw else None
         seats = member.seats if member else self._seats
         recorder = self._make_recorder(episode_id, seats, self._lookback, self._reward_scales)
@@ -221,51 +222,6 @@ class EpisodeStore:
         episode.member = member
         episode.row_reader = member.row_reader if member else self._row_reader
         return Started(episode_id, member=member.name if member else "")
-
-    def _untrained_seats(self, item: StartEpisode) -> frozenset[str]:
-        """Returns the seats of the agents that are to act with the server's first weights.
-
-        Raises:
-            ValueMismatch: it has not kept them, the episode is for training, an agent is unknown,
-                or a team would act with both.
-        """
-        server = f"server {self.plan.server_id!r}"
-        if not self.plan.keeps_untrained:
-            raise ValueMismatch(
-                f"{server} has not kept the weights that it began with, so that no agent can be "
-                "untrained; a run's servers do for evaluation.should_compare_untrained",
-                expected="no untrained agents",
-                got=f"untrained: {item.untrained}",
-            )
-        if item.mode != "eval":
-            raise ValueMismatch(
-                f"{server} would learn from agents that act untrained",
-                expected="mode 'eval' with untrained agents",
-                got=f"mode {item.mode!r}",
-            )
-        wanted = set(item.untrained)
-        for agent_id in item.untrained:
-            if agent_id not in self.plan.agents:
-                raise ValueMismatch(
-                    f"agent {agent_id!r} is to act untrained, but {server} does not serve it",
-                    agent_id=agent_id,
-                    expected=f"some of {list(self.plan.agents)}",
-                    got=repr(agent_id),
-                )
-        seats = set()
-        for seat in self._seats.values():
-            # A seat that is no agent is a team's; MAPPO's are agents, whose members say who ends.
-            acting = (seat.seat_id,) if seat.seat_id in self.plan.agents else seat.members
-            if wanted.issuperset(acting):
-                seats.add(seat.seat_id)
-            elif part := wanted.intersection(acting):
-                raise ValueMismatch(
-                    f"the members of group {seat.seat_id!r} act together, so that they are "
-                    "untrained all or none",
-                    expected=f"{list(acting)}, or none of them",
-                    got=f"untrained: {sorted(part)}",
-                )
-        return frozenset(seats)
 
     def _step(self, item: Step, now: float) -> Actions | PendingStep | RowOfStep:
         episode = self._find(item.episode_id)
@@ -285,8 +241,7 @@ class EpisodeStore:
         """Counts a step of a training episode, and cuts what is long enough."""
         self.counts.num_agent_steps += num_agent_steps
         self._count_env_steps(num_env_steps)
-        if not self._cuts_after_frames:
-            self._cut_if_due()
+        self._cut_if_due()
         if self._needs_whole_episodes and episode.num_uncut_steps >= self._max_sequence_steps:
             self._keep_whole(episode.cut())
 
@@ -463,12 +418,13 @@ class EpisodeStore:
         self._tombstones[episode.episode_id] = (now, reply)
         if len(self._tombstones) > MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
-        if not self._cuts_after_frames:
-            self._cut_if_due()
+        self._cut_if_due()
 
-    def _cut_if_due(self) -> None:
+    def _cut_if_due(self, *, is_after_frame: bool = False) -> None:
         """Delivers all that has been recorded, of open episodes too, if it makes a batch."""
         if self._needs_whole_episodes or self._num_uncut_steps < self._batch_env_steps:
+            return
+        if self._cuts_after_frames and not is_after_frame:
             return
         for episode in self._open.values():
             if episode.is_training:
@@ -485,7 +441,7 @@ class EpisodeStore:
         hold the simulations at the gate until all but the last batch had been learned.
         """
         if self._cuts_after_frames:
-            self._cut_if_due()
+            self._cut_if_due(is_after_frame=True)
         if self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
             self._deliver()
 

@@ -75,9 +75,8 @@ class RLlibLearning:
 
     def _epsilon(self, module_id: str) -> dict[str, float]:
         """Returns the probability of an action at random, of a module that has one."""
-        module: Any = self._runner.inference.modules[module_id]
-        schedule = getattr(module, "epsilon_schedule", None)
-        return {} if schedule is None else {"epsilon": float(schedule.update(self.num_env_steps))}
+        epsilon = self._runner.inference.epsilon_of(module_id)
+        return {} if epsilon is None else {"epsilon": epsilon}
 
 
 class LearnedPolicies(SavedPolicies):

@@ -73,8 +73,7 @@ class LocalInference:
         """Returns the probability of an action at random; None: actions are drawn from logits."""
         if self._entry.samples_actions or self.problem:
             return None
-        module: Any = self._inference.modules[next(iter(self._policy_ids))]  # it is the same of all
-        return float(module.epsilon_schedule.update(self._inference.num_env_steps_sampled))
+        return self._inference.epsilon_of(next(iter(self._policy_ids)))  # it is the same of all
 
     def weights(self) -> bytes:
         """Returns the newest `PolicyWeights` in msgpack; encoded once for each version."""

@@ -109,6 +109,11 @@ class Inference:
         """Whether large passes are made on a GPU."""
         return self._gpu is not None
 
+    def epsilon_of(self, policy_id: str) -> float | None:
+        """Returns the probability of an action at random; None: the policy has none."""
+        schedule: Any = getattr(self._live.modules[policy_id], "epsilon_schedule", None)
+        return None if schedule is None else float(schedule.update(self.num_env_steps_sampled))
+
     @property
     def is_stateful(self) -> bool:
         """Whether any module is recurrent."""
@@ -307,8 +312,8 @@ class Inference:
                 return self._forward(module, policy_id, asked, should_explore, is_training)
         logits = forward(asked.observations(self._live.acting_keys[policy_id]))
         if values_of is not None:
-            epsilon = self._epsilon_of(policy_id) if should_explore else 0.0
-            return Answer(self._epsilon_greedy(logits, epsilon, asked, is_training), {})
+            epsilon = self.epsilon_of(policy_id) if should_explore else None
+            return Answer(self._epsilon_greedy(logits, epsilon or 0.0, asked, is_training), {})
         return Answer(*self._categorical(logits, asked, should_explore, is_training))
 
     def _act_in_numpy(
@@ -411,10 +416,6 @@ class Inference:
             logp = log_probs_of(logits)[np.arange(len(actions)), actions].astype(np.float32)
             extras[Columns.ACTION_LOGP] = self._with_logged(logp, asked.requests)
         return actions, extras
-
-    def _epsilon_of(self, policy_id: str) -> float:
-        module: Any = self._live.modules[policy_id]
-        return float(module.epsilon_schedule.update(self.num_env_steps_sampled))
 
     def _epsilon_greedy(
         self, values: np.ndarray, epsilon: float, asked: AnyAsked, is_training: bool

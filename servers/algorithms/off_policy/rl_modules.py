@@ -20,12 +20,13 @@ from ray.rllib.algorithms.sac import sac_learner as sac
 from ray.rllib.algorithms.sac.sac_catalog import SACCatalog
 from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
 from ray.rllib.core.columns import Columns
-from torch import Tensor, nn
+from torch import Tensor
 
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
 from muxrl.servers.agents.masks import ACTION_MASK
 from muxrl.servers.rllib.action_masks import FollowsMask, ReadsNoMask, masked, unmasked
 from muxrl.servers.rllib.numpy_mlp import mlp_layers
+from muxrl.servers.rllib.numpy_values import value_layers
 
 
 class MaskableDQNCatalog(ReadsNoMask, DQNCatalog):
@@ -41,7 +42,7 @@ class MaskableDQNTorchRLModule(FollowsMask, DefaultDQNTorchRLModule):
 
     maskable_catalog = MaskableDQNCatalog
     acts_by_values = True
-    """See `numpy_values`."""
+    """See `value_layers`."""
 
     def _forward_exploration(self, batch: dict[str, Any], t: int) -> dict[str, Any]:
         """RLlib's epsilon-greedy, but every available action is drawn alike.
@@ -133,29 +134,25 @@ def value_network(module: Any) -> PolicyNetwork | None:
     """Returns DQN's network of values; None: it is not known, or has atoms.
 
     A dueling network's two heads become one chain of layers: side by side, and at the end
-    ``Q = V + A - mean(A)`` (Wang et al. 2016, arXiv 1511.06581, equation 9), which is linear.
+    ``Q = V + A - mean(A)``, which is linear.
     """
-    if type(module) not in (DefaultDQNTorchRLModule, MaskableDQNTorchRLModule):
+    layers = value_layers(module)
+    if layers is None:
         return None
-    if module.num_atoms > 1 or not _is_on_cpu(module):
-        return None
-    layers = mlp_layers(module.encoder, module.af)
-    if layers is None or not module.uses_dueling:
-        return None if layers is None else PolicyNetwork([*layers])
-    values = mlp_layers(module.encoder, module.vf)
-    assert values is not None, "both heads are of one config"
-    num_shared = len(layers) - sum(isinstance(layer, nn.Linear) for layer in module.af.net.mlp)
+    shared, advantage, state_value = layers
+    if state_value is None:
+        return PolicyNetwork([*shared, *advantage])
     heads = [
         _side_by_side(a, v, is_first=i == 0)
-        for i, (a, v) in enumerate(zip(layers[num_shared:], values[num_shared:], strict=True))
+        for i, (a, v) in enumerate(zip(advantage, state_value, strict=True))
     ]
-    num_actions = layers[-1].weight.shape[1]
+    num_actions = advantage[-1].weight.shape[1]
     centred = np.eye(num_actions, dtype=np.float32) - np.float32(1 / num_actions)
     combined = np.concatenate([centred, np.ones((1, num_actions), np.float32)])
     last = heads.pop()
     bias = None if last.bias is None else last.bias @ combined
     heads.append(DenseLayer(last.weight @ combined, bias))
-    return PolicyNetwork([*layers[:num_shared], *heads])
+    return PolicyNetwork([*shared, *heads])
 
 
 def _side_by_side(one: DenseLayer, other: DenseLayer, *, is_first: bool) -> DenseLayer:
