@@ -10,7 +10,7 @@ Levels depend on the version: ids ending in -v2 (package 1.x) had agents of leve
 ending in -v3 (package 2.x, used here) have levels 1 and 2. In both, an apple of a -coop variant
 has the sum of its agents' levels.
 
-What this wrapper decides: an episode that ends because its 50 steps are over, with apples left, is
+What this wrapper decides: an episode that ends because its steps are over, with apples left, is
 *truncated*, so that learners bootstrap; the package calls it done, as if all had been eaten.
 """
 
@@ -34,15 +34,16 @@ class Foraging(gymnasium.Wrapper):
 
     Args:
         env_id: of the package, such as "Foraging-8x8-2p-2f-coop-v3".
+        settings: other than the id's, as `gymnasium.make` takes them.
     """
 
-    def __init__(self, env_id: str = "Foraging-8x8-2p-2f-coop-v3") -> None:
+    def __init__(self, env_id: str = "Foraging-8x8-2p-2f-coop-v3", **settings: Any) -> None:
         # Gymnasium's own checker expects one agent and one reward.
-        super().__init__(gymnasium.make(env_id, disable_env_checker=True))
+        super().__init__(gymnasium.make(env_id, disable_env_checker=True, **settings))
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Moves the agents, then lets those that load eat."""
-        observations, rewards, is_over, _, info = self.env.step(action)
+        observations, rewards, is_over, is_late, info = self.env.step(action)
         game: Any = self.unwrapped
         is_eaten = not game.field.any()
-        return observations, rewards, is_eaten, is_over and not is_eaten, info
+        return observations, rewards, is_eaten, (is_over or is_late) and not is_eaten, info

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 
+from muxrl.experiments.simulations.foraging import Foraging
 from muxrl.experiments.studies.beside_sb3.cases import ByServer
 from muxrl.experiments.studies.case_table import CaseTable, main
 from muxrl.experiments.studies.outcomes import Figures
@@ -23,6 +24,7 @@ RANDOM = {
     "MountainCarContinuous, held actions": 67.7,
     "CartPole without velocities": 20.2,
     "simple_spread": -237.0,
+    "foraging": 0.12,
 }
 """Mean returns of the algorithm RANDOM in the same episodes."""
 
@@ -52,6 +54,11 @@ class HeldActions(gymnasium.Wrapper[Any, Any, Any, Any]):
 def mountain_car_with_held_actions() -> Any:
     """Returns MountainCarContinuous in which noise that is drawn anew finds the goal."""
     return HeldActions(gymnasium.make("MountainCarContinuous-v0"))
+
+
+def foraging_with_three_levels() -> Any:
+    """Returns the game of lbforaging 1's `Foraging-8x8-2p-3f-v2`, ended after 25 steps."""
+    return Foraging("Foraging-8x8-2p-3f-v3", max_player_level=3, max_episode_steps=25)
 
 
 def measure(served: Served) -> Figures:
@@ -137,11 +144,25 @@ def _dqn(
     }  # fmt: skip
 
 
+# EPyMARL's settings, but rewards keep their mean, and 25 steps are no end.
+_QMIX = {"agent": "mlp", "optimizer_name": "adam", "lr": 5e-4, "standardize_rewards": True}
 _MEMBERS = ("agent_0", "agent_1", "agent_2")
 _CARTPOLE, _ACROBOT = "gymnasium:CartPole-v1", "gymnasium:Acrobot-v1"
 _HERE = "muxrl.experiments.studies.published.cases"
 _WITHOUT_VELOCITIES = f"{_HERE}:cart_pole_without_velocities"
 _HELD_ACTIONS = f"{_HERE}:mountain_car_with_held_actions"
+
+def _foraging(
+    algorithm: str, published: float, settings: Mapping[str, Any], model: Mapping[str, Any] = {}
+) -> ByServer:
+    members = _MEMBERS[:2]
+    return ByServer(
+        "", (), env_steps=2_000_000, measure=measure, every=500_000,
+        levels={"random": RANDOM["foraging"], "published": published},
+        env=f"{_HERE}:foraging_with_three_levels", algorithm=algorithm, settings=settings,
+        model=model, num_envs=10, agents=members, groups={"team": list(members)},
+    )  # fmt: skip
+
 
 CASES = {
         "CartPole: PPO": _case(
@@ -188,14 +209,20 @@ CASES = {
              "tau": 0.01, "num_steps_sampled_before_learning_starts": 0},
             {"fcnet_activation": "relu", "fcnet_hiddens": [64, 64]},
         ),
-        # EPyMARL's settings; it also takes the mean from rewards, and 25 steps for an end.
         "simple_spread: QMIX": ByServer(
             "", (), env_steps=2_000_000, measure=measure_spread, every=500_000,
             levels={"random": RANDOM["simple_spread"], "published": -126.6},
             env="muxrl.experiments.simulations.spread:Spread", algorithm="QMIX",
-            settings={"agent": "mlp", "optimizer_name": "adam", "lr": 5e-4, "tau": 0.01,
-                      "epsilon": [[0, 1.0], [200_000, 0.05]], "standardize_rewards": True},
+            settings={**_QMIX, "tau": 0.01, "epsilon": [[0, 1.0], [200_000, 0.05]]},
             num_envs=16, agents=_MEMBERS, groups={"team": list(_MEMBERS)},
+        ),
+        "foraging: QMIX": _foraging("QMIX", 0.83, {**_QMIX, "obs_last_action": False}),
+        # EPyMARL has returns of five steps, and their mean and deviation, for GAE.
+        "foraging: MAPPO": _foraging(
+            "MAPPO", 0.72,
+            {"train_batch_size_per_learner": 250, "minibatch_size": 250, "num_epochs": 4,
+             "lr": 5e-4, "clip_param": 0.2, "entropy_coeff": 0.01, "grad_clip": 10.0},
+            {"fcnet_hiddens": [64, 64], "fcnet_activation": "relu"},
         ),
 }  # fmt: skip
 
