@@ -34,7 +34,8 @@ from muxrl.client.outbox import Outbox
 from muxrl.client.play_loop import PlayLoop
 from muxrl.client.vector_loop import VectorLoop
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
-from muxrl.orchestrator.supervise.ray_session import ONE_THREAD, ray_session
+from muxrl.orchestrator.supervise.actors import start_actor
+from muxrl.orchestrator.supervise.ray_session import ray_session
 from muxrl.orchestrator.supervise.server_process import ServerProcess
 from muxrl.protocol.messages import Mode
 
@@ -167,9 +168,15 @@ def serving(
     plans = prepare(config, needs_stop=False).servers
     with tempfile.TemporaryDirectory() as folder, ray_session(num_cpus=8):
         actors = [
-            ray.remote(process)
-            .options(num_cpus=0.5, max_concurrency=4, runtime_env={"env_vars": ONE_THREAD})
-            .remote(plan, Path(folder) / f"{server_id}.log")
+            start_actor(
+                process,
+                plan,
+                Path(folder) / f"{server_id}.log",
+                scheduling=None,
+                is_forked=True,
+                num_cpus=0.5,
+                max_concurrency=4,
+            )
             for server_id, plan in plans.items()
         ]
         started = ray.get([actor.start.remote() for actor in actors])

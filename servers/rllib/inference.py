@@ -281,10 +281,12 @@ class Inference:
         Torch modules and distributions draw from the global generator, as the learning thread does.
         An update that runs at the same time may get some of evaluation's numbers.
         """
-        if self._live.acts_in_numpy[policy_id]:
-            return self._act_in_numpy(policy_id, asked, True, self._evaluation_torch)
-        forward = self._live.numpy[policy_id] or self._live.values[policy_id]
-        if forward is not None and isinstance(asked.action_space, Discrete):
+        live = self._live
+        draws_in_numpy = live.acts_in_numpy[policy_id] or (
+            (live.numpy[policy_id] or live.values[policy_id])
+            and isinstance(asked.action_space, Discrete)
+        )
+        if draws_in_numpy:
             return self._act(policy_id, asked, True, is_training=False)
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._evaluation_torch.get_state())
@@ -301,7 +303,7 @@ class Inference:
         is_training: bool,
     ) -> Answer:
         if self._live.acts_in_numpy[policy_id]:
-            return self._act_in_numpy(policy_id, asked, should_explore)
+            return self._act_in_numpy(policy_id, asked, should_explore, is_training)
         values_of = self._live.values[policy_id]
         forward = self._live.numpy[policy_id] or values_of
         is_discrete = isinstance(asked.action_space, Discrete)
@@ -321,14 +323,15 @@ class Inference:
         policy_id: str,
         asked: AnyAsked,
         should_explore: bool,
-        generator: torch.Generator | None = None,
+        is_training: bool,
     ) -> Answer:
         """For modules that have a method ``act_in_numpy``; they have ``acting_keys``, too."""
         module: Any = self._live.modules[policy_id]
         obs = asked.observations(self._live.acting_keys[policy_id] or ())
         state = asked.states(module) if module.is_stateful() else None
         t = self.num_env_steps_sampled if should_explore else None
-        actions, state = module.act_in_numpy(obs, state, t, generator)
+        rng = self._rng if is_training else self._evaluation_rng
+        actions, state = module.act_in_numpy(obs, state, t, rng)
         put_logged(actions, asked.requests)
         return Answer(actions, {}, state)
 

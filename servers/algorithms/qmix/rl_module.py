@@ -154,7 +154,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         obs: dict[str, np.ndarray],
         state: dict[str, np.ndarray] | None,
         t: int | None,
-        generator: torch.Generator | None = None,
+        rng: np.random.Generator | None = None,
     ) -> tuple[np.ndarray, dict[str, np.ndarray] | None]:
         """Acts for B teams at one step, without a tensor; the module must be on the CPU.
 
@@ -163,14 +163,14 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
                 [B, n, n_actions]``; the other keys are not needed to act.
             state: ``{"h": [B, n, hidden_dim]}`` for a GRU.
             t: env steps so far, for epsilon; None acts greedily.
-            generator: of random numbers; None: torch's own.
+            rng: of random numbers; None: torch's own.
 
         Returns:
             Actions ``[B, n]`` int64, and the next state.
         """
         values, after = self.step_in_numpy(obs, None if state is None else state[HIDDEN])
         epsilon = 0.0 if t is None else self._epsilon_at(t)
-        actions = self._choose(values, obs[ACTION_MASK], epsilon, generator)
+        actions = self._choose(values, obs[ACTION_MASK], epsilon, rng)
         return actions, None if after is None else {HIDDEN: after}
 
     def step_in_numpy(
@@ -196,15 +196,18 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         values: np.ndarray,
         mask: np.ndarray,
         epsilon: float,
-        generator: torch.Generator | None = None,
+        rng: np.random.Generator | None = None,
     ) -> np.ndarray:
         """Chooses epsilon-greedily among available actions, for each member independently."""
         actions = np.where(mask > 0, values, -np.inf).argmax(-1)
         if epsilon > 0.0:
-            # torch's generator, so that RLlib's seed holds. The largest of independent uniforms is
-            # a uniform draw; + 1 keeps available actions above the unavailable ones, which are 0.
-            draws = np.empty((*mask.shape[:-1], mask.shape[-1] + 1), np.float32)
-            torch.from_numpy(draws).uniform_(generator=generator)  # `torch.rand` takes far longer
+            # The largest of independent uniforms is a uniform draw; + 1 keeps available actions
+            # above the unavailable ones, which are 0.
+            shape = (*mask.shape[:-1], mask.shape[-1] + 1)
+            if rng is None:  # in RLlib alone, where the seed is torch's
+                draws = torch.rand(shape).numpy()
+            else:
+                draws = rng.random(shape, np.float32)
             explores = draws[..., -1] < epsilon
             if explores.any():  # most steps of one team do not
                 any_action = ((draws[..., :-1] + 1.0) * mask).argmax(-1)
