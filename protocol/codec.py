@@ -40,6 +40,7 @@ _DTYPES = frozenset(
     + ["bool"]
 )
 _MAX_NDIM = 32
+_MAX_HEADER_BYTES = len("float64") + 2 + 4 * _MAX_NDIM
 _BOM = codecs.BOM_UTF8
 _TEXT_BOM = _BOM.decode()
 """Some languages' libraries begin a text with it."""
@@ -90,30 +91,29 @@ def _tolerant(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return describe
 
 
-def _decode_extension(code: int, data: memoryview) -> NDArray[Any]:
-    """Unpacks an array; it is read-only, a view of the bytes that came."""
-    return _unpack(code, bytes(data))
+def _decode_extension(
+    code: int, data: memoryview, copy: type[bytes | bytearray] = bytes
+) -> NDArray[Any]:
+    """Unpacks an array: read-only, and aligned, without which numpy takes up to twice as long."""
+    if code != ARRAY_EXTENSION:
+        raise ValueError(f"unknown extension {code}")
+    # A conversation has few kinds of arrays and many of each, so headers are cached.
+    head = bytes(data[:_MAX_HEADER_BYTES])
+    end_of_name = head.find(b"\0")
+    end = end_of_name + 2 + 4 * head[end_of_name + 1] if -1 < end_of_name < len(head) - 1 else 0
+    dtype, shape, num_bytes = _read_header(head[:end] if end else head)
+    if len(data) - end != num_bytes:
+        raise ValueError(
+            f"not an array: {dtype.name} of shape {shape} is {num_bytes} bytes, "
+            f"but {len(data) - end} came"
+        )
+    array = np.frombuffer(copy(data[end:]), dtype) if num_bytes else np.empty(0, dtype)
+    return array if len(shape) == 1 else array.reshape(shape)
 
 
 def _decode_writable(code: int, data: memoryview) -> NDArray[Any]:
     """Unpacks an array that its reader may change: actions are the simulation's."""
-    return _unpack(code, bytearray(data))
-
-
-def _unpack(code: int, raw: bytes | bytearray) -> NDArray[Any]:
-    if code != ARRAY_EXTENSION:
-        raise ValueError(f"unknown extension {code}")
-    # A conversation has few kinds of arrays and many of each, so headers are cached.
-    end_of_name = raw.find(b"\0")
-    end = end_of_name + 2 + 4 * raw[end_of_name + 1] if -1 < end_of_name < len(raw) - 1 else 0
-    dtype, shape, num_bytes = _read_header(bytes(raw[:end] if end else raw))
-    if len(raw) - end != num_bytes:
-        raise ValueError(
-            f"not an array: {dtype.name} of shape {shape} is {num_bytes} bytes, "
-            f"but {len(raw) - end} came"
-        )
-    array = np.frombuffer(raw, dtype, -1, end) if num_bytes else np.empty(0, dtype)
-    return array if len(shape) == 1 else array.reshape(shape)
+    return _decode_extension(code, data, bytearray)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -164,7 +164,7 @@ def encode_batch(batch: Batch, *, as_json: bool = False) -> bytes:
     So its server refuses it as any other wrong value, naming the agent and what was expected.
     """
     try:
-        return encode_json(batch) if as_json else encode(batch)
+        return (_json_encoder if as_json else _msgpack_encoder).encode(batch)
     except (TypeError, Mismatch):
         return (_tolerant_json_encoder if as_json else _tolerant_msgpack_encoder).encode(batch)
 

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -128,16 +128,7 @@ class Batcher:
 
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
-        # A step is in two frames if its client repeated it on a new connection.
-        waiting = {
-            id(part): part
-            for frame in frames
-            for one in frame.pending
-            for part in one.parts
-            if part.answer is None
-        }.values()
-        rows = [step for step in waiting if type(step) is RowStep]
-        steps: list[Any] = [step for step in waiting if type(step) is not RowStep]
+        rows, steps = _waiting(frames)
         problem: NotServing | None = None
         try:
             began = time.perf_counter()
@@ -148,12 +139,13 @@ class Batcher:
                 actions, weights_seq_no = self._acting.act(steps)
                 for step, chosen in zip(steps, actions, strict=True):
                     step.finish(chosen, weights_seq_no)
-            if waiting:
+            if rows or steps:
                 self.forward_passes.add(time.perf_counter() - began)
         except Exception as error:  # the module is the user's
-            for failed in waiting:
+            failed: Any
+            for failed in (*rows, *steps):
                 failed.has_failed = failed.answer is None
-            logger.exception("inference failed for %d steps", len(waiting))
+            logger.exception("inference failed for %d steps", len(rows) + len(steps))
             problem = NotServing(
                 f"server {self._server_id!r} could not compute actions: "
                 f"{type(error).__name__}: {error}"
@@ -164,6 +156,24 @@ class Batcher:
     def _act_rows(self, steps: list[RowStep]) -> list[tuple[list[Chosen], int]]:
         acting: Any = self._acting  # `ActingOnRows`, or the server's spec would not say so
         return acting.act_rows(steps)
+
+
+def _waiting(frames: Sequence[Frame]) -> tuple[list[RowStep], list[PendingStep]]:
+    """Returns the steps in rows, and the others, that have no actions yet."""
+    if len(frames) == 1 and len(frames[0].pending) == 1:
+        (one,) = frames[0].pending
+        if type(one) is PendingStep:  # of a single simulation
+            return [], [one] if one.answer is None else []
+    # A step is in two frames if its client repeated it on a new connection.
+    waiting: Any = {
+        id(part): part
+        for frame in frames
+        for one in frame.pending
+        for part in one.parts
+        if part.answer is None
+    }.values()
+    rows = [step for step in waiting if type(step) is RowStep]
+    return rows, [step for step in waiting if type(step) is not RowStep]
 
 
 class PolicyServerApp(Front):

@@ -199,14 +199,16 @@ class ServedEpisode:
         self._rows, self._last_row = [], (None, 0)  # they know their episodes
         return self._recorder.finish(is_aborted=is_aborted)
 
-    def step(self, message: Step) -> Actions | PendingStep | RowOfStep:
-        """Records what came and returns what is to be computed; a repeat gets its old answer.
+    def step(self, message: Step, now: float) -> Actions | PendingStep | RowOfStep:
+        """Records what came, and returns what is to be computed; a repeat gets its old answer.
 
         Raises:
             OutOfOrder: not the step awaited.
             ValueMismatch: something in it is not as declared; nothing was recorded.
         """
-        self.catch_up()
+        if self.lockstep is not None:
+            self.catch_up()
+        self._last_seen = now
         if self._machine.is_repeat(message.t):
             if self._machine.state is EpisodeState.AWAITING_ACTION:
                 assert self._pending is not None

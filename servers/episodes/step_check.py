@@ -81,6 +81,11 @@ class StepCheck:
         self._agents_return = agents_return
         self._observation_spaces = {a: agent.observation_space for a, agent in agents.items()}
         self._action_spaces = {a: agent.action_space for a, agent in agents.items()}
+        self._vectors = {
+            a: (space.shape, np.dtype(space.dtype))
+            for a, space in self._observation_spaces.items()
+            if isinstance(space, Box) and len(space.shape) == 1 and space.dtype.startswith("float")
+        }
         self._state_space: Space | None = None if state_size is None else Box((state_size,))
         self._needs_state = needs_state
 
@@ -168,9 +173,17 @@ class StepCheck:
         return CheckedStep({}, finals, {}, {}, rewards, terminated, truncated, state)
 
     def _observations(self, values: Mapping[str, Any], what: str) -> dict[str, Any]:
-        spaces = self._observation_spaces
+        spaces, vectors = self._observation_spaces, self._vectors
+        most_squares = self._max_observation * self._max_observation
         conformed = {}
         for agent_id, value in values.items():
+            if (
+                type(value) is np.ndarray
+                and (value.shape, value.dtype) == vectors.get(agent_id)
+                and value.dot(value) < most_squares
+            ):  # the usual one, as `conform` does it, in half the time
+                conformed[agent_id] = value
+                continue
             space = spaces.get(agent_id)
             if space is None:
                 raise self._unknown_agent(agent_id, what)

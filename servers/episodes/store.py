@@ -225,12 +225,11 @@ class EpisodeStore:
 
     def _step(self, item: Step, now: float) -> Actions | PendingStep | RowOfStep:
         episode = self._find(item.episode_id)
-        episode.last_seen = now
         if not episode.is_training:
-            return episode.step(item)
+            return episode.step(item, now)
         is_repeat = item.t != episode.t
         num_before = episode.num_uncut_steps
-        outcome = episode.step(item)
+        outcome = episode.step(item, now)
         if not is_repeat:
             self.counts.num_logged_actions += len(item.logged_actions)
             num = episode.num_uncut_steps - num_before

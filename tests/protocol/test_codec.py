@@ -66,6 +66,7 @@ def test_an_array_comes_back_bit_for_bit(array: NDArray[Any]) -> None:
     back = travelled(array)
     assert (back.dtype, back.shape) == (array.dtype, array.shape)
     assert back.tobytes() == array.tobytes()
+    assert back.flags.aligned
 
 
 @given(ARRAYS)

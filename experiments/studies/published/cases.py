@@ -152,6 +152,7 @@ _HERE = "muxrl.experiments.studies.published.cases"
 _WITHOUT_VELOCITIES = f"{_HERE}:cart_pole_without_velocities"
 _HELD_ACTIONS = f"{_HERE}:mountain_car_with_held_actions"
 
+
 def _foraging(
     algorithm: str, published: float, settings: Mapping[str, Any], model: Mapping[str, Any] = {}
 ) -> ByServer:

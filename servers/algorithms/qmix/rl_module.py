@@ -163,7 +163,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
                 [B, n, n_actions]``; the other keys are not needed to act.
             state: ``{"h": [B, n, hidden_dim]}`` for a GRU.
             t: env steps so far, for epsilon; None acts greedily.
-            rng: of random numbers; None: torch's own.
+            rng: of random numbers; None: torch's own, whose seed is RLlib's.
 
         Returns:
             Actions ``[B, n]`` int64, and the next state.
@@ -204,10 +204,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
             # The largest of independent uniforms is a uniform draw; + 1 keeps available actions
             # above the unavailable ones, which are 0.
             shape = (*mask.shape[:-1], mask.shape[-1] + 1)
-            if rng is None:  # in RLlib alone, where the seed is torch's
-                draws = torch.rand(shape).numpy()
-            else:
-                draws = rng.random(shape, np.float32)
+            draws = torch.rand(shape).numpy() if rng is None else rng.random(shape, np.float32)
             explores = draws[..., -1] < epsilon
             if explores.any():  # most steps of one team do not
                 any_action = ((draws[..., :-1] + 1.0) * mask).argmax(-1)

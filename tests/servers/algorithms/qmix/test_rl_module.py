@@ -66,11 +66,14 @@ def test_an_absent_members_action_is_zero(team_of_two: TeamSpec) -> None:
 def test_exploration_is_uniform_and_each_member_draws_for_itself(team_of_two: TeamSpec) -> None:
     module = make_module(team_of_two, agent="mlp", epsilon=1.0)
     rows = 8000
-    batch = batch_of(module, observe(team_of_two, rows, np.random.default_rng(0)))
-    actions = module.forward_exploration(batch, t=0)[Columns.ACTIONS].numpy()
-    pairs, counts = np.unique(actions, axis=0, return_counts=True)
-    assert pairs.tolist() == [[0, 1], [0, 3], [1, 1], [1, 3]]
-    assert np.abs(counts / rows - 0.25).max() < 0.03
+    seen = observe(team_of_two, rows, np.random.default_rng(0))
+    in_rllib = module.forward_exploration(batch_of(module, seen), t=0)[Columns.ACTIONS].numpy()
+    arrays = {key: value.numpy() for key, value in seen.items()}
+    served, _ = module.act_in_numpy(arrays, None, 0, np.random.default_rng(0))
+    for actions in (in_rllib, served):
+        pairs, counts = np.unique(actions, axis=0, return_counts=True)
+        assert pairs.tolist() == [[0, 1], [0, 3], [1, 1], [1, 3]]
+        assert np.abs(counts / rows - 0.25).max() < 0.03
 
 
 def test_epsilon_is_the_share_of_random_draws(team_of_two: TeamSpec) -> None:
