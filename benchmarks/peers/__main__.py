@@ -1,16 +1,21 @@
 """The race: other systems' step paths and PPO updates beside ours, all on the same work.
 
 Everybody plays the same zero-cost simulation of six agents (``Box(8)``/``Discrete(5)``, 100-step
-episodes) and learns meanwhile: PPO (batches of 1,000 env steps, ten epochs, minibatches of 128) on
-one server, with A2C on a second, with a second PPO on a third; networks of 256x256, one policy a
-server.
+episodes) and, but for the last, learns meanwhile: PPO (batches of 1,000 env steps, ten epochs,
+minibatches of 128) on one server, with A2C on a second, with a second PPO on a third; networks of
+256x256, one policy a server.
 
 - *RLlib 2.6.3*: `PolicyClient` and `PolicyServerInput`, with remote and with local inference. A
   process for each server and each simulation, which asks its servers one after another.
 - *RLlib 2.60, in process*: one PPO for all six agents, its own env runner, which steps all
   simulations as one vector: no network, and one algorithm.
+- *Sample Factory 2.1.1*: a policy for each server in its multi-agent APPO, asynchronous.
 - *muxrl*: a process for each server, and one for all simulations, with remote and with local
   inference. Simulations wait while PPO and A2C learn, its default.
+- *TorchRL 0.14.1's `InferenceServer`*, a process for each policy, only acts, and so does a muxrl
+  beside it: measured from the first steps on.
+
+Each contestant's file says what is unequal.
 
 In each round all contestants play in turn, each in every setup, started anew. What comes before
 every server's first update is not measured. Then PPO's update of one batch is timed alone: ours,

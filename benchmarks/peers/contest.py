@@ -9,13 +9,13 @@ from benchmarks.peers.work import Setup
 
 ONE_SERVER = tuple(Setup(1, n) for n in (1, 4, 16))
 TWO_SERVERS = tuple(Setup(2, n) for n in (1, 4, 16))
-THREE_SERVERS = (Setup(3, 1),)
+THREE_SERVERS = (Setup(3, 1), Setup(3, 16))
 _CONTESTANTS = "benchmarks.peers.contestants"
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A program that plays and learns until it is ended.
+    """A program that plays, and learns if it does, until it is ended.
 
     Attributes:
         title: its name, in tables and files, too.
@@ -23,6 +23,7 @@ class Contestant:
         program: module and first arguments; the folder and the setup follow.
         beside: title of the contestant of ours that it is compared with.
         setups: what it plays.
+        is_learning: whether what is measured begins after every server's first update.
     """
 
     title: str
@@ -30,6 +31,7 @@ class Contestant:
     program: tuple[str, ...]
     beside: str
     setups: tuple[Setup, ...]
+    is_learning: bool = True
 
     def command(self, python: str, folder: str, setup: Setup, seed: int) -> list[str]:
         """Returns the command that plays a setup."""
@@ -46,13 +48,14 @@ class Contestant:
 
 OURS = "muxrl, remote"
 OURS_LOCAL = "muxrl, local"
-_OLD_SETUPS = (Setup(1, 1), *TWO_SERVERS, *THREE_SERVERS)
+OURS_ACTING = "muxrl, acting only"
+_OLD_SETUPS = (Setup(1, 1), *TWO_SERVERS, Setup(3, 1))
 
 CONTESTANTS = (
     Contestant(
         OURS,
         OWN,
-        (f"{_CONTESTANTS}.ours", "remote"),
+        (f"{_CONTESTANTS}.ours", "remote", "train"),
         OURS,
         (*ONE_SERVER, *TWO_SERVERS, *THREE_SERVERS),
     ),
@@ -66,7 +69,7 @@ CONTESTANTS = (
     Contestant(
         OURS_LOCAL,
         OWN,
-        (f"{_CONTESTANTS}.ours", "local"),
+        (f"{_CONTESTANTS}.ours", "local", "train"),
         OURS_LOCAL,
         (*ONE_SERVER, *TWO_SERVERS, *THREE_SERVERS),
     ),
@@ -78,6 +81,29 @@ CONTESTANTS = (
         _OLD_SETUPS,
     ),
     Contestant("RLlib 2.60, in process", OWN, (f"{_CONTESTANTS}.rllib",), OURS, ONE_SERVER),
+    Contestant(
+        "Sample Factory 2.1.1",
+        "sample_factory",
+        (f"{_CONTESTANTS}.sample_factory",),
+        OURS,
+        THREE_SERVERS,
+    ),
+    Contestant(
+        OURS_ACTING,
+        OWN,
+        (f"{_CONTESTANTS}.ours", "remote", "eval"),
+        OURS_ACTING,
+        THREE_SERVERS,
+        is_learning=False,
+    ),
+    Contestant(
+        "TorchRL 0.14.1, acting only",
+        "torchrl_server",
+        (f"{_CONTESTANTS}.torchrl_server",),
+        OURS_ACTING,
+        THREE_SERVERS,
+        is_learning=False,
+    ),
 )
 
 
@@ -117,7 +143,7 @@ class Played:
         wait_ms: p50, p99 and the longest time from the end of a simulation's step to the beginning
             of its next.
         played: env steps from the start to the end of the measured time.
-        trained: env steps that each server had trained on by then.
+        trained: env steps that each server had trained on by then; none if nobody learns.
         load: the machine's, of the last minute, when the round began.
     """
 

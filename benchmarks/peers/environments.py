@@ -23,7 +23,7 @@ _VERSIONS = """
 import json
 from importlib.metadata import version, PackageNotFoundError
 found = {}
-for name in ("ray", "torch", "numpy", "gymnasium", "benchmarl", "torchrl"):
+for name in ("ray", "torch", "numpy", "gymnasium", "benchmarl", "torchrl", "sample-factory"):
     try:
         found[name] = version(name)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Plays one contestant in one setup: start, wait until every server has learned, measure, end.
+"""Plays one contestant in one setup: start, wait until who learns has learned, measure, end.
 
 Everybody is measured from outside and alike: from the files of steps that the simulations write
 (`simulation.py`) and of updates (`updates.py`).
@@ -26,7 +26,7 @@ from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 
 ROOT = Path(__file__).parents[2]
 LEARNS_S = 600.0
-"""For every server to have made its first update, before which nothing is measured."""
+"""For every first step and, by servers that learn, first update. What comes before is no matter."""
 ENDS_S = 15.0
 _LOOK_S = 0.2
 
@@ -61,15 +61,15 @@ def play(
         folder = Path(place)
         program = _started(contestant.command(str(python), place, setup, number), folder)
         try:
-            names = [server.name for server in setup.servers]
+            names = [server.name for server in setup.servers] if contestant.is_learning else []
             deadline = time.monotonic() + learns_s
-            while not _all_play_and_learn(folder, setup):
+            while not _all_play_and_learn(folder, setup, names):
                 if time.monotonic() > deadline:
                     trained = {name: trained_env_steps(folder / "metrics", name) for name in names}
                     raise RoundFailed(
-                        f"{contestant.title} ({setup}): every server was to train on its first "
-                        f"batch within {learns_s:g} s, and they trained on {trained} env steps; "
-                        f"{_said(folder)}"
+                        f"{contestant.title} ({setup}): all were to play, and servers that learn "
+                        f"to train on their first batch within {learns_s:g} s, and they trained on "
+                        f"{trained} env steps; {_said(folder)}"
                     )
                 _look(program, contestant, setup, folder)
             begin = time.monotonic()
@@ -126,7 +126,8 @@ def read_steps(folder: Path) -> list[np.ndarray]:
     for path in sorted(folder.glob("steps-*.bin")):
         data = path.read_bytes()
         whole = len(data) // MOMENT.size * MOMENT.size
-        steps.append(np.frombuffer(data[:whole]).reshape(-1, 2))
+        if whole:  # one that is only asked for its spaces writes nothing
+            steps.append(np.frombuffer(data[:whole]).reshape(-1, 2))
     return steps
 
 
@@ -169,11 +170,11 @@ def _started(command: list[str], folder: Path) -> Started:
         return Started.of_program(command, folder.name, folder, stdout=output, env=environment)
 
 
-def _all_play_and_learn(folder: Path, setup: Setup) -> bool:
-    """Whether every simulation has made a step, and every server has trained."""
+def _all_play_and_learn(folder: Path, setup: Setup, learners: list[str]) -> bool:
+    """Whether every simulation has made a step, and every server that learns has trained."""
     files = [path for path in folder.glob("steps-*.bin") if path.stat().st_size]
     return len(files) >= setup.num_simulations and all(
-        trained_env_steps(folder / "metrics", server.name) for server in setup.servers
+        trained_env_steps(folder / "metrics", name) for name in learners
     )
 
 

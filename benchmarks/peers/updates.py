@@ -38,6 +38,14 @@ def trained_env_steps(folder: Path, server: str) -> int:
     return int(json.loads(lines[-1])["env_steps"]) if lines else 0
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what `Contestant.command` tells every contestant's program."""
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--servers", type=int, required=True)
+    parser.add_argument("--simulations", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+
+
 def update_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Returns the arguments of an updater: how many updates, the seed, and where seconds go."""
     parser.add_argument("--updates", type=int, required=True)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.peers.simulation import TimedZeroCost
-from benchmarks.peers.updates import UpdateLog
+from benchmarks.peers.updates import UpdateLog, add_arguments
 from benchmarks.peers.work import (
     BATCH_ENV_STEPS,
     HIDDEN,
@@ -195,10 +195,7 @@ def main() -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("play")
     verb.add_argument("mode", choices=["remote", "local"])
-    verb.add_argument("--folder", type=Path, required=True)
-    verb.add_argument("--servers", type=int, required=True)
-    verb.add_argument("--simulations", type=int, required=True)
-    verb.add_argument("--seed", type=int, required=True)
+    add_arguments(verb)
     verb = verbs.add_parser("serve")
     verb.add_argument("folder", type=Path)
     verb.add_argument("name")

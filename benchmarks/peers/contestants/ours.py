@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import ray
-from benchmarks.peers.updates import UpdateLog
+from benchmarks.peers.updates import UpdateLog, add_arguments
 from benchmarks.peers.work import BATCH_ENV_STEPS, HIDDEN, MINIBATCH, PPO_EPOCHS, Server, Setup
 from benchmarks.step_path import Serving, serving
 
@@ -16,6 +16,7 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import make_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.protocol.messages import Mode
 from muxrl.servers.config import ServerConfig
 
 SIMULATION = "benchmarks.peers.simulation:TimedZeroCost"
@@ -50,8 +51,14 @@ def watch(servers: list[Serving], folder: Path) -> None:
                 logs[server.server_id].add(last["env_steps"])
 
 
-def play(folder: Path, setup: Setup, mode: Literal["remote", "local"], seed: int) -> None:
-    """Plays and learns until the process is ended."""
+def play(
+    folder: Path,
+    setup: Setup,
+    inference_mode: Literal["remote", "local"],
+    mode: Mode,
+    seed: int,
+) -> None:
+    """Plays, and learns in mode "train", until the process is ended."""
     kwargs = {"folder": str(folder)}
     config = ExperimentConfig(
         name="peers",
@@ -64,19 +71,18 @@ def play(folder: Path, setup: Setup, mode: Literal["remote", "local"], seed: int
         threading.Thread(target=watch, args=(servers, folder), daemon=True).start()
         addresses = [server.address for server in servers]
         simulations = [make_simulation(SIMULATION, kwargs) for _ in range(setup.num_simulations)]
-        with MultiplexingClient(addresses, inference_mode=mode) as client:
-            EnvLoop(simulations, client).run()
+        with MultiplexingClient(addresses, inference_mode=inference_mode) as client:
+            EnvLoop(simulations, client, mode=mode, should_explore=True).run()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mode", choices=["remote", "local"])
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--servers", type=int, required=True)
-    parser.add_argument("--simulations", type=int, required=True)
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("inference_mode", choices=["remote", "local"])
+    parser.add_argument("mode", choices=["train", "eval"])
+    add_arguments(parser)
     args = parser.parse_args()
-    play(args.folder, Setup(args.servers, args.simulations), args.mode, args.seed)
+    setup = Setup(args.servers, args.simulations)
+    play(args.folder, setup, args.inference_mode, args.mode, args.seed)
 
 
 if __name__ == "__main__":

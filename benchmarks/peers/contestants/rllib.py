@@ -11,7 +11,7 @@ from pathlib import Path
 
 import ray
 from benchmarks.peers.simulation import TimedZeroCost
-from benchmarks.peers.updates import UpdateLog
+from benchmarks.peers.updates import UpdateLog, add_arguments
 from benchmarks.peers.work import BATCH_ENV_STEPS, HIDDEN, MINIBATCH, PPO_EPOCHS
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
@@ -50,10 +50,7 @@ def play(folder: Path, num_simulations: int, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--servers", type=int, choices=[1], required=True)
-    parser.add_argument("--simulations", type=int, required=True)
-    parser.add_argument("--seed", type=int, required=True)
+    add_arguments(parser)
     args = parser.parse_args()
     ray.init(address="local", num_cpus=2, include_dashboard=False)
     play(args.folder, args.simulations, args.seed)

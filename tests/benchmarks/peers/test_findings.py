@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from benchmarks.peers.contest import OURS, Failure, Played, Updated
 from benchmarks.peers.findings import Findings, race_table, ratios, report, update_table
-from benchmarks.peers.race import measured
+from benchmarks.peers.race import measured, read_steps
+from benchmarks.peers.simulation import MOMENT
 from benchmarks.peers.updates import UpdateLog, trained_env_steps
 from benchmarks.peers.work import AGENTS, Setup
 
@@ -108,6 +109,12 @@ def test_steps_in_the_measured_time_count_and_a_stall_at_its_end_does() -> None:
     assert (p50, longest) == (1_000.0, 7_500.0)
     assert p99 == pytest.approx(np.percentile([1_000, 1_000, 1_000, 7_500], 99))
     assert measured([one, one], 0.5, 10.5)[0] == 0.6
+
+
+def test_a_simulation_that_made_no_step_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "steps-asked.bin").touch()
+    (tmp_path / "steps-played.bin").write_bytes(MOMENT.pack(1.0, 2.0) + b"half")
+    assert [one.tolist() for one in read_steps(tmp_path)] == [[[1.0, 2.0]]]
 
 
 @pytest.mark.parametrize("num_servers", [1, 2, 3])

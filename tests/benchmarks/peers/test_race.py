@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import environments
-from benchmarks.peers.contest import OURS, Contestant, Updater
-from benchmarks.peers.environments import OWN, EnvironmentFailed, environment
+from benchmarks.peers.contest import CONTESTANTS, OURS, UPDATERS, Contestant, Updater
+from benchmarks.peers.environments import OWN, REQUIREMENTS, EnvironmentFailed, environment
 from benchmarks.peers.findings import Findings
-from benchmarks.peers.race import RoundFailed, play
+from benchmarks.peers.race import ROOT, RoundFailed, play
 from benchmarks.peers.work import Setup
 
 ONE = Setup(1, 1)
@@ -64,6 +65,32 @@ def test_who_plays_and_does_not_learn_has_failed(tmp_path: Path) -> None:
     idle = contestant(tmp_path, "idle", PROGRAM.format(update="pass"))
     with pytest.raises(RoundFailed, match=r"first batch within 1 s, and they trained on .*: 0}"):
         play(idle, ONE, tmp_path / "python", 0, 0.1, learns_s=1.0)
+
+
+def test_who_says_that_it_acts_only_is_measured_without_updates(tmp_path: Path) -> None:
+    idle = contestant(tmp_path, "idle", PROGRAM.format(update="pass"))
+    one = play(replace(idle, is_learning=False), ONE, tmp_path / "python", 0, 0.1, learns_s=60.0)
+    assert one.env_steps_per_s > 0
+    assert one.trained == {}
+
+
+def test_everybody_is_compared_with_one_of_ours_that_plays_and_learns_alike() -> None:
+    by_title = {one.title: one for one in CONTESTANTS}
+    assert len(by_title) == len(CONTESTANTS)
+    for one in CONTESTANTS:
+        ours = by_title[one.beside]
+        assert ours.environment == OWN
+        assert ours.is_learning == one.is_learning
+        assert set(one.setups) <= set(ours.setups)
+
+
+@pytest.mark.parametrize("one", [*CONTESTANTS, *UPDATERS], ids=lambda one: one.title)
+def test_a_program_is_there_and_what_it_needs_is_pinned(one: Contestant | Updater) -> None:
+    assert ROOT.joinpath(*one.program[0].split(".")).with_suffix(".py").is_file()
+    if one.environment != OWN:
+        lines = (REQUIREMENTS / f"{one.environment}.txt").read_text().splitlines()
+        assert all("==" in line for line in lines if not line.startswith("#"))
+        assert "torch==2.13.0" in lines
 
 
 def test_an_updater_that_fails_is_named(tmp_path: Path) -> None:
