@@ -52,6 +52,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_arguments(parser)
     args = parser.parse_args()
+    if args.servers != 1:
+        parser.error(f"it is one algorithm, and --servers is {args.servers}; make it 1")
     ray.init(address="local", num_cpus=2, include_dashboard=False)
     play(args.folder, args.simulations, args.seed)
 
