@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from muxrl.client import MultiplexingClient, websocket
+from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import make_vector_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.play_loop import EpisodeResult
-from muxrl.client.rows import Packing
 from muxrl.client.vector_loop import VectorLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import Served, serve
+from muxrl.protocol.messages import StepRows
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.episodes.rows import RowStep
+from muxrl.servers.episodes.store import EpisodeStore
 
 ZERO_COST = "muxrl.experiments.simulations.zero_cost:ZeroCost"
 NUM_SIMULATIONS, NUM_EPISODES = 16, 32
@@ -55,17 +57,6 @@ SERVERS: dict[str, ServerConfig] = {
 AGENTS = {"num_agents": 10}
 
 
-class Counted(Packing):
-    """Counts what goes in rows."""
-
-    num_packed = 0
-
-    def pack(self, items: Any) -> Any:
-        told = super().pack(items)
-        Counted.num_packed += len(items) - len(told)
-        return told
-
-
 def play(served: Served) -> dict[str, Any]:
     """Plays all episodes; returns each server's status."""
     simulations = [served.simulation() for _ in range(NUM_SIMULATIONS)]
@@ -80,13 +71,21 @@ def play(served: Served) -> dict[str, Any]:
 
 @pytest.mark.night  # by day: from a vector simulation
 def test_servers_learn_from_steps_in_rows(rllib: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "Packing", Counted)
+    read_in_rows, num_in_rows = EpisodeStore.accept_rows, 0
+
+    def accept_rows(store: EpisodeStore, item: StepRows, now: float) -> Any:
+        nonlocal num_in_rows
+        outcome = read_in_rows(store, item, now)
+        num_in_rows += isinstance(outcome, RowStep) * len(item.episode_ids)
+        return outcome
+
+    monkeypatch.setattr(EpisodeStore, "accept_rows", accept_rows)
     config = ExperimentConfig(
         "rows", simulation=SimulationConfig(ZERO_COST, AGENTS), servers=dict(SERVERS)
     )
     with serve(config) as served:
         found = play(served)
-    assert Counted.num_packed > NUM_EPISODES * 100  # of 100 steps in each, on five servers
+    assert num_in_rows == len(SERVERS) * NUM_EPISODES * 100  # of 100 steps in each
     for status in found.values():
         assert (status.num_env_steps, status.num_episodes) == (NUM_EPISODES * 100, NUM_EPISODES)
         assert status.num_refused == 0
