@@ -12,13 +12,20 @@ import math
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sized
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Sized
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.adapters.env_values import Reader, Writer, reader, writer
+from muxrl.client.adapters.env_values import (
+    Reader,
+    Writer,
+    as_it_is,
+    read_alike,
+    reader,
+    writer,
+)
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.protocol.spaces import (
     ACTION_MASK_KEY,
@@ -57,6 +64,10 @@ def came_back(agent: Hashable) -> SimulationError:
 
 class NotYet(SimulationError):
     """The environment does not say who its agents are, or what they see; maybe after a reset."""
+
+
+_MANY = 16
+"""Agents from which one array for all is faster than one for each."""
 
 
 class Names(dict[Hashable, str]):
@@ -130,6 +141,8 @@ class AdaptedEnv:
             space = _ask(action_space, agent, "action")
             self.action_spaces[name] = _plain(space, agent, "action")
             self._writers[agent] = writer(space)
+        self._alike = _space_of_many(list(self.observation_spaces.values()))
+        self._acts_plainly = all(write is as_it_is for write in self._writers.values())
         self._masked = self._find_masked()
         self.state_size = self._find_state_size() if has_state else None
         self._acting: dict[str, Hashable] = {}
@@ -243,7 +256,7 @@ class AdaptedEnv:
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Lets the agents act that a reset observed; returns what `Simulation.reset` does."""
         self._acting = {self._names[agent]: agent for agent in given}
-        seen = {self._names[agent]: self._readers[agent](value) for agent, value in given.items()}
+        seen = self._read(given)
         plain_infos = self._plain_infos(infos)
         if self._masked:
             self._add_masks(plain_infos, seen)
@@ -258,7 +271,18 @@ class AdaptedEnv:
         acting, writers = self._acting, self._writers
         if not acting or actions.keys() != acting.keys():
             raise wrong_actions(acting, actions)
+        if self._acts_plainly:
+            return {agent: actions[name] for name, agent in acting.items()}
         return {agent: writers[agent](actions[name]) for name, agent in acting.items()}
+
+    def _read(self, given: Mapping[Any, Any]) -> dict[str, Any]:
+        """Returns the environment's observations plain, by agent name."""
+        names, readers = self._names, self._readers
+        if self._alike is not None:
+            rows = read_alike(given.values(), self._alike)
+            if rows is not None:
+                return dict(zip(map(names.__getitem__, given), rows, strict=True))
+        return {names[agent]: readers[agent](value) for agent, value in given.items()}
 
     def _first_infos(self) -> Mapping[Any, Any]:
         """Resets the environment; returns the infos by its own agent ids."""
@@ -334,6 +358,14 @@ class AdaptedEnv:
         if COMMON in infos:
             plain[COMMON] = infos[COMMON]
         return plain
+
+
+def _space_of_many(spaces: Sequence[Space]) -> Box | None:
+    """Returns the space of floats that many agents share, if it is one."""
+    first = spaces[0]
+    if len(spaces) < _MANY or not isinstance(first, Box) or not first.dtype.startswith("float"):
+        return None
+    return first if spaces.count(first) == len(spaces) else None
 
 
 def space_lookup(env: Any, method: str, mapping: str) -> Callable[[Any], Any]:

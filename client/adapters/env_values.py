@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from muxrl.protocol.spaces import kind_of
+from muxrl.protocol.spaces import Box, kind_of
 
 Reader = Callable[[Any], Any]
 """Makes an environment's observation a plain one."""
@@ -15,7 +16,8 @@ Writer = Callable[[Any], Any]
 """Makes a plain action one that the environment accepts."""
 
 
-def _same(value: Any) -> Any:
+def as_it_is(value: Any) -> Any:
+    """A reader, or a writer, of what is plain already."""
     return value
 
 
@@ -48,7 +50,7 @@ def reader(space: Any) -> Reader:
             if not isinstance(value, Mapping):
                 return value
             return {
-                str(key): readers.get(str(key), _same)(item)  # the server refuses a wrong key
+                str(key): readers.get(str(key), as_it_is)(item)  # the server refuses a wrong key
                 for key, item in value.items()
             }
 
@@ -63,6 +65,18 @@ def reader(space: Any) -> Reader:
 
         return read_tuple
     return _read_array
+
+
+def read_alike(values: Iterable[Any], space: Box) -> NDArray[Any] | None:
+    """Returns what `reader` would of many agents' observations in one float space, in one array.
+
+    None: one of them is no such array.
+    """
+    try:
+        rows = np.array([*values])
+    except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor elsewhere
+        return None
+    return rows if rows.dtype == space.dtype and rows.shape[1:] == space.shape else None
 
 
 def _read_integer(value: Any) -> Any:
@@ -85,7 +99,7 @@ def writer(space: Any) -> Writer:
     """
     kind = kind_of(space)
     if kind == "Discrete":
-        return _same
+        return as_it_is
     if kind == "Dict":
         writers = {key: (str(key), writer(sub)) for key, sub in space.spaces.items()}
         return lambda action: {k: write(action[name]) for k, (name, write) in writers.items()}

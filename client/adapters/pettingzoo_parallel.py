@@ -72,7 +72,7 @@ class PettingZooParallel(AdaptedEnv):
         final_observations: dict[str, Any] = {}
         is_plain = given.keys() == live.keys() and not (terminations or truncations)
         if is_plain:  # the usual step, in half the time
-            observations = {names[agent]: readers[agent](value) for agent, value in given.items()}
+            observations = self._read(given)
         for agent, value in () if is_plain else given.items():
             name = names[agent]
             if name in terminations or name in truncations:
