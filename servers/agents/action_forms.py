@@ -140,7 +140,7 @@ class ActionForm:
             return (value - low) * 2.0 / (high - low) - 1.0
         if isinstance(self.kind, plain.Discrete):
             return int(value) - self.kind.start
-        chosen = np.ravel(value) - self.first
+        chosen = np.ravel(value).astype(np.int64) - self.first  # of uint64 it would be real
         if not self.is_one_choice:
             return chosen
         return int(np.ravel_multi_index(tuple(chosen), self.choices))

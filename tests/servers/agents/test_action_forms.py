@@ -29,7 +29,13 @@ CHOICES = st.one_of(
     st.lists(st.integers(1, 4), min_size=1, max_size=3).map(lambda n: MultiDiscrete(tuple(n))),
     st.integers(1, 4).map(MultiBinary),
     st.lists(DISCRETE, min_size=1, max_size=3).map(lambda s: TupleSpace(tuple(s))),
-    st.sampled_from([Box((2, 2), "int32", -1, 2), Box((3,), "int64", [0, 1, 2], [1, 3, 2])]),
+    st.sampled_from(
+        [
+            Box((2, 2), "int32", -1, 2),
+            Box((3,), "int64", [0, 1, 2], [1, 3, 2]),
+            Box((2,), "uint64", 1, 3),
+        ]
+    ),
 )
 REAL = st.sampled_from([Box((2, 2), "float32", -3.0, 5.0), Box((), "float32", 0, 1), Box((2, 1))])
 
