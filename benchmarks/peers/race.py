@@ -26,7 +26,7 @@ from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 
 ROOT = Path(__file__).parents[2]
 LEARNS_S = 600.0
-"""For every first step and, by servers that learn, first update. What comes before is no matter."""
+"""For all first steps, and first updates of who learns; nothing is measured before."""
 ENDS_S = 15.0
 _LOOK_S = 0.2
 
