@@ -307,6 +307,8 @@ class PlayLoop(ABC):
                     self._num_bad_in_a_row += 1
                     logger.warning("an episode ends at a bad value: %s", failure)
                 elif self._on_lost == "raise" or not isinstance(failure, EpisodeLost):
+                    if self._num_bad_in_a_row >= _MOST_BAD:
+                        failure.args = (f"{failure}; {_MOST_BAD} episodes before ended so, too",)
                     raise failure
                 else:
                     logger.warning("an episode begins again: %s", failure)

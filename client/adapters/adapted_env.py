@@ -46,7 +46,9 @@ def plain_reward(agent: Hashable, reward: Any) -> float:
         SimulationError: it is of several, or no number.
     """
     try:
-        return float(reward.item() if isinstance(reward, np.ndarray) else reward)
+        if not isinstance(reward, str | bytes):  # a text is no number
+            return float(reward.item() if isinstance(reward, np.ndarray) else reward)
+        raise TypeError
     except (TypeError, ValueError):
         came = f"an array of the shape {shape}" if (shape := np.shape(reward)) else repr(reward)
         raise SimulationError(

@@ -95,7 +95,7 @@ class StopConfig:
 
     env_steps: AboveZero[int | None] = None
     """Steps of all environments together. No episode begins after them; open ones are played to
-    their ends, for checkpoint.hold_s at most."""
+    their ends, for checkpoint.hold_s at most; in a vector environment, cut."""
     time_s: AboveZero[float | None] = None
     """Seconds since the first env step."""
     iterations: AboveZero[int | None] = None

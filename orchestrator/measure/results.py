@@ -368,7 +368,8 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
         for server in servers:
             if server.learns and run.weights_seq_no.get(server.server_id) == 0:
                 why = "its first batch needs more env steps"
-                if run.env_steps[server.server_id] == 0:
+                was_played = any(run.env_steps.values())  # a run may fail before its first row
+                if was_played and run.env_steps[server.server_id] == 0:
                     why = "none of its agents acted in a training episode"
                 yield (
                     f"in run {run.name}, {server.server_id} made no update: its policies are those "

@@ -65,7 +65,8 @@ class ScheduleCheck:
             config._value_error(f"{name}={value} must {bounds}")
 
 
-Schedule = float | list[tuple[int, float]]
+Schedule = Annotated[float | list[tuple[int, float]], ScheduleCheck()]
+Share = Annotated[float, Check(lambda v: 0.0 <= v <= 1.0, "must lie in [0, 1]")]
 Count = Annotated[
     int,
     Check(lambda v: isinstance(v, int) and v >= 1, "must be a whole number of at least 1"),
@@ -93,7 +94,7 @@ class DeclaredSettings(AlgorithmConfig):
     default_module: ClassVar[type[RLModule] | None] = None
     """Likewise."""
 
-    gamma: float
+    gamma: Share
     """Discount of each step's reward."""
     grad_clip: float | None
     """Largest norm of the gradient; None: no clip."""
@@ -159,9 +160,13 @@ class DeclaredSettings(AlgorithmConfig):
 
     def validate(self) -> None:
         super().validate()
-        for name, kind in self.declared().items():
-            for check in _checks(kind):
-                check(self, name, getattr(self, name))
+        for name in self.declared():
+            self.validate_setting(name)
+
+    def validate_setting(self, name: str) -> None:
+        """Raises a ValueError if the value of a setting is none that was declared."""
+        for check in _checks(self.declared()[name]):
+            check(self, name, getattr(self, name))
 
 
 A = TypeVar("A", bound=Algorithm)

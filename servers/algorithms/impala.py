@@ -32,7 +32,7 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.declared_settings import ActorCriticSettings, configured_by
+from muxrl.servers.algorithms.declared_settings import ActorCriticSettings, Share, configured_by
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.settings import TrainingSettings
@@ -80,7 +80,7 @@ class APPOConfig(_InPlaceConfig, rllib_appo.APPOConfig):
     """KL divergence that the weight is adapted to."""
     target_network_update_freq: int
     """Batches between two updates of the target policy, each counted with its updates."""
-    tau: float
+    tau: Share
     """How far the target policy moves towards the policy then."""
     use_kl_loss: bool
     """Whether there is a KL penalty to the target policy."""

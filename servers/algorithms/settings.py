@@ -81,6 +81,11 @@ class TrainingSettings:
             else:
                 check_kind(what, value, known[name])
             setattr(config, name, value)
+            try:
+                config.validate_setting(name)
+            except (TypeError, ValueError) as error:  # of RLlib's, the first line is the reason
+                reason = str(error).partition("\n")[0]
+                raise AlgorithmProblem(f"{algorithm}: {reason}") from None
         for name, value in self.preset.items():
             setattr(config, name, value)
         return config

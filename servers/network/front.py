@@ -30,6 +30,7 @@ from muxrl.protocol.messages import (
     ServerSpec,
     Status,
     Step,
+    StepRows,
 )
 from muxrl.servers.network.access import check_access
 from muxrl.servers.network.exposition import Family, counter, gauge, histogram
@@ -136,7 +137,7 @@ class Front(ABC):
         where = f"t={item.t} of " if isinstance(item, Step | EndEpisode) else ""
         episode_id = item.episode_id[:MAX_ID_CHARS]
         name = episode_id if episode_id.isprintable() else repr(episode_id)
-        what = f"{where}episode {name}" if name else "a step in rows"
+        what = "a step in rows" if type(item) is StepRows else f"{where}episode {name or repr('')}"
         story = f"{self._name} refused {what}: {error.message}"
         self.refusals.add(error.code, story, time.monotonic())
         return Refused(

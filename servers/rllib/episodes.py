@@ -20,6 +20,19 @@ PolicyFor = Callable[..., str]
 """RLlib's agent-to-module mapping function."""
 
 
+class OrderedEpisode(MultiAgentEpisode):
+    """An episode of RLlib's whose agents always have the same order.
+
+    RLlib's learner connectors walk over `agent_ids`, which is a set there: with another hash seed
+    of Python (each process draws its own) rows come in another order, and minibatches differ.
+    """
+
+    @property
+    def agent_ids(self) -> Any:
+        """The agents, in the order in which they were seated; has the operations of a set."""
+        return self.agent_episodes.keys()
+
+
 def episode_of(
     chunk: Chunk, spaces: Mapping[str, Spaces], policy_for: PolicyFor
 ) -> MultiAgentEpisode:
@@ -35,7 +48,7 @@ def episode_of(
         spaces: of the server's seats.
         policy_for: RLlib's agent-to-module mapping function.
     """
-    episode = MultiAgentEpisode(
+    episode = OrderedEpisode(
         id_=chunk.episode_id,
         observation_space={seat_id: observed for seat_id, (observed, _) in spaces.items()},
         action_space={seat_id: acted for seat_id, (_, acted) in spaces.items()},

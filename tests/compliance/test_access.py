@@ -165,6 +165,7 @@ def test_ids_that_cannot_be_kept_or_logged_are_refused(url: str, episode_id: str
     answer = requests.post(f"{url}/v1/episodes", json={"episode_id": episode_id})
     assert answer.status_code == 400
     assert "cannot be an episode's id" in answer.json()["message"]
+    assert "rows" not in answer.json()["message"]
     assert len(answer.json()["message"]) < 800
     assert "\n" not in answer.json()["message"]
 

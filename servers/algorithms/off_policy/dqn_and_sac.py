@@ -17,7 +17,13 @@ from ray.rllib.algorithms.sac import sac as rllib_sac
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.algorithms.declared_settings import DeclaredSettings, Schedule, configured_by
+from muxrl.servers.algorithms.declared_settings import (
+    DeclaredSettings,
+    Schedule,
+    ScheduleCheck,
+    Share,
+    configured_by,
+)
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
 from muxrl.servers.algorithms.networks import Networks
@@ -105,7 +111,7 @@ class _OffPolicyConfig(DeclaredSettings):
     replay_buffer_config: Annotated[dict[str, Any], read_replay_buffer]
     """`type`: `MultiAgentEpisodeReplayBuffer`, or `MultiAgentPrioritizedEpisodeReplayBuffer` with
     `alpha` and `beta`; `capacity` in agents' steps, for each policy."""
-    tau: float
+    tau: Share
     """How far the target network moves towards the other at each of its updates."""
     target_network_update_freq: int
     """Env steps between two updates of the target network."""
@@ -126,7 +132,7 @@ class DQNConfig(_OffPolicyConfig, rllib_dqn.DQNConfig):
     """Whether the online network chooses the action that the target network values."""
     dueling: bool
     """Whether values are made of a state's value and actions' advantages."""
-    epsilon: Schedule
+    epsilon: Annotated[Schedule, ScheduleCheck(highest=1.0)]
     """Share of random actions; a number or a schedule."""
     lr: Schedule
     """Learning rate; a number or a schedule."""

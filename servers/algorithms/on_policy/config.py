@@ -6,7 +6,7 @@ from typing import Literal
 
 from ray.rllib.algorithms.ppo.ppo import PPOConfig as RLlibPPOConfig
 
-from muxrl.servers.algorithms.declared_settings import ActorCriticSettings, Positive
+from muxrl.servers.algorithms.declared_settings import ActorCriticSettings, Count, Positive
 
 
 class OnPolicyConfig(ActorCriticSettings, RLlibPPOConfig):
@@ -40,7 +40,7 @@ class ClippedRatioConfig(OnPolicyConfig):
     """Clip range of the probability ratio."""
     minibatch_size: int | None
     """Transitions of a policy in a minibatch, one for each step of an agent; None: the batch."""
-    num_epochs: int
+    num_epochs: Count
     """Passes over each batch."""
     shuffle_batch_per_epoch: bool
     """Whether new minibatches are drawn for each pass."""

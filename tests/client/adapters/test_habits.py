@@ -242,6 +242,10 @@ class NoReward(Env):
     reward = None
 
 
+class TextReward(Env):
+    reward = "1.0"
+
+
 class ThreeOfReset(Env):
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         return (*super().reset(), 0)
@@ -308,6 +312,7 @@ def test_it_is_taken_as_it_is_and_plays(env: type, notes: list[str], play: Play)
         (Words, r"reset\(\) gave agent 'a' an observation .* got str 'nothing to see'"),
         (BadReward, r"step\(\) gave agent 'a' the reward nan"),
         (NoReward, "the reward of agent 'a' is None; it must be one number"),
+        (TextReward, "the reward of agent 'a' is '1.0'; it must be one number"),
         (ThreeOfReset, r"reset\(\) returned a tuple; expected \(observations, infos\), dicts"),
         (OneReward, r"step\(\) returned its rewards as a float; expected a dict by agent"),
         (OneFlag, r"step\(\) returned its terminations as a bool; expected a dict by agent"),

@@ -57,20 +57,25 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
-    ("num_env_steps", "why"),
-    [(0, "none of its agents acted in a training episode"), (90, "its first batch needs more")],
+    ("of_run", "num_env_steps", "why"),
+    [
+        (1_000, 0, "none of its agents acted in a training episode"),
+        (1_000, 90, "its first batch needs more"),
+        (0, 0, "its first batch needs more"),  # it failed before its first row
+    ],
 )
 def test_who_never_acted_is_not_credited_with_the_runs_env_steps(
-    tmp_path: Path, num_env_steps: int, why: str
+    tmp_path: Path, of_run: int, num_env_steps: int, why: str
 ) -> None:
     run = new_run(tmp_path)
-    write_whole_run(run)
+    if of_run:
+        write_whole_run(run)
     state = {"weights_seq_no": 0, "num_env_steps": num_env_steps}
     with MetricsWriter(run) as metrics:
-        metrics.joint({"env_steps": 1_000, "servers": {"sheep": state}})
+        metrics.joint({"env_steps": of_run, "servers": {"sheep": state}})
     report = write_report(run)
     assert report.servers[1].env_steps == num_env_steps
-    (note,) = [note for note in report.notes if "made no update" in note]
+    note = next(n for n in report.notes if "sheep made no update" in n)
     assert f"since {why}" in note
 
 

@@ -231,6 +231,15 @@ def test_vdn_qplex_and_iql_are_qmix_with_another_mixer() -> None:
         ("VDN", {"mixer": "qmix"}, "VDN is QMIXConfig with mixer='vdn'.* use QMIX"),
         ("A2C", {"lr": "1e-3"}, "A2C's setting 'lr' must be a number, not '1e-3'; in YAML write"),
         ("QMIX", {"double_q": 1}, "QMIX's setting 'double_q' must be true or false, not 1"),
+        ("PPO", {"lr": -0.1}, "PPO: lr=-0.1 must be at least 0$"),
+        ("A2C", {"lr": float("nan")}, "A2C: lr=nan must be at least 0$"),
+        ("PPO", {"gamma": 1.5}, r"PPO: gamma=1.5 must lie in \[0, 1\]$"),
+        ("PPO", {"num_epochs": 0}, "PPO: num_epochs=0 must be a whole number of at least 1$"),
+        ("DQN", {"epsilon": [[0, 1.0], [1_000, 2.0]]}, "DQN: epsilon=.* must stay within 0 and 1$"),
+        ("DQN", {"epsilon": [[1_000, 1.0], [9_000, 0.1]]}, "DQN: .*first timestep must be 0"),
+        ("SAC", {"tau": -1.0}, r"SAC: tau=-1.0 must lie in \[0, 1\]$"),
+        ("QMIX", {"tau": -1.0}, r"QMIX: tau=-1.0 must lie in \(0, 1\]"),
+        ("QMIX", {"batch_size_episodes": 0}, "QMIX: batch_size_episodes=0 must be a whole number"),
     ],
 )
 def test_settings_that_users_may_not_give_are_refused(
