@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import gymnasium
@@ -12,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from pettingzoo import ParallelEnv
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from muxrl.client.adapters import SimulationError, adapt, look, make_simulation
+from muxrl.client.adapters import SimulationError, adapt, first_look, look, make_simulation
 
 Play = Any
 BOX = Box(-1, 1, (3,), np.float32)
@@ -322,6 +323,38 @@ def test_it_is_taken_as_it_is_and_plays(env: type, notes: list[str], play: Play)
 def test_what_cannot_run_is_said_before_it_does(env: type, refusal: str) -> None:
     with pytest.raises(SimulationError, match=refusal):
         look(make_simulation(named(env), {}))
+
+
+class NothingAllowed(Env):
+    """From the first step on."""
+
+    def observation_space(self, agent: str) -> Any:
+        return Dict({"observation": BOX, "action_mask": Box(0, 1, (3,), np.int8)})
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.seen = {"observation": np.zeros(3, np.float32), "action_mask": np.ones(3, np.int8)}
+        return super().reset(seed, options)
+
+    def step(self, actions: Any) -> Any:
+        self.seen = {**self.seen, "action_mask": np.zeros(3, np.int8)}
+        return super().step(actions)
+
+
+def test_a_mask_that_allows_nothing_is_found_in_the_first_step() -> None:
+    with pytest.raises(SimulationError, match=r"after step\(\), .* forbids every action"):
+        look(adapt(NothingAllowed()))
+
+
+class SlowToClose(Env):
+    def close(self) -> None:
+        time.sleep(0.05)
+
+
+def test_what_takes_long_is_said(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_look, "_SLOW_S", 0.01)
+    look(adapt(SlowToClose()))
+    (record,) = caplog.records
+    assert record.message.startswith("the environment's close() has taken 0.01 s so far")
 
 
 def test_agents_of_two_dicts_are_the_keys() -> None:
