@@ -215,9 +215,9 @@ def _checks(kind: Any) -> Iterator[Check | ScheduleCheck]:
     if get_origin(kind) is Literal:
         known = get_args(kind)
         yield Check(lambda v: v in known, f"is unknown; it is one of {', '.join(known)}")
-    yield from (
-        c for c in getattr(kind, "__metadata__", ()) if isinstance(c, Check | ScheduleCheck)
-    )
+    # The narrowest first, which was put around the others.
+    declared = reversed(getattr(kind, "__metadata__", ()))
+    yield from (c for c in declared if isinstance(c, Check | ScheduleCheck))
 
 
 _collect(DeclaredSettings)

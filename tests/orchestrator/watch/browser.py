@@ -27,6 +27,10 @@ _FLAGS = (
 PATIENCE_S = 30.0
 
 
+class Navigated(Exception):
+    """The page went away while it was asked."""
+
+
 class Browser:
     """One tab. It keeps the address of everything that pages asked the network for."""
 
@@ -46,6 +50,8 @@ class Browser:
         while True:
             message = json.loads(self._connection.recv(timeout=PATIENCE_S))
             if message.get("id") == number:
+                if "navigated" in message.get("error", {}).get("message", ""):
+                    raise Navigated
                 assert "error" not in message, message
                 return dict(message["result"])
             if message.get("method") == "Network.requestWillBeSent":
@@ -62,11 +68,17 @@ class Browser:
     def wait(self, script: str) -> None:
         """Waits until an expression is true."""
         deadline = time.monotonic() + PATIENCE_S
-        while not self.evaluate(f"!!({script})"):
+        while not self._is_true(script):
             assert time.monotonic() < deadline, (
                 f"{script}: {self.evaluate('document.body.innerText')}"
             )
             time.sleep(0.05)
+
+    def _is_true(self, script: str) -> bool:
+        try:
+            return bool(self.evaluate(f"!!({script})"))
+        except Navigated:  # a click has led to another page, which comes next
+            return False
 
     def open(self, address: str) -> None:
         """Opens a page and waits until it is drawn."""
