@@ -6,9 +6,8 @@ load at the same step and their levels add up to its own. In a "-coop" variant w
 every apple takes both. Rewards are normalised: an agent gets its share, by level, of the apple's
 share of all apples, so that the sum over agents and steps is 1 when nothing is left.
 
-Levels depend on the version: ids ending in -v2 (package 1.x) had agents of levels 1 to 3, those
-ending in -v3 (package 2.x, used here) have levels 1 and 2. In both, an apple of a -coop variant
-has the sum of its agents' levels.
+Agents have levels 1 and 2, an apple at most the sum of its agents' (in a -coop variant that sum).
+Ids ending in -v2 of the package's early versions have easier apples: at most one below.
 
 What this wrapper decides: an episode that ends because its steps are over, with apples left, is
 *truncated*, so that learners bootstrap; the package calls it done, as if all had been eaten.

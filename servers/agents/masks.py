@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
 from muxrl.servers.agents.spaces import flat_size
 
+NONE_AVAILABLE = (
+    "the action mask of agent {!r} forbids every action; leave an agent that cannot act out of "
+    "the observations, or give it an action that does nothing"
+)
 OBS = "obs"
 ACTION_MASK = "action_mask"
 
@@ -22,6 +27,16 @@ def masked_space(observation_space: Space, action_space: Space) -> DictSpace:
     # RLlib's logits are those of the choices, one after another, as a mask's numbers are.
     mask = Box((flat_size(action_space),), "float32", 0.0, 1.0)
     return DictSpace({OBS: observation_space, ACTION_MASK: mask})
+
+
+def none_available(agent_id: str) -> ValueMismatch:
+    """Returns the refusal of a step in which an agent is to act that has no action."""
+    return ValueMismatch(
+        NONE_AVAILABLE.format(agent_id),
+        agent_id=agent_id,
+        expected="a mask with at least one action available",
+        got="none available",
+    )
 
 
 def observed_parts(observation_space: Space) -> dict[str, Any]:

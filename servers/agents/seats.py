@@ -18,11 +18,10 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.action_forms import ActionForm, action_form
 from muxrl.servers.agents.frames import Frames
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
+from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space, none_available
 from muxrl.servers.agents.observing import Observing, Reader
 from muxrl.servers.agents.spaces import (
     ACTION_MASK_KEY,
@@ -194,13 +193,7 @@ class SoloSeat:
         if step_view.is_final and not mask.any():
             mask = np.ones_like(mask)  # of a bootstrapped value it would leave nothing
         if not mask.any():
-            raise ValueMismatch(
-                f"the action mask of agent {self.seat_id!r} forbids every action; leave an agent "
-                "that cannot act out of the observations, or give it an action that does nothing",
-                agent_id=self.seat_id,
-                expected="a mask with at least one action available",
-                got="none available",
-            )
+            raise none_available(self.seat_id)
         seen = step_view.read(self.seat_id, self.read, without_mask(value))
         return {OBS: seen, ACTION_MASK: mask}
 

@@ -29,6 +29,7 @@ from typing import Any, Literal
 import numpy as np
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
+from muxrl.servers.agents.masks import NONE_AVAILABLE
 from muxrl.servers.agents.spaces import flat_size
 
 OBS = "obs"
@@ -223,10 +224,7 @@ class TeamRows:
                 f"it has {n} actions"
             )
         if not mask.any():
-            raise TeamProblem(
-                f"the action mask of agent {member!r} forbids every action; leave an agent that "
-                "cannot act out of the observations, or give it an action that does nothing"
-            )
+            raise TeamProblem(NONE_AVAILABLE.format(member))
         padded = np.zeros(num_padded, np.float32)
         padded[:n] = mask != 0
         return padded

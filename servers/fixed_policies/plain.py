@@ -15,8 +15,15 @@ import numpy as np
 
 from muxrl.protocol.rows import Lineup, row_of, stack
 from muxrl.protocol.spaces import Box, bounds
-from muxrl.protocol.values import check_available, conform, sample_action
+from muxrl.protocol.values import (
+    Mismatch,
+    available_actions,
+    check_available,
+    conform,
+    sample_action,
+)
 from muxrl.servers.agents.benches import Seen, parts_of
+from muxrl.servers.agents.masks import has_action_mask, none_available
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
@@ -56,9 +63,22 @@ class PlainSeat:
         self.members: tuple[str, ...] = (agent_id,)
         self.observation_space = plan.observation_space
         self.action_space = plan.action_space
+        self.is_masked = has_action_mask(plan.observation_space)
 
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
-        return step_view.observations.get(self.seat_id)
+        observed = step_view.observations.get(self.seat_id)
+        if observed is not None and not step_view.is_final and not self.can_act(observed):
+            raise none_available(self.seat_id)
+        return observed
+
+    def can_act(self, observation: Any) -> bool:
+        """Returns whether a mask leaves each choice an action."""
+        try:
+            if self.is_masked:
+                available_actions(self.action_space, observation)
+        except Mismatch:
+            return False
+        return True
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         return rewards.get(self.seat_id, 0.0)
@@ -85,7 +105,7 @@ class PlainBench:
     reads_last_actions = False
 
     def __init__(self, seats: Sequence[PlainSeat], lineup: Lineup) -> None:
-        self.seats: tuple[Seat, ...] = tuple(seats)
+        self.seats = tuple(seats)
         names = [seat.seat_id for seat in seats]
         self._lineup = lineup
         self._places = lineup.places_of(names)
@@ -101,8 +121,12 @@ class PlainBench:
     def observe(self, seen: Seen) -> Any:
         found = np.empty((seen.num_episodes, len(self.seats)), object)
         for number, space, column, place in self._shown:
+            can_act = self.seats[place].can_act
             for row in range(len(found)):
-                found[row, place] = row_of(space, seen.observations[number], (row, column))
+                shown = row_of(space, seen.observations[number], (row, column))
+                if not can_act(shown):
+                    return None
+                found[row, place] = shown
         return found
 
     def rewards(self, rewards: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from muxrl.experiments.simulations.foraging import Foraging
 from muxrl.experiments.studies.beside_sb3.cases import ByServer
@@ -56,9 +57,22 @@ def mountain_car_with_held_actions() -> Any:
     return HeldActions(gymnasium.make("MountainCarContinuous-v0"))
 
 
-def foraging_with_three_levels() -> Any:
-    """Returns the game of lbforaging 1's `Foraging-8x8-2p-3f-v2`, ended after 25 steps."""
-    return Foraging("Foraging-8x8-2p-3f-v3", max_player_level=3, max_episode_steps=25)
+class FirstForaging(Foraging):
+    """lbforaging 1's `Foraging-8x8-2p-3f-v2`, ended after 25 steps.
+
+    An apple's highest level is one below the sum of the agents' levels, 1 or 2 each (at least 1):
+    that version drew numbers without the upper end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("Foraging-8x8-2p-3f-v3", max_episode_steps=25)
+        game: Any = self.unwrapped
+        spawn = game.spawn_food
+
+        def spawn_food(num: int, min_levels: Any, max_levels: Any) -> None:
+            spawn(num, min_levels, np.maximum(min_levels, max_levels - 1))
+
+        game.spawn_food = spawn_food
 
 
 def measure(served: Served) -> Figures:
@@ -208,7 +222,7 @@ CASES = {
         "foraging: QMIX": ByServer(
             "", (), env_steps=2_000_000, measure=measure, every=500_000,
             levels={"random": RANDOM["foraging"], "published": 0.83},
-            env=f"{_HERE}:foraging_with_three_levels", algorithm="QMIX",
+            env=f"{_HERE}:FirstForaging", algorithm="QMIX",
             settings={**_QMIX, "obs_last_action": False}, num_envs=10, agents=_MEMBERS[:2],
             groups={"team": list(_MEMBERS[:2])},
         ),
