@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from muxrl.client.adapters.adapted_env import space_lookup
 from muxrl.client.adapters.gymnasium_env import AGENT
 from muxrl.client.adapters.simulation import COMMON, SimulationError
-from muxrl.client.adapters.vector_simulation import Rows, VectorStep, row
+from muxrl.client.adapters.vector_simulation import Rows, VectorStep, copied, row
 from muxrl.protocol.spaces import Space, from_gymnasium
 
 _MODES = ("SameStep", "NextStep", "Disabled")
@@ -76,8 +76,8 @@ class AutoresetEnv:
         else:  # all at once first: some have nothing to show of copies that were never reset
             given = self._env.reset(seed=seed, options=dict(self._options_of(0)))
             others = np.arange(self.num_copies) > 0
-            if others.any():
-                given = self._reset_some(others, seed)
+            if others.any():  # with no seed: the same again would give all the same episode
+                given = self._reset_some(others)
         return self._observed(self._pair(given)[0], "reset()")
 
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
@@ -89,16 +89,15 @@ class AutoresetEnv:
             )
         self._options_of = options_of
 
-    def _reset_some(self, is_over: NDArray[np.bool_], seed: int | None = None) -> Any:
+    def _reset_some(self, is_over: NDArray[np.bool_]) -> Any:
         """Resets some copies: those with the same parameters in one call."""
         alike: dict[tuple[tuple[str, float], ...], NDArray[np.bool_]] = {}
         for copy in np.flatnonzero(is_over).tolist():
             options = self._options_of(copy) if self._options_of else {}
             mask = alike.setdefault(tuple(options.items()), np.zeros(self.num_copies, bool))
             mask[copy] = True
-        seeds = {} if seed is None else {"seed": seed}
         for values, mask in alike.items():
-            given = self._env.reset(**seeds, options={**dict(values), "reset_mask": mask})
+            given = self._env.reset(options={**dict(values), "reset_mask": mask})
         return given
 
     def step(self, actions: Mapping[str, Rows]) -> VectorStep:
@@ -125,7 +124,10 @@ class AutoresetEnv:
                 final_states = {copy: states[copy] for copy in over}
             if self._mode == "NextStep":
                 self._waiting = terminated | truncated
-            elif self._mode == "Disabled":
+            elif self._mode == "Disabled":  # the reset may write into what the step returned
+                rewards, infos, final_observations, final_states = copied(
+                    (rewards, infos, final_observations, final_states)
+                )
                 given = self._reset_some(terminated | truncated)
                 observations = self._observed(self._pair(given)[0], "reset()")
         return VectorStep(
@@ -246,6 +248,10 @@ class AutoresetEnv:
         if not isinstance(given, Mapping):  # the same of all agents
             given = dict.fromkeys(self.possible_agents, given)
         flags = {str(agent): one for agent, one in given.items()}
+        if unknown := [agent for agent in flags if agent not in self._ids]:
+            raise SimulationError(
+                f"step() gave a {what} of {unknown}; the agents are {list(self._ids)}"
+            )
         return np.array(
             [
                 self._vector(flags.get(a, np.zeros(self.num_copies)), what, a).astype(bool)

@@ -147,6 +147,15 @@ def row(rows: Rows, copy: int) -> Any:
     return value if isinstance(value, np.ndarray) else value.item()
 
 
+def copied(value: Any) -> Any:
+    """Returns a value that does not change with the environment's buffers."""
+    if isinstance(value, Mapping):
+        return {key: copied(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(copied, value))
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
 def _one_row(value: Any) -> Rows:
     if isinstance(value, Mapping):
         return {key: _one_row(part) for key, part in value.items()}

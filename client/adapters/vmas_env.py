@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from muxrl.client.adapters.autoreset import as_rows
 from muxrl.client.adapters.simulation import SimulationError
-from muxrl.client.adapters.vector_simulation import Rows, VectorStep, row
+from muxrl.client.adapters.vector_simulation import Rows, VectorStep, copied, row
 from muxrl.protocol.spaces import from_gymnasium
 
 
@@ -65,10 +65,12 @@ class VmasEnv:
         terminated = as_rows(given[2]).astype(bool)
         truncated = as_rows(given[3]).astype(bool) & ~terminated
         over = np.flatnonzero(terminated | truncated).tolist()
-        finals = {
-            copy: {a: _copied(row(o, copy)) for a, o in observations.items()} for copy in over
-        }
-        if over:
+        rewards = {a: one.reshape(self.num_copies) for a, one in self._named(given[1]).items()}
+        infos = self._named(given[4]) if given[4] else {}
+        finals: dict[int, dict[str, Any]] = {}
+        if over:  # a reset may write into what the step returned
+            rewards, infos = copied(rewards), copied(infos)
+            finals = {copy: copied(row(observations, copy)) for copy in over}
             for copy in over:
                 self._env.reset_at(copy, return_observations=False)
             observations = self._named(
@@ -76,10 +78,9 @@ class VmasEnv:
                     get_observations=True, get_rewards=False, get_infos=False, get_dones=False
                 )[0]
             )
-        infos = self._named(given[4]) if given[4] else {}
         return VectorStep(
             observations,
-            {a: rewards.reshape(self.num_copies) for a, rewards in self._named(given[1]).items()},
+            rewards,
             terminated,
             truncated,
             finals,
@@ -102,10 +103,3 @@ class VmasEnv:
     def _named(self, given: Any) -> dict[str, Rows]:
         ordered = given.values() if isinstance(given, Mapping) else given
         return {a: as_rows(one) for a, one in zip(self.possible_agents, ordered, strict=True)}
-
-
-def _copied(value: Any) -> Any:
-    """Returns a value that does not change with the simulator's buffers."""
-    if isinstance(value, Mapping):
-        return {key: _copied(part) for key, part in value.items()}
-    return value.copy() if isinstance(value, np.ndarray) else value

@@ -168,7 +168,7 @@ class Actors:
                 asked = [RowsOfBench(steps[i], j) for i, j in places]
                 rows = self._rows(
                     key,
-                    _joined([one.observations for one in asked]),
+                    concatenated([one.observations for one in asked]),
                     [state for one in asked for state in one.states],
                     [agent for one in asked for agent in one.agents],
                 )
@@ -218,8 +218,14 @@ class Actors:
         trainer = (self._untrained() if is_untrained else self._actors)[policy_id]
         answer = self._call("act", policy_id, lambda: trainer.act(rows))
         acted = answer if isinstance(answer, Acted) else Acted(answer)
-        outputs = {name: np.asarray(column) for name, column in acted.outputs.items()}
-        return Acted(self._checked(policy_id, rows, acted), outputs, acted.states)
+        # Copied, like the actions: a trainer may write the next answer into the same arrays.
+        outputs = {name: np.array(column) for name, column in acted.outputs.items()}
+        states: Any = acted.states
+        if isinstance(states, np.ndarray):
+            states = list(states.copy())
+        elif hasattr(states, "clone"):
+            states = list(states.clone())
+        return Acted(self._checked(policy_id, rows, acted), outputs, states)
 
     def _rows(self, key: _Pass, seen: Any, states: list[Any], agents: list[str]) -> Rows:
         parts = seen if isinstance(seen, dict) else {OBS: seen}
@@ -251,8 +257,10 @@ class Actors:
             what = type(got).__name__ if actions.dtype == object else what
             problem = f"an array of shape {shape}, got {what}"
         elif not (num := self._num_choices[policy_id]).size:
-            if np.isnan(actions).any():
-                problem = f"numbers, got NaN for agent {_first(rows, np.isnan(actions))!r}"
+            is_bad = ~np.isfinite(actions)
+            if is_bad.any():
+                which = f"{actions[is_bad][0]} for agent {_first(rows, is_bad)!r}"
+                problem = f"finite numbers, got {which}"
         else:
             if rows.present is not None:  # what those do who are absent is never sent
                 actions = np.where(rows.present == 0, 0, actions)
@@ -354,10 +362,6 @@ def _flat(rows: Any) -> Any:
     if isinstance(rows, dict):
         return {key: _flat(part) for key, part in rows.items()}
     return rows.reshape(-1, *rows.shape[2:])
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else concatenated(parts)
 
 
 def _shaped(column: np.ndarray, lead: tuple[int, int]) -> np.ndarray:

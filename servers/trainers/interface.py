@@ -89,7 +89,8 @@ class PolicySpec:
 
 @dataclass(frozen=True)
 class Rows:
-    """All that a policy is asked in one turn, a row for each agent that acts.
+    """All that a policy is asked in one turn, a row for each agent that acts; its arrays are free
+    to be written into.
 
     Attributes:
         observations: float32 ``[n, ...]``.
@@ -121,7 +122,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Acted:
-    """What `Trainer.act` may return in place of the actions alone.
+    """What `Trainer.act` may return in place of the actions alone; arrays are copied.
 
     Attributes:
         actions: ``[n, ...]``.

@@ -65,9 +65,9 @@ class MemberGraph(PolicyGraph):
             self._is_padded or self.module.obs_last_action
         ):
             raise CannotExport(
-                "its file would choose, or be told, one of the combinations of "
-                f"{agent.action_space}; give members that differ policies of their own, and set "
-                "obs_last_action: false"
+                "its file would choose, or be told, an action by its number from 0 on, which for "
+                f"{agent.action_space} is none of the simulation's; give members that differ "
+                "policies of their own, and set obs_last_action: false"
             )
         if self._is_padded:
             self.action_space = Discrete(num_actions)

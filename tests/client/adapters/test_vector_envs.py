@@ -27,9 +27,10 @@ HERE = __name__
 ZERO_COST = "muxrl.experiments.simulations.zero_cost:ZeroCost"
 
 
-def carts(num_envs: int, mode: str = "NextStep") -> Any:
+def carts(num_envs: int, mode: str = "NextStep", copy: bool = True) -> Any:
     return SyncVectorEnv(
         [lambda: gymnasium.make("CartPole-v1", max_episode_steps=15)] * num_envs,
+        copy=copy,
         autoreset_mode=AutoresetMode(mode),
     )
 
@@ -46,9 +47,10 @@ def scored(num_envs: int, mode: str = "SameStep") -> Any:
     )
 
 
+@pytest.mark.parametrize("copies", [True, False])
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-def test_a_copy_of_gymnasium_is_the_environment_by_itself(mode: str) -> None:
-    vector = make_vector_simulation(f"{HERE}:carts", {"mode": mode}, 3)
+def test_a_copy_of_gymnasium_is_the_environment_by_itself(mode: str, copies: bool) -> None:
+    vector = make_vector_simulation(f"{HERE}:carts", {"mode": mode, "copy": copies}, 3)
     assert vector.possible_agents == ("agent",)
     assert vector.action_spaces == {"agent": Discrete(2)}
     observed = vector.reset(seed=7)["agent"]
@@ -193,6 +195,7 @@ class Batched:
             r"copy 1 the agents \['p'\] are done and the others are not",
         ),
         ({"truncations": np.array([True, False])}, "no 'final_obs'"),
+        ({"truncations": {"r": np.zeros(2)}}, r"truncation of \['r'\]; .* \['p', 'q'\]"),
         ({"rewards": {"p": np.zeros(3)}}, r"reward of agent 'p' .*2 numbers.*\(3,\)"),
         ({"observations": {"p": np.zeros((2, 2))}}, r"no observation of \['q'\]"),
         ({"observations": np.zeros((2, 2))}, "not a dict"),
@@ -203,6 +206,41 @@ def test_what_is_wrong_is_named(spoilt: dict[str, Any], says: str) -> None:
     vector.reset()
     with pytest.raises(SimulationError, match=says):
         vector.step({a: np.zeros(2, np.int64) for a in "pq"})
+
+
+class InBuffers(Batched):
+    """Writes all that it returns into the same arrays, a reset too; draws what it shows first."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.metadata = {"autoreset_mode": "Disabled"}
+        self.seen, self.earned = np.zeros((num_envs, 2), np.float32), np.zeros(num_envs)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+        self.seen[mask] = self.rng.uniform(-1.0, 0.0, (mask.sum(), 2))
+        self.earned[mask] = 0.0
+        return self._all(self.seen), {}
+
+    def step(self, actions: Any) -> Any:
+        self.seen[:], self.earned[:] = 0.5, 1.0
+        is_over = np.arange(self.num_envs) == 0
+        infos = {"p": {"n": self.earned}}
+        return self._all(self.seen), self._all(self.earned), ~is_over & False, is_over, infos
+
+
+def test_a_reset_into_the_same_arrays_changes_no_step() -> None:
+    vector = adapt_vector(InBuffers(2))
+    vector.ask_options(lambda copy: {"x": copy})
+    first = vector.reset(seed=3)["p"]
+    assert first[0].tolist() != first[1].tolist()  # one seed, and not the same episode
+    step = vector.step({a: np.zeros(2, np.int64) for a in "pq"})
+    assert [one.tolist() for one in step.final_observations[0].values()] == [[0.5, 0.5]] * 2
+    assert [one.tolist() for one in step.rewards.values()] == [[1.0, 1.0]] * 2
+    assert step.infos["p"]["n"].tolist() == [1.0, 1.0]
+    assert step.observations["p"][0].max() < 0.0
 
 
 def of_two(num_envs: int) -> Batched:
@@ -252,14 +290,14 @@ class Vmas:
         box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
         self.observation_space = spaces.Tuple([box, box])
         self.action_space = spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)])
-        self.t = torch.zeros(num_envs)
+        self.t, self.earned = torch.zeros(num_envs), torch.zeros(num_envs)
 
     def reset(self, seed: int | None = None) -> Any:
         self.t[:] = self.torch.arange(self.num_envs) - 1
         return self.get_from_scenario()[0]
 
     def reset_at(self, index: int, return_observations: bool = True) -> None:
-        self.t[index] = 0
+        self.t[index] = self.earned[index] = 0
 
     def get_from_scenario(self, **_: bool) -> Any:
         return [[self.t[:, None].clone(), -self.t[:, None]]]
@@ -269,8 +307,9 @@ class Vmas:
         assert actions[0].dtype == self.torch.int64
         assert actions[1].shape == (self.num_envs, 2)
         self.t += 1
-        rewards = [actions[0].float(), actions[1].sum(1)]
-        infos = [{"t": self.t.clone()}, {}]
+        self.earned[:] = actions[0]
+        rewards = [self.earned, actions[1].sum(1)]
+        infos = [{"t": self.t}, {}]
         return self.get_from_scenario()[0], rewards, self.t == 2, self.t == 3, infos
 
 

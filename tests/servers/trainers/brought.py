@@ -166,6 +166,26 @@ class WithState(Counting):
         return super().learn(trajectories) | {"state": float(trajectories[0].states[:, 0].sum())}
 
 
+class ReusesItsArrays(Counting):
+    """Writes into what it is given, and answers in the same arrays every time."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__(policy)
+        self.kept: dict[int, Any] = {}
+
+    def act(self, rows: Any) -> Any:
+        acted = super().act(rows)
+        rows.observations[:] = 0.0
+        drawn, states = self.kept.setdefault(len(rows), np.zeros((2, len(rows), 1), int))
+        drawn[:, 0], states[:, 0] = acted.outputs["drawn"], np.ravel(acted.states)
+        return Acted(acted.actions, {"drawn": drawn}, states)
+
+
+class Infinite(Counting):
+    def act(self, rows: Any) -> Any:
+        return np.full((len(rows), 1), [[0.0], [np.inf]])
+
+
 class OfTeams(Counting):
     """Learns for teams; members that are absent get an action that they do not have."""
 

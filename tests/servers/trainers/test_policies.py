@@ -24,6 +24,7 @@ from muxrl.servers.episodes.rows import RowStep
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.fixed_policies.loaded_policies import load_checkpoint
 from muxrl.servers.server import make_policies
+from muxrl.servers.trainers.acting import TrainerFailed
 from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.training.policies import ServerProblem
 
@@ -231,6 +232,49 @@ def test_steps_in_rows_are_asked_and_learned_as_single_ones(kind: str) -> None:
     assert asked[0] == asked[1]
     one, other = ([2], [None]) if kind == "team" else ([2, 2], [None, None])
     assert [states for _, states, *_ in asked[0]][2] == one + other
+
+
+@pytest.mark.parametrize("in_rows", [False, True])
+def test_its_arrays_are_its_own(in_rows: bool) -> None:
+    plan = plan_of("ReusesItsArrays")
+    policies = policies_of(plan)
+    store, now = policies.store, time.monotonic()
+    given = given_to(policies)
+    store.accept(StartEpisode("e"), now)
+    for t in range(4):
+        item = Step("e", t, {a: seen(a, t) for a in "ab"}, {"a": 1.0, "b": 0.5} if t else {})
+        if in_rows:
+            (rows,) = Packing(spec_of(plan), least_rows=1).pack([item])
+            step = store.accept_rows(rows, now)
+            assert isinstance(step, RowStep)
+            ((chosen, version),) = policies.acting.act_rows([step])
+            step.finish(chosen, version)
+        else:
+            pending = store.accept(item, now)
+            assert isinstance(pending, PendingStep)
+            (single,), version = policies.acting.act([pending])
+            pending.finish(single, version)
+    assert [np.ravel(rows.states).tolist() for rows in given[1:]] == [[1, 1], [2, 2], [3, 3]]
+    policies.start()
+    store.accept(EndEpisode("e", 4, terminations=dict.fromkeys("ab", True)), now)
+    store.finish_frame()
+    wait_for(policies, 1)
+    trainer: Any = policies.acting.learners["default"]
+    assert len(trainer.seen) == 2
+    for one in trainer.seen:
+        np.testing.assert_array_equal(
+            one.observations[:4], [seen(one.agent_id, t) for t in range(4)]
+        )
+        assert len(set(one.outputs["drawn"].ravel().tolist())) == 4
+
+
+def test_an_action_that_is_not_finite_is_refused() -> None:
+    plan = plan_of("Infinite")
+    agents = {a: dataclasses.replace(one, action_space=Box((1,))) for a, one in plan.agents.items()}
+    policies = policies_of(dataclasses.replace(plan, agents=agents))
+    says = "Infinite.act of policy 'default': expected finite numbers, got inf for agent 'b'"
+    with pytest.raises(TrainerFailed, match=says):
+        play(policies, "e")
 
 
 def as_list(array: Any) -> Any:
