@@ -109,13 +109,14 @@ class RunDirectory:
         if not path.is_dir():
             raise NotARunDirectory(path, no_such_folder(path))
         if not (path / "metrics").is_dir():
-            is_served = (path / "checkpoints").is_dir()
-            hint = (
-                "'muxrl serve' keeps the checkpoints of one server there, and FROZEN plays them; "
-                "runs are made by 'muxrl launch'"
-                if is_served
-                else "is it the parent of runs?"
-            )
+            hint = "is it the parent of runs?"
+            if (path / "trials.jsonl").is_file():
+                hint = "it is a sweep's, which 'muxrl compare' shows; its runs are in 'runs'"
+            elif (path / "checkpoints").is_dir():
+                hint = (
+                    "'muxrl serve' keeps the checkpoints of one server there, and FROZEN plays "
+                    "them; runs are made by 'muxrl launch'"
+                )
             raise NotARunDirectory(path, f"it has no folder 'metrics'; {hint}")
         with contextlib.suppress(OSError, ValueError):  # `read_plan` says what is wrong with it
             plan = msgspec.json.decode((path / "plan.json").read_bytes(), type=dict)

@@ -110,12 +110,11 @@ def _resumed(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan) -> Tr
         record = replace(final, run_dir=record.run_dir) if final.status == "done" else record
     if record.status == "done" and _has_its_budget(record, folder, plan):
         return record
-    begun = TrialRecord(record.id, record.assignment, record.roles, record.parameters, record.seed)
     if run_dir := folder.run_of(record):
         with contextlib.suppress(CannotResume):
             find_checkpoint(RunDirectory(run_dir))
-            begun.run_dir = record.run_dir
-    return begun
+            return replace(record, status="waiting", cause="")  # what it has reached stays known
+    return TrialRecord(record.id, record.assignment, record.roles, record.parameters, record.seed)
 
 
 def _has_its_budget(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan) -> bool:

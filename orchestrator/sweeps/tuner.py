@@ -182,6 +182,9 @@ def _reporter(plan: SweepPlan) -> tune.CLIReporter:
     )
 
 
+_REACHED = ("env_steps", "time_s", "cpu_s", "metric", "metric_source")
+
+
 class TrialLog(tune.Callback):
     """Keeps `trials.jsonl` while Tune runs the trials.
 
@@ -254,8 +257,11 @@ class TrialLog(tune.Callback):
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tune's call."""
         record = self._of(trial)
+        final = self.folder.final_record_of(record)
+        for name in _REACHED if final else ():  # Tune has no result of a step that raised
+            setattr(record, name, getattr(final, name))
         record.status = "failed"
-        record.cause = self._cause(trial, record)
+        record.cause = (final and final.cause) or self._cause(trial, record)
         self._write()
 
     def close(self) -> None:
@@ -269,10 +275,7 @@ class TrialLog(tune.Callback):
         return self._by_id[trial.config["trial"]]
 
     def _cause(self, trial: Any, record: TrialRecord) -> str:
-        """Returns why a trial failed, in a sentence with its log."""
-        final = self.folder.final_record_of(record)
-        if final is not None and final.cause:
-            return final.cause
+        """Returns why a trial failed that does not say so itself, in a sentence with its log."""
         log = RunDirectory(self.folder.path / (record.run_dir or "")).log(TRIAL_LOG)
         error = _error_of(trial)
         if isinstance(error, ray.exceptions.RayTaskError):

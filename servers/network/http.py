@@ -10,6 +10,7 @@ import functools
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,7 +19,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from muxrl.protocol.codec import decode_json, encode_json
-from muxrl.protocol.errors import Forbidden, MessageTooLarge, ProtocolError, Unauthorized
+from muxrl.protocol.errors import (
+    Forbidden,
+    MalformedMessage,
+    MessageTooLarge,
+    ProtocolError,
+    Unauthorized,
+)
 from muxrl.protocol.messages import (
     AbortEpisode,
     AnyItem,
@@ -143,10 +150,18 @@ async def _one(
     """Answers the one item of a request: its body's fields, and those that its path gives.
 
     Raises:
-        MalformedMessage: the body is not JSON, or not such an item.
+        MalformedMessage: the body is not JSON, not such an item, or of another episode.
         MessageTooLarge: it is over a limit.
     """
     fields = app.messages.read_fields(await _body(app, request) or b"{}")
+    for name, value in request.path_params.items():
+        said = decode_json(bytes(fields[name]), Any) if name in fields else value
+        if str(said) != value:
+            raise MalformedMessage(
+                f"the path says {name} {value!r}, the body {said!r}; leave it out of the body",
+                expected=repr(value),
+                got=repr(said),
+            )
     given = {**(default or {}), **fields, **request.path_params}
     item = app.messages.read_item(given, kind)
     return (await app.answered([item]))[0]

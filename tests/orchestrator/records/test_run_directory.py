@@ -60,6 +60,9 @@ def test_open_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(NotARunDirectory, match="'muxrl serve' keeps the checkpoints of one server"):
         RunDirectory.open(tmp_path)
+    (tmp_path / "trials.jsonl").touch()
+    with pytest.raises(NotARunDirectory, match="a sweep's, which 'muxrl compare' shows"):
+        RunDirectory.open(tmp_path)
 
 
 def test_files_are_written_by_their_names(tmp_path: Path) -> None:

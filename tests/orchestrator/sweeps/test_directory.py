@@ -1,6 +1,7 @@
 """A sweep's directory: trials read back as they were written, runs that never overwrite."""
 
 import threading
+from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
 
@@ -103,7 +104,7 @@ def test_a_trial_that_is_done_goes_on_if_the_budget_is_larger_by_now(folder, env
     finished = record(status="done", metric=2.0, run_dir="runs/0-x")
     (run.path / FINAL_RECORD_FILE).write_text(finished.to_json())
     resumed = _resumed(finished, folder, PLAN)
-    assert resumed == (finished if is_kept else record(run_dir="runs/0-x"))
+    assert resumed == (finished if is_kept else record(metric=2.0, run_dir="runs/0-x"))
     # The sweep may have been killed before it wrote that down.
     running = record(status="running", run_dir="runs/0-x")
     assert _resumed(running, folder, PLAN) == resumed
@@ -141,6 +142,17 @@ def test_trials_that_are_stopped_last_are_waited_for(folder):
     saved.join()
 
 
+def test_how_far_a_failed_trial_came_is_known(folder):
+    run = folder.new_run("0-x")
+    run.mkdir()
+    mine = record(status="running", run_dir="runs/0-x")
+    final = record(status="failed", cause="it rained", env_steps=150, time_s=2.0, metric=1.0)
+    (run / FINAL_RECORD_FILE).write_text(final.to_json())
+    trial = SimpleNamespace(config={"trial": mine.id}, last_result=None)
+    TrialLog(folder, [mine]).on_trial_error(0, [trial], trial)
+    assert mine == replace(final, run_dir="runs/0-x")
+
+
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted", "waiting"])
 def test_others_without_a_checkpoint_begin_again(folder, status):
     begun = record(status=status, metric=2.0, run_dir="runs/0-x", cause="it rained", env_steps=5)
@@ -152,7 +164,7 @@ def test_a_trial_with_a_whole_checkpoint_goes_on_in_its_run_directory(folder, st
     checkpoints = commit_checkpoint(folder.new_run("0-x"))
     begun = record(status=status, metric=2.0, run_dir="runs/0-x", cause="it rained")
     resumed = _resumed(begun, folder, PLAN)
-    assert resumed == record(run_dir="runs/0-x")
+    assert resumed == record(metric=2.0, run_dir="runs/0-x")
     given = TableSearch([resumed, record(1)], folder, "max")
     run_dirs = [given.suggest(str(i))["run_dir"] for i in range(2)]
     assert run_dirs == [str(folder.runs / "0-x"), str(folder.runs / "1-x")]

@@ -47,9 +47,13 @@ def test_a_running_server_tells_its_log_what_its_client_was_told(
         answer = requests.post(f"{url}/v1/episodes/never/end", json={"t": 1}, timeout=20)
         told = answer.json()["message"]
         assert requests.post(f"{url}/v1/step", data=b"{", timeout=20).status_code == 400
+        end = {"t": 1, "episode_id": "other"}
+        other = requests.post(f"{url}/v1/episodes/never/end", json=end, timeout=20)
     finally:
         server.stop()
     assert answer.status_code == 410
+    assert other.status_code == 400
+    assert "episode_id 'never', the body 'other'" in other.json()["message"]
     assert "refused t=1 of episode never" in told
     refusals = [r.getMessage() for r in caplog.records if r.name == "muxrl.servers.network.front"]
     assert refusals[0] == f"410: {told}"
