@@ -6,6 +6,7 @@ actions again, and go with that message.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -49,14 +50,19 @@ Items = dict[str, AnyItem]
 class ServerSide:
     """The episode on one server, and what that server is to be told next."""
 
-    __slots__ = ("final_observations", "machine", "returns", "rewards", "terminations", "told_at",
-                 "truncations")  # fmt: skip
+    __slots__ = ("ended_at", "final_observations", "late", "machine", "returns", "rewards",
+                 "terminations", "told_at", "truncations")  # fmt: skip
 
     def __init__(self, episode_id: str) -> None:
         self.machine = EpisodeStateMachine(episode_id)
         self.told_at = 0.0
         """When the server was last told of the episode (monotonic)."""
         self.returns: dict[str, float] = {}
+        """Of the agents that have acted or earned something."""
+        self.late: dict[str, float] = {}
+        """What of these the server is not told: rewards after an end that it did not know of."""
+        self.ended_at: dict[str, int] = {}
+        """By agent alone whose end the server is to be told: after how many env steps it ended."""
         self.rewards: dict[str, float] = {}
         self.terminations: dict[str, Flag] = {}
         self.truncations: dict[str, Flag] = {}
@@ -66,6 +72,7 @@ class ServerSide:
         """Forgets what has just been put into an item."""
         self.rewards, self.terminations, self.truncations = {}, {}, {}
         self.final_observations = {}
+        self.ended_at = {}
 
 
 class JointEpisode:
@@ -105,13 +112,14 @@ class JointEpisode:
             for server_id, spec in specs.items()
         }
         self._side_of = {a: self._sides[server_id] for a, server_id in server_of.items()}
+        self._specs = specs
         self._actions: dict[str, Any] = {}
         self.parameters: dict[str, float] = {}
         """With which it is to be played, if the gateway of a run gives any."""
 
     @property
     def returns(self) -> dict[str, float]:
-        """The sum of each agent's rewards so far."""
+        """The sum of each agent's rewards so far, 0 of one that has acted and earned nothing."""
         return {a: value for side in self._sides.values() for a, value in side.returns.items()}
 
     @property
@@ -201,6 +209,9 @@ class JointEpisode:
         for server_id, mine in split.items():
             side = self._sides[server_id]
             side.told_at = now
+            for agent_id in mine:
+                if agent_id not in side.returns:
+                    side.returns[agent_id] = 0.0
             item = Step(
                 self.episode_id,
                 side.machine.t,
@@ -268,6 +279,13 @@ class JointEpisode:
             if side is None:
                 agent_id, side = self._side(agent_id)
             value = side.rewards.get(agent_id, 0.0)
+            if side.ended_at and side.ended_at.get(agent_id, self.num_steps) < self.num_steps:
+                # A server that had been told of the end would not credit it to an action either.
+                with contextlib.suppress(Mismatch, TypeError):
+                    reward = number(reward)
+                    side.late[agent_id] = side.late.get(agent_id, 0.0) + reward
+                    side.returns[agent_id] = side.returns.get(agent_id, 0.0) + reward
+                continue
             try:
                 reward = reward if type(reward) is float else number(reward)
                 side.rewards[agent_id] = value + reward
@@ -279,13 +297,20 @@ class JointEpisode:
             if is_set and agent_id != "__all__":
                 agent_id, side = self._side(agent_id)
                 side.terminations[agent_id] = True
+                self._note_end(side, agent_id)
         for agent_id, is_set in truncations.items():
             if is_set and agent_id != "__all__":
                 agent_id, side = self._side(agent_id)
                 side.truncations[agent_id] = True
+                self._note_end(side, agent_id)
         for agent_id, observation in final_observations.items():
             agent_id, side = self._side(agent_id)
             side.final_observations[agent_id] = observation
+
+    def _note_end(self, side: ServerSide, agent_id: str) -> None:
+        info = self._specs[self._server_of[agent_id]].agents.get(agent_id)
+        if info is None or info.group is None:  # a team still earns what its members do
+            side.ended_at.setdefault(agent_id, self.num_steps)
 
     def played(
         self, num_steps: int, rewards: Mapping[str, float], returns: Mapping[str, float]
@@ -407,7 +432,7 @@ class JointEpisode:
                 f"{self.episode_id}, the client {side.machine.t}"
             )
         for agent_id, value in side.returns.items():
-            theirs = ended.returns.get(agent_id, 0.0)
+            theirs = ended.returns.get(agent_id, 0.0) + side.late.get(agent_id, 0.0)
             if abs(theirs - value) > 1e-6 * max(1.0, abs(value)):
                 self.mismatches.append(
                     f"server {server_id!r} summed {theirs} for agent {agent_id!r} of episode "

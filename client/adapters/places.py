@@ -6,10 +6,13 @@ that is not among them takes one of its kind (``car_17`` that of a ``car_``) who
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 from muxrl.client.adapters.simulation import COMMON, SimulationError
+
+logger = logging.getLogger(__name__)
 
 Respawn = Literal["refuse", "same_id", "same_step", "new_ids"]
 """How agents come back in an episode after their end: not at all; in a later step under their id;
@@ -34,13 +37,16 @@ class Places:
         self._places = tuple(places)
         self._place_of: dict[Hashable, Hashable] = {}
         """Of the agents that live."""
+        self._former_place: dict[Hashable, Hashable] = {}
+        """Of those that have ended."""
+        self._has_warned = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
     def reset(self, **kwargs: Any) -> Any:
         """As the environment's."""
-        self._place_of = {}
+        self._place_of, self._former_place = {}, {}
         given, infos = self._env.reset(**kwargs)
         seen = {self._find(agent): value for agent, value in given.items()}
         return seen, self._placed(infos)
@@ -53,24 +59,60 @@ class Places:
         )
         is_over = terminateds.get(ALL) or truncateds.get(ALL)
         done = {a for a in self._place_of if terminateds.get(a) or truncateds.get(a)}
-        told = self._placed(rewards), self._placed(terminateds), self._placed(truncateds)
+        earned = self._placed(rewards)
+        told = earned, self._placed(terminateds), self._placed(truncateds)
         plain_infos = self._placed(infos)
+        others = {
+            agent: reward
+            for agent, reward in rewards.items()
+            if agent not in self._place_of and agent not in (ALL, COMMON)
+        }
         if is_over:  # all observations are last ones, and nobody new begins
+            self._add(others, earned, lives)
             return self._placed(given), *told, plain_infos
         for agent in done:
-            place = self._place_of.pop(agent)
+            place = self._former_place[agent] = self._place_of.pop(agent)
             if given.get(agent) is not None:
                 plain_infos[place] = {**plain_infos.get(place, {}), LAST: given[agent]}
-        seen = {self._find(a): value for a, value in given.items() if a not in done}
+        seen = {self._find(a, lives): value for a, value in given.items() if a not in done}
+        if others:
+            self._add(others, earned, lives)
         return seen, *told, plain_infos
+
+    def _add(
+        self,
+        rewards: Mapping[Hashable, Any],
+        earned: dict[Hashable, Any],
+        lives: Mapping[Hashable, Hashable],
+    ) -> None:
+        """Adds rewards of agents that did not live in the step: of new ones, and after an end.
+
+        They count in the return of a place in which nobody acted; in another they would be taken
+        for what its agent has earned.
+        """
+        for agent, reward in rewards.items():
+            place = self._place_of.get(agent, self._former_place.get(agent))
+            if place is not None and place not in lives:
+                earned[place] = earned.get(place, 0.0) + reward
+            elif reward and not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "agent %r was paid %s when it did not act, and its place was another's: that "
+                    "counts nowhere, nor will any other such reward",
+                    agent,
+                    reward,
+                )
 
     def _placed(self, values: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """Returns what is said of agents that live, by place, and of all."""
         kept = {a: v for a, v in values.items() if a in (ALL, COMMON)}
         return kept | {self._place_of[a]: v for a, v in values.items() if a in self._place_of}
 
-    def _find(self, agent: Hashable) -> Hashable:
+    def _find(self, agent: Hashable, left: Collection[Hashable] = ()) -> Hashable:
         """Returns the place of an agent; a new one takes its own, or a free one of its kind.
+
+        Rather not one that was left in this step: what it is paid now would be taken for what the
+        one before has earned.
 
         Raises:
             SimulationError: there is none.
@@ -86,7 +128,7 @@ class Places:
                 f"its kind are taken; let possible_agents list as many {_kind(agent)!r} as may "
                 "live at a time"
             )
-        place = agent if agent in free else free[0]
+        place = agent if agent in free else min(free, key=lambda place: place in left)
         self._place_of[agent] = place
         return place
 

@@ -17,7 +17,8 @@ def write_dataset(files: Sequence[Path], dataset_id: str, agent: str | None, abo
     """Writes a dataset where Minari keeps them (``MINARI_DATASETS_PATH``).
 
     An agent's step lasts until its next observation, and has all rewards until then. Where an
-    episode terminates without a final observation, the last one stands in its place.
+    episode terminates without a final observation, the last one stands in its place. An agent that
+    comes back after its end has an episode for each of its lives.
 
     Args:
         files: of `muxrl.orchestrator.records.played`.
@@ -44,27 +45,25 @@ def write_dataset(files: Sequence[Path], dataset_id: str, agent: str | None, abo
     buffers: list[Any] = []
     for file in files:
         for rows, parameters in read_episodes(file):
-            steps = _steps([row for row in rows if row["agent"] == agent])
-            if not steps:
-                continue
-            last = steps[-1]
-            final = last["final_observation"]
-            seen = [step["observation"] for step in steps]
-            seen.append(seen[-1] if final is None else final)
-            ends = [step is last for step in steps]
-            buffers.append(
-                EpisodeBuffer(
-                    id=len(buffers),
-                    seed=last["seed"],
-                    options=parameters or None,
-                    observations=_in_columns(observation_space, seen),
-                    actions=_in_columns(action_space, [step["action"] for step in steps]),
-                    rewards=[step["reward"] for step in steps],
-                    terminations=[end and last["terminated"] for end in ends],
-                    truncations=[end and not last["terminated"] for end in ends],
-                    infos={},
+            for steps in _lives([row for row in rows if row["agent"] == agent]):
+                last = steps[-1]
+                final = last["final_observation"]
+                seen = [step["observation"] for step in steps]
+                seen.append(seen[-1] if final is None else final)
+                ends = [step is last for step in steps]
+                buffers.append(
+                    EpisodeBuffer(
+                        id=len(buffers),
+                        seed=last["seed"],
+                        options=parameters or None,
+                        observations=_in_columns(observation_space, seen),
+                        actions=_in_columns(action_space, [step["action"] for step in steps]),
+                        rewards=[step["reward"] for step in steps],
+                        terminations=[end and last["terminated"] for end in ends],
+                        truncations=[end and not last["terminated"] for end in ends],
+                        infos={},
+                    )
                 )
-            )
     if not buffers:
         raise ValueError(f"agent {agent!r} acts in no recorded episode")
     with warnings.catch_warnings():
@@ -80,17 +79,25 @@ def write_dataset(files: Sequence[Path], dataset_id: str, agent: str | None, abo
     return len(buffers)
 
 
-def _steps(rows: Sequence[Row]) -> list[Row]:
-    """Returns an agent's rows in which it acts, with what it earned and how it ended after them."""
-    steps: list[Row] = []
+def _lives(rows: Sequence[Row]) -> list[list[Row]]:
+    """Returns an agent's rows in which it acts, with what it earned and how it ended after them.
+
+    Those after an end are a list of their own.
+    """
+    lives: list[list[Row]] = []
     for row in rows:
+        last = lives[-1][-1] if lives else None
         if row["action"] is not None:
-            steps.append(dict(row))
-        elif steps:
-            steps[-1]["reward"] += row["reward"]
-            for key in ("terminated", "truncated", "final_observation"):
-                steps[-1][key] = steps[-1][key] or row[key]
-    return steps
+            if last is None or last["terminated"] or last["truncated"]:
+                lives.append([])
+            lives[-1].append(dict(row))
+        elif last is not None:
+            last["reward"] += row["reward"]
+            for key in ("terminated", "truncated"):
+                last[key] |= row[key]
+            if last["final_observation"] is None:
+                last["final_observation"] = row["final_observation"]
+    return lives
 
 
 def _in_columns(space: Space, values: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.client.scripted_servers import ALL, Log, Server
 
 from muxrl.client import (
@@ -181,6 +182,43 @@ def test_a_client_of_one_server(log: Log) -> None:
 
 
 # --- ends -----------------------------------------------------------------------------------
+
+
+def test_a_reward_after_an_end_counts_in_the_return_alone(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    """However late the server is told of the end: told at once, it would not learn from it."""
+    right.script = lambda item: (
+        Ended(item.episode_id, 1, {"c": 10.0}) if isinstance(item, EndEpisode) else None
+    )
+    episode_id = client.start_episode()
+    client.get_action(episode_id, ALL)
+    client.log_returns(episode_id, {"c": 4.0}, terminations={"c": True})
+    client.log_returns(episode_id, {"c": 6.0})  # of the same env step
+    client.get_action(episode_id, {"a": [1.0]})
+    client.log_returns(episode_id, {"c": 100.0})
+    episode = client._episodes[episode_id]
+    client.end_episode(episode_id)
+    assert right.items[-1] == EndEpisode(
+        episode_id, 1, rewards={"c": 10.0}, terminations={"c": True}
+    )
+    assert episode.returns == {"a": 0.0, "b": 0.0, "c": 110.0}
+    assert client.num_mismatches == 0
+
+
+def test_of_a_team_all_rewards_are_its_own(log: Log) -> None:
+    server = Server("left", "ab", log)
+    server._spec = replace(
+        server._spec, agents={a: replace(i, group="t") for a, i in server._spec.agents.items()}
+    )
+    client = MultiplexingClient([server, Server("right", "c", log)])
+    episode_id = client.start_episode()
+    client.get_action(episode_id, ALL)
+    client.log_returns(episode_id, {}, terminations={"a": True})
+    client.get_action(episode_id, {"c": [1.0]})
+    client.log_returns(episode_id, {"a": 5.0})
+    client.get_action(episode_id, {"b": [1.0]})
+    assert server.of(Step)[-1].rewards == {"a": 5.0}
 
 
 def test_the_end_reaches_servers_that_were_never_asked(

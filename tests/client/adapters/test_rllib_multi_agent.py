@@ -227,6 +227,7 @@ class Traffic(MultiAgentEnv):
         self.action_spaces = dict.fromkeys(self.agents, spaces.Discrete(2))
         super().__init__()
         self.shows_last = config.get("shows_last", False)
+        self.pays_others = config.get("pays_others", False)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         self.live, self.t = [0, 1, 2], 0
@@ -241,6 +242,8 @@ class Traffic(MultiAgentEnv):
         self.live, self.t = [*self.live[1:], new], self.t + 1
         shown = [*self.live, gone] if self.shows_last else self.live
         rewards = {agent: float(agent.partition("_")[2]) for agent in action_dict}
+        if self.pays_others:  # for coming, and a step after the end
+            rewards |= {f"car_{new}": 5.0, f"car_{gone - 1}": 100.0}
         ends = {f"car_{gone}": True, "__all__": self.t == 20}
         return self._observe(shown), rewards, ends, {"__all__": False}, {}
 
@@ -262,6 +265,25 @@ def test_new_ids_without_bound_take_places(declared: int, shows_last: bool) -> N
                 assert round(float(result.final_observations[gone][0]) * 100) == cars[0]
             seen, is_over = result.observations, result.is_over
         assert total == sum(3 * t + 3 for t in range(20))
+
+
+@pytest.mark.parametrize(("declared", "num_paid"), [(3, 0), (5, 19)])
+def test_who_does_not_act_is_paid_in_a_place_of_its_own(
+    declared: int, num_paid: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"declared": declared, "pays_others": True}
+    simulation = make_simulation(f"{__name__}:Traffic", config, respawn="new_ids")
+    seen, _ = simulation.reset()
+    total, is_over = 0.0, False
+    while not is_over:
+        result = simulation.step(dict.fromkeys(seen, 0))
+        # Whoever acts is not paid for others.
+        assert all(reward < 100.0 for a, reward in result.rewards.items() if a in seen)
+        total += sum(result.rewards.values())
+        seen, is_over = result.observations, result.is_over
+    assert total == sum(3 * t + 3 for t in range(20)) + 105.0 * num_paid
+    (warning,) = caplog.messages  # the first time: car_-1 had no place
+    assert "was paid" in warning
 
 
 def test_more_new_ids_than_places_are_refused() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import minari
 import numpy as np
 import pytest
+from gymnasium import spaces
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from tests.orchestrator.records.test_played import Any2, a_value
 
 from muxrl.client.adapters import adapt
@@ -69,6 +71,36 @@ def test_nested_spaces_and_late_rewards(tmp_path: Path) -> None:
     assert episode.observations["x"].shape == (num_steps + 1, 2)
     assert episode.observations["y"][0].shape == (num_steps + 1,)
     assert np.array_equal(episode.observations["x"][0], value["x"])
+
+
+class Reborn(MultiAgentEnv):
+    """Agent b ends at t=2, is paid once more, and is there again from t=4 on."""
+
+    agents = possible_agents = ["a", "b"]
+    observation_spaces = action_spaces = dict.fromkeys("ab", spaces.Box(0.0, 9.0, (2,)))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return self._seen("ab"), {}
+
+    def _seen(self, agents: str) -> Any:
+        return {a: np.full(2, self.t, np.float32) for a in agents}
+
+    def step(self, actions: Any) -> Any:
+        self.t += 1
+        seen = self._seen("a" if self.t == 3 else "ab")
+        ends = {"b": self.t == 2, "__all__": self.t == 6}
+        return seen, {"a": 1.0, "b": float(self.t)}, ends, {"__all__": False}, {}
+
+
+def test_each_life_of_an_agent_is_an_episode(tmp_path: Path) -> None:
+    simulation = adapt(Reborn(), respawn="same_id")
+    files = record(simulation, tmp_path / "episodes", lambda a, t: np.zeros(2, np.float32), 1)
+    assert write_dataset(files, "reborn/b-v0", "b", "lives") == 2
+    first, second = minari.load_dataset("reborn/b-v0").iterate_episodes()
+    assert [first.observations[:, 0].tolist(), first.rewards.tolist()] == [[0, 1, 2], [1, 9]]
+    assert [second.observations[:, 0].tolist(), second.rewards.tolist()] == [[4, 5, 6], [5, 6]]
+    assert first.terminations.tolist() == second.terminations.tolist() == [False, True]
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
