@@ -16,6 +16,7 @@ from muxrl.experiments.simulations.foraging import ORACLE_RETURN, Foraging
 from muxrl.experiments.simulations.sentries import Sentries
 from muxrl.experiments.simulations.unlike_cues import UnlikeCues
 from muxrl.experiments.studies.case_table import Case, CaseTable, Measure, evaluated
+from muxrl.experiments.studies.published.cases import FirstForaging
 
 
 def play(env: Any, choose: Any, seed: int) -> dict[str, float]:
@@ -197,3 +198,17 @@ def test_a_team_whose_members_arrive_late_and_die_learns_to_live() -> None:
         "sentries", evaluated(100, combine=sum), 30_000, {"late_members": "allow"}
     )
     assert learned > 28  # random 5; 12 by the captain alone; 30 if nobody dies
+
+
+def test_the_first_foraging_has_lighter_apples_and_ends_with_its_time() -> None:
+    env = FirstForaging()
+    heaviest = {2: 1, 3: 2, 4: 3}  # by the sum of the agents' levels
+    found: dict[int, int] = {}
+    for seed in range(60):
+        env.reset(seed=seed)
+        game: Any = env.unwrapped
+        levels = sum(player.level for player in game.players)
+        found[levels] = max(found.get(levels, 0), int(game.field.max()))
+    assert found == heaviest
+    ends = [env.step((0, 0))[2:4] for _ in range(25)]
+    assert ends == [(False, False)] * 24 + [(True, False)]

@@ -58,10 +58,9 @@ def mountain_car_with_held_actions() -> Any:
 
 
 class FirstForaging(Foraging):
-    """lbforaging 1's `Foraging-8x8-2p-3f-v2`, ended after 25 steps.
+    """EPyMARL's `lbforaging:Foraging-8x8-2p-3f-v2`, of 25 steps, which are an end there.
 
-    An apple's highest level is one below the sum of the agents' levels, 1 or 2 each (at least 1):
-    that version drew numbers without the upper end.
+    Version 1 of the package drew an apple's level below the sum of the agents' (at least 1).
     """
 
     def __init__(self) -> None:
@@ -73,6 +72,10 @@ class FirstForaging(Foraging):
             spawn(num, min_levels, np.maximum(min_levels, max_levels - 1))
 
         game.spawn_food = spawn_food
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observations, rewards, is_eaten, is_late, info = super().step(action)
+        return observations, rewards, is_eaten or is_late, False, info
 
 
 def measure(served: Served) -> Figures:
