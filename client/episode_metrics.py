@@ -118,17 +118,28 @@ class VectorMetrics:
         self._values: dict[tuple[str, str], NDArray[np.float64]] = {}
         self._counts: dict[tuple[str, str], NDArray[np.int64]] = {}
 
-    def add(self, infos: Mapping[str, Mapping[str, Any]]) -> None:
+    def add(
+        self, infos: Mapping[str, Mapping[str, Any]], is_over: np.ndarray | None = None
+    ) -> None:
         """Takes in the infos of a step; see `VectorStep`.
+
+        Args:
+            infos: where there is a ``final_info``, the others of a copy whose episode is over are
+                the next one's, of its reset, and do not count.
+            is_over: bool ``[N]``: whose.
 
         Raises:
             SimulationError: a metric is no array of numbers, one for each copy.
         """
         for who, info in infos.items():
-            for part in (info, info.get("final_info")):
+            final = info.get("final_info")
+            for part in (info, final):
                 if isinstance(part, Mapping):
                     for name in self._ways.keys() & part.keys():
-                        self._take(name, who, part[name], part.get(f"_{name}"))
+                        there = part.get(f"_{name}")
+                        if part is info and isinstance(final, Mapping) and is_over is not None:
+                            there = ~is_over & (True if there is None else there)
+                        self._take(name, who, part[name], there)
 
     def _take(self, name: str, who: str, given: Any, there: Any) -> None:
         try:

@@ -6,7 +6,6 @@ actions again, and go with that message.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -50,7 +49,7 @@ Items = dict[str, AnyItem]
 class ServerSide:
     """The episode on one server, and what that server is to be told next."""
 
-    __slots__ = ("ended_at", "final_observations", "late", "machine", "returns", "rewards",
+    __slots__ = ("done", "ended_at", "final_observations", "late", "machine", "returns", "rewards",
                  "terminations", "told_at", "truncations")  # fmt: skip
 
     def __init__(self, episode_id: str) -> None:
@@ -62,7 +61,10 @@ class ServerSide:
         self.late: dict[str, float] = {}
         """What of these the server is not told: rewards after an end that it did not know of."""
         self.ended_at: dict[str, int] = {}
-        """By agent alone whose end the server is to be told: after how many env steps it ended."""
+        """By agent whose end the server is to be told: after how many env steps it ended, or the
+        last of its team."""
+        self.done: set[str] = set()
+        """Members of teams that have ended, and have not come back."""
         self.rewards: dict[str, float] = {}
         self.terminations: dict[str, Flag] = {}
         self.truncations: dict[str, Flag] = {}
@@ -125,7 +127,7 @@ class JointEpisode:
     @property
     def returns_against(self) -> dict[str, dict[str, float]]:
         """By server and entry that played there, as a metric: the returns of all others' agents."""
-        return {
+        against = {
             f"return_against_{server_id}.{member.partition('@')[0]}": {
                 agent: value
                 for other, side in self._sides.items()
@@ -134,6 +136,7 @@ class JointEpisode:
             }
             for server_id, member in self.members.items()
         }
+        return {name: returns for name, returns in against.items() if returns}
 
     @property
     def wants_state_at_end(self) -> bool:
@@ -212,6 +215,8 @@ class JointEpisode:
             for agent_id in mine:
                 if agent_id not in side.returns:
                     side.returns[agent_id] = 0.0
+            if side.done:
+                side.done.difference_update(mine)
             item = Step(
                 self.episode_id,
                 side.machine.t,
@@ -279,16 +284,13 @@ class JointEpisode:
             if side is None:
                 agent_id, side = self._side(agent_id)
             value = side.rewards.get(agent_id, 0.0)
-            if side.ended_at and side.ended_at.get(agent_id, self.num_steps) < self.num_steps:
-                # A server that had been told of the end would not credit it to an action either.
-                with contextlib.suppress(Mismatch, TypeError):
-                    reward = number(reward)
-                    side.late[agent_id] = side.late.get(agent_id, 0.0) + reward
-                    side.returns[agent_id] = side.returns.get(agent_id, 0.0) + reward
-                continue
             try:
                 reward = reward if type(reward) is float else number(reward)
-                side.rewards[agent_id] = value + reward
+                if side.ended_at and self._is_late(side, agent_id) and math.isfinite(reward):
+                    # A server that knew of the end would not credit it to an action either.
+                    side.late[agent_id] = side.late.get(agent_id, 0.0) + reward
+                else:
+                    side.rewards[agent_id] = value + reward
             except (Mismatch, TypeError):  # of an earlier one
                 side.rewards[agent_id] = reward if type(value) is float else value
                 continue
@@ -308,9 +310,20 @@ class JointEpisode:
             side.final_observations[agent_id] = observation
 
     def _note_end(self, side: ServerSide, agent_id: str) -> None:
-        info = self._specs[self._server_of[agent_id]].agents.get(agent_id)
-        if info is None or info.group is None:  # a team still earns what its members do
-            side.ended_at.setdefault(agent_id, self.num_steps)
+        spec = self._specs[self._server_of[agent_id]]
+        info = spec.agents.get(agent_id)
+        members = [agent_id]
+        if info is not None and info.group is not None:  # which earns until its last member ends
+            side.done.add(agent_id)
+            members = spec.groups.get(info.group, members)
+            if not side.done.issuperset(members):
+                return
+        for member in members:
+            side.ended_at.setdefault(member, self.num_steps)
+
+    def _is_late(self, side: ServerSide, agent_id: str) -> bool:
+        """Whether an agent is paid that ended in an env step before."""
+        return side.ended_at.get(agent_id, self.num_steps) < self.num_steps
 
     def played(
         self, num_steps: int, rewards: Mapping[str, float], returns: Mapping[str, float]

@@ -114,6 +114,7 @@ class VectorLoop(PlayLoop):
             self._parameters_of[copy] = self._drawn.pop(copy)
         elif not is_drawn:
             next(self._seeds, None)
+        self._collector.clear(copy)  # of what came with a reset
         self._episodes.begin(copy, self._outbox)
 
     def _ask(self, observations: Mapping[str, Rows]) -> None:
@@ -151,7 +152,7 @@ class VectorLoop(PlayLoop):
         self.num_env_steps += num_acting
         try:
             if self._metrics:
-                self._collector.add(step.infos)
+                self._collector.add(step.infos, step.terminated | step.truncated)
             self._episodes.log(step.rewards)
         except (SimulationError, EpisodeMisuse) as error:
             raise SimulationFailed(str(error)) from error

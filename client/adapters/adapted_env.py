@@ -354,12 +354,19 @@ class AdaptedEnv:
                 seen[name] = {**parts, ACTION_MASK_KEY: (mask != 0).astype(np.int8)}
 
     def _plain_infos(self, infos: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
-        """Returns the infos by agent name or `COMMON`, without other keys ('common')."""
+        """Returns the infos by agent name or `COMMON`, without other keys ('common').
+
+        Copied: an environment may fill the same dict in its next step.
+        """
         names = self._names
-        plain = {names[agent]: info for agent, info in infos.items() if agent in names}
+        plain = {names[agent]: _copied(info) for agent, info in infos.items() if agent in names}
         if COMMON in infos:
-            plain[COMMON] = infos[COMMON]
+            plain[COMMON] = _copied(infos[COMMON])
         return plain
+
+
+def _copied(info: Any) -> Any:
+    return {**info} if type(info) is dict else info
 
 
 def _space_of_many(spaces: Sequence[Space]) -> Box | None:

@@ -115,6 +115,7 @@ class AutoresetEnv:
         was_waiting, self._waiting = self._waiting, np.zeros(self.num_copies, bool)
         terminated, truncated = self._ends(given[2], given[3], was_waiting)
         infos = given[4] if isinstance(given[4], Mapping) else {}
+        told = self._infos(infos)
         final_observations: dict[int, dict[str, Any]] = {}
         final_states: dict[int, NDArray[np.float32]] = {}
         over = np.flatnonzero(terminated | truncated).tolist()
@@ -125,8 +126,8 @@ class AutoresetEnv:
             if self._mode == "NextStep":
                 self._waiting = terminated | truncated
             elif self._mode == "Disabled":  # the reset may write into what the step returned
-                rewards, infos, final_observations, final_states = copied(
-                    (rewards, infos, final_observations, final_states)
+                rewards, told, final_observations, final_states = copied(
+                    (rewards, told, final_observations, final_states)
                 )
                 given = self._reset_some(terminated | truncated)
                 observations = self._observed(self._pair(given)[0], "reset()")
@@ -137,7 +138,7 @@ class AutoresetEnv:
             truncated,
             final_observations,
             ~self._waiting,
-            self._infos(infos),
+            told,
             final_states,
         )
 
@@ -276,6 +277,7 @@ class AutoresetEnv:
         return {copy: {a: row(rows, copy) for a, rows in finals.items()} for copy in over}
 
     def _infos(self, infos: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        infos = _without_tensors(infos)
         if not self._has_dicts:
             return {AGENT: infos}
         named: dict[str, Mapping[str, Any]] = {}
@@ -284,6 +286,17 @@ class AutoresetEnv:
             if isinstance(info, Mapping) and (name in self._ids or name == COMMON):
                 named[name] = info
         return named
+
+
+def _without_tensors(infos: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_tensors(value)
+        if isinstance(value, Mapping)
+        else as_rows(value)
+        if hasattr(value, "detach")
+        else value
+        for key, value in infos.items()
+    }
 
 
 def as_rows(value: Any) -> Rows:

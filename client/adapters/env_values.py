@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -34,7 +35,7 @@ def reader(space: Any) -> Reader:
 
         def read_floats(value: Any) -> Any:
             if not isinstance(value, np.ndarray):
-                return value
+                return _kept(value)
             if value.dtype != dtype and value.dtype.kind == "f":
                 with np.errstate(over="ignore"):  # becomes infinite, which is refused by name
                     return value.astype(dtype)
@@ -88,7 +89,14 @@ def _read_integer(value: Any) -> Any:
 
 
 def _read_array(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
+    return value.copy() if isinstance(value, np.ndarray) else _kept(value)
+
+
+def _kept(value: Any) -> Any:
+    """Returns what is no array so that its environment cannot change it: a list, or a tensor."""
+    if isinstance(value, list):
+        return copy.deepcopy(value)
+    return value.clone() if hasattr(value, "clone") else value
 
 
 def writer(space: Any) -> Writer:

@@ -68,7 +68,7 @@ class PettingZooAEC(AdaptedEnv):
             # Before its first action an agent has a reward only if another's move gave it one.
             if reward or agent in self._have_acted:
                 result.rewards[name] = plain_reward(agent, reward)
-            result.infos[name] = info
+            result.infos[name] = {**info} if type(info) is dict else info
             if not (is_terminated or is_truncated):
                 self._acting = {name: agent}
                 result.observations[name] = self._readers[agent](observation)

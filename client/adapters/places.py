@@ -97,7 +97,7 @@ class Places:
             elif reward and not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "agent %r was paid %s when it did not act, and its place was another's: that "
+                    "agent %r was paid %s when it did not act and had no place of its own: that "
                     "counts nowhere, nor will any other such reward",
                     agent,
                     reward,

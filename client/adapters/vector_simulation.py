@@ -100,7 +100,7 @@ class OnlyCopy:
         self._last_state = None
         if options:
             self._vector.ask_options(lambda _: options)
-        return {agent: row(rows, 0) for agent, rows in self._vector.reset(seed).items()}, {}
+        return {a: copied(row(rows, 0)) for a, rows in self._vector.reset(seed).items()}, {}
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
@@ -111,11 +111,11 @@ class OnlyCopy:
         done = dict.fromkeys(self.possible_agents, True)
         self._last_state = result.final_states.get(0)
         return StepResult(
-            {} if is_over else {a: row(rows, 0) for a, rows in result.observations.items()},
+            {} if is_over else {a: copied(row(rows, 0)) for a, rows in result.observations.items()},
             {agent: float(rewards[0]) for agent, rewards in result.rewards.items()},
             done if is_terminated else {},
             done if is_over and not is_terminated else {},
-            result.final_observations.get(0, {}),
+            copied(result.final_observations.get(0, {})),
             {who: _info_of(info, 0) for who, info in result.infos.items()},
             is_over,
         )
@@ -125,7 +125,7 @@ class OnlyCopy:
         if self._last_state is not None:
             return self._last_state
         states = self._vector.state()
-        return None if states is None else states[0]
+        return None if states is None else states[0].copy()
 
     def render(self) -> Any:
         """Returns what the environment shows, a picture or a list of them."""

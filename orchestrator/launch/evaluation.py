@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.measure.sides import find_sides
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.metrics import MetricsWriter, last_rows
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.actors import outcome
@@ -116,6 +117,11 @@ class Evaluations(Supervision[ProcessReport]):
         # Else when it begins: not all simulators run twice at a time.
         if gateway is None and interval is not None:
             self._start(_NAME)
+
+    def take_up(self, file: Path) -> None:
+        """Goes on from the newest evaluation of a run that is resumed."""
+        rows = last_rows(file, EvaluationRow)
+        self.latest = next((row for row in rows if row.replaced is None), None)
 
     def _start(self, name: str) -> None:
         simulation = self._config.simulation

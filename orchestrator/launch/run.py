@@ -176,6 +176,8 @@ class Run:
         """
         if self._before is not None:
             self._metrics.cut_back(self._before.metrics_bytes, self._before.env_steps)
+            if self._evaluations is not None:
+                self._evaluations.take_up(self._folder.metrics / "evaluation.jsonl")
         elif (
             self._evaluations is not None
             and self.config.evaluation.interval_env_steps

@@ -127,18 +127,19 @@ class SimulationProcess(FollowsServers):
             self._simulations += copies
         modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
 
+        # Of a run that is resumed, not the same draws once more.
+        begun = str(seeds.num_drawn)
+
         def reach(server_id: str, patience: Patience) -> NetworkTransport | LocalTransport:
             transport = transport_to(servers[server_id], patience)
             if not modes.is_local(server_id):
                 return transport
-            # Of a run that is resumed, not the same draws once more.
-            begun = str(seeds.num_drawn)
             return modes.acting(transport, derive_seed(seeds.seed, "acts", server_id, begun))
 
         self._stand_ins = {
             server_id: StandIn(
                 reach(server_id, replace(patience, patience_s=_RANDOM_AFTER_S)),
-                seed=derive_seed(seeds.seed, "stand-in", server_id),
+                seed=derive_seed(seeds.seed, "stand-in", server_id, begun),
                 start_s=patience.patience_s,
             )
             for server_id in random_while_lost

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from muxrl.orchestrator.config.schema import RETURN
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
-from muxrl.orchestrator.records.series import means_of, metric_over
+from muxrl.orchestrator.records.series import mean_of_episodes, means_of, metric_over
 from muxrl.orchestrator.sweeps.schema import MetricConfig
 
 
@@ -24,8 +24,11 @@ def evaluated_value(
     Returns:
         None where no episode had it.
     """
-    by_agent = row.returns if config.name == RETURN else row.metrics.get(config.name, {})
-    return combine(config, means_of(by_agent), agents)
+    if config.name == RETURN:
+        names = [*row.returns] if agents is None else agents
+        value = mean_of_episodes(row.returns, names, is_sum=agents is None)
+        return value if value is not None and math.isfinite(value) else None
+    return combine(config, means_of(row.metrics.get(config.name, {})), agents)
 
 
 def trained_value(

@@ -135,8 +135,6 @@ class Trial(tune.Trainable):
         self._lock()
         before: Manifest | None = None
         if has_begun:
-            # Of the end before, which is not this trial's any more.
-            (self._folder.path / FINAL_RECORD_FILE).unlink(missing_ok=True)
             experiment, before = take_up(experiment, self._folder, logger.warning)
             self._folder.write_config(to_yaml(named.config))  # its budget may be a larger one
         self._run = Run(experiment, self._folder, before)

@@ -26,7 +26,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.actors import cause_of_death
 from muxrl.orchestrator.supervise.placement import bundles, strategy
 from muxrl.orchestrator.sweeps.checks import CALLBACK_EXAMPLE
-from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.search import Optuna, Suggestions, TableSearch
@@ -219,6 +219,8 @@ class TrialLog(tune.Callback):
         record = self._of(trial)
         record.status = "running"
         record.run_dir = str(Path(trial.config["run_dir"]).relative_to(self.folder.path))
+        # What the trial said of its end before is not true any more.
+        (self.folder.path / record.run_dir / FINAL_RECORD_FILE).unlink(missing_ok=True)
         self._write()
 
     def on_trial_result(

@@ -220,11 +220,7 @@ class Actors:
         acted = answer if isinstance(answer, Acted) else Acted(answer)
         # Copied, like the actions: a trainer may write the next answer into the same arrays.
         outputs = {name: np.array(column) for name, column in acted.outputs.items()}
-        states: Any = acted.states
-        if isinstance(states, np.ndarray):
-            states = list(states.copy())
-        elif hasattr(states, "clone"):
-            states = list(states.clone())
+        states = None if acted.states is None else [_own(state) for state in acted.states]
         return Acted(self._checked(policy_id, rows, acted), outputs, states)
 
     def _rows(self, key: _Pass, seen: Any, states: list[Any], agents: list[str]) -> Rows:
@@ -362,6 +358,17 @@ def _flat(rows: Any) -> Any:
     if isinstance(rows, dict):
         return {key: _flat(part) for key, part in rows.items()}
     return rows.reshape(-1, *rows.shape[2:])
+
+
+def _own(state: Any) -> Any:
+    """Returns a state whose arrays and tensors are nobody else's."""
+    if isinstance(state, dict):
+        return {key: _own(part) for key, part in state.items()}
+    if type(state) in (tuple, list):
+        return type(state)(map(_own, state))
+    if isinstance(state, np.ndarray):
+        return state.copy()
+    return state.clone() if hasattr(state, "clone") else state
 
 
 def _shaped(column: np.ndarray, lead: tuple[int, int]) -> np.ndarray:

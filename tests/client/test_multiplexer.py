@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -209,7 +210,9 @@ def test_a_reward_after_an_end_counts_in_the_return_alone(
 def test_of_a_team_all_rewards_are_its_own(log: Log) -> None:
     server = Server("left", "ab", log)
     server._spec = replace(
-        server._spec, agents={a: replace(i, group="t") for a, i in server._spec.agents.items()}
+        server._spec,
+        agents={a: replace(i, group="t") for a, i in server._spec.agents.items()},
+        groups={"t": ["a", "b"]},
     )
     client = MultiplexingClient([server, Server("right", "c", log)])
     episode_id = client.start_episode()
@@ -219,6 +222,14 @@ def test_of_a_team_all_rewards_are_its_own(log: Log) -> None:
     client.log_returns(episode_id, {"a": 5.0})
     client.get_action(episode_id, {"b": [1.0]})
     assert server.of(Step)[-1].rewards == {"a": 5.0}
+    # Until its last member has ended.
+    client.log_returns(episode_id, {"b": 1.0}, terminations={"b": True})
+    client.get_action(episode_id, {"c": [1.0]})
+    client.log_returns(episode_id, {"a": 7.0, "b": math.nan})
+    client.end_episode(episode_id)
+    (rewards,) = (end.rewards for end in server.of(EndEpisode))
+    assert rewards.keys() == {"b"}
+    assert math.isnan(rewards["b"]), "what is no number its server refuses"
 
 
 def test_the_end_reaches_servers_that_were_never_asked(

@@ -8,9 +8,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import (
     OnlyCopy,
     SimulationError,
@@ -21,6 +23,8 @@ from muxrl.client.adapters import (
 )
 from muxrl.client.adapters.autoreset import AutoresetEnv
 from muxrl.client.episode_metrics import VectorMetrics
+from muxrl.client.random_policy import RandomTransport
+from muxrl.client.vector_loop import VectorLoop
 from muxrl.protocol.spaces import Box, Discrete
 
 HERE = __name__
@@ -84,6 +88,46 @@ def test_a_copy_of_gymnasium_is_the_environment_by_itself(mode: str, copies: boo
                 assert np.abs(step.observations["agent"][copy]).max() <= 0.05
     vector.close()
     vector.close()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_an_only_copy_keeps_what_it_has_shown(mode: str) -> None:
+    kwargs = {"mode": mode, "copy": False}
+    only = make_simulation(f"{HERE}:carts", kwargs, vector_env=True)
+    first = only.reset(1)[0]["agent"]
+    before = first.copy()
+    result = only.step({"agent": 0})
+    while not result.is_over:
+        result = only.step({"agent": 0})
+    assert first.tolist() == before.tolist()
+    last = result.final_observations["agent"]
+    assert np.abs(last).max() > 0.05
+    before = last.copy()
+    only.reset(2)
+    assert last.tolist() == before.tolist()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_metric_has_nothing_of_a_reset(mode: str) -> None:
+    class Counts(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0], {"n": 100.0}
+
+        def step(self, action: Any) -> Any:
+            seen, reward, _, _, _ = self.env.step(action)
+            self.t = getattr(self, "t", 0) % 3 + 1
+            return seen, reward, False, self.t == 3, {"n": float(self.t)}
+
+    env = SyncVectorEnv(
+        [lambda: Counts(gymnasium.make("CartPole-v1"))] * 2, autoreset_mode=AutoresetMode(mode)
+    )
+    found: list[Any] = []
+    vector = adapt_vector(env)
+    agents = {"agent": (vector.observation_spaces["agent"], vector.action_spaces["agent"])}
+    client = MultiplexingClient([RandomTransport.for_agents(agents)])
+    loop = VectorLoop(vector, client, metrics={"n": "sum"})
+    loop.run(found.append, lambda: len(found) >= 6)
+    assert [one.metrics["n"] for one in found] == [{"agent": 6.0}] * len(found)
 
 
 def test_an_id_of_gymnasium_with_arrays_inside() -> None:
@@ -227,7 +271,7 @@ class InBuffers(Batched):
     def step(self, actions: Any) -> Any:
         self.seen[:], self.earned[:] = 0.5, 1.0
         is_over = np.arange(self.num_envs) == 0
-        infos = {"p": {"n": self.earned}}
+        infos = {"p": {"n": self.earned, "tensor": torch.from_numpy(self.earned)}}
         return self._all(self.seen), self._all(self.earned), ~is_over & False, is_over, infos
 
 
@@ -239,7 +283,7 @@ def test_a_reset_into_the_same_arrays_changes_no_step() -> None:
     step = vector.step({a: np.zeros(2, np.int64) for a in "pq"})
     assert [one.tolist() for one in step.final_observations[0].values()] == [[0.5, 0.5]] * 2
     assert [one.tolist() for one in step.rewards.values()] == [[1.0, 1.0]] * 2
-    assert step.infos["p"]["n"].tolist() == [1.0, 1.0]
+    assert [one.tolist() for one in step.infos["p"].values()] == [[1.0, 1.0]] * 2
     assert step.observations["p"][0].max() < 0.0
 
 

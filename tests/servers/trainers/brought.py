@@ -174,11 +174,11 @@ class ReusesItsArrays(Counting):
         self.kept: dict[int, Any] = {}
 
     def act(self, rows: Any) -> Any:
-        acted = super().act(rows)
         rows.observations[:] = 0.0
         drawn, states = self.kept.setdefault(len(rows), np.zeros((2, len(rows), 1), int))
-        drawn[:, 0], states[:, 0] = acted.outputs["drawn"], np.ravel(acted.states)
-        return Acted(acted.actions, {"drawn": drawn}, states)
+        drawn[:, 0] = rows.rng.integers(1000, size=len(rows))
+        states[:, 0] = [1 if state is None else state[0][0] + 1 for state in rows.states]
+        return Acted(np.zeros(len(rows), int), {"drawn": drawn}, [(one,) for one in states])
 
 
 class Infinite(Counting):
