@@ -25,7 +25,7 @@ RANDOM = {
     "MountainCarContinuous, held actions": 67.7,
     "CartPole without velocities": 20.2,
     "simple_spread": -237.0,
-    "foraging": 0.12,
+    "foraging": 0.23,
 }
 """Mean returns of the algorithm RANDOM in the same episodes."""
 
@@ -161,7 +161,8 @@ def _dqn(
     }  # fmt: skip
 
 
-# EPyMARL's settings, but rewards keep their mean, and 25 steps are no end.
+# EPyMARL's settings, but rewards keep their mean, states are bounded, and the 25 steps of
+# simple_spread are no end.
 _QMIX = {"agent": "mlp", "optimizer_name": "adam", "lr": 5e-4, "standardize_rewards": True}
 _MEMBERS = ("agent_0", "agent_1", "agent_2")
 _CARTPOLE, _ACROBOT = "gymnasium:CartPole-v1", "gymnasium:Acrobot-v1"
@@ -223,11 +224,11 @@ CASES = {
             num_envs=16, agents=_MEMBERS, groups={"team": list(_MEMBERS)},
         ),
         "foraging: QMIX": ByServer(
-            "", (), env_steps=2_000_000, measure=measure, every=500_000,
+            "", (), env_steps=2_000_000, measure=measure, every=250_000,
             levels={"random": RANDOM["foraging"], "published": 0.83},
             env=f"{_HERE}:FirstForaging", algorithm="QMIX",
-            settings={**_QMIX, "obs_last_action": False}, num_envs=10, agents=_MEMBERS[:2],
-            groups={"team": list(_MEMBERS[:2])},
+            settings={**_QMIX, "obs_last_action": False, "optimizer_epsilon": 1e-8}, num_envs=10,
+            agents=_MEMBERS[:2], groups={"team": list(_MEMBERS[:2])},
         ),
 }  # fmt: skip
 
