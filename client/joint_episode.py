@@ -49,15 +49,17 @@ Items = dict[str, AnyItem]
 class ServerSide:
     """The episode on one server, and what that server is to be told next."""
 
-    __slots__ = ("done", "ended_at", "final_observations", "late", "machine", "returns", "rewards",
-                 "terminations", "told_at", "truncations")  # fmt: skip
+    __slots__ = ("acted", "done", "ended_at", "final_observations", "late", "machine", "returns",
+                 "rewards", "terminations", "told_at", "truncations")  # fmt: skip
 
     def __init__(self, episode_id: str) -> None:
         self.machine = EpisodeStateMachine(episode_id)
         self.told_at = 0.0
         """When the server was last told of the episode (monotonic)."""
+        self.acted: set[str] = set()
+        """Agents that have."""
         self.returns: dict[str, float] = {}
-        """Of the agents that have acted or earned something."""
+        """Of the agents that have earned something."""
         self.late: dict[str, float] = {}
         """What of these the server is not told: rewards after an end that it did not know of."""
         self.ended_at: dict[str, int] = {}
@@ -69,6 +71,11 @@ class ServerSide:
         self.terminations: dict[str, Flag] = {}
         self.truncations: dict[str, Flag] = {}
         self.final_observations: dict[str, Any] = {}
+
+    @property
+    def all_returns(self) -> dict[str, float]:
+        """Of all that have acted, too."""
+        return self.returns | dict.fromkeys(sorted(self.acted - self.returns.keys()), 0.0)
 
     def clear(self) -> None:
         """Forgets what has just been put into an item."""
@@ -122,6 +129,11 @@ class JointEpisode:
     @property
     def returns(self) -> dict[str, float]:
         """The sum of each agent's rewards so far, 0 of one that has acted and earned nothing."""
+        return {a: value for side in self._sides.values() for a, value in side.all_returns.items()}
+
+    @property
+    def earned(self) -> dict[str, float]:
+        """The same of those agents that had a reward, as servers answer an end."""
         return {a: value for side in self._sides.values() for a, value in side.returns.items()}
 
     @property
@@ -132,7 +144,7 @@ class JointEpisode:
                 agent: value
                 for other, side in self._sides.items()
                 if other != server_id
-                for agent, value in side.returns.items()
+                for agent, value in side.all_returns.items()
             }
             for server_id, member in self.members.items()
         }
@@ -212,9 +224,7 @@ class JointEpisode:
         for server_id, mine in split.items():
             side = self._sides[server_id]
             side.told_at = now
-            for agent_id in mine:
-                if agent_id not in side.returns:
-                    side.returns[agent_id] = 0.0
+            side.acted.update(mine)
             if side.done:
                 side.done.difference_update(mine)
             item = Step(

@@ -11,7 +11,7 @@ import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
@@ -280,7 +280,6 @@ class GatewayEpisodes:
         episode.agents_done |= checked.terminated | checked.truncated
         episode.agents_done -= checked.observations.keys()
         machine.handle(EpisodeEvent.OBSERVE)
-        episode.agents.update(item.observations)
         episode.last_answer = None
 
         def answered() -> Actions:
@@ -313,11 +312,10 @@ class GatewayEpisodes:
 
         def answered() -> Ended:
             machine.handle(EpisodeEvent.END)
-            ended = Ended(item.episode_id, machine.t, joint.returns)
+            ended = Ended(item.episode_id, machine.t, joint.earned)
             self._bury(item.episode_id, ended, "it has ended")
             metrics[EPISODE_LENGTH] = {COMMON: float(machine.t)}
             played = result_of(joint, machine.t, None, metrics, episode.parameters)
-            played = replace(played, returns=episode.returns)
             if episode.evaluation is not None:
                 episode.evaluation.add(played)
             elif episode.is_training:

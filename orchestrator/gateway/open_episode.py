@@ -75,7 +75,6 @@ class OpenEpisode:
         self.is_training = mode == "train"
         self.client = client
         self.evaluation = evaluation
-        self.agents: set[str] = set()
         self.agents_done: set[str] = set()
         self.joint = joint
         self.machine = EpisodeStateMachine(start.episode_id)
@@ -88,8 +87,3 @@ class OpenEpisode:
         was_to_train = self.started_by.mode == "train"
         is_evaluation = was_to_train and not self.is_training
         return Started(self.started_by.episode_id, self.parameters, is_evaluation)
-
-    @property
-    def returns(self) -> dict[str, float]:
-        """Of all agents that took part."""
-        return dict.fromkeys(self.agents, 0.0) | self.joint.returns
