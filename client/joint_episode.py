@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from muxrl.client.errors import AssignmentError, EpisodeMisuse
+from muxrl.client.server_side import ServerSide
 from muxrl.protocol.episode import (
     ACT,
     OBSERVE,
     EpisodeEvent,
     EpisodeState,
-    EpisodeStateMachine,
 )
 from muxrl.protocol.errors import OutOfOrder
 from muxrl.protocol.messages import (
@@ -44,44 +44,6 @@ _ABORTED, _AWAITING_OBSERVATION = EpisodeState.ABORTED, EpisodeState.AWAITING_OB
 
 Items = dict[str, AnyItem]
 """An item for each server that is told something, by server id."""
-
-
-class ServerSide:
-    """The episode on one server, and what that server is to be told next."""
-
-    __slots__ = ("acted", "done", "ended_at", "final_observations", "late", "machine", "returns",
-                 "rewards", "terminations", "told_at", "truncations")  # fmt: skip
-
-    def __init__(self, episode_id: str) -> None:
-        self.machine = EpisodeStateMachine(episode_id)
-        self.told_at = 0.0
-        """When the server was last told of the episode (monotonic)."""
-        self.acted: set[str] = set()
-        """Agents that have."""
-        self.returns: dict[str, float] = {}
-        """Of the agents that have earned something."""
-        self.late: dict[str, float] = {}
-        """What of these the server is not told: rewards after an end that it did not know of."""
-        self.ended_at: dict[str, int] = {}
-        """By agent whose end the server is to be told: after how many env steps it ended, or the
-        last of its team."""
-        self.done: set[str] = set()
-        """Members of teams that have ended, and have not come back."""
-        self.rewards: dict[str, float] = {}
-        self.terminations: dict[str, Flag] = {}
-        self.truncations: dict[str, Flag] = {}
-        self.final_observations: dict[str, Any] = {}
-
-    @property
-    def all_returns(self) -> dict[str, float]:
-        """Of all that have acted, too."""
-        return self.returns | dict.fromkeys(sorted(self.acted - self.returns.keys()), 0.0)
-
-    def clear(self) -> None:
-        """Forgets what has just been put into an item."""
-        self.rewards, self.terminations, self.truncations = {}, {}, {}
-        self.final_observations = {}
-        self.ended_at = {}
 
 
 class JointEpisode:
@@ -296,7 +258,11 @@ class JointEpisode:
             value = side.rewards.get(agent_id, 0.0)
             try:
                 reward = reward if type(reward) is float else number(reward)
-                if side.ended_at and self._is_late(side, agent_id) and math.isfinite(reward):
+                if (
+                    side.ended_at
+                    and side.is_late(agent_id, self.num_steps)
+                    and math.isfinite(reward)
+                ):
                     # A server that knew of the end would not credit it to an action either.
                     side.late[agent_id] = side.late.get(agent_id, 0.0) + reward
                 else:
@@ -330,10 +296,6 @@ class JointEpisode:
                 return
         for member in members:
             side.ended_at.setdefault(member, self.num_steps)
-
-    def _is_late(self, side: ServerSide, agent_id: str) -> bool:
-        """Whether an agent is paid that ended in an env step before."""
-        return side.ended_at.get(agent_id, self.num_steps) < self.num_steps
 
     def played(
         self, num_steps: int, rewards: Mapping[str, float], returns: Mapping[str, float]
