@@ -248,16 +248,15 @@ class GatewayEpisodes:
             raise errors.ValueMismatch("a gateway has no untrained agents; ask their server")
         mode, client, evaluation = item.mode, self._client, None
         should_explore: bool | Mapping[str, bool] | None = item.should_explore
-        if mode == "train" and self._evaluation is not None and self._evaluation.num_to_begin:
+        if mode == "train" and self._evaluation is not None and self._evaluation.to_begin:
             evaluation = self._evaluation
-            evaluation.num_to_begin -= 1
             mode, client, should_explore = "eval", evaluation.client, evaluation.should_explore
         elif not self._trains:
             mode = "eval"
         parameters = (
             draw(self.parameters, f"{self.seed}/{episode_id}")
             if evaluation is None
-            else evaluation.next_parameters()
+            else evaluation.to_begin.popleft()
         )
         joint = client.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
         episode = OpenEpisode(item, mode, client, joint, evaluation, parameters, now)
@@ -388,7 +387,7 @@ class GatewayEpisodes:
     def _bury(self, episode_id: str, reply: AnyReply, why: str) -> None:
         episode = self._open.pop(episode_id)
         if episode.evaluation is not None and not isinstance(reply, Ended):
-            episode.evaluation.num_to_begin += 1
+            episode.evaluation.to_begin.appendleft(episode.parameters)
         self.num_over += 1
         self._over[episode_id] = reply, why[:_STORY_CHARS]
         while len(self._over) > _REMEMBERED:

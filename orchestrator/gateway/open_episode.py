@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,20 +36,16 @@ class Evaluation:
         parameters: Mapping[str, Any] | None = None,
         first_seed: int = 0,
     ) -> None:
-        self._parameters = parameters or {}
-        self._seed = first_seed
         self.client = client
         self.should_explore = should_explore
         self.episodes: list[EpisodeResult] = []
         """Those that ended."""
         self.is_done = threading.Event()
-        self.num_to_begin = num_episodes
+        self.to_begin: deque[Parameters] = deque(
+            draw(parameters or {}, first_seed + i) for i in range(num_episodes)
+        )
+        """Parameters of the episodes that are still to begin, those that were lost among them."""
         self._num_episodes = num_episodes
-
-    def next_parameters(self) -> Parameters:
-        """Returns those of the episode that begins."""
-        self._seed += 1
-        return draw(self._parameters, self._seed - 1)
 
     def add(self, episode: EpisodeResult) -> None:
         """Takes in an episode that has ended."""

@@ -376,3 +376,5 @@ def test_simulations_are_told_the_parameters_of_an_episode_and_they_are_recorded
     again = Evaluation(behind.client, 2, {}, {"speed": {"low": 1, "high": 10**9}}, 7)
     episodes.evaluate(again)
     assert [behind.ask(StartEpisode(name)).parameters["speed"] for name in "ij"] == drawn
+    behind.ask(AbortEpisode("i"))
+    assert behind.ask(StartEpisode("k")).parameters["speed"] == drawn[0], "lost, played once more"
