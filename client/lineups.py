@@ -11,8 +11,8 @@ T = TypeVar("T")
 Agents = tuple[str, ...]
 
 MOST_MISSES = 3
-"""Messages in a row in which a server read the rows of some agents one by one: they observe the
-state, say. Then their steps go singly for a while."""
+"""Messages in a row in which a server read the rows of some agents one by one: its seats are of a
+class without a bench, say. Then their steps go singly for a while."""
 _REST = 1_000
 """Messages until their rows are tried again."""
 _MOST_KNOWN = 1_000

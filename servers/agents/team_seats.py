@@ -15,7 +15,7 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.rows import Lineup, compact
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.action_forms import ActionForm, counted_from_0
-from muxrl.servers.agents.benches import Seen, parts_of
+from muxrl.servers.agents.benches import Part, Seen, parts_of
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import (
     PolicySignature,
@@ -157,7 +157,7 @@ class TeamSeat:
         self._reward_rule = plan.team_reward
         self.has_state = plan.state_size is not None
         self._refuses_late = plan.late_members == "refuse"
-        self._state_readers: dict[str, Callable[[Any], np.ndarray]] = {}
+        self.state_readers: dict[str, Callable[[Any], np.ndarray]] = {}
         self.masked: set[str] = set()
         self.readers: dict[str, Callable[[Any], np.ndarray]] = {}
         observation_spaces: dict[str, Space] = {}
@@ -168,7 +168,7 @@ class TeamSeat:
         for member, agent in self._plans.items():
             space, state_space = split_state(agent.observation_space)
             if state_space is not None:
-                self._state_readers[member] = _flat(observing.state_reader(member, state_space))
+                self.state_readers[member] = observing.state_reader(member, state_space)
                 if plan.state_size is None and plan.use_global_state:
                     state_size = flat_size(state_space)
             space, has_mask = split_mask(space)
@@ -184,7 +184,7 @@ class TeamSeat:
             marks_departed=not self._refuses_late,
             masked=frozenset(self.masked),
         )
-        self._is_state_observed = plan.state_size is None and state_size is not None
+        self.is_state_observed = plan.state_size is None and state_size is not None
         self.observation_space: Space = self.team.observation_space
         self.action_space: Space = self.team.action_space
 
@@ -198,9 +198,9 @@ class TeamSeat:
             value = step_view.observations.get(member)
             if value is None:
                 continue
-            if member in self._state_readers:
-                if self._is_state_observed and state is None:  # all members observe the same one
-                    state = self._state_readers[member](value[STATE_KEY])
+            if member in self.state_readers:
+                if self.is_state_observed and state is None:  # all members observe the same one
+                    state = self.state_readers[member](value[STATE_KEY]).reshape(-1)
                 value = without_state(value)
             if member in self.masked:
                 mask = self.forms[member].read_mask(value[ACTION_MASK_KEY])
@@ -244,8 +244,7 @@ class TeamSeat:
     @property
     def bench_class(self) -> type[TeamBench] | None:
         """What reads such teams together; None: they are read one by one."""
-        is_known = type(self) is TeamSeat and not self._state_readers
-        return TeamBench if is_known and self._are_plain else None
+        return TeamBench if type(self) is TeamSeat and self._are_plain else None
 
     def write_rows(self, member: str, actions: np.ndarray) -> Any:
         """Returns rows of the actions of members of a kind, of those of a network."""
@@ -288,7 +287,7 @@ class TeamBench:
     """Teams of one policy: see `muxrl.servers.agents.benches`.
 
     Args:
-        seats: of the same policy, whose members observe no state.
+        seats: of the same policy.
         lineup: some of their members are in it.
     """
 
@@ -320,14 +319,19 @@ class _TeamRows:
         members = list(seat.members)
         self._seat = seat
         self._spec = seat.team
-        here = [m in lineup.agents for m in members]
-        self._places = compact(lineup.places_of([m for m in members if m in lineup.agents]))
+        seen = [m for m in members if m in lineup.agents]
+        here = [m in seen for m in members]
+        self._places = compact(lineup.places_of(seen))
         self._here = compact(np.flatnonzero(here))
         self._alive = np.array(here, np.float32)
         self._masks = self._spec.masks_of(here)
         self._same = self._alive[None], self._masks[None]
         self._seen = parts_of(members, lineup.observed)
         self._acts = parts_of(members, lineup.acted)
+        self._state: tuple[Part, Callable[[Any], np.ndarray]] | None = None
+        """Of the first member that observes the state."""
+        if seat.is_state_observed and (first := next(filter(seat.state_readers.get, seen), None)):
+            self._state = parts_of([first], lineup.observed)[0][0], seat.state_readers[first]
 
     def observe(self, seen: Seen) -> dict[str, np.ndarray] | None:
         seat, spec = self._seat, self._spec
@@ -338,6 +342,8 @@ class _TeamRows:
         for part, where in self._seen:
             member = seat.members[np.arange(n)[where][0]]
             rows = part.of(seen.observations)
+            if member in seat.state_readers:
+                rows = without_state(rows)
             if member in seat.masked:
                 given = seat.forms[member].read_masks(rows[ACTION_MASK_KEY]) != 0
                 if not given.any(axis=-1).all():
@@ -351,6 +357,11 @@ class _TeamRows:
         if seat.has_state:
             assert seen.state is not None
             state = seen.state if seat.read_state is None else seat.read_state(seen.state)
+        elif seat.is_state_observed:
+            if self._state is None:
+                return None
+            part, read_state = self._state
+            state = read_state(part.of(seen.observations)[STATE_KEY]).reshape(lead, -1)
         else:
             state = obs.reshape(lead, -1)
             if spec.marks_departed:
@@ -391,7 +402,3 @@ def _side_by_side(teams: Sequence[np.ndarray]) -> np.ndarray:
 def _own_space(agent: AgentPlan) -> Space:
     """Returns the space of what a member itself observes, without state and mask."""
     return split_mask(split_state(agent.observation_space)[0])[0]
-
-
-def _flat(read: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
-    return lambda value: read(value).reshape(-1)

@@ -212,7 +212,7 @@ class ContinuousTeamSeat(TeamSeat):
 
     @property
     def bench_class(self) -> type[TeamBench] | None:
-        return TeamBench if type(self) is ContinuousTeamSeat and not self._state_readers else None
+        return TeamBench if type(self) is ContinuousTeamSeat else None
 
     def write_rows(self, member: str, actions: np.ndarray) -> Any:
         form = self.forms[member]

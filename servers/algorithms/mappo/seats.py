@@ -188,11 +188,6 @@ class StateView:
         self._last = (step_view, joined)
         return joined
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether there is a `rows_reader`: no agent observes the state."""
-        return not self._observed
-
     def rows_reader(self, lineup: Lineup) -> Callable[[Seen], np.ndarray]:
         """Returns what reads states of the steps of a lineup, float32 ``[E, size]``."""
         columns = [
@@ -200,12 +195,23 @@ class StateView:
             for m, own in self._own.items()
             if m in lineup.agents
         ]
+        observed = [
+            (parts_of([m], lineup.observed)[0][0], read)
+            for m, read in self._observed.items()
+            if m in lineup.agents
+        ]
 
-        def read(seen: Seen) -> np.ndarray:
+        def read_all(seen: Seen) -> np.ndarray:
             if self._has_state:
                 assert seen.state is not None
                 of_state = self._read_state
                 return seen.state if of_state is None else of_state(seen.state)
+            if self._observed:
+                if not observed:
+                    return np.zeros((seen.num_episodes, self.size), np.float32)
+                part, read_state = observed[0]
+                state = read_state(part.of(seen.observations)[STATE_KEY])
+                return state.reshape(seen.num_episodes, -1)
             states = None
             for part, strip, read_own, place in columns:
                 own = seen.read(part, read_own, strip(part.of(seen.observations)))
@@ -217,7 +223,7 @@ class StateView:
                 states[:, -len(self.members) :] = seen.have_departed(self.members)
             return states
 
-        return read
+        return read_all
 
 
 class CentralSeat(SoloSeat):
@@ -250,7 +256,7 @@ class CentralSeat(SoloSeat):
             form=form,
             follows_mask=follows_mask,
         )
-        self._observes_state = state_space is not None
+        self.observes_state = state_space is not None
         self.view = view
         self.is_in_group = agent.group is not None
         self.reward_rule = plan.team_reward
@@ -277,7 +283,7 @@ class CentralSeat(SoloSeat):
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         value = step_view.observations.get(self.seat_id)
         if value is not None:
-            if self._observes_state:  # the actor must not see the state
+            if self.observes_state:  # the actor must not see the state
                 value = without_state(value)
             own = super().observe(
                 msgspec.structs.replace(step_view, observations={self.seat_id: value}), record
@@ -307,8 +313,7 @@ class CentralSeat(SoloSeat):
     @property
     def bench_class(self) -> type[CentralBench] | None:
         """What reads such agents together; None: they are read one by one."""
-        is_known = type(self) is CentralSeat and self.form.has_rows and not self._observes_state
-        return CentralBench if is_known and self.view.has_rows else None
+        return CentralBench if type(self) is CentralSeat and self.form.has_rows else None
 
 
 class CentralBench(SoloBench):
@@ -321,6 +326,8 @@ class CentralBench(SoloBench):
 
     def __init__(self, seats: Sequence[CentralSeat], lineup: Lineup) -> None:
         super().__init__(seats, lineup)
+        observing = [seat.seat_id for seat in seats if seat.observes_state]
+        self._with_state = {part.kind for part, _ in parts_of(observing, lineup.observed)}
         self._views = list({id(seat.view): seat.view for seat in seats}.values())
         self._view_of = [self._views.index(seat.view) for seat in seats]
         self._reads = [view.rows_reader(lineup) for view in self._views]
@@ -338,7 +345,7 @@ class CentralBench(SoloBench):
 
     def observe(self, seen: Seen) -> Any:
         lead = seen.num_episodes, len(self.seats)
-        own = super().observe(seen) if self._here else self._no_rows(lead)
+        own = super().observe(self._of_actors(seen)) if self._here else self._no_rows(lead)
         if own is None:
             return None
         found = dict(own) if isinstance(own, dict) else {OBS: own}
@@ -360,6 +367,16 @@ class CentralBench(SoloBench):
             found[STATE] = np.array(state)
             found[STATE][rows, self._absent[columns]] = 0.0
         return found
+
+    def _of_actors(self, seen: Seen) -> Seen:
+        """Returns what is seen without the state that agents observe."""
+        if not self._with_state:
+            return seen
+        rows = [
+            without_state(own) if i in self._with_state else own
+            for i, own in enumerate(seen.observations)
+        ]
+        return seen._replace(observations=rows)
 
     def _no_rows(self, lead: tuple[int, int]) -> dict[str, np.ndarray]:
         seen = self._nothing_seen

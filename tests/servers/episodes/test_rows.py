@@ -40,6 +40,9 @@ from muxrl.servers.episodes.trajectories import Chunk, stacked
 KINDS = {"a": SEES, "b": Discrete(4, start=1), "c": SEES, "d": DictSpace({"x": SEES}),
          "m": DictSpace({"x": SEES, "action_mask": Box((3,), "int8", 0.0, 1.0)})}  # fmt: skip
 KINDS["n"] = KINDS["m"]
+STATE = DictSpace({"at": Discrete(3), "to": SEES})
+KINDS["s"] = DictSpace({"x": SEES, "state": STATE})
+KINDS["u"] = DictSpace({**KINDS["m"].spaces, "state": STATE})
 KINDS["i"] = Box((2, 2, 3), "uint8", 0, 255)
 EPISODES = ("e0", "e1", "e2")
 
@@ -194,8 +197,12 @@ def value_of(agent: str, number: int, t: int) -> Any:
     vector = np.array([number, t], np.float32)
     if agent == "i":
         return np.full((2, 2, 3), 16 * number + t, np.uint8) + np.arange(3, dtype=np.uint8)
+    masked = {"x": vector, "action_mask": np.array([t % 2, 1, number % 2], np.int8)}
     if agent in "mn":
-        return {"x": vector, "action_mask": np.array([t % 2, 1, number % 2], np.int8)}
+        return masked
+    if agent in "su":
+        state = {"at": t % 3, "to": vector + 0.5}
+        return {**(masked if agent == "u" else {"x": vector}), "state": state}
     return {"x": vector} if agent == "d" else vector
 
 
@@ -264,6 +271,10 @@ class Script:
         ("am", {"team": ("a", "m")}, CentralSeating()),
         ("mn", {"team": ("m", "n")}, CentralSeating()),
         ("mn", {"team": ("m", "n")}, ContinuousTeamSeating()),
+        ("su", {"team": ("s", "u")}, TeamSeating()),
+        ("su", {"team": ("s", "u")}, CentralSeating()),
+        ("su", {}, CentralSeating()),
+        ("su", {"team": ("s", "u")}, ContinuousTeamSeating()),
     ],
     ids=[
         "alone",
@@ -277,6 +288,10 @@ class Script:
         "masked central",
         "masked central alike",
         "masked joint critics",
+        "team that observes the state",
+        "central team that observes the state",
+        "central, observing the state",
+        "joint critics, observing the state",
     ],
 )
 @settings(max_examples=40, deadline=None)
@@ -365,8 +380,18 @@ def test_rows_are_recorded_as_steps(
         ("am", {"team": ("a", "m")}, CentralSeating(), 2),
         ("ac", {"team": ("a", "c")}, CentralSeating(), None),
         ("ac", {"team": ("a", "c")}, ContinuousTeamSeating(), 2),
+        ("su", {"team": ("s", "u")}, TeamSeating(), None),
+        ("su", {"team": ("s", "u")}, CentralSeating(), None),
     ],
-    ids=["alone", "team", "central", "central without a state", "joint critics"],
+    ids=[
+        "alone",
+        "team",
+        "central",
+        "central without a state",
+        "joint critics",
+        "team that observes the state",
+        "central team that observes the state",
+    ],
 )
 @pytest.mark.parametrize("num_episodes", [1, 3])
 def test_rows_are_normalised_as_steps(
