@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from muxrl.orchestrator.config.conduct import conflicts
 from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.measure.fallen import find_fall
@@ -17,8 +18,10 @@ from muxrl.orchestrator.measure.sides import MAX_SIDES, play_against_each_other
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.run_status import RunStatus
 from muxrl.orchestrator.storage.versions import version_notes
+from muxrl.protocol.suggestions import listed
 
 _CURVE_RESAMPLES = 2_000  # enough for a drawn band, of which there are many points
+_MAX_CONFLICTS = 3
 _RANDOM_RULE = (
     "Random in its place: this server's agents act uniformly at random, the others as learned. "
 )
@@ -207,7 +210,8 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
 
     Raises:
         ValueError: there is no run.
-        DifferentRuns: they differ in the assignment, the servers, or the rule of evaluation.
+        DifferentRuns: they differ in the assignment, the servers, a setting of play or learning,
+            or the rule of evaluation.
     """
     if not runs:
         raise ValueError("a report needs at least one run")
@@ -319,6 +323,8 @@ def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
         raise DifferentRuns(
             first.name, other.name, f"assignment {first.assignment!r} against {other.assignment!r}"
         )
+    if first.conduct and other.conduct and (found := conflicts(first.conduct, other.conduct)):
+        raise DifferentRuns(first.name, other.name, listed(found, _MAX_CONFLICTS))
     rules = {first.should_explore, other.should_explore} - {None}
     if len(rules) > 1:
         raise DifferentRuns(

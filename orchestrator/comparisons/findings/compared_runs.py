@@ -205,6 +205,10 @@ def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:
         values = [dict(s.kwargs).get(key, "its default") for s in (ours, theirs)]
         if values[0] != values[1]:
             refuse(f"the simulation's argument {key!r} is {values[0]} against {values[1]}")
+    for name in sorted(ours.metrics.keys() & theirs.metrics.keys()):
+        rules = ours.metrics[name], theirs.metrics[name]
+        if rules[0] != rules[1]:
+            refuse(f"the metric {name!r} is the {rules[0]} against the {rules[1]} of an episode")
     if set(first.server_of) != set(other.server_of):
         differing = sorted(set(first.server_of) ^ set(other.server_of))
         refuse(f"the agents differ in {listed(differing)}")
@@ -213,9 +217,9 @@ def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:
             f"evaluation episodes begin with seed {first.config.evaluation.seed} against "
             f"{other.config.evaluation.seed}"
         )
-    rules = [run.should_explore for run in (first, other)]
-    if None not in rules and rules[0] != rules[1]:
-        names = ["sampled" if rule else "greedy" for rule in rules]
+    explore = [run.should_explore for run in (first, other)]
+    if None not in explore and explore[0] != explore[1]:
+        names = ["sampled" if one else "greedy" for one in explore]
         refuse(f"evaluated actions are {names[0]} against {names[1]}")
 
 

@@ -8,7 +8,6 @@ agents together: the subjects.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +15,7 @@ from typing import Any, Literal
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
-from muxrl.orchestrator.config.merge import dotted, leaves
+from muxrl.orchestrator.config.conduct import Conduct, server_conduct, simulation_conduct
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import EvaluationPoint, Floats, returns_by_episode
@@ -28,9 +27,8 @@ Kind = Literal["role", "team", "agent", "total", "metric"]
 Roles = Mapping[str, tuple[str, ...]]
 """Role to its agents, in the simulation's order."""
 
-# None of these changes how a server plays and learns for the role's agents.
-_NOT_WHAT_IT_DOES = ("host", "port", "token", "agents", "label", "resources", "limits")
-_OF_THE_RUN = ("num_processes", "num_envs_per_process")
+_ALIKE = ("env", "kwargs", "metrics")
+"""Of the simulation, what runs that are compared have in common, see `read_compared_runs`."""
 _MAX_SHOWN = 40  # characters of a setting's value
 # Names and values; whole values, since runs are grouped by them.
 _Settings = tuple[tuple[str, str], ...]
@@ -217,7 +215,7 @@ class Contestant:
         name: for tables: ``qmix predator | ppo prey``.
         assignment: its runs' assignment, as one string.
         played: role to the label that played it.
-        settings: of the simulation processes, " [num_processes=4]", where runs differ in them.
+        settings: of the simulations, " [num_processes=4]", where runs differ in them.
         learns: whether any of its policies was trained.
         runs: by seed, one for each.
     """
@@ -246,11 +244,14 @@ def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contest
         CannotCompare: two runs of one contestant have the same seed and so are not independent.
     """
     labels = _labels(runs, roles)
-    settings = [{k: getattr(run.config.simulation, k) for k in _OF_THE_RUN} for run in runs]
-    differing = [key for key in _OF_THE_RUN if len({str(s[key]) for s in settings}) > 1]
+    conducts = [simulation_conduct(run.config.simulation) for run in runs]
+    settings = differing_settings(
+        [{k: v for k, v in one.items() if k.partition(".")[0] not in _ALIKE} for one in conducts]
+    )
+    shown = _names([("", one) for one in settings])
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index in range(len(runs)):
-        suffix = ", ".join(f"{key}={settings[index][key]}" for key in differing)
+        suffix = shown["", settings[index]]
         groups.setdefault((tuple(labels[index].items()), suffix), []).append(index)
     contestants = []
     for (played, suffix), indices in groups.items():
@@ -262,13 +263,12 @@ def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contest
                     f"settings and the same seed {one.seed}; they are no two independent runs, so "
                     "leave one out"
                 )
-        shown = f" [{suffix}]" if suffix else ""
         contestants.append(
             Contestant(
-                name=_joined(dict(played)) + shown,
+                name=_joined(dict(played)) + suffix,
                 assignment=ours[0].assignment,
                 played=dict(played),
-                settings=shown,
+                settings=suffix,
                 learns=ours[0].learns,
                 runs=tuple(ours),
             )
@@ -334,19 +334,12 @@ def _shortened(value: str) -> str:
 
 
 def differences(servers: Sequence[ServerConfig]) -> list[_Settings]:
-    """Returns, for each server, the settings in which it differs from any of the others.
+    """Returns, for each server, the settings in which it differs from any of the others."""
+    return differing_settings([server_conduct(server) for server in servers])
 
-    They have dotted keys, without ``settings.``, with which most of them would begin.
-    """
-    flat = [
-        {
-            dotted(path).removeprefix("settings."): str(value)
-            for path, value in leaves(dataclasses.asdict(server))
-            if path[0] not in _NOT_WHAT_IT_DOES
-        }
-        | {"algorithm": server.algorithm.upper()}
-        for server in servers
-    ]
-    keys = dict.fromkeys(key for one in flat for key in one)
-    differing = [k for k in keys if len({one.get(k, "default") for one in flat}) > 1]
-    return [tuple((k, one.get(k, "default")) for k in differing) for one in flat]
+
+def differing_settings(conducts: Sequence[Conduct]) -> list[_Settings]:
+    """Returns, of each, what is not the same in all."""
+    keys = dict.fromkeys(key for one in conducts for key in one)
+    differing = [k for k in keys if len({one.get(k, "default") for one in conducts}) > 1]
+    return [tuple((k, one.get(k, "default")) for k in differing) for one in conducts]

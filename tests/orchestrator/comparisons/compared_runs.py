@@ -32,6 +32,7 @@ def made_up_run(
     evaluation_seed: int = 10_000,
     settings: Mapping[str, Any] | None = None,
     env: str = ENV,
+    simulation: Mapping[str, Any] | None = None,
     prey_gain: float | None = None,
     has_metrics: bool = False,
     untrained: float | None = None,
@@ -53,7 +54,7 @@ def made_up_run(
     config = ExperimentConfig(
         name="made-up",
         seed=seed,
-        simulation=SimulationConfig(env=env, kwargs=dict(kwargs)),
+        simulation=SimulationConfig(env=env, kwargs=dict(kwargs), **(simulation or {})),
         servers=servers,
         evaluation=EvaluationConfig(seed=evaluation_seed, should_explore=should_explore),
     )

@@ -8,6 +8,7 @@ from PIL import Image
 from rich.console import Console
 from tests.orchestrator.records.recorded import ASSIGNMENT, evaluation, new_run, write_whole_run
 
+from muxrl.orchestrator.config import load_config, to_yaml
 from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.records.metrics import MetricsWriter
@@ -277,6 +278,44 @@ def test_runs_of_different_experiments_are_not_combined(tmp_path: Path) -> None:
     first, other = new_run(tmp_path, 1), new_run(tmp_path, 2, "ppo:wolf_0,wolf_1|ppo:sheep")
     with pytest.raises(DifferentRuns, match="nothing but the seed"):
         combine_runs([first.path, other.path], tmp_path / "study")
+
+
+@pytest.mark.parametrize(
+    ("changes", "conflict"),
+    [
+        (["servers.ppo.settings.lr=0.1"], "ppo.lr is 0.0003 against 0.1"),
+        (
+            ["simulation.kwargs={size: 3}", "servers.ppo.normalize_rewards=true"],
+            "ppo.normalize_rewards is False against True, simulation.kwargs.size is its default "
+            "against 3;",
+        ),
+        (["simulation.metrics={a: mean}"], "simulation.metrics.a is sum against mean"),
+    ],
+)
+@pytest.mark.usefixtures("undrawn")
+def test_runs_of_other_settings_are_not_combined(
+    tmp_path: Path, changes: list[str], conflict: str
+) -> None:
+    same = ["simulation.metrics={a: sum}", "servers.ppo.settings.lr=0.0003"]
+    runs = [new_run(tmp_path, seed) for seed in (1, 2)]
+    for run, overrides in zip(runs, ([], changes), strict=True):
+        write_whole_run(run)
+        run.write_config(to_yaml(load_config("cartpole_ppo", [*same, *overrides])))
+    with pytest.raises(DifferentRuns) as refused:
+        combine_runs([run.path for run in runs], tmp_path / "study")
+    assert conflict in str(refused.value)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_seeds_may_differ_in_what_is_around_them(tmp_path: Path) -> None:
+    runs = [new_run(tmp_path, seed) for seed in (1, 2)]
+    around = ["seed=2", "name=other", "servers.ppo.port=7777", "checkpoint.keep_last=1",
+              "servers.ppo.initialize_from=runs/two", "simulation.metrics={a: sum}",
+              "stop.env_steps=77", "evaluation.num_episodes=3", "timeouts.start_s=9"]  # fmt: skip
+    for run, overrides in zip(runs, ([], around), strict=True):
+        write_whole_run(run)
+        run.write_config(to_yaml(load_config("cartpole_ppo", overrides)))
+    assert combine_runs([run.path for run in runs], tmp_path / "study").seeds == (1, 2)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -51,13 +51,18 @@ def test_runs_are_grouped_by_who_plays_what(tmp_path: Path) -> None:
         ({"kwargs": {"num_agents": 3}}, "argument 'num_steps' is 5 against its default"),
         ({"evaluation_seed": 7}, "begin with seed 10000 against 7"),
         ({"should_explore": True}, "actions are greedy against sampled"),
+        (
+            {"simulation": {"metrics": {"hits": "mean"}}},
+            "metric 'hits' is the sum against the mean",
+        ),
     ],
 )
 def test_what_differs_in_more_than_the_assignment_is_refused_by_name(
     tmp_path: Path, changed: dict[str, Any], named: str
 ) -> None:
-    first = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
-    other = made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, **changed)
+    summed = {"simulation": {"metrics": {"hits": "sum"}}}
+    first = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, **summed)
+    other = made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, **summed | changed)
     with pytest.raises(CannotCompare) as refused:
         read_compared_runs([first, other])
     assert first.name in str(refused.value)
@@ -92,6 +97,24 @@ def test_settings_are_named_where_they_tell_two_contestants_apart(tmp_path: Path
     contestants = find_contestants(runs, find_roles(runs, {}))
     assert [c.played["hunters"] for c in contestants] == ["qmix [lr=0.1]", "qmix [lr=0.2]"]
     assert [c.seeds for c in contestants] == [(1, 2), (1, 2)]
+
+
+def test_how_the_simulation_was_played_tells_two_contestants_apart(tmp_path: Path) -> None:
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, simulation=simulation)
+        for seed, simulation in (
+            (1, {"parameters": {"size": 8}}),
+            (2, {"parameters": {"size": 8}, "metrics": {"hits": "sum"}}),
+            (3, {"parameters": {"size": [[0, 2], [100, 8]]}, "num_envs_per_process": 4}),
+        )
+    ]
+    runs = read_compared_runs(paths).runs
+    told = [(c.name, c.seeds) for c in find_contestants(runs, find_roles(runs, {}))]
+    name = "qmix hunters | ppo prey"
+    assert told == [
+        (f"{name} [parameters.size=8, num_envs_per_process=1]", (1, 2)),
+        (f"{name} [parameters.size=[[0, 2], [100, 8]], num_envs_per_process=4]", (3,)),
+    ]
 
 
 _SCHEDULE = "[[0, 1.0], [10000, 0.5], [20000, 0.25], [40000, {}]]"

@@ -1,0 +1,90 @@
+"""How an experiment plays and learns: its config without what only the run around that needs.
+
+Runs that agree in this, and in which agents each server has, are seeds of one experiment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from muxrl.orchestrator.config.merge import KeyPath, dotted, leaves
+from muxrl.orchestrator.config.schema import ExperimentConfig, SimulationConfig
+from muxrl.servers.config import ServerConfig
+
+_OF_THE_SIMULATION = (
+    "env",
+    "kwargs",
+    "metrics",
+    "parameters",
+    "respawn",
+    "on_bad_value",
+    "num_processes",
+    "num_envs_per_process",
+    "vector_env",
+    "inference_mode",
+    "update_interval_s",
+)
+_NOT_OF_A_SERVER = (
+    "host",
+    "port",
+    "token",
+    "address",
+    "agents",
+    "label",
+    "restarts",
+    "resources",
+    "limits",
+)
+_OF_A_SEED = ("initialize_from", "initialize_policies")
+"""Each seed may go on from weights of its own."""
+
+Conduct = Mapping[str, str]
+"""Key, dotted, to value; what is not given has its default."""
+
+
+def server_conduct(server: ServerConfig) -> Conduct:
+    """Returns that of a server; keys of ``settings`` stand for themselves."""
+    found = {
+        dotted(path).removeprefix("settings."): str(value)
+        for path, value in _given(dataclasses.asdict(server))
+        if path[0] not in _NOT_OF_A_SERVER
+    }
+    return found | {"algorithm": server.algorithm.upper()}
+
+
+def simulation_conduct(simulation: SimulationConfig) -> Conduct:
+    """Returns that of the simulations."""
+    return {
+        dotted(path): str(value)
+        for path, value in _given(dataclasses.asdict(simulation))
+        if path[0] in _OF_THE_SIMULATION
+    }
+
+
+def conduct(config: ExperimentConfig) -> Conduct:
+    """Returns that of an experiment, but for what each of its seeds may have of its own."""
+    found = {f"simulation.{k}": v for k, v in simulation_conduct(config.simulation).items()}
+    for server_id, server in config.servers.items():
+        found |= {
+            f"{server_id}.{key}": value
+            for key, value in server_conduct(server).items()
+            if key.partition(".")[0] not in _OF_A_SEED
+        }
+    parameters = _given({"evaluation.parameters": config.evaluation.parameters})
+    return found | {dotted(path): str(value) for path, value in parameters}
+
+
+def _given(tree: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
+    return ((path, value) for path, value in leaves(tree) if not isinstance(value, Mapping))
+
+
+def conflicts(ours: Conduct, theirs: Conduct) -> list[str]:
+    """Returns the keys that differ, each with both values; a metric that one has alone is none."""
+    keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+    return [
+        f"{key} is {ours.get(key, 'its default')} against {theirs.get(key, 'its default')}"
+        for key in keys
+        if not key.startswith("simulation.metrics") or (key in ours and key in theirs)
+    ]
