@@ -126,24 +126,27 @@ class EnvLoop(PlayLoop):
     def _restart(self, slot: _Slot, outbox: Outbox) -> None:
         """Begins an episode with the slot's seed."""
         slot.episode = None
-        episode = self._told_parameters() if self._client.gives_parameters else None
+        episode = self._told_parameters(slot.seed) if self._client.gives_parameters else None
         slot.parameters = episode.parameters if episode else draw(self.parameters, slot.seed)
         reset = slot.simulation.reset
         if slot.parameters:
             reset = partial(reset, options=slot.parameters)
         observations, _ = self._guarded("reset", reset, slot.seed)
         if episode is None:
-            episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
+            episode = self._new_episode(slot.seed)
             outbox.add(episode, episode.start())
         slot.episode = episode
         slot.observations, slot.num_steps = observations, 0
         slot.metrics = MetricCollector(self._metrics)
         outbox.add(slot.episode, slot.episode.step(observations, self._state_of(slot.simulation)))
 
-    def _told_parameters(self) -> JointEpisode:
+    def _new_episode(self, seed: int | None) -> JointEpisode:
+        return self._client.new_episode(self._mode, should_explore=self._should_explore, seed=seed)
+
+    def _told_parameters(self, seed: int | None) -> JointEpisode:
         """Starts an episode in a message of its own: its reset waits for the answer."""
         while True:
-            episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
+            episode = self._new_episode(seed)
             first = Outbox()
             first.add(episode, episode.start())
             if not self._exchange(first):

@@ -56,6 +56,7 @@ class JointEpisode:
         wanting_state: those of them that are sent the global state.
         mode: "train" or "eval".
         should_explore: None: in mode "train" only; a dict: by server id.
+        seed: of what servers draw for the whole episode, see `StartEpisode`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class JointEpisode:
         wanting_state: frozenset[str],
         mode: Mode,
         should_explore: bool | Mapping[str, bool] | None,
+        seed: int | None = None,
     ) -> None:
         self.episode_id = episode_id
         self.num_steps = 0
@@ -77,6 +79,7 @@ class JointEpisode:
         self._wanting_state = wanting_state
         self._mode: Mode = mode
         self._should_explore = should_explore
+        self._seed = seed
         self._sides = {server_id: ServerSide(episode_id) for server_id in specs}
         self._longest_silence_s = {
             server_id: spec.episode_timeout_s / _TOLD_PER_TIMEOUT or math.inf
@@ -152,6 +155,7 @@ class JointEpisode:
             self.episode_id,
             self._mode,
             explore.get(server_id) if isinstance(explore, Mapping) else explore,
+            seed=self._seed if self._specs[server_id].takes_seed else None,
         )
 
     def step(

@@ -388,6 +388,7 @@ class MultiplexingClient:
         *,
         episode_id: EpisodeId | None = None,
         should_explore: bool | Mapping[str, bool] | None = None,
+        seed: int | None = None,
     ) -> JointEpisode:
         """Makes an episode that no server knows yet; put its `start` into an `Outbox`."""
         self._use.check()
@@ -402,6 +403,7 @@ class MultiplexingClient:
             self._wanting_state,
             mode,
             should_explore,
+            seed,
         )
         self._episodes[episode_id] = episode
         return episode

@@ -30,6 +30,15 @@ if TYPE_CHECKING:  # in `typing` since Python 3.11
     from typing_extensions import Self
 
 
+def action_generator(seed: int) -> np.random.Generator:
+    """Returns what random actions are drawn from.
+
+    Not as an environment draws that was reset to the same seed: it may ask for the number that it
+    has drawn itself.
+    """
+    return np.random.default_rng((seed, 1))
+
+
 class RandomTransport(Transport):
     """Acts at random in place of the server that `spec` describes.
 
@@ -42,7 +51,7 @@ class RandomTransport(Transport):
 
     def __init__(self, spec: ServerSpec, seed: int = 0) -> None:
         self._spec = spec
-        self._rng = np.random.default_rng(seed)
+        self._rng = action_generator(seed)
         self._replies: list[AnyReply] = []
         self._returns: dict[str, dict[str, float]] = {}
 

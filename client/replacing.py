@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import msgspec
-import numpy as np
 
+from muxrl.client.random_policy import action_generator
 from muxrl.client.transport import Transport
 from muxrl.protocol.messages import AnyItem, AnyReply, ServerSpec, StartEpisode, Step
 from muxrl.protocol.values import sample_action
@@ -62,7 +62,7 @@ class RandomAgents(_Replacing):
     def __init__(self, server: Transport, agents: Collection[str], seed: int = 0) -> None:
         super().__init__(server)
         self._agents = frozenset(agents)
-        self._rng = np.random.default_rng(seed)
+        self._rng = action_generator(seed)
 
     def _changed(self, item: AnyItem) -> AnyItem:
         if not isinstance(item, Step):

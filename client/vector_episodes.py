@@ -105,9 +105,11 @@ class VectorEpisodes:
         assert episode is not None
         return episode
 
-    def begin(self, copy: int, outbox: Outbox) -> JointEpisode:
+    def begin(self, copy: int, outbox: Outbox, seed: int | None = None) -> JointEpisode:
         """Opens the next episode of a copy, and adds its starts."""
-        episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
+        episode = self._client.new_episode(
+            self._mode, should_explore=self._should_explore, seed=seed
+        )
         self.open[copy], self.is_open[copy] = episode, True
         self._ids[copy] = episode.episode_id
         self.num_steps[copy] = 0

@@ -63,15 +63,16 @@ class VectorLoop(PlayLoop):
         """Copies whose episode began in the middle of the simulation's."""
         self._is_out = np.zeros(num_copies, bool)
         """Copies with a bad value."""
-        self._drawn: dict[int, Parameters] = {}
-        """Of the episodes that begin next, by copy."""
+        self._drawn: dict[int, tuple[Parameters, int | None]] = {}
+        """Parameters and seeds of the episodes that begin next, by copy."""
         self._parameters_of: list[Parameters] = [{}] * num_copies
         if self.parameters:
             simulation.ask_options(self._draw)
 
     def _draw(self, copy: int) -> Parameters:
-        self._drawn[copy] = draw(self.parameters, next(self._seeds, None))
-        return self._drawn[copy]
+        seed = next(self._seeds, None)
+        self._drawn[copy] = draw(self.parameters, seed), seed
+        return self._drawn[copy][0]
 
     @property
     def _is_between_episodes(self) -> bool:
@@ -84,7 +85,7 @@ class VectorLoop(PlayLoop):
         seed = next(self._seeds, None)
         observations = self._guarded("reset", self._simulation.reset, seed)
         for copy in range(self._simulation.num_copies):
-            self._begin(copy, is_drawn=copy == 0)
+            self._begin(copy, is_drawn=copy == 0, seed=seed if copy == 0 else None)
         while True:
             self._ask(observations)
             self._rest_if_due(should_stop)
@@ -109,13 +110,13 @@ class VectorLoop(PlayLoop):
                 self._begin(copy)
             observations = step.observations
 
-    def _begin(self, copy: int, *, is_drawn: bool = False) -> None:
+    def _begin(self, copy: int, *, is_drawn: bool = False, seed: int | None = None) -> None:
         if copy in self._drawn:
-            self._parameters_of[copy] = self._drawn.pop(copy)
+            self._parameters_of[copy], seed = self._drawn.pop(copy)
         elif not is_drawn:
-            next(self._seeds, None)
+            seed = next(self._seeds, None)
         self._collector.clear(copy)  # of what came with a reset
-        self._episodes.begin(copy, self._outbox)
+        self._episodes.begin(copy, self._outbox, seed)
 
     def _ask(self, observations: Mapping[str, Rows]) -> None:
         """Has each copy that has an episode get its actions, or be out."""

@@ -41,12 +41,14 @@ class StartEpisode(Item, tag="start"):
 
     `mode` "eval": measured, never trained on. `should_explore` None: explore in mode "train"
     only. `untrained`, in mode "eval": agents that act with the weights that the server began with,
-    if it has kept these.
+    if it has kept these. `seed`, for servers whose spec says `takes_seed`: with it they draw what
+    they draw for an episode as a whole, such as the member of a pool; without it, with its id.
     """
 
     mode: Mode = "train"
     should_explore: bool | None = None
     untrained: list[str] = []
+    seed: int | None = None
 
 
 class Step(Item, tag="step"):
@@ -245,6 +247,7 @@ class ServerSpec(msgspec.Struct, omit_defaults=True):
     while_learning: Literal["serve", "wait"] = "serve"
     offers: list[str] = []
     takes_rows: bool = False
+    takes_seed: bool = False
 
 
 class Status(msgspec.Struct, omit_defaults=True):

@@ -258,7 +258,9 @@ class GatewayEpisodes:
             if evaluation is None
             else evaluation.to_begin.popleft()
         )
-        joint = client.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
+        joint = client.new_episode(
+            mode, episode_id=episode_id, should_explore=should_explore, seed=item.seed
+        )
         episode = OpenEpisode(item, mode, client, joint, evaluation, parameters, now)
         self._open[episode_id] = episode
         return _Open(asked, episode, joint.start(), lambda: episode.started)

@@ -108,6 +108,7 @@ class ServedEpisode:
         self.should_explore = (
             self.is_training if message.should_explore is None else message.should_explore
         )
+        self.seed = message.seed
         self._untrained = untrained
         self._last_seen = now
         self.member: Any = None

@@ -38,6 +38,7 @@ class EpisodeOfRows(Protocol):
     episode_id: str
     is_training: bool
     should_explore: bool
+    seed: int | None
     member: Any
     """See `muxrl.servers.episodes.episode.Member`."""
     row_reader: Any

@@ -8,6 +8,7 @@ available actions are equally likely (`uniform`), or a user's function decides (
 from __future__ import annotations
 
 import inspect
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.episodes.rows import Chosen, RowStep
+from muxrl.servers.episodes.rows import Chosen, EpisodeOfRows, RowStep
 from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -166,6 +167,7 @@ class PlainActing:
         self._agents = plan.agents
         self._make = make
         # Evaluation draws from its own generator, so that it does not change what training draws.
+        self._seed = plan.seed
         self._training_seeds = np.random.default_rng((plan.seed, 0))
         self._evaluation_seeds = np.random.default_rng((plan.seed, 1))
 
@@ -189,12 +191,14 @@ class PlainActing:
         chosen = []
         for step in steps:
             asked = RowsOfBench(step, 0)
-            times = np.repeat(step.t, len(asked.agents) // len(step.t)).tolist()
+            num_seats = len(asked.agents) // len(step.t)
+            times = np.repeat(step.t, num_seats).tolist()
+            episodes = [episode for episode in step.episodes for _ in range(num_seats)]
             actions, policies = np.empty(len(times), object), []
             for i, one in enumerate(
-                zip(asked.agents, asked.observations, asked.states, times, strict=True)
+                zip(asked.agents, asked.observations, asked.states, times, episodes, strict=True)
             ):
-                action, policy = self._ask(*one, step.is_training)
+                action, policy = self._ask(*one)
                 actions[i] = self._checked(one[0], one[1], action, one[3])
                 policies.append(policy)
             acted = Acted(actions, states=policies)
@@ -204,7 +208,7 @@ class PlainActing:
     def _act(self, request: SeatRequest, step: PendingStep) -> SeatAction:
         agent_id, observation = request.seat.seat_id, request.observation
         action, policy = self._ask(
-            agent_id, observation, request.module_state, step.t, step.is_training
+            agent_id, observation, request.module_state, step.t, step.episode
         )
         # The policy is called even if the action was logged: it may have to see every step.
         if request.logged_action is not None:
@@ -214,12 +218,20 @@ class PlainActing:
         return SeatAction(action, module_state={STATE: Kept(policy)})
 
     def _ask(
-        self, agent_id: str, observation: Any, state: Any, t: int, is_training: bool
+        self, agent_id: str, observation: Any, state: Any, t: int, episode: EpisodeOfRows
     ) -> tuple[Any, Policy]:
-        """Returns an agent's action, and its policy, which is made at its first step."""
+        """Returns an agent's action, and its policy, which is made at its first step.
+
+        In an evaluation's episode that has a seed it is the same in every condition.
+        """
         if state is None:
-            seeds = self._training_seeds if is_training else self._evaluation_seeds
-            policy = self._make(agent_id, int(seeds.integers(2**31)))
+            if not episode.is_training and episode.seed is not None:
+                text = f"{self._seed}/{episode.seed}/{agent_id}/{t}"
+                seed = zlib.crc32(text.encode()) >> 1
+            else:
+                seeds = self._training_seeds if episode.is_training else self._evaluation_seeds
+                seed = int(seeds.integers(2**31))
+            policy = self._make(agent_id, seed)
         else:
             policy = state[STATE].value
         try:

@@ -79,6 +79,7 @@ class FixedPolicies:
 
     iteration = 0
     policy_lag = None
+    takes_seed = True
 
     def __init__(self, plan: ServerPlan, seats: dict[str, Seat], acting: FixedActing) -> None:
         self._plan = plan

@@ -2,7 +2,7 @@
 
 Members are policies that do not change, the newest weights of another server of the same run, and
 that server's snapshots, which the run brings (`PoolPolicies.take`). Of equal seeds, members and win
-rates the draw of an episode is the same.
+rates the draw of an episode is the same; of episodes that come without a seed, for equal ids.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def weigh(weight: float, beaten: Sequence[float], draw: Draw) -> list[float]:
     return [weight / num] * num
 
 
-def share_of(seed: int, episode_id: str) -> float:
-    """Returns an episode's number in [0, 1), the same on every machine."""
-    digest = hashlib.blake2b(f"{seed}/{episode_id}".encode(), digest_size=8).digest()
+def share_of(seed: int, episode: str) -> float:
+    """Returns the number in [0, 1) of an episode's seed or id, the same on every machine."""
+    digest = hashlib.blake2b(f"{seed}/{episode}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
@@ -157,7 +157,8 @@ class Pool:
             NotServing: there is no member yet.
         """
         weights = list(self.weights(self.rule if item.mode == "train" else "weights"))
-        left = share_of(self._plan.seed, item.episode_id) * sum(weight for _, weight in weights)
+        episode = item.episode_id if item.seed is None else str(item.seed)
+        left = share_of(self._plan.seed, episode) * sum(weight for _, weight in weights)
         for member, weight in weights:
             left -= weight
             if left < 0:

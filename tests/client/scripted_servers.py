@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from muxrl.client.adapters.simulation import StepResult
 from muxrl.client.errors import ServerUnavailable
@@ -59,6 +60,8 @@ class Server(Transport):
         log: Log,
         script: Script = lambda item: None,
         state_size: int | None = None,
+        *,
+        takes_seed: bool = False,
     ) -> None:
         self.server_id = server_id
         self.script = script
@@ -69,7 +72,7 @@ class Server(Transport):
         self.is_lost = False
         self.is_lost_on_receive = False
         self.is_closed = False
-        self._spec = spec(server_id, agents, state_size)
+        self._spec = replace(spec(server_id, agents, state_size), takes_seed=takes_seed)
         self._log = log
         self._replies: list[AnyReply] | None = None
 

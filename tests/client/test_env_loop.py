@@ -68,6 +68,15 @@ def test_each_episode_has_its_seed(world: World) -> None:
     assert sorted((r.seed, r.num_steps) for r in world.results) == [(10, 1), (20, 2), (30, 1)]
 
 
+def test_servers_that_take_it_are_told_an_episode_s_seed() -> None:
+    left = Server("left", "a", [], takes_seed=True)
+    right = Server("right", "b", [], state_size=1)
+    simulations = [CountingSimulation(num_steps=n) for n in (1, 2)]
+    EnvLoop(simulations, MultiplexingClient([left, right]), seeds=iter([10, 20, 30])).run()
+    told = [[start.seed for start in server.of(StartEpisode)] for server in (left, right)]
+    assert told == [[10, 20, 30], [None, None, None]]
+
+
 def test_returns_are_those_of_the_simulation_and_of_the_servers(world: World) -> None:
     EnvLoop([CountingSimulation(num_steps=4)], world.client, seeds=iter([5])).run(
         world.results.append

@@ -6,6 +6,7 @@ import numpy as np
 from tests.client.scripted_servers import ALL, Log, Server
 
 from muxrl.client import MultiplexingClient
+from muxrl.client.random_policy import RandomTransport
 from muxrl.client.replacing import RandomAgents, UntrainedAgents
 from muxrl.protocol.messages import StartEpisode, Step
 
@@ -37,6 +38,22 @@ def test_the_server_is_told_the_random_actions_of_one_side_only(left: Server, lo
     assert len(counts) == 9  # of Discrete(9)
     assert counts.min() > 0
     assert not any(step.logged_actions for step in left.of(Step))
+
+
+def test_random_actions_are_not_what_an_environment_draws_with_their_seed(log: Log) -> None:
+    """A game may ask for the number that it has drawn, and evaluations seed both alike."""
+    right = Server("right", "d", log)
+    client = MultiplexingClient([RandomAgents(right, ["d"], 7)])
+    transport = RandomTransport(Server("right", "d", log).fetch_spec(), 7)
+    alone = MultiplexingClient([transport])
+    for one in (client, alone):
+        one.start_episode("e", training_enabled=False)
+    acted = [int(alone.get_action("e", {"d": [4.0]})["d"]) for _ in range(300)]
+    for _ in range(300):
+        client.get_action("e", {"d": [4.0]})
+    hidden = np.random.default_rng(7).integers(9, size=300)
+    for drawn in (acted, [int(step.logged_actions["d"]) for step in right.of(Step)]):
+        assert sum(drawn == hidden) < 70  # 33 by chance
 
 
 def test_a_step_without_the_side_is_left_alone(left: Server, right: Server) -> None:

@@ -196,6 +196,16 @@ def test_actions_come_back_to_their_copies() -> None:
     assert vector.seeds == [None]
 
 
+def test_servers_that_take_it_are_told_an_episode_s_seed() -> None:
+    """That of the first is what all copies are reset with."""
+    server = NumberServer("left", "ab", [], takes_seed=True)
+    vector = CountingVector([2, 4])
+    loop = VectorLoop(vector, MultiplexingClient([server]), seeds=iter([10, 20, 30, 40]))
+    loop.run(should_stop=stop_after(5))
+    assert vector.seeds == [10]
+    assert [start.seed for start in server.of(StartEpisode)] == [10, 20, 30, 40, None]
+
+
 def test_a_copy_that_waits_keeps_its_last_action_and_counts_no_step() -> None:
     world = World(RowServer)
     vector = CountingVector([1, 9], is_next_step=True)

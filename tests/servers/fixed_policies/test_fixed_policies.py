@@ -169,6 +169,21 @@ def test_training_draws_the_same_with_and_without_evaluation_in_between() -> Non
     assert found == expected
 
 
+@pytest.mark.parametrize("what", ["random", "scripted"])
+def test_evaluations_of_one_seed_act_alike_whatever_was_played_before(what: str) -> None:
+    given = plan("RANDOM", Discrete(1000))
+    if what == "scripted":
+        given = scripted("make_seeded", Discrete(1000))
+    policies = make(given)
+    steps = [{"a": SEEN, "b": SEEN}] * 3
+    first = [play(policies, steps, mode="eval", seed=seed) for seed in range(4)]
+    again = [play(policies, steps, mode="eval", seed=seed) for seed in range(4)]
+    assert again == first
+    assert len({acted[0][agent] for acted in first for agent in "ab"}) == 8
+    trained = [play(policies, steps, seed=0) for _ in range(2)]
+    assert trained[0] != trained[1], "what is trained on is drawn anew"
+
+
 # --- scripted -------------------------------------------------------------------------------
 
 

@@ -69,6 +69,17 @@ def test_the_draw_is_a_law_of_seed_and_episode() -> None:
     assert play(pool_of(pool_plan())[0], "e59")[0] == drawn[0][59]
 
 
+def test_episodes_of_one_seed_meet_one_member_whatever_their_ids() -> None:
+    policies, _ = pool_of(pool_plan())
+    for mode in ("train", "eval"):
+        drawn = [
+            [play(policies, f"{mode}{n}-{i}", seed=i, mode=mode)[0] for i in range(30)]
+            for n in range(2)
+        ]
+        assert drawn[0] == drawn[1]
+        assert len(set(drawn[0])) == 3
+
+
 def test_members_are_drawn_by_their_weights() -> None:
     policies, _ = pool_of(pool_plan())
     played = [play(policies, f"e{i}") for i in range(1_200)]

@@ -100,6 +100,7 @@ class Game:
         self.at: list[list[int]] = [[i, 0] for i in range(num)]
         """Number and next step of each open episode."""
         self.last = num
+        self.has_seeds = False
 
     def turn(self, mode: Any = "train") -> list[Any]:
         ends: list[Any] = []
@@ -112,7 +113,8 @@ class Game:
                 self.last += 1
             e, t = f"{self.name}{one[0]}", one[1]
             if t == 0:
-                starts.append(StartEpisode(e, mode=mode, should_explore=True))
+                seed = one[0] if self.has_seeds else None
+                starts.append(StartEpisode(e, mode=mode, should_explore=True, seed=seed))
             seen = {agent: self._drawn(space) for agent, space in self.spaces.items()}
             steps.append(Step(e, t, seen, dict.fromkeys(self.spaces, 0.5) if t else {}))
             one[1] += 1
@@ -195,6 +197,7 @@ def test_plain_policies_act_in_rows_as_one_by_one(name: str) -> None:
     clients = [Client(given, in_rows=in_rows) for in_rows in (False, True)]
     for mode in ("train", "eval", "train"):
         game = Game(agents, num=3, name=f"{mode}{clients[1].num_in_rows}-")
+        game.has_seeds = mode == "eval"
         play(clients, game, 8, mode)
     assert clients[1].num_in_rows == 3 * 3 * 8
     one, other = (client.policies for client in clients)
