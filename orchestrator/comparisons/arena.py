@@ -86,6 +86,7 @@ def player_of(
     *,
     should_explore: bool,
     checkpoint: str = LAST,
+    pool_of: str = LAST,
 ) -> Player:
     """Returns a run's policies for a role, from their checkpoint if they were trained.
 
@@ -96,6 +97,7 @@ def player_of(
         label: for tables.
         should_explore: whether stochastic policies are sampled.
         checkpoint: the folder's name under ``checkpoints``.
+        pool_of: the checkpoint with which a pool has its members.
 
     Raises:
         CannotCompare: there is no such checkpoint, or a team has members outside the role.
@@ -104,8 +106,7 @@ def player_of(
     if find_fixed(server.algorithm) is not None:
         if server.algorithm.upper() == "RANDOM":
             return random_player(role, agents)
-        # A pool of the run's own servers is the one that it ended with, whoever it meets.
-        settings = with_members(server, run.config, RunDirectory(run.path), LAST)
+        settings = with_members(server, run.config, RunDirectory(run.path), pool_of)
         fixed = dataclasses.replace(on_free_port(server), agents=list(agents), settings=settings)
         return Player(label, role, fixed)
     checkpoints = CheckpointFolder(run.path / "checkpoints")

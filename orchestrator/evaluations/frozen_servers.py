@@ -83,11 +83,16 @@ def frozen_servers(
 def with_members(
     server: ServerConfig, config: ExperimentConfig, folder: RunDirectory, checkpoint: str
 ) -> dict[str, Any]:
-    """Returns a fixed server's settings; what a run brings to a pool is opened from checkpoints."""
+    """Returns a fixed server's settings; what a run brings to a pool is opened from checkpoints.
+
+    These are the members that the pool had when the checkpoint was written.
+    """
     if server.algorithm.upper() != POOL:
         return server.settings
     checkpoints = CheckpointFolder(folder.checkpoints)
-    kept = [str(n) for n in checkpoints.snapshots(config.checkpoint.keep_every_env_steps)]
+    found = checkpoints.snapshots(config.checkpoint.keep_every_env_steps)
+    moment = (checkpoints.path / checkpoint).resolve().name  # its env steps
+    kept = [str(n) for n in found if not moment.isdecimal() or n <= int(moment)]
     members: dict[str, Any] = {}
     for entry, member in server.settings["members"].items():
         source = member.get("live", member.get("snapshots"))

@@ -62,6 +62,8 @@ class Checkpoints:
         self._tally = tally
         self._due_s = math.inf if config.interval_s is None else config.interval_s
         self._due_env_steps = math.inf
+        self.next_snapshot_at: int | None = None
+        """Env steps of the next multiple of `keep_every_env_steps`."""
         self._best = list(before.best) if before else []
         self._judged = judged
         self._evaluated: int | None = None
@@ -74,7 +76,8 @@ class Checkpoints:
         if self._config.interval_env_steps is not None:
             self._due_env_steps = env_steps + self._config.interval_env_steps
         if (every := self._config.keep_every_env_steps) is not None:
-            self._due_env_steps = min(self._due_env_steps, (env_steps // every + 1) * every)
+            self.next_snapshot_at = (env_steps // every + 1) * every
+            self._due_env_steps = min(self._due_env_steps, self.next_snapshot_at)
 
     @property
     def is_due(self) -> bool:

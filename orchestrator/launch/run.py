@@ -221,6 +221,7 @@ class Run:
             return False
         if self._checkpoints.is_due:
             self._save()
+            self._allow()
         return self._stop_conditions.reached(self.tally, self.statuses)
 
     def _look(self) -> bool:
@@ -307,15 +308,19 @@ class Run:
             evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
 
     def _allow(self) -> None:
-        """Lets simulations play up to the budget or the next evaluation, and wait for that.
+        """Lets simulations play up to the budget, evaluation or snapshot, and wait for that.
 
         External ones evaluate with the episodes that they begin, and so wait for the budget alone.
         """
         evaluations = None if self.experiment.is_external else self._evaluations
-        due_at = evaluations.next_at if evaluations else None
-        points = [point for point in (self.config.stop.env_steps, due_at) if point is not None]
-        if points and not (evaluations and evaluations.is_running):
-            self._simulations.allow(min(points) - self.tally.env_steps)
+        points = [self.config.stop.env_steps]
+        if not self.experiment.is_external:
+            points.append(self._checkpoints.next_snapshot_at)
+        if evaluations:
+            points.append(evaluations.next_at)
+        known = [point for point in points if point is not None]
+        if known and not (evaluations and evaluations.is_running):
+            self._simulations.allow(min(known) - self.tally.env_steps)
 
     def _parameters(self) -> dict[str, Any]:
         return self.tally.parameters.now(self.tally.env_steps)

@@ -17,6 +17,9 @@ TEMPLATES = "algorithms."
 
 KINDS = ("grid", "choice", "uniform", "loguniform", "randint", "quniform")
 
+_ROUNDING = 1e-9
+"""Of a quotient in floating point."""
+
 # Keys that a sweep sets itself.
 _TAKEN = {
     "seed": "the sweep's `seeds` is for that",
@@ -58,7 +61,7 @@ def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
         yield f"{at}.{kind}: low must be below high, got {values}"
     elif kind == "loguniform" and values[0] <= 0:
         yield f"{at}.{kind}: low must be above 0, got {values[0]}"
-    elif kind == "quniform" and not 0 < values[2] <= values[1] - values[0]:
+    elif kind == "quniform" and not 0 < values[2] <= (values[1] - values[0]) * (1 + _ROUNDING):
         yield f"{at}.{kind}: the step must be above 0 and fit between low and high, got {values[2]}"
 
 
@@ -109,8 +112,19 @@ def draw(key: str, parameter: ParameterConfig, sample: int, seed: int) -> Any:
         return float(math.exp(rng.uniform(math.log(low), math.log(high))))
     value = float(rng.uniform(low, high))
     if kind == "quniform":
-        step = values[2]
-        # Rounded once more, since 3 * 0.1 is not 0.3 in floating point.
-        value = round(round(value / step) * step, 12)
-        value = min(max(value, math.ceil(low / step) * step), math.floor(high / step) * step)
+        first, last = multiples(low, high, values[2])
+        value = multiple(min(max(round(value / values[2]), first), last), values[2])
     return value
+
+
+def multiples(low: float, high: float, step: float) -> tuple[int, int]:
+    """Returns the first and the last multiple of a step within bounds, by their numbers.
+
+    0.3 is the third of 0.1, though 0.3 / 0.1 is below 3 in floating point.
+    """
+    return math.ceil(low / step - _ROUNDING), math.floor(high / step + _ROUNDING)
+
+
+def multiple(number: int, step: float) -> float:
+    """Returns a multiple of a step, which it is one way only: 3 of 0.1 are 0.3."""
+    return float(f"{number * step:.12g}")

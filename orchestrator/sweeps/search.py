@@ -7,7 +7,6 @@ finished. A searcher that learns from earlier trials, such as optuna, adds new o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -17,7 +16,7 @@ from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.sweeps.parameters import active, given
+from muxrl.orchestrator.sweeps.parameters import active, given, multiple, multiples
 from muxrl.orchestrator.sweeps.plan import SweepPlan, by_setting, name_trial
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
@@ -255,8 +254,8 @@ def _suggested(trial: Any, key: str, parameter: ParameterConfig) -> Any:
         return trial.suggest_int(key, low, high - 1)
     if kind == "quniform":
         step = values[2]
-        low, high = math.ceil(low / step) * step, math.floor(high / step) * step
-        return round(trial.suggest_float(key, low, high, step=step), 12)
+        first, last = (multiple(number, step) for number in multiples(low, high, step))
+        return multiple(round(trial.suggest_float(key, first, last, step=step) / step), step)
     return trial.suggest_float(key, low, high, log=kind == "loguniform")
 
 

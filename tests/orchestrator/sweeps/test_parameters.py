@@ -55,6 +55,23 @@ def test_quantised_draws_are_multiples_within_their_bounds(sample):
     assert math.isclose(value / 0.1, round(value / 0.1), abs_tol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("bounds", "values"),
+    [
+        ([0.1, 0.3, 0.1], [0.1, 0.2, 0.3]),
+        ([0.0, 0.7, 0.1], [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]),
+        ([0.1, 0.3, 0.2], [0.2]),
+        ([1e-13, 3e-13, 1e-13], [1e-13, 2e-13, 3e-13]),
+        ([-0.3, 0.3, 0.3], [-0.3, 0.0, 0.3]),
+        ([0.15, 0.45, 0.1], [0.2, 0.3, 0.4]),
+    ],
+)
+def test_quantised_draws_are_each_multiple_once(bounds, values):
+    parameter = P(quniform=bounds)
+    assert list(find_problems(KEY, parameter)) == []
+    assert sorted({draw(KEY, parameter, i, 0) for i in range(300)}) == values
+
+
 def test_draws_reach_everywhere():
     assert {draw(KEY, P(choice=["a", "b", "c"]), i, 0) for i in range(50)} == {"a", "b", "c"}
     assert {draw(KEY, P(randint=[0, 3]), i, 0) for i in range(50)} == {0, 1, 2}

@@ -202,7 +202,7 @@ def test_more_seeds_are_added_to_what_was_suggested(monkeypatch, plan):
 LIST = ParameterConfig(choice=[[8], [8, 8]])
 SPACES = [
     {"lr": ParameterConfig(loguniform=[0.001, 0.1]), "widths": LIST},
-    {"n": ParameterConfig(randint=[2, 5]), "q": ParameterConfig(quniform=[0.15, 0.45, 0.1])},
+    {"n": ParameterConfig(randint=[2, 5]), "q": ParameterConfig(quniform=[0.1, 0.3, 0.1])},
 ]
 
 
@@ -222,6 +222,7 @@ def test_a_search_that_is_cut_goes_on_as_if_it_had_not_been():
         point = whole.suggest(number)
         whole.tell(point, value_of(point))
         known.append((point, value_of(point)))
+    assert {point["q"] for point, _ in known if "q" in point} <= {0.1, 0.2, 0.3}
     lrs = [point["lr"] for point, _ in known if "lr" in point]
     assert len(set(lrs)) == len(lrs)
     for point, _ in known:
