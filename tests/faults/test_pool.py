@@ -45,7 +45,7 @@ def test_a_learner_meets_its_past_and_goes_on_with_it(tmp_path: Path, host: Host
         "stop": {"env_steps": 1_500},
         "evaluation": {"final_num_episodes": 8, "should_compare_untrained": False},
         "checkpoint": {"keep_every_env_steps": 400, "keep_last": 1, "interval_s": None},
-        "metrics_interval_s": 0.2,
+        "metrics_interval_s": 1.0,  # in which several snapshots are due
     }
     path, run = tmp_path / "pool.yaml", tmp_path / "run"
     path.write_text(yaml.safe_dump(config))
@@ -59,7 +59,7 @@ def test_a_learner_meets_its_past_and_goes_on_with_it(tmp_path: Path, host: Host
 
     before = play(str(path), "--run-dir", str(run))
     snapshots = CheckpointFolder(run / "checkpoints").snapshots(400)
-    assert len(snapshots) >= 2
+    assert [env_steps // 400 for env_steps in snapshots] == [1, 2, 3]
     assert {"now", f"past@{snapshots[-2]}", "chance"} <= before.keys()
     assert before["chance"]["num_episodes"] > 20
     metrics = rows(run, "joint")[-1]["metrics"]
@@ -68,7 +68,9 @@ def test_a_learner_meets_its_past_and_goes_on_with_it(tmp_path: Path, host: Host
     assert r"return\_against\_rivals.past" in (run / "summary.md").read_text()
 
     after = play("--resume", str(run), "stop.env_steps=2000")
-    assert set(CheckpointFolder(run / "checkpoints").snapshots(400)) >= set(snapshots)
+    grown = CheckpointFolder(run / "checkpoints").snapshots(400)
+    assert grown[:3] == snapshots
+    assert [env_steps // 400 for env_steps in grown[3:]] == [4, 5]
     for name in ("now", "chance"):
         assert after[name]["num_episodes"] > before[name]["num_episodes"]
     iterations = [row["iteration"] for row in rows(run, "rivals")]

@@ -95,3 +95,8 @@ def test_without_a_run_members_are_its_checkpoints(tmp_path: Path) -> None:
         "past.210": (str(tmp_path / "checkpoints/210/main"), 1.5),
         "past.305": (str(tmp_path / "checkpoints/305/main"), 1.5),
     }
+    earlier = with_members(given.servers["rivals"], given, folder, "210")["members"]
+    assert earlier.pop("chance")
+    assert [one["checkpoint"] for one in earlier.values()] == [
+        str(tmp_path / f"checkpoints/{env_steps}/main") for env_steps in (210, 100, 210)
+    ]
