@@ -90,6 +90,8 @@ class JointEpisode:
         self._actions: dict[str, Any] = {}
         self.parameters: dict[str, float] = {}
         """With which it is to be played, if the gateway of a run gives any."""
+        self.is_evaluation = False
+        """Whether that gateway plays it as an evaluation, though it was to be training."""
 
     @property
     def returns(self) -> dict[str, float]:
@@ -389,6 +391,7 @@ class JointEpisode:
             self._actions |= reply.actions
         elif isinstance(reply, Started):
             self.parameters |= reply.parameters
+            self.is_evaluation |= reply.is_evaluation
             if reply.member:
                 self.members[server_id] = reply.member
         elif isinstance(reply, Ended):

@@ -115,6 +115,8 @@ class MultiplexingClient:
         self._episodes: dict[str, JointEpisode] = {}
         self.parameters: dict[str, float] = {}
         """With which the episode that was started last is to be played, where a run gives any."""
+        self.is_evaluation = False
+        """Whether a run plays that episode as an evaluation: log no action then."""
         self.num_mismatches = 0
         """Episodes whose steps or returns a server counted differently from this client."""
 
@@ -145,7 +147,7 @@ class MultiplexingClient:
         mode: Mode = "train" if training_enabled else "eval"
         episode = self.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
         self._tell(episode, episode.start())
-        self.parameters = episode.parameters
+        self.parameters, self.is_evaluation = episode.parameters, episode.is_evaluation
         return episode.episode_id
 
     def get_action(

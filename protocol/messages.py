@@ -144,8 +144,8 @@ class Started(Reply, tag="started"):
     """The episode is open.
 
     `is_evaluation`: a gateway plays it as one, though it was to be training. It is measured and
-    never trained on; the simulation plays it like any other. `member`: who plays it, on a server
-    that draws from several.
+    never trained on; the simulation plays it like any other, but with the actions that it gets.
+    `member`: who plays it, on a server that draws from several.
     """
 
     parameters: dict[str, int | float] = {}

@@ -47,6 +47,7 @@ public final class PolicyClient implements AutoCloseable {
     private final Map<String, Object> spec;
     private final Map<String, Episode> episodes = new LinkedHashMap<>();
     private Map<String, Object> parameters = Map.of();
+    private boolean isEvaluation;
     private final AtomicReference<Thread> user = new AtomicReference<>(); // that waits for an answer
 
     /** Waits 30 s for a server that is away, and 600 s for one that learns; sends no token. */
@@ -119,7 +120,9 @@ public final class PolicyClient implements AutoCloseable {
         Map<String, Object> fields = new LinkedHashMap<>();
         fields.put("mode", trainingEnabled ? "train" : "eval");
         fields.put("should_explore", shouldExplore);
-        Object given = tell("start", id, fields).get("parameters");
+        Map<String, Object> started = tell("start", id, fields);
+        isEvaluation = Boolean.TRUE.equals(started.get("is_evaluation"));
+        Object given = started.get("parameters");
         parameters = given == null ? Map.of() : asMap(given);
         episodes.put(id, new Episode());
         return id;
@@ -128,6 +131,11 @@ public final class PolicyClient implements AutoCloseable {
     /** With which the episode that was started last is to be played, where a run gives any. */
     public Map<String, Object> parameters() {
         return parameters;
+    }
+
+    /** Whether a run plays the episode that was started last as an evaluation: log no action then. */
+    public boolean isEvaluation() {
+        return isEvaluation;
     }
 
     /** As the longer form, for servers that do not ask for the global state. */

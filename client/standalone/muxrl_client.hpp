@@ -138,13 +138,19 @@ public:
         if (episodes_.count(id)) throw EpisodeMisuse("episode " + id + " is open already");
         Json::Map fields{{"mode", training_enabled ? "train" : "eval"}};
         if (should_explore) fields["should_explore"] = *should_explore;
-        parameters_ = tell("start", id, std::move(fields))["parameters"];
+        Json started = tell("start", id, std::move(fields));
+        parameters_ = started["parameters"];
+        const Json& told = started["is_evaluation"];
+        is_evaluation_ = !told.is_null() && told.boolean();
         episodes_[id] = {};
         return id;
     }
 
     // With which the episode that was started last is to be played, where a run gives any.
     const Json& parameters() const { return parameters_; }
+
+    // Whether a run plays the episode that was started last as an evaluation: log no action then.
+    bool is_evaluation() const { return is_evaluation_; }
 
     // Returns the actions of exactly the agents that observe. `state` is the global state, numbers,
     // if "state_size" of the spec asks for it.
@@ -529,6 +535,7 @@ private:
     Json spec_ = Json::Map{};
     std::map<std::string, Episode> episodes_;
     Json parameters_;
+    bool is_evaluation_ = false;
 };
 
 }  // namespace muxrl

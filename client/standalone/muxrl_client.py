@@ -108,6 +108,8 @@ class PolicyClient:
         self._episodes: dict[str, _Episode] = {}
         self.parameters: dict[str, float] = {}
         """With which the episode that was started last is to be played, where a run gives any."""
+        self.is_evaluation = False
+        """Whether a run plays that episode as an evaluation: log no action then."""
         self._process_id = os.getpid()
         self._lock = threading.Lock()
         self._user = ""
@@ -139,6 +141,7 @@ class PolicyClient:
         started = self._tell("start", episode_id, {"mode": mode, "should_explore": should_explore})
         self._episodes[episode_id] = _Episode()
         self.parameters = started.get("parameters", {})
+        self.is_evaluation = started.get("is_evaluation", False)
         return episode_id
 
     def get_action(

@@ -278,6 +278,8 @@ class GatewayEpisodes:
         items = joint.step(
             checked.observations, checked.state, checked.logged_actions, checked.logged_log_probs
         )
+        if episode.evaluation is not None:
+            episode.evaluation.logged_agents.update(checked.logged_actions)
         episode.agents_done |= checked.terminated | checked.truncated
         episode.agents_done -= checked.observations.keys()
         machine.handle(EpisodeEvent.OBSERVE)

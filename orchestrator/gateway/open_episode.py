@@ -40,6 +40,8 @@ class Evaluation:
         self.should_explore = should_explore
         self.episodes: list[EpisodeResult] = []
         """Those that ended."""
+        self.logged_agents: set[str] = set()
+        """Agents of whose actions the simulation chose any itself."""
         self.is_done = threading.Event()
         self.to_begin: deque[Parameters] = deque(
             draw(parameters or {}, first_seed + i) for i in range(num_episodes)

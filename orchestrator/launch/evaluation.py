@@ -299,7 +299,12 @@ class Evaluations(Supervision[ProcessReport]):
             untrained = self._learning.keys() - self._not_updated if self._compares else ()
             self._append(row, final_conditions(self._returns, self._learning, untrained))
         self._play_first()
-        row = replace(row, returns=played.returns, metrics=played.metrics)
+        row = replace(
+            row,
+            returns=played.returns,
+            metrics=played.metrics,
+            logged_agents=played.logged_agents,
+        )
         self._metrics.evaluation(row)
         if row.replaced is None:
             self.latest = row

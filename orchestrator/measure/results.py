@@ -73,7 +73,8 @@ class ServerResult:
     final: AgainstRandom | None
     """Each seed's last evaluation, the last with random in place if there is one."""
     is_played_by_others: bool = False
-    """Whether simulations chose its agents' actions, in training at least."""
+    """Whether simulations chose its agents' actions: of one that learns, when it was evaluated; of
+    another in training at least."""
     plays_itself: bool = False
     """Whether its agents play against each other, so that their mean return says nothing."""
     sides: tuple[SideResult, ...] = ()
@@ -82,8 +83,10 @@ class ServerResult:
     @property
     def judgement(self) -> Verdict | str:
         """What the final evaluation says of its learning, in words; "" where it says nothing."""
+        if self.is_played_by_others:
+            return "logged actions"
         if not self.learns:
-            return "logged actions" if self.is_played_by_others else "does not learn"
+            return "does not learn"
         if not self.has_updates:
             return "made no update"
         if self.plays_itself:
@@ -299,7 +302,7 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         training=training,
         has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
         final=final,
-        is_played_by_others=any(server_id in run.num_logged_actions for run in runs),
+        is_played_by_others=any(_is_played_by_others(run, server_id) for run in runs),
         plays_itself=bool(sides)
         or any(
             play_against_each_other(
@@ -310,6 +313,13 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         ),
         sides=sides,
     )
+
+
+def _is_played_by_others(run: RecordedRun, server_id: str) -> bool:
+    server = run.servers[server_id]
+    if not server.learns:
+        return server_id in run.num_logged_actions
+    return any(not point.logged_agents.isdisjoint(server.agents) for point in run.points[-1:])
 
 
 def _aligned(runs: Sequence[Sequence[Measured]]) -> list[list[Measured]]:
@@ -365,11 +375,20 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
                 "networks for good; its log names the cause"
             )
         for name, num in run.num_logged_actions.items():
-            if not run.servers[name].learns:
+            returns = "returns are those"
+            if run.servers[name].learns:
+                returns = "train return is that"
+            yield (
+                f"in run {run.name}, simulations chose {num:,} actions of {name} themselves "
+                f"(logged_actions): its {returns} of whatever chose them, which may learn, and not "
+                "of its algorithm alone"
+            )
+        for name, planned in run.servers.items():
+            if planned.learns and _is_played_by_others(run, name):
                 yield (
-                    f"in run {run.name}, simulations chose {num:,} actions of {name} themselves "
-                    "(logged_actions): its returns are those of whatever chose them, which may "
-                    "learn, and not of its algorithm alone"
+                    f"in run {run.name}, simulations chose actions of {name} in its last "
+                    "evaluation, too: it measures neither what was learned nor random actions; "
+                    "take the servers' actions in episodes whose start says is_evaluation"
                 )
         for server in servers:
             if server.learns and run.weights_seq_no.get(server.server_id) == 0:

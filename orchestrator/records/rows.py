@@ -149,6 +149,7 @@ class EvaluationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         agents: of the side that was replaced (rarely).
         returns: raw, of each agent in each episode; all conditions play the same episodes.
         metrics: by metric the same.
+        logged_agents: of whose actions an external simulation chose any itself (rarely).
     """
 
     time_s: float | None = _always(math.nan)
@@ -161,3 +162,4 @@ class EvaluationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     agents: Sequence[str] = ()
     returns: AgentReturns
     metrics: Metrics = _always({})
+    logged_agents: Sequence[str] = ()

@@ -104,11 +104,14 @@ class EvaluationPoint:
     """As `returns`; empty in runs that were made before there were metrics."""
     sides: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     """By server whose agents were found to play against each other: side to agents."""
+    logged_agents: set[str] = field(default_factory=set)
+    """Of whose actions the simulation chose any itself, in any condition."""
 
     def add(self, row: EvaluationRow) -> None:
         """Adds a condition, in the place of an earlier row of it."""
         self.returns[row.replaced] = row.returns
         self.metrics[row.replaced] = row.metrics
+        self.logged_agents.update(row.logged_agents)
         condition = Condition.of_row(row)
         if condition.server_id is not None and condition.side:
             self.sides.setdefault(condition.server_id, {})[condition.side] = condition.agents

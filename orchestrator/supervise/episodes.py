@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -233,8 +233,16 @@ class Played:
     returns: dict[str, tuple[float | None, ...]]
     """See `returns_by_agent`."""
     metrics: MetricsByName
+    logged_agents: tuple[str, ...] = ()
+    """Agents of whose actions an external simulation chose any itself."""
 
     @classmethod
-    def of(cls, episodes: Sequence[EpisodeResult], agents: Sequence[str]) -> Played:
+    def of(
+        cls,
+        episodes: Sequence[EpisodeResult],
+        agents: Sequence[str],
+        logged_agents: Iterable[str] = (),
+    ) -> Played:
         """Sorts what was played by agent and metric."""
-        return cls(returns_by_agent(episodes, agents), metrics_by_name(episodes))
+        found = returns_by_agent(episodes, agents), metrics_by_name(episodes)
+        return cls(*found, tuple(sorted(logged_agents)))

@@ -171,7 +171,7 @@ class GatewayProcess(FollowsServers):
             )
             if not self._gateway.evaluate(evaluation, spec.episode_timeout_s):
                 return Played({}, {})
-        return Played.of(evaluation.episodes, list(spec.agents))
+        return Played.of(evaluation.episodes, list(spec.agents), evaluation.logged_agents)
 
     def stop(self) -> None:
         """Ends training; evaluations may go on."""

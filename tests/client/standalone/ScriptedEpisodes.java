@@ -131,7 +131,7 @@ final class ScriptedEpisodes {
         System.setOut(new java.io.PrintStream(System.out, true, "UTF-8"));
         try (PolicyClient client = new PolicyClient(arguments[0], arguments[1], PATIENCE_S, 600)) {
             Map<?, ?> agents = (Map<?, ?>) client.spec().get("agents");
-            show("agents", new TreeSet<>(agents.keySet()));
+            show("agents", new TreeSet<>(agents.keySet()), "is_evaluation", client.isEvaluation());
             for (int episode = 0; episode < 4; episode++) {
                 play(client, episode);
             }

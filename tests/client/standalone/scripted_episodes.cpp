@@ -140,7 +140,7 @@ int main(int, char** arguments) {
     PolicyClient client(arguments[1], arguments[2], PATIENCE_S);
     Json::List agents;
     for (const auto& one : client.spec()["agents"].map()) agents.push_back(one.first);
-    show({{"agents", agents}});
+    show({{"agents", agents}, {"is_evaluation", client.is_evaluation()}});
     for (int episode = 0; episode < 4; ++episode) play(client, episode);
     fail(client, arguments[1], arguments[2]);
     PolicyClient impatient(arguments[1], arguments[2], PATIENCE_S, 0.2);

@@ -110,7 +110,7 @@ def outlast(client, impatient):
 def main():
     address, token = sys.argv[1:]
     with PolicyClient(address, token, patience_s=PATIENCE_S) as client:
-        show(agents=sorted(client.spec["agents"]))
+        show(agents=sorted(client.spec["agents"]), is_evaluation=client.is_evaluation)
         for episode in range(4):
             play(client, episode)
         fail(client, address, token)

@@ -274,6 +274,14 @@ def test_an_evaluation_that_is_given_up_uses_its_client_no_more(behind: Behind) 
     assert not evaluation.is_done.is_set()
 
 
+def test_agents_whose_actions_are_logged_in_an_evaluation_are_noted(behind: Behind) -> None:
+    evaluation, _ = evaluation_of(behind, 1)
+    behind.say(StartEpisode("e"), Step("e", 0, SEEN))
+    behind.ask(Step("e", 1, SEEN, logged_actions={"b": 0}))
+    behind.say(EndEpisode("e", 2), StartEpisode("f"), Step("f", 0, SEEN, logged_actions={"a": 0}))
+    assert evaluation.logged_agents == {"b"}
+
+
 def test_an_evaluation_episode_that_is_lost_is_played_once_more(behind: Behind) -> None:
     evaluation, _ = evaluation_of(behind, 1)
     behind.say(StartEpisode("e"), Step("e", 0, SEEN), AbortEpisode("e"))

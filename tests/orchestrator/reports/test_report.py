@@ -113,8 +113,27 @@ def test_whose_actions_simulations_chose_is_not_said_to_be_their_algorithm(tmp_p
     report = write_report(run)
     judged = [server.judgement for server in report.servers]
     assert judged == ["better than random", "logged actions"]
-    (note,) = [note for note in report.notes if "logged_actions" in note]
-    assert "simulations chose 1,234 actions of sheep themselves" in note
+    wolves, sheep = [note for note in report.notes if "logged_actions" in note]
+    assert "simulations chose 9 actions of wolves themselves" in wolves
+    assert "its train return is that of whatever chose them" in wolves
+    assert "simulations chose 1,234 actions of sheep themselves" in sheep
+    assert "its returns are those of whatever chose them" in sheep
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_an_evaluation_in_which_the_simulation_acted_is_not_judged(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    with MetricsWriter(run) as metrics:
+        row = evaluation(2_000, None, [9.0], [9.0], [1.0])
+        metrics.evaluation({**row, "logged_agents": ["wolf_1"]})
+        metrics.evaluation(evaluation(2_000, "wolves", [1.0], [1.0], [1.0]))
+    report = write_report(run)
+    assert report.servers[0].judgement == "logged actions"
+    assert report.servers[1].judgement != "logged actions"
+    (note,) = [note for note in report.notes if "is_evaluation" in note]
+    assert "chose actions of wolves in its last evaluation" in note
+    assert "| logged actions |" in (run.path / "summary.md").read_text()
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -12,6 +12,7 @@ from msgspec import to_builtins
 from muxrl.client import PolicyClient
 from muxrl.client.adapters import adapt
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.client.standalone import muxrl_client as standalone
 from muxrl.experiments.simulations.stairs import Stairs
 from muxrl.orchestrator.config import ExperimentConfig, GatewayConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
@@ -107,16 +108,20 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
             GatewayConfig(), served.addresses, Patience(), tmp_path, parameters=given
         )
         results: list[EpisodeResult] = []
-        with PolicyClient(process.start()) as client:
+        address = process.start()
+        with PolicyClient(address) as client, standalone.PolicyClient(address) as other:
             loop = EnvLoop([adapt(Stairs()) for _ in range(2)], client)
             loop.run(results.append, should_stop=lambda: len(results) >= 20)
             process.tell({"distance": 9})
             client.start_episode()
-            assert client.parameters == {"distance": 9}
+            assert (client.parameters, client.is_evaluation) == ({"distance": 9}, False)
             playing = threading.Thread(target=process.evaluate, args=(Condition(), 7, 2, {}))
             playing.start()
             while client.parameters != {"distance": 20}:
                 client.abort_episode(client.start_episode())
+            assert client.is_evaluation
+            other.start_episode()
+            assert (other.parameters, other.is_evaluation) == ({"distance": 20}, True)
             process.end("it is over", has_ended_well=True)
             playing.join(30.0)
     told = [one.metrics["distance"]["__common__"] for one in results]
