@@ -7,6 +7,8 @@ import fnmatch
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,19 @@ from muxrl.orchestrator.config import (
 from muxrl.orchestrator.errors import CannotResume, RunIsRunning
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
-from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, find_whole
+from muxrl.orchestrator.storage.checkpoints import (
+    MANIFEST_FILE,
+    CheckpointFolder,
+    Manifest,
+    find_whole,
+)
 from muxrl.orchestrator.storage.remote_copy import fetch
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
+from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE
 from muxrl.servers.checkpoints.folder_lock import held
+
+_COPY_S = 30.0
+"""A manifest whose file is so much older or newer than what it says has been copied."""
 
 MAY_CHANGE = (
     "stop.*",
@@ -209,7 +220,8 @@ def take_up(
 ) -> tuple[Experiment, Manifest]:
     """Takes up a run, which this process has locked, at its newest whole checkpoint.
 
-    Checkpoints after that are set aside, and the software of this process is written down.
+    Checkpoints and recorded episodes after that are set aside, and the software of this process is
+    written down.
 
     Args:
         experiment: resolved from the config with which the run goes on.
@@ -230,8 +242,37 @@ def take_up(
     for sentence in find_missing_replays(place, manifest):
         say(sentence)
     CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps)
+    set_episodes_aside(folder, place, manifest, experiment.config.seed)
     folder.write_versions(manifest.env_steps, env=experiment.config.simulation.env)
     return going_on(experiment, place, manifest), manifest
+
+
+def set_episodes_aside(folder: RunDirectory, place: Path, manifest: Manifest, seed: int) -> None:
+    """Renames the recorded episodes that ended after a checkpoint to ``SEED.parquet.unused``.
+
+    Args:
+        folder: the run's directory.
+        place: the checkpoint's folder.
+        manifest: its own.
+        seed: of the run.
+
+    Raises:
+        OSError: one cannot be moved.
+    """
+    written = (place / MANIFEST_FILE).stat().st_mtime
+    is_a_copy = abs(written - datetime.fromisoformat(manifest.written_at).timestamp()) > _COPY_S
+    files = sorted(folder.episodes.glob("*/*.parquet"))
+    if is_a_copy:  # whose times say nothing, but seeds do
+        known = {
+            (name, str(one))
+            for name, num in manifest.num_episodes_begun.items()
+            for one in islice(EpisodeSeeds.of_process(seed, name), num if files else 0)
+        }
+        later = [path for path in files if (path.parent.name, path.stem) not in known]
+    else:
+        later = [path for path in files if path.stat().st_mtime > written]
+    for path in later:
+        path.replace(path.with_name(f"{path.name}{SET_ASIDE}"))
 
 
 def going_on(experiment: Experiment, place: Path, manifest: Manifest) -> Experiment:

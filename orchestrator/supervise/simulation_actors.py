@@ -14,7 +14,6 @@ from muxrl.client.adapters.factory import fill_in
 from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.parameters import of_evaluations
-from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.actors import is_dead, outcome
@@ -188,17 +187,17 @@ class SimulationActors(Supervision[SimulationReport]):
         )
 
     def _start_simulation(self, name: str) -> None:
-        simulation, number = self._config.simulation, name.rpartition("-")[2]
+        simulation, number = self._config.simulation, int(name.rpartition("-")[2])
         # Not the name alone, which its successor has, too.
         prefix = self._on_loss[name] = f"{name}-{uuid.uuid4().hex[:8]}-"
-        seed = derive_seed(self._config.seed, "simulation", number)
+        num_drawn = self.num_episodes_begun.get(name, 0)
         self._launch(
             name,
             SimulationProcess,
             simulation,
-            int(number),
+            number,
             self._servers,
-            EpisodeSeeds(seed, self.num_episodes_begun.get(name, 0)),
+            EpisodeSeeds.of_process(self._config.seed, name, num_drawn),
             patience(self._timeouts),
             prefix,
             self._folder.log(name),

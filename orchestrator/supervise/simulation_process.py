@@ -259,6 +259,11 @@ class EpisodeSeeds(Iterator[int]):
         self.seed = seed
         self.num_drawn = num_drawn
 
+    @classmethod
+    def of_process(cls, seed: int, name: str, num_drawn: int = 0) -> EpisodeSeeds:
+        """Returns those of a run's process, by the run's seed and the process's name."""
+        return cls(derive_seed(seed, "simulation", name.rpartition("-")[2]), num_drawn)
+
     def __next__(self) -> int:
         self.num_drawn += 1
         return derive_seed(self.seed, "episode", str(self.num_drawn - 1))

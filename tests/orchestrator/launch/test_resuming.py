@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from muxrl import RunResult
 from muxrl.orchestrator.config import ExperimentConfig, prepare, to_yaml
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig, StopConfig
 from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
+from muxrl.orchestrator.evaluations.replay import recorded_files
 from muxrl.orchestrator.launch.resuming import (
     find_checkpoint,
     going_on,
     how_to_go_on,
     load_resumed_config,
     locked,
+    set_episodes_aside,
 )
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
@@ -33,6 +36,7 @@ from muxrl.orchestrator.storage.checkpoints import (
     hash_files,
 )
 from muxrl.orchestrator.storage.versions import read_versions
+from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
 from muxrl.servers.config import ServerConfig
 
 CHASE = "muxrl.experiments.simulations.torus_chase:TorusChase"
@@ -146,8 +150,12 @@ def write(folder: RunDirectory, env_steps: int) -> Path:
     (draft / "ppo").mkdir()
     (draft / "ppo" / "state.pkl").write_text("weights")
     return checkpoints.commit(
-        draft, Manifest(env_steps, 1.0, "", "0.1.0", saved, {}, {}, {"env_steps": env_steps})
-    )
+        draft,
+        Manifest(
+            env_steps, 1.0, datetime.now(UTC).isoformat(timespec="seconds"), "0.1.0", saved,
+            {"simulation-0": 2, "simulation-1": 1}, {}, {"env_steps": env_steps},
+        ),
+    )  # fmt: skip
 
 
 def test_it_goes_on_from_the_newest(folder: RunDirectory) -> None:
@@ -158,6 +166,31 @@ def test_it_goes_on_from_the_newest(folder: RunDirectory) -> None:
     servers = going_on(prepare(chase()), place, manifest).servers
     assert servers["ppo"].resume_from == str(place / "ppo")
     assert servers["other"].resume_from == ""
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_recorded_episodes_that_ended_after_it_are_set_aside(
+    folder: RunDirectory, is_copied: bool
+) -> None:
+    """By their times; in a copy of the run, which has others, by their seeds."""
+    place = write(folder, 1_000)
+    written = (place / MANIFEST_FILE).stat().st_mtime
+    expected = set()
+    for name, num_begun in (("simulation-0", 2), ("simulation-1", 1), ("simulation-2", 0)):
+        (folder.episodes / name).mkdir(parents=True)
+        seeds = EpisodeSeeds.of_process(7, name)
+        for i in range(4):
+            path = folder.episodes / name / f"{next(seeds)}.parquet"
+            path.write_bytes(b"")
+            ended = written + (60.0 if i >= num_begun else -60.0)
+            os.utime(path, (ended, ended))
+            expected.add(path if i < num_begun else path.with_name(f"{path.name}.unused"))
+    if is_copied:
+        for path in (place / MANIFEST_FILE, *folder.episodes.glob("*/*")):
+            os.utime(path, (written + 3_600.0, written + 3_600.0))
+    set_episodes_aside(folder, place, Manifest.read(place), 7)
+    assert set(folder.episodes.glob("*/*")) == expected
+    assert len(recorded_files(folder.path)) == 3
 
 
 def test_it_falls_back_to_the_one_before_a_damaged_one(folder: RunDirectory) -> None:
