@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from itertools import chain
 
 from muxrl.orchestrator.config import CheckpointConfig
 from muxrl.orchestrator.config.schema import RETURN
@@ -21,7 +20,7 @@ from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.rows import EvaluationRow
-from muxrl.orchestrator.records.series import mean, means_of, metric_over
+from muxrl.orchestrator.records.series import mean_of_episodes, metric_of_episodes
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, best_name
 from muxrl.orchestrator.storage.versions import installed_version
 from muxrl.orchestrator.supervise.server_actors import ServerActors
@@ -188,11 +187,11 @@ class Checkpoints:
             return
         env_steps, self._evaluated = self._evaluated, None
         config = self._config.best
+        agents = None if self._judged is None else list(self._judged)
         if config.name == RETURN:
-            judged = row.returns if self._judged is None else row.returns.keys() & self._judged
-            value = mean(chain.from_iterable(row.returns[agent] for agent in judged))
+            value = mean_of_episodes(row.returns, list(row.returns) if agents is None else agents)
         else:
-            value = metric_over(means_of(row.metrics.get(config.name, {})), self._judged)
+            value = metric_of_episodes(row.metrics.get(config.name, {}), agents)
         if value is None:
             return
         found = (env_steps, value)

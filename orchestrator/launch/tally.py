@@ -95,6 +95,8 @@ class Tally:
         self._began_at: float | None = None
         self._recent: deque[dict[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
         self._recent_metrics: deque[EpisodeMetrics] = deque(maxlen=_NUM_EPISODES_AVERAGED)
+        self._values: dict[str, deque[float]] = {}
+        """By metric, of the last episodes that had it."""
         self._resumed_from: int | None = None
         self._restarted: list[str] = []  # since the last row
         self._rate = StepRate()
@@ -112,6 +114,7 @@ class Tally:
             "cpu_s": self.cpu.now,
             "recent": list(self._recent),
             "recent_metrics": list(self._recent_metrics),
+            "values": {name: list(values) for name, values in self._values.items()},
             "parameters": self.parameters.state(),
         }
 
@@ -125,6 +128,10 @@ class Tally:
         self._totals["num_env_steps"].before = self.env_steps
         self._recent.extend(state["recent"])
         self._recent_metrics.extend(state.get("recent_metrics", ()))
+        for name, values in state.get("values", {}).items():
+            self._values_of(name).extend(values)
+        if "values" not in state:  # of an older run
+            self._add_values(self._recent_metrics)
         self.parameters.restore(state.get("parameters", {}))
 
     def add(self, name: str, report: SimulationReport) -> None:
@@ -140,6 +147,7 @@ class Tally:
             self.num_random_episodes[server_id] = n + 1
         self._recent.extend(report.episodes)
         self._recent_metrics.extend(report.metrics)
+        self._add_values(report.metrics)
         self.parameters.note(report)
 
     def _sum(self) -> None:
@@ -185,12 +193,20 @@ class Tally:
         return self._server_rates.setdefault(server_id, StepRate()).add(self.time_s, num_env_steps)
 
     def metric(self, name: str) -> tuple[float, int] | None:
-        """Returns a metric's mean over recent training episodes, and how many of them had it.
+        """Returns a metric's mean over the last training episodes that had it, and their number.
 
         That of the whole episode, else the mean over agents; None if no episode had it.
         """
-        values = [overall(of[name]) for of in self._recent_metrics if name in of]
+        values = self._values.get(name)
         return (sum(values) / len(values), len(values)) if values else None
+
+    def _add_values(self, episodes: Iterable[EpisodeMetrics]) -> None:
+        for episode in episodes:
+            for name, by_agent in episode.items():
+                self._values_of(name).append(overall(by_agent))
+
+    def _values_of(self, name: str) -> deque[float]:
+        return self._values.setdefault(name, deque(maxlen=_NUM_EPISODES_AVERAGED))
 
     def row(self, servers: Mapping[str, ServerState] | None = None) -> JointRow:
         """Returns the joint row as of now.

@@ -89,6 +89,15 @@ def mean_of_episodes(
     return float(np.nanmean(episodes)) if np.isfinite(episodes).any() else None
 
 
+def metric_of_episodes(by_agent: AgentReturns, agents: Sequence[str] | None) -> float | None:
+    """Returns what `metric_over` does of an evaluation's episodes, as `mean_of_episodes` does."""
+    of_episode = mean_of_episodes(by_agent, [COMMON])
+    if agents is None and of_episode is not None:
+        return of_episode
+    of_agents = mean_of_episodes(by_agent, list(by_agent) if agents is None else agents)
+    return of_episode if of_agents is None else of_agents
+
+
 @dataclass(frozen=True)
 class EvaluationPoint:
     """One evaluation: the same weights under every condition that was measured."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from muxrl.orchestrator.config.schema import RETURN
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
-from muxrl.orchestrator.records.series import mean_of_episodes, means_of, metric_over
+from muxrl.orchestrator.records.series import mean_of_episodes, metric_of_episodes, metric_over
 from muxrl.orchestrator.sweeps.schema import MetricConfig
 
 
@@ -28,7 +28,7 @@ def evaluated_value(
         names = [*row.returns] if agents is None else agents
         value = mean_of_episodes(row.returns, names, is_sum=agents is None)
         return value if value is not None and math.isfinite(value) else None
-    return combine(config, means_of(row.metrics.get(config.name, {})), agents)
+    return metric_of_episodes(row.metrics.get(config.name, {}), agents)
 
 
 def trained_value(

@@ -189,23 +189,30 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
     paths = [made_up_run(tmp_path, h, "PPO", 1, 5.0, has_metrics=True) for h in ("QMIX", "PPO")]
     for path, choice in zip(paths, ([0, 1], 1), strict=True):
         config = RunDirectory(path).read_config()
-        config.simulation.parameters = {"win": {"choice": choice} if choice != 1 else choice}
+        given = {"win": {"choice": choice} if choice != 1 else choice, "wind": 3}
+        config.simulation.parameters = given
         RunDirectory(path).write_config(to_yaml(config))
     for name in ("checkpoints/last", "evaluations"):
         (paths[1] / name).mkdir(parents=True)
     Manifest(1000, 0.0, "", None, {}, {}, {}, {}).write(paths[1] / "checkpoints" / "last")
-    for number, checkpoint in enumerate(("last", "500")):
+    # Of another checkpoint, with another value of another parameter, once more the same episode.
+    for number, (checkpoint, wind) in enumerate(
+        [("last", 3.0), ("500", 3.0), ("last", 9.0), ("last", 3.0)]
+    ):
         learned = {"checkpoint": f"checkpoints/{checkpoint}/hunters", "rule": "greedy"}
         told = {
             "servers": {"hunters": learned, "prey": {"checkpoint": "", "rule": "fixed"}},
             "replaced": {},
-            "episode_returns": {"agent_0": [7.0], "agent_1": [9.0], "agent_2": [0.0]},
-            "episode_metrics": {"win": {COMMON: [2.0]}},
+            "seeds": [10_000],
+            "episode_returns": {"agent_0": [4.0 + wind], "agent_1": [9.0], "agent_2": [0.0]},
+            "episode_metrics": {"win": {COMMON: [2.0]}, "wind": {COMMON: [wind]}},
         }
         write_json(paths[1] / "evaluations" / f"{number}.json", told)
     found = compare_runs(paths, num_episodes=2)
-    at = {(x.contestant[:4], x.value): x.score.mean for x in found.by_parameter
-          if x.subject == "role:hunters"}  # fmt: skip
+    of_hunters = [x for x in found.by_parameter if x.subject == "role:hunters"]
+    assert {x.parameter for x in of_hunters} == {"win"}, "each wind has another win"
+    at = {(x.contestant[:4], x.value): x.score.mean for x in of_hunters}
+    assert [x.num_episodes for x in of_hunters if x.value == "2"] == [1]
     assert at == pytest.approx(
         {("qmix", "0"): 4.9, ("qmix", "1"): 5.1, ("ppo ", "0"): 4.9, ("ppo ", "1"): 5.1,
          ("ppo ", "2"): 8.0}

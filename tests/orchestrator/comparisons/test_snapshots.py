@@ -22,7 +22,7 @@ from muxrl.orchestrator.comparisons import exploit as module
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.exploit import BEST_RESPONSE, exploit
 from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig, to_yaml
-from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.errors import CannotCompare, ConfigError
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.records.metrics import MetricsWriter
@@ -149,6 +149,24 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
 def test_a_role_that_cannot_respond_is_refused(run: Path, role: str, text: str) -> None:
     with pytest.raises(CannotCompare, match=text):
         exploit(run, role)
+
+
+@pytest.mark.usefixtures("rllib")
+@pytest.mark.parametrize(
+    "override",
+    [
+        "simulation.kwargs.num_steps=3",
+        "simulation.respawn=same_id",
+        "servers.right.settings.checkpoint=elsewhere",
+        "evaluation.should_explore=true",
+        "servers.right.frame_stack=2",
+    ],
+)
+def test_a_best_response_in_another_game_is_refused(run: Path, override: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        exploit(run, "left", [override], env_steps=100)
+    key = override.partition("=")[0].removeprefix("servers.").replace("settings.", "")
+    assert str(refused.value).startswith(f"{key}: ")
 
 
 def test_a_run_with_one_checkpoint_has_no_curve(run: Path, tmp_path: Path) -> None:

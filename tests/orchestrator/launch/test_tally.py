@@ -44,11 +44,21 @@ def test_metrics_are_means_over_recent_episodes_that_have_them() -> None:
         "win": {COMMON: pytest.approx(50 / 99)},
         "hits": {"a": 1.0, "b": pytest.approx((98 * 3 + 5) / 99)},
     }
-    assert tally.metric("win") == (pytest.approx(50 / 99), 99)
-    assert tally.metric("hits") == (pytest.approx((98 * 2 + 5) / 99), 99)
-    again = Tally()
+    again, older = Tally(), Tally()
     again.restore(tally.state())
-    assert to_builtins(again.row())["metrics"] == metrics
+    older.restore({key: value for key, value in tally.state().items() if key != "values"})
+    for one, num in ((tally, 100), (again, 100), (older, 99)):
+        assert to_builtins(one.row())["metrics"] == metrics
+        assert one.metric("win") == (pytest.approx(0.5 + (0.5 if num == 99 else 1.0) / num), num)
+        assert one.metric("hits") == (pytest.approx(2.0 + 3.0 / num), num)
+
+
+def test_a_metric_of_few_episodes_is_a_mean_over_as_many_of_them() -> None:
+    tally = Tally()
+    for n in range(300):
+        told = {"win": {COMMON: float(n >= 200)}} if n % 10 == 0 else {"other": {COMMON: 0.0}}
+        tally.add("simulation-0", SimulationReport(n, [{}], metrics=[told]))
+    assert tally.metric("win") == (pytest.approx(10 / 30), 30)
 
 
 def test_a_checkpoint_made_before_there_were_metrics_is_gone_on_from() -> None:
