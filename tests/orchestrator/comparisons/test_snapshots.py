@@ -158,7 +158,7 @@ def test_a_role_that_cannot_respond_is_refused(run: Path, role: str, text: str) 
         "simulation.kwargs.num_steps=3",
         "simulation.respawn=same_id",
         "servers.right.settings.checkpoint=elsewhere",
-        "evaluation.should_explore=true",
+        "evaluation.should_explore=false",
         "servers.right.frame_stack=2",
     ],
 )
