@@ -42,8 +42,10 @@ class OnnxPolicy:
         """Returns the action for an observation, both as the simulation has them.
 
         In a team with a GRU, call it with `is_asked` False and any observation where others of
-        the team act and this agent does not.
+        the team act and this agent does not; it returns None then.
         """
+        if not is_asked and "alive" not in self._inputs:  # it remembers its own steps alone
+            return None
         seen = dict(leaves(observation))
         if self._num_frames > 1:
             seen = {**seen, **self._stacked(seen, is_asked)}
@@ -55,9 +57,10 @@ class OnnxPolicy:
         for name, value in outputs.items():
             if name.startswith("state_out"):
                 self._known[name.replace("state_out", "state_in")] = value
+        if not is_asked:
+            return None
         action = outputs["action"]
-        if is_asked:
-            self._known["last_action"] = action
+        self._known["last_action"] = action
         kind = self._about["action_space"]["type"]
         if kind == "discrete":
             return int(action)

@@ -232,6 +232,11 @@ class TeamSeat:
         except TeamProblem as error:
             raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
 
+    def observe_nobody(self) -> Any:
+        """Returns what the team observes where none of its members is asked."""
+        size = self.team.state_size
+        return self.team.observe({}, state=None if size is None else np.zeros(size, np.float32))
+
     def reward(self, rewards: Mapping[str, float]) -> float:
         mine = {m: rewards[m] for m in self.members if m in rewards}
         return team_reward(mine, self._reward_rule, len(self.members)) if mine else 0.0

@@ -14,6 +14,7 @@ from muxrl.protocol.values import conform
 from muxrl.servers.agents.frames import Frames
 from muxrl.servers.agents.log_probs import DISTRIBUTION, log_probs_of
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.team_seats import TeamSeat
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.fixed_policies.frozen import plan_of
 from muxrl.servers.fixed_policies.frozen_trainers import open_policies
@@ -60,13 +61,21 @@ class LoadedPolicy:
         inference = self._inference
         return isinstance(inference, Actors) or inference.is_stateful or self._frames is not None
 
-    def __call__(self, observation: Any) -> Any:
+    def __call__(self, observation: Any, is_asked: bool = True) -> Any:
         """Returns the action for an observation, both as the simulation has them.
+
+        In a team with a GRU, call it with `is_asked` False and any observation where others of
+        the team act and this agent does not; it returns None then.
 
         Raises:
             Mismatch: the observation is not of the agent's space.
             ValueMismatch: its action mask forbids every action.
         """
+        if not is_asked:
+            if isinstance(self._seat, TeamSeat):
+                absent = self._answer(self._seat.policy_id, self._seat.observe_nobody())
+                self._record.module_state = absent.module_state
+            return None
         record, answer = self._record, self._ask(observation)
         actions = self._seat.act(answer.action, [self._agent_id])
         record.has_begun, record.module_state = True, answer.module_state
@@ -101,7 +110,9 @@ class LoadedPolicy:
         return np.exp(log_probs_of(np.asarray(logits, np.float64)))
 
     def _ask(self, observation: Any) -> SeatAction:
-        policy_id, seen = self.reads(observation)
+        return self._answer(*self.reads(observation))
+
+    def _answer(self, policy_id: str, seen: Any) -> SeatAction:
         request = SeatRequest(self._seat, seen, self._record.module_state)
         (answer,) = self._inference.act_greedily(policy_id, [request])
         return answer

@@ -159,7 +159,7 @@ class Trainer(Protocol):
 
         Args:
             trajectories: pieces of episodes, by agent, in arrays. A piece that is neither
-                terminated nor truncated goes on in a later batch.
+                terminated nor truncated goes on in a later batch, unless its episode is aborted.
         """
 
     def state(self) -> dict[str, Any]:
