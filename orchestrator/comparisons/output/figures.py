@@ -76,7 +76,7 @@ def learning_curves(
     found: Findings, subject: Subject, axis: Axis, styles: Mapping[str, Style]
 ) -> Picture | None:
     """Interquartile means over runs with their bands; None if no contestant has a curve."""
-    along = "env steps" if axis == "env_steps" else "seconds of training"
+    along = "env steps" if axis == "env_steps" else "seconds, evaluations included"
     figure, axes = _panel(subject.title, along, "return per episode")
     drawn = 0
     for contestant in found.contestants:

@@ -151,7 +151,7 @@ def standings(found: Findings) -> Table[Standing]:
             ),
             Column(
                 "time_s",
-                "seconds of training",
+                "seconds, evaluations included",
                 value=time_s,
                 shown=whole,
                 is_in_files=False,
