@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.config.conduct import conflicts
+from muxrl.orchestrator.config.experiment_settings import conflicts
 from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.measure.fallen import find_fall
@@ -333,7 +333,7 @@ def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
         raise DifferentRuns(
             first.name, other.name, f"assignment {first.assignment!r} against {other.assignment!r}"
         )
-    if first.conduct and other.conduct and (found := conflicts(first.conduct, other.conduct)):
+    if first.settings and other.settings and (found := conflicts(first.settings, other.settings)):
         raise DifferentRuns(first.name, other.name, listed(found, _MAX_CONFLICTS))
     rules = {first.should_explore, other.should_explore} - {None}
     if len(rules) > 1:

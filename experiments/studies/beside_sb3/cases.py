@@ -34,6 +34,8 @@ class ByServer(Case):
     num_envs: int = 1
     agents: tuple[str, ...] = ("agent",)
     groups: Mapping[str, list[str]] = field(default_factory=dict)
+    normalizes: bool = False
+    """Observations and rewards."""
 
     def experiment(self, seed: int) -> ExperimentConfig:
         """Returns the experiment; simulations wait for updates, as in one process."""
@@ -52,6 +54,8 @@ class ByServer(Case):
                         "settings": dict(self.settings),
                         "model": dict(self.model),
                         "while_learning": "wait",
+                        "normalize_observations": self.normalizes,
+                        "normalize_rewards": self.normalizes,
                     }
                 },
             }

@@ -106,6 +106,7 @@ def _case(
     *,
     num_envs: int = 1,
     every: int | None = None,
+    normalizes: bool = False,
 ) -> ByServer:
     return ByServer(
         "",
@@ -119,6 +120,7 @@ def _case(
         settings=settings,
         model=model,
         num_envs=num_envs,
+        normalizes=normalizes,
     )
 
 
@@ -196,10 +198,11 @@ CASES = {
             "MountainCar", "gymnasium:MountainCar-v0", "DQN", 120_000, -100.8,
             _dqn(4e-3, 128, 10_000, 1_000, 600, 16, 8, 24_000, 0.07, 0.98), _Q_NETWORK,
         ),
-        # The zoo normalises, too, and has its layers after the LSTM.
+        # The zoo has its layers after the LSTM.
         "CartPole without velocities: PPO, LSTM": _case(
             "CartPole without velocities", _WITHOUT_VELOCITIES, "PPO", 100_000, 500.0, _PPO,
             {"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32}, num_envs=8,
+            normalizes=True,
         ),
         "Acrobot: DQN": _case(
             "Acrobot", _ACROBOT, "DQN", 100_000, -76.6,

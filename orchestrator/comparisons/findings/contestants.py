@@ -15,7 +15,11 @@ from typing import Any, Literal
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
-from muxrl.orchestrator.config.conduct import Conduct, server_conduct, simulation_conduct
+from muxrl.orchestrator.config.experiment_settings import (
+    Settings,
+    server_settings,
+    simulation_settings,
+)
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import EvaluationPoint, Floats, returns_by_episode
@@ -244,9 +248,9 @@ def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contest
         CannotCompare: two runs of one contestant have the same seed and so are not independent.
     """
     labels = _labels(runs, roles)
-    conducts = [simulation_conduct(run.config.simulation) for run in runs]
+    of_all = [simulation_settings(run.config.simulation) for run in runs]
     settings = differing_settings(
-        [{k: v for k, v in one.items() if k.partition(".")[0] not in _ALIKE} for one in conducts]
+        [{k: v for k, v in one.items() if k.partition(".")[0] not in _ALIKE} for one in of_all]
     )
     shown = _names([("", one) for one in settings])
     groups: dict[tuple[Any, ...], list[int]] = {}
@@ -335,11 +339,11 @@ def _shortened(value: str) -> str:
 
 def differences(servers: Sequence[ServerConfig]) -> list[_Settings]:
     """Returns, for each server, the settings in which it differs from any of the others."""
-    return differing_settings([server_conduct(server) for server in servers])
+    return differing_settings([server_settings(server) for server in servers])
 
 
-def differing_settings(conducts: Sequence[Conduct]) -> list[_Settings]:
+def differing_settings(of_all: Sequence[Settings]) -> list[_Settings]:
     """Returns, of each, what is not the same in all."""
-    keys = dict.fromkeys(key for one in conducts for key in one)
-    differing = [k for k in keys if len({one.get(k, "default") for one in conducts}) > 1]
-    return [tuple((k, one.get(k, "default")) for k in differing) for one in conducts]
+    keys = dict.fromkeys(key for one in of_all for key in one)
+    differing = [k for k in keys if len({one.get(k, "default") for one in of_all}) > 1]
+    return [tuple((k, one.get(k, "default")) for k in differing) for one in of_all]

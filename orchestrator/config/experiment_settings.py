@@ -1,6 +1,6 @@
-"""How an experiment plays and learns: its config without what only the run around that needs.
+"""The settings of an experiment that decide how it plays and learns, without those around it.
 
-Runs that agree in this, and in which agents each server has, are seeds of one experiment.
+Runs that agree in these, and in which agents each server has, are seeds of one experiment.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _NOT_OF_A_SERVER = (
 _OF_A_SEED = ("initialize_from", "initialize_policies")
 """Each seed may go on from weights of its own."""
 
-Conduct = Mapping[str, str]
-"""Key, dotted, to value; what is not given has its default."""
+Settings = Mapping[str, str]
+"""Dotted key to value; what is not given has its default."""
 
 
-def server_conduct(server: ServerConfig) -> Conduct:
-    """Returns that of a server; keys of ``settings`` stand for themselves."""
+def server_settings(server: ServerConfig) -> Settings:
+    """Returns those of a server; keys of its ``settings`` stand for themselves."""
     found = {
         dotted(path).removeprefix("settings."): str(value)
         for path, value in _given(dataclasses.asdict(server))
@@ -54,8 +54,8 @@ def server_conduct(server: ServerConfig) -> Conduct:
     return found | {"algorithm": server.algorithm.upper()}
 
 
-def simulation_conduct(simulation: SimulationConfig) -> Conduct:
-    """Returns that of the simulations."""
+def simulation_settings(simulation: SimulationConfig) -> Settings:
+    """Returns those of the simulations."""
     return {
         dotted(path): str(value)
         for path, value in _given(dataclasses.asdict(simulation))
@@ -63,13 +63,13 @@ def simulation_conduct(simulation: SimulationConfig) -> Conduct:
     }
 
 
-def conduct(config: ExperimentConfig) -> Conduct:
-    """Returns that of an experiment, but for what each of its seeds may have of its own."""
-    found = {f"simulation.{k}": v for k, v in simulation_conduct(config.simulation).items()}
+def experiment_settings(config: ExperimentConfig) -> Settings:
+    """Returns those of an experiment, but for what each of its seeds may have of its own."""
+    found = {f"simulation.{k}": v for k, v in simulation_settings(config.simulation).items()}
     for server_id, server in config.servers.items():
         found |= {
             f"{server_id}.{key}": value
-            for key, value in server_conduct(server).items()
+            for key, value in server_settings(server).items()
             if key.partition(".")[0] not in _OF_A_SEED
         }
     parameters = _given({"evaluation.parameters": config.evaluation.parameters})
@@ -80,7 +80,7 @@ def _given(tree: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
     return ((path, value) for path, value in leaves(tree) if not isinstance(value, Mapping))
 
 
-def conflicts(ours: Conduct, theirs: Conduct) -> list[str]:
+def conflicts(ours: Settings, theirs: Settings) -> list[str]:
     """Returns the keys that differ, each with both values; a metric that one has alone is none."""
     keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     return [
