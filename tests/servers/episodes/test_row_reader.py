@@ -21,9 +21,9 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.spaces import Box, DictSpace
+from muxrl.protocol.spaces import Box
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.team_seats import TeamSeating
+from muxrl.servers.agents.team_seats import TeamSeat, TeamSeating
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.episodes.rows import RowStep
 from muxrl.servers.episodes.trajectories import stacked
@@ -212,14 +212,23 @@ def test_values_beyond_their_bounds_are_read_one_by_one() -> None:
     assert player.num_in_rows == 4
 
 
+class OwnSeat(TeamSeat):
+    """A class without a bench."""
+
+
+class OwnSeating(TeamSeating):
+    """Somebody's own."""
+
+    seat_class = OwnSeat  # type: ignore[assignment]
+
+
 def test_agents_that_are_read_one_by_one_are_soon_told_so() -> None:
-    sees = DictSpace({"x": SEES, "state": SEES})
-    plan = make_plan({"a": sees, "c": sees}, {"team": ("a", "c")})
-    player = Player(plan, TeamSeating(), in_rows=True, batch=10**9)
+    plan = make_plan({"a": SEES, "c": SEES}, {"team": ("a", "c")})
+    player = Player(plan, OwnSeating(), in_rows=True, batch=10**9)
     player.tell([StartEpisode(e) for e in EPISODES])
     for t in range(8):
         vector = np.array([0, t], np.float32)
-        items = [Step(e, t, {a: {"x": vector, "state": vector} for a in "ac"}) for e in EPISODES]
+        items = [Step(e, t, {"a": vector, "c": vector}) for e in EPISODES]
         told = player.packing.pack(items)
         assert (len(told) == 1) == (t < 3), t
         player.tell(items)
