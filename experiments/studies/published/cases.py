@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from muxrl.experiments.simulations.foraging import Foraging
-from muxrl.experiments.studies.beside_sb3.cases import ByServer
+from muxrl.experiments.studies.beside_sb3.cases import Alone, ByServer
 from muxrl.experiments.studies.case_table import CaseTable, main
 from muxrl.experiments.studies.outcomes import Figures
 from muxrl.orchestrator.launch.in_process import Served
@@ -163,6 +163,23 @@ def _dqn(
     }  # fmt: skip
 
 
+def _alone(task: str, env_steps: int, published: float, every: int, **settings: Any) -> Alone:
+    """Returns Stable-Baselines3's own DQN with the same settings."""
+    return Alone(
+        "",
+        (),
+        env_steps=env_steps,
+        measure=measure,
+        levels={"random": RANDOM[task], "published": published},
+        env={"CartPole": "CartPole-v1", "MountainCar": "MountainCar-v0"}[task],
+        algorithm="SB3_DQN",
+        settings={
+            "total_timesteps": env_steps, "batch_env_steps": every, "gradient_steps": every // 2,
+            "learning_starts": 1_000, "policy_kwargs": {"net_arch": [256, 256]}, **settings,
+        },
+    )  # fmt: skip
+
+
 # EPyMARL's settings, but rewards keep their mean, states are bounded, and the 25 steps of
 # simple_spread are no end.
 _QMIX = {"agent": "mlp", "optimizer_name": "adam", "lr": 5e-4, "standardize_rewards": True}
@@ -203,6 +220,16 @@ CASES = {
             "CartPole without velocities", _WITHOUT_VELOCITIES, "PPO", 100_000, 500.0, _PPO,
             {"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32}, num_envs=8,
             normalizes=True,
+        ),
+        "CartPole: DQN, Stable-Baselines3": _alone(
+            "CartPole", 50_000, 500.0, 256, learning_rate=2.3e-3, batch_size=64,
+            buffer_size=100_000, target_update_interval=10, exploration_fraction=0.16,
+            exploration_final_eps=0.04,
+        ),
+        "MountainCar: DQN, Stable-Baselines3": _alone(
+            "MountainCar", 120_000, -100.8, 16, learning_rate=4e-3, batch_size=128,
+            buffer_size=10_000, target_update_interval=600, exploration_fraction=0.2,
+            exploration_final_eps=0.07, gamma=0.98,
         ),
         "Acrobot: DQN": _case(
             "Acrobot", _ACROBOT, "DQN", 100_000, -76.6,
