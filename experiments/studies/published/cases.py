@@ -183,6 +183,12 @@ def _alone(task: str, env_steps: int, published: float, every: int, **settings: 
 # EPyMARL's settings, but rewards keep their mean, states are bounded, and the 25 steps of
 # simple_spread are no end.
 _QMIX = {"agent": "mlp", "optimizer_name": "adam", "lr": 5e-4, "standardize_rewards": True}
+# Of Papoudakis et al. 2021 for foraging, but for its n-step returns and its value's target network.
+_MAPPO = {
+    "train_batch_size_per_learner": 250, "num_epochs": 4, "lr": 3e-4, "lambda_": 0.8,
+    "entropy_coeff": 0.001, "clip_param": 0.2, "vf_clip_param": None, "huber_delta": None,
+    "normalize_values": False, "obs_agent_id": True,
+}  # fmt: skip
 _MEMBERS = ("agent_0", "agent_1", "agent_2")
 _CARTPOLE, _ACROBOT = "gymnasium:CartPole-v1", "gymnasium:Acrobot-v1"
 _HERE = "muxrl.experiments.studies.published.cases"
@@ -258,6 +264,13 @@ CASES = {
             levels={"random": RANDOM["foraging"], "published": 0.83},
             env=f"{_HERE}:FirstForaging", algorithm="QMIX",
             settings={**_QMIX, "obs_last_action": False, "optimizer_epsilon": 1e-8}, num_envs=10,
+            agents=_MEMBERS[:2], groups={"team": list(_MEMBERS[:2])},
+        ),
+        "foraging: MAPPO": ByServer(
+            "", (), env_steps=2_000_000, measure=measure, every=250_000,
+            levels={"random": RANDOM["foraging"], "published": 0.72},
+            env=f"{_HERE}:FirstForaging", algorithm="MAPPO", settings=_MAPPO,
+            model={"fcnet_hiddens": [128, 128], "fcnet_activation": "relu"}, num_envs=10,
             agents=_MEMBERS[:2], groups={"team": list(_MEMBERS[:2])},
         ),
 }  # fmt: skip
