@@ -80,11 +80,15 @@ def _given(tree: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
     return ((path, value) for path, value in leaves(tree) if not isinstance(value, Mapping))
 
 
+def differing_keys(ours: Settings, theirs: Settings) -> list[str]:
+    """Returns the keys that one has alone or that have two values."""
+    return [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+
+
 def conflicts(ours: Settings, theirs: Settings) -> list[str]:
     """Returns the keys that differ, each with both values; a metric that one has alone is none."""
-    keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     return [
         f"{key} is {ours.get(key, 'its default')} against {theirs.get(key, 'its default')}"
-        for key in keys
+        for key in differing_keys(ours, theirs)
         if not key.startswith("simulation.metrics") or (key in ours and key in theirs)
     ]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.config.experiment_settings import conflicts
 from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.measure.fallen import find_fall
@@ -18,10 +17,8 @@ from muxrl.orchestrator.measure.sides import MAX_SIDES, play_against_each_other
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.run_status import RunStatus
 from muxrl.orchestrator.storage.versions import version_notes
-from muxrl.protocol.suggestions import listed
 
 _CURVE_RESAMPLES = 2_000  # enough for a drawn band, of which there are many points
-_MAX_CONFLICTS = 3
 _RANDOM_RULE = (
     "Random in its place: this server's agents act uniformly at random, the others as learned. "
 )
@@ -213,8 +210,7 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
 
     Raises:
         ValueError: there is no run.
-        DifferentRuns: they differ in the assignment, the servers, a setting of play or learning,
-            or the rule of evaluation.
+        DifferentRuns: they differ in the assignment, the servers, or the rule of evaluation.
     """
     if not runs:
         raise ValueError("a report needs at least one run")
@@ -333,8 +329,6 @@ def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
         raise DifferentRuns(
             first.name, other.name, f"assignment {first.assignment!r} against {other.assignment!r}"
         )
-    if first.settings and other.settings and (found := conflicts(first.settings, other.settings)):
-        raise DifferentRuns(first.name, other.name, listed(found, _MAX_CONFLICTS))
     rules = {first.should_explore, other.should_explore} - {None}
     if len(rules) > 1:
         raise DifferentRuns(

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from muxrl.orchestrator.config.experiment_settings import Settings, experiment_settings
-from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
@@ -76,8 +74,6 @@ class RecordedRun(Plan):
     """By server, the last version of its weights, 0 before any update; unless it is unknown."""
     metric_training: Mapping[tuple[str, str | None], TrainingCurve] = field(default_factory=dict)
     """By metric, and server or None: of the whole episode. None of those is empty."""
-    settings: Settings = field(default_factory=dict)
-    """That decide how it plays and learns; {} where no config can be read."""
     versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of the software that made it, by name, the newest first."""
 
@@ -161,13 +157,5 @@ class RecordedRun(Plan):
             metric_training={
                 key: TrainingCurve.of(curve.points) for key, curve in metrics.curves.items()
             },
-            settings=_settings(directory),
             versions=versions_used(path),
         )
-
-
-def _settings(directory: RunDirectory) -> Settings:
-    try:
-        return experiment_settings(directory.read_config())
-    except (FileNotFoundError, ConfigError):
-        return {}

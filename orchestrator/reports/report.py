@@ -7,12 +7,20 @@ word of the table is broken.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from muxrl.orchestrator.config.experiment_settings import (
+    Settings,
+    conflicts,
+    experiment_settings,
+)
+from muxrl.orchestrator.errors import ConfigError, DifferentRuns
 from muxrl.orchestrator.measure.results import Report, results_of
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -23,6 +31,10 @@ from muxrl.orchestrator.reports.run_page import write_run_page
 from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table, servers_table
 from muxrl.orchestrator.reports.table import markdown
 from muxrl.orchestrator.storage.json_files import write_bytes, write_json, write_text
+from muxrl.protocol.suggestions import listed
+
+_MAX_CONFLICTS = 3
+"""Told of two runs."""
 
 
 def write_report(run_directory: RunDirectory) -> Report:
@@ -59,6 +71,7 @@ def combine_runs(paths: Sequence[Path], out: Path, *, over_seeds: bool = False) 
         NotARunDirectory, MalformedMetrics, OSError: as `write_report`.
     """
     report = results_of([RecordedRun.read(path) for path in paths], over_seeds=over_seeds)
+    _check_same_settings(paths)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "summary.json", report.to_dict())
     picture = learning_png(report)
@@ -66,6 +79,21 @@ def combine_runs(paths: Sequence[Path], out: Path, *, over_seeds: bool = False) 
     write_text(out / "summary.md", _markdown(report, "learning.png"))
     write_run_page(report, picture, out / REPORT_FILE, paths)
     return report
+
+
+def _check_same_settings(paths: Sequence[Path]) -> None:
+    """Raises `DifferentRuns` if runs differ in what decides how they play and learn.
+
+    Those whose config cannot be read are passed over.
+    """
+    found: list[tuple[str, Settings]] = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError, ConfigError):
+            settings = experiment_settings(RunDirectory.open(path).read_config())
+            found.append((path.resolve().name, settings))
+    for (first, ours), (other, theirs) in pairwise(found):
+        if told := conflicts(ours, theirs):
+            raise DifferentRuns(first, other, listed(told, _MAX_CONFLICTS))
 
 
 def title_of(report: Report) -> str:
