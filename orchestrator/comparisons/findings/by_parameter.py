@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -56,36 +57,27 @@ def compare_by_parameter(
     the same policies the further episodes whose other parameters are as in the run's own. A
     parameter with one value in all of these is left out.
     """
-    runs = [run for contestant in contestants for run in contestant.runs]
-    played = {run: list(_played(run, budget)) for run in runs}
-    for name in dict.fromkeys(key for run in runs for key in run.config.simulation.parameters):
-        counted = {run: [one.counts_for(name) for one in played[run]] for run in runs}
-        drawn = {
-            run: np.concatenate(
-                [one.drawn[name][c] for one, c in zip(played[run], counted[run], strict=True)]
-            )
-            for run in runs
-        }
-        groups = _groups(np.concatenate(list(drawn.values())))
-        for value, low, high in groups if len(groups) > 1 else ():
-            for subject in (s for s in subjects if s.metric != name):
-                for contestant in contestants:
-                    scores, num_episodes = [], 0
-                    for run in contestant.runs:
-                        measured = [subject.measured(one.point) for one in played[run]]
-                        if list(map(len, measured)) != list(map(len, counted[run])):
-                            continue
-                        returns = np.concatenate(
-                            [m[c] for m, c in zip(measured, counted[run], strict=True)]
-                        )
-                        inside = (drawn[run] >= low) & (drawn[run] <= high)
-                        returns = returns[inside & np.isfinite(returns)]
-                        scores += [float(returns.mean())] if len(returns) else []
-                        num_episodes += len(returns)
-                    if scores:
-                        score = interquartile_mean_interval([np.array(scores)])
-                        key = contestant.name, subject.key, name, value
-                        yield AtValue(*key, score, len(scores), num_episodes)
+    played = {run: list(_played(run, budget)) for c in contestants for run in c.runs}
+    for name in dict.fromkeys(key for run in played for key in run.config.simulation.parameters):
+        counted = {run: _Counted(name, evaluations) for run, evaluations in played.items()}
+        groups = _groups(np.concatenate([one.values for one in counted.values()]))
+        if len(groups) < 2:
+            continue
+        told = [subject for subject in subjects if subject.metric != name]
+        for (value, low, high), subject, contestant in product(groups, told, contestants):
+            found = [counted[run].returns(subject, low, high) for run in contestant.runs]
+            of_runs = [returns for returns in found if len(returns)]
+            if of_runs:
+                means = np.array([returns.mean() for returns in of_runs])
+                yield AtValue(
+                    contestant=contestant.name,
+                    subject=subject.key,
+                    parameter=name,
+                    value=value,
+                    score=interquartile_mean_interval([means]),
+                    num_runs=len(of_runs),
+                    num_episodes=sum(map(len, of_runs)),
+                )
 
 
 def parameter_notes(runs: Sequence[ComparedRun]) -> list[str]:
@@ -134,6 +126,35 @@ class _Played:
         for other in self.drawn.keys() - {name}:
             found = found & np.isclose(self.drawn[other], self.usual[other], equal_nan=True)
         return found
+
+
+class _Counted:
+    """The episodes of a run in which only one parameter, if any, has a value of its own.
+
+    Args:
+        name: of that parameter.
+        evaluations: of the run.
+    """
+
+    def __init__(self, name: str, evaluations: Sequence[_Played]) -> None:
+        self._evaluations = evaluations
+        self._masks = [one.counts_for(name) for one in evaluations]
+        self.values = self._of_counted([one.drawn[name] for one in evaluations])
+
+    def returns(self, subject: Subject, low: float, high: float) -> Floats:
+        """Returns what the subject got at values from `low` to `high`.
+
+        That is nothing if an evaluation did not measure the subject in each episode.
+        """
+        measured = [subject.measured(one.point) for one in self._evaluations]
+        if any(len(m) != len(mask) for m, mask in zip(measured, self._masks, strict=True)):
+            return np.zeros(0)
+        found = self._of_counted(measured)
+        is_inside = (self.values >= low) & (self.values <= high)
+        return found[is_inside & np.isfinite(found)]
+
+    def _of_counted(self, by_evaluation: Sequence[Floats]) -> Floats:
+        return np.concatenate([m[c] for m, c in zip(by_evaluation, self._masks, strict=True)])
 
 
 def _played(run: ComparedRun, budget: Budget) -> Iterator[_Played]:
