@@ -21,6 +21,7 @@ from muxrl.servers.episodes.lockstep import Lockstep
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.rows import Benches, EpisodeOfRows, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import MAX_RETURN
+from muxrl.servers.episodes.trajectories import stacked
 
 _MAX_LINEUPS = 256
 """That are remembered; agents that come and go make many."""
@@ -332,13 +333,11 @@ def _states_of(episodes: Sequence[EpisodeOfRows], benches: Benches) -> list[Any]
 def _stacked_states(states: list[Any]) -> Any:
     """Returns the recurrent states of some episodes, ``[E, S, ...]``; each ``[S, ...]`` or None.
 
-    None: they are all initial. Where only some are, they are None in a list.
+    None: they are all initial. Where only some are, they stay in a list.
     """
     if all(state is None for state in states):
         return None
-    if any(state is None for state in states):
-        return states
-    return {key: np.stack([state[key] for state in states]) for key in states[0]}
+    return stacked(states) if all(isinstance(state, dict) for state in states) else states
 
 
 def _are_floats(

@@ -26,7 +26,7 @@ from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.episodes.recorder import Recorder, SeatRows
 from muxrl.servers.episodes.rows import RowStep, columns_of
 from muxrl.servers.episodes.step_check import NOBODY, AgentIds, CheckedStep
-from muxrl.servers.episodes.trajectories import at
+from muxrl.servers.episodes.trajectories import at, stacked
 
 
 class _Ends(NamedTuple):
@@ -179,11 +179,14 @@ class Transitions:
         return {} if self._frames is None else self._frames.stacks
 
     def module_states_of(self, seats: Sequence[Seat]) -> Any:
-        """Returns recurrent states after their last actions, ``[S, ...]``; None: initial ones."""
+        """Returns recurrent states after their last actions, ``[S, ...]``; None: initial ones.
+
+        Where only some seats have acted, the states stay in a list.
+        """
         states = [self._records[seat.seat_id].module_state for seat in seats]
-        if states[0] is None:
+        if all(state is None for state in states):
             return None
-        return {key: np.stack([state[key] for state in states]) for key in states[0]}
+        return states if any(state is None for state in states) else stacked(states)
 
     def add_rows(self, steps: Sequence[tuple[RowStep, int]], *, is_first_recorded: bool) -> None:
         """Records steps in which the same seats act, as `add_step` and `act` would one by one.

@@ -35,7 +35,7 @@ from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.episodes.trajectories import Chunk, stacked
+from muxrl.servers.episodes.trajectories import Chunk, at, stacked
 
 KINDS = {"a": SEES, "b": Discrete(4, start=1), "c": SEES, "d": DictSpace({"x": SEES}),
          "m": DictSpace({"x": SEES, "action_mask": Box((3,), "int8", 0.0, 1.0)})}  # fmt: skip
@@ -104,7 +104,8 @@ class Player:
         return outcome
 
     def _action(self, request: Any, t: int) -> SeatAction:
-        state = 0.0 if request.module_state is None else float(request.module_state["h"][0])
+        before = request.module_state
+        state = 0.0 if before is None else float(before["actor"]["h"][0])
         num = len(request.seat.members)
         is_team = request.seat.seat_id in self.store.plan.groups
         space = request.seat.action_space
@@ -116,7 +117,7 @@ class Player:
             action = np.roll(action, t, axis=-1)
         elif is_team:
             action = np.full(num, t % 3)
-        after = {"h": np.array([state + 1.0], np.float32)}
+        after = {"actor": {"h": np.array([state + 1.0], np.float32)}}
         return SeatAction(action, {"logp": np.float32(t), "state": after}, after)
 
     def _chosen(self, step: RowStep, number: int) -> Chosen:
@@ -128,18 +129,17 @@ class Player:
             cells.append([])
             for i, seat in enumerate(bench.seats):
                 if isinstance(states, dict):
-                    state: Any = {"h": states["h"][row, i]}
+                    state = at(states, (row, i))
                 else:
-                    own = None if states is None else states[row]
-                    state = None if own is None else {"h": own["h"][i]}
+                    state = None if states is None else at(states[row], i)
                 cells[-1].append(self._action(Asked(seat, state), t))
         return Chosen(
             np.array([[cell.action for cell in row] for row in cells]),
             {
                 "logp": np.array([[c.extra_outputs["logp"] for c in row] for row in cells]),
-                "state": {"h": states_of(cells)},
+                "state": states_of(cells),
             },
-            {"h": states_of(cells)},
+            states_of(cells),
         )
 
 
@@ -153,8 +153,12 @@ class Asked:
         self.seat, self.module_state = seat, module_state
 
 
-def states_of(cells: list[list[SeatAction]]) -> np.ndarray:
-    return np.array([[cell.module_state["h"] for cell in row] for row in cells])
+def states_of(cells: list[list[SeatAction]]) -> dict[str, Any]:
+    return {
+        "actor": {
+            "h": np.array([[cell.module_state["actor"]["h"] for cell in row] for row in cells])
+        }
+    }
 
 
 def plain(value: Any) -> Any:
@@ -207,9 +211,10 @@ def value_of(agent: str, number: int, t: int) -> Any:
 
 
 class Script:
-    """What happens in some episodes, turn by turn."""
+    """What happens in some episodes, turn by turn; agents may come late only if they may."""
 
-    def __init__(self, agents: Mapping[str, AgentPlan], dice: Random) -> None:
+    def __init__(self, agents: Mapping[str, AgentPlan], dice: Random, *, may_be_late: bool) -> None:
+        self.may_be_late = may_be_late
         self.agents = list(agents)
         self.logged = {
             a: [0.5, -0.5] if isinstance(plan.action_space, Box) else 1
@@ -225,7 +230,7 @@ class Script:
             one = live.setdefault(episode_id, {"t": 0, "gone": set(), "away": set(), "round": 0})
             name = f"{episode_id}_{one['round']}"
             what = self.dice.choice(["go"] * 8 + ["die", "log", "end", "abort", "wait", "rest"])
-            if what == "rest" and one["t"]:  # or comes again
+            if what == "rest" and (one["t"] or self.may_be_late):  # or comes again
                 one["away"] ^= {self.dice.choice(self.agents)}
             alive = [a for a in self.agents if a not in one["gone"]]
             here = [a for a in alive if a not in one["away"]] or alive
@@ -342,7 +347,8 @@ def test_rows_are_recorded_as_steps(
         for in_rows in (False, True)
     ]
     dice = Random(seed)
-    script, live = Script(plan.agents, dice), {}
+    script = Script(plan.agents, dice, may_be_late=late == "allow" or not groups)
+    live: dict[str, dict[str, Any]] = {}
     for turn in range(dice.randint(2, 12)):
         items = script.message(live)
         steps = [item for item in items if isinstance(item, Step)]
