@@ -25,7 +25,12 @@ from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import CannotCompare, ConfigError
-from muxrl.orchestrator.evaluations.frozen_servers import freeze, on_free_port, with_members
+from muxrl.orchestrator.evaluations.frozen_servers import (
+    freeze,
+    on_free_port,
+    policies_of,
+    with_members,
+)
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
@@ -73,9 +78,16 @@ class Player:
     """Whether such a process is to draw its actions."""
 
 
-def random_player(role: str, agents: Sequence[str]) -> Player:
-    """Returns uniformly random actions for a role."""
-    return Player(RANDOM, role, ServerConfig(algorithm="RANDOM", agents=list(agents)))
+def random_player(run: ComparedRun, role: str, agents: Sequence[str]) -> Player:
+    """Returns uniformly random actions for a role, within the bounds that they have in a run."""
+    bounds = server_of_role(run, agents)[1].action_bounds
+    server = ServerConfig(algorithm="RANDOM", agents=list(agents), action_bounds=bounds)
+    return Player(RANDOM, role, server)
+
+
+def random_players(run: ComparedRun, roles: Roles) -> dict[str, Player]:
+    """Returns a `random_player` for each role."""
+    return {role: random_player(run, role, agents) for role, agents in roles.items()}
 
 
 def player_of(
@@ -105,7 +117,7 @@ def player_of(
     server_id, server = server_of_role(run, agents)
     if find_fixed(server.algorithm) is not None:
         if server.algorithm.upper() == "RANDOM":
-            return random_player(role, agents)
+            return random_player(run, role, agents)
         settings = with_members(server, run.config, RunDirectory(run.path), pool_of)
         fixed = dataclasses.replace(on_free_port(server), agents=list(agents), settings=settings)
         return Player(label, role, fixed)
@@ -124,7 +136,9 @@ def player_of(
     except AlgorithmProblem as error:
         raise CannotCompare(f"run {run.name!r}, server {server_id!r}: {error}") from error
     groups = _teams_of_role(about, server, agents, run.name, role)
-    policies = _policies_of_role(about, server, agents, groups if forms_teams else {})
+    policies = server.policies
+    if "agents" in about:
+        policies = policies_of(about, agents, groups if forms_teams else {})
     served = dataclasses.replace(frozen, agents=list(agents), policies=policies, groups=groups)
     return Player(label, role, served, run, run.path)
 
@@ -152,25 +166,6 @@ def _teams_of_role(
         if inside and list(members) != [team]:  # a team of one, named after it, is made anyway
             groups[team] = list(members)
     return groups
-
-
-def _policies_of_role(
-    about: Mapping[str, Any],
-    server: ServerConfig,
-    agents: Sequence[str],
-    groups: Mapping[str, Sequence[str]],
-) -> dict[str, list[str]]:
-    """Returns the policies of a role's agents, or of its teams, as the checkpoint names them."""
-    if "agents" not in about:
-        return server.policies
-    team_of = {member: team for team, members in groups.items() for member in members}
-    policies: dict[str, list[str]] = {}
-    for agent in agents:
-        seats = policies.setdefault(about["agents"][agent]["policy"], [])
-        seat = team_of.get(agent, agent)
-        if seat not in seats:
-            seats.append(seat)
-    return policies
 
 
 class Arena:
@@ -233,9 +228,18 @@ class Arena:
         with connect(addresses, None, self._seed) as client:
             return self._episodes(client, seeds, explores)
 
-    def play_at_random(self, seeds: Sequence[int]) -> AgentReturns:
-        """Plays episodes in which all agents act uniformly at random."""
-        transport = RandomTransport.for_agents(self.facts.agents, self._seed)
+    def play_at_random(self, random: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
+        """Plays episodes in which all agents act uniformly at random.
+
+        Args:
+            random: role to its random player; none of them is started.
+            seeds: one for each episode's reset.
+        """
+        agents = dict(self.facts.agents)
+        for role, player in random.items():
+            plans = self._plan(player, role).agents
+            agents |= {a: (p.observation_space, p.action_space) for a, p in plans.items()}
+        transport = RandomTransport.for_agents(agents, self._seed)
         with MultiplexingClient({RANDOM: transport}) as client:
             return self._episodes(client, seeds)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muxrl.orchestrator.comparisons.arena import Arena
+from muxrl.orchestrator.comparisons.arena import Arena, random_players
 from muxrl.orchestrator.comparisons.findings.by_parameter import (
     compare_by_parameter,
     parameter_notes,
@@ -183,7 +183,8 @@ def compare_runs(
     try:
         given = of_evaluations(runs[0].config)
         with Arena(runs[0].config.simulation, role_agents, first_seed, given) as arena:
-            baselines = play_baselines(arena, subjects, role_agents, scripts, seeds)
+            random = random_players(contestants[0].runs[0], role_agents)
+            baselines = play_baselines(arena, subjects, random, scripts, seeds)
             if should_meet:
                 head_to_head, more = play_head_to_head(
                     arena,
@@ -202,9 +203,9 @@ def compare_runs(
         if should_meet:
             raise
         notes.append(f"no baseline was played: {error}")
-    random = {k: e.mean for b in baselines[:1] for k, e in b.returns.items()}
+    at_random = {k: e.mean for b in baselines[:1] for k, e in b.returns.items()}
     chosen = dict(thresholds or {})
-    scores = score_runs(contestants, subjects, at, chosen, random)
+    scores = score_runs(contestants, subjects, at, chosen, at_random)
     compared = tuple(compare_roles(contestants, subjects, scores.runs))
     notes += result_notes(contestants, at, compared, subjects)
     notes += reached_notes(scores.runs)

@@ -19,7 +19,7 @@ from muxrl.orchestrator.comparisons.arena import (
     Arena,
     Player,
     player_of,
-    random_player,
+    random_players,
     rotations,
 )
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
@@ -110,7 +110,8 @@ def play_head_to_head(
         for c in contestants
         for at in (stages if stages and c.learns else [("", {})])
     ]
-    lineups += _baselines(lineups, roles, scripts, len(pairs))
+    random = random_players(contestants[0].runs[0], roles)
+    lineups += _baselines(lineups, random, scripts, len(pairs))
     schedule = [
         (role, ours, theirs, pair)
         for pair in range(len(pairs))
@@ -233,10 +234,9 @@ def _lineup(
 
 
 def _baselines(
-    lineups: Sequence[Lineup], roles: Roles, scripts: Scripts, num_pairs: int
+    lineups: Sequence[Lineup], random: Mapping[str, Player], scripts: Scripts, num_pairs: int
 ) -> list[Lineup]:
     """Random players in every role, and in their roles the scripted ones that no run has."""
-    random = {role: random_player(role, agents) for role, agents in roles.items()}
     found = [Lineup(RANDOM, (random,) * num_pairs)]
     known = {
         (player.home, player.label)
@@ -330,19 +330,22 @@ def find_scripts(
 
 
 def play_baselines(
-    arena: Arena, subjects: Sequence[Subject], roles: Roles, scripts: Scripts, seeds: Sequence[int]
+    arena: Arena,
+    subjects: Sequence[Subject],
+    random: Mapping[str, Player],
+    scripts: Scripts,
+    seeds: Sequence[int],
 ) -> tuple[Baseline, ...]:
     """Plays random policies in all roles, then each scripted one among random ones.
 
     Args:
         arena: of the runs' simulation.
         subjects: whose returns are measured.
-        roles: role to its agents.
+        random: role to its random player.
         scripts: those of one label play together.
         seeds: one for each episode.
     """
-    random = {role: random_player(role, agents) for role, agents in roles.items()}
-    played = [("random", arena.play_at_random(seeds))]
+    played = [("random", arena.play_at_random(random, seeds))]
     for theirs in scripts.values():
         seating = {**random, **theirs}
         name = " | ".join(f"{player.label} {role}" for role, player in seating.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from muxrl.orchestrator.config import Experiment, ExperimentConfig
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.protocol.patterns import match
 from muxrl.servers.algorithms.registry import find_entry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
@@ -50,11 +51,14 @@ def frozen_servers(
         instead = replaced.get(server_id)
         try:
             if instead == RANDOM:
-                servers[server_id] = ServerConfig(algorithm="RANDOM", agents=server.agents)
+                servers[server_id] = ServerConfig(
+                    algorithm="RANDOM", agents=server.agents, action_bounds=server.action_bounds
+                )
             elif instead is not None and _SCRIPT(instead) and not Path(instead).exists():
                 servers[server_id] = ServerConfig(
                     algorithm="SCRIPTED",
                     agents=server.agents,
+                    action_bounds=server.action_bounds,
                     label=instead.partition(":")[2],
                     settings={"policy": instead},
                 )
@@ -124,13 +128,39 @@ def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
 
 def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConfig:
     """Returns a server that plays from a checkpoint of another one, with that one's groups."""
-    about = Checkpoint.open(path)
+    checkpoint = Checkpoint.open(path)
+    about, algorithm = checkpoint.about, checkpoint.algorithm
+    groups = about.get("groups", server.groups)
+    agents = match(server.agents, list(about.get("agents", ())))[0]
+    teams = groups if algorithm and find_entry(algorithm).seating.forms_teams else {}
+    policies = policies_of(about, agents, teams) if agents else {}
     return dataclasses.replace(
-        freeze(server, path, about.algorithm, should_explore=should_explore),
-        label=algorithm_label(about.algorithm or ""),
-        groups=about.about.get("groups", server.groups),
-        policies={},
+        freeze(server, path, algorithm, should_explore=should_explore),
+        label=algorithm_label(algorithm or ""),
+        groups=groups,
+        # The only policy acts for agents of any name.
+        policies=policies if len(policies) > 1 else {},
     )
+
+
+def policies_of(
+    about: Mapping[str, Any], agents: Sequence[str], teams: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
+    """Returns which of these agents, or of their teams, a checkpoint's policies act for.
+
+    Args:
+        about: the checkpoint's note, with its ``agents``.
+        agents: some of these.
+        teams: by name, their members; none where a policy acts for one agent.
+    """
+    team_of = {member: team for team, members in teams.items() for member in members}
+    policies: dict[str, list[str]] = {}
+    for agent in agents:
+        seats = policies.setdefault(about["agents"][agent]["policy"], [])
+        seat = team_of.get(agent, agent)
+        if seat not in seats:
+            seats.append(seat)
+    return policies
 
 
 def from_checkpoints(experiment: Experiment, folder: RunDirectory, checkpoint: str) -> Experiment:
@@ -163,6 +193,7 @@ def freeze(
     return ServerConfig(
         algorithm="FROZEN",
         agents=server.agents,
+        action_bounds=server.action_bounds,
         label=label_of(server),
         policies=server.policies,
         groups=server.groups,

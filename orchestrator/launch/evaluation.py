@@ -87,8 +87,8 @@ class Evaluations(Supervision[ProcessReport]):
             on_restart,
             timeouts.start_s + timeouts.make_env_s * self._num_envs,
         )
-        self.latest: EvaluationRow | None = None
-        """The newest row with all agents as learned."""
+        self.as_learned: list[EvaluationRow] = []
+        """Rows with all agents as learned; of a resumed run the newest before, and those since."""
         self.bytes_before = 0
         """Length of the file of evaluations before the one under way."""
         self._evaluation = evaluation
@@ -121,7 +121,7 @@ class Evaluations(Supervision[ProcessReport]):
     def take_up(self, file: Path) -> None:
         """Goes on from the newest evaluation of a run that is resumed."""
         rows = last_rows(file, EvaluationRow)
-        self.latest = next((row for row in rows if row.replaced is None), None)
+        self.as_learned = [row for row in rows if row.replaced is None][:1]
 
     def _start(self, name: str) -> None:
         simulation = self._config.simulation
@@ -307,7 +307,7 @@ class Evaluations(Supervision[ProcessReport]):
         )
         self._metrics.evaluation(row)
         if row.replaced is None:
-            self.latest = row
+            self.as_learned.append(row)
 
 
 def final_conditions(

@@ -15,7 +15,6 @@ from muxrl.client.episode_metrics import EpisodeMetrics
 from muxrl.orchestrator.config.parameters import has_lessons, is_schedule
 from muxrl.orchestrator.config.schema import RETURN, TOTAL
 from muxrl.orchestrator.records.series import metric_over
-from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 
 _NUM_EPISODES = 50
 
@@ -105,11 +104,10 @@ class ParameterProgress:
         for name in state.keys() & self._lessons.keys():
             self._lessons[name].restore(**state[name])
 
-    def note(self, report: SimulationReport) -> None:
-        """Takes in what was played."""
+    def note(self, returns: Mapping[str, float], metrics: EpisodeMetrics) -> None:
+        """Takes in an episode that has ended."""
         for lessons in self._lessons.values():
-            for returns, metrics in zip(report.episodes, report.metrics, strict=False):
-                lessons.note(returns, metrics)
+            lessons.note(returns, metrics)
 
     def now(self, env_steps: int) -> dict[str, Any]:
         """Returns what the next episodes are given, see `muxrl.client.episode_parameters.draw`."""

@@ -297,10 +297,10 @@ class Run:
         self.status.note_restart(name)
 
     def _take_evaluations(self, evaluations: Evaluations) -> None:
-        latest = evaluations.latest
+        num_before = len(evaluations.as_learned)
         evaluations.collect()
-        if evaluations.latest is not None and evaluations.latest is not latest:
-            self._checkpoints.judge(evaluations.latest)
+        for row in evaluations.as_learned[num_before:]:
+            self._checkpoints.judge(row)
         is_settled = not (self._simulations.is_used_up and self._servers.is_waited_for)
         if is_settled and evaluations.is_due(self.tally.env_steps):
             if self.config.checkpoint.best is not None and self._save():
@@ -355,9 +355,9 @@ class Run:
         return self._servers.statuses
 
     @property
-    def evaluated(self) -> EvaluationRow | None:
-        """The newest evaluation with all agents as learned."""
-        return self._evaluations.latest if self._evaluations is not None else None
+    def evaluated(self) -> Sequence[EvaluationRow]:
+        """Evaluations with all agents as learned; of a resumed run the newest before is first."""
+        return self._evaluations.as_learned if self._evaluations is not None else ()
 
     @property
     def has_final_evaluation(self) -> bool:

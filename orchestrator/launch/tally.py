@@ -62,6 +62,10 @@ _KEPT = (
 """What a run that is resumed goes on from; where an older run lacks it, it begins anew."""
 
 
+_Ended = tuple[Mapping[str, float], EpisodeMetrics]
+"""Returns by agent, and metrics, of an episode that has ended."""
+
+
 class Tally:
     """Sums of a run. Times are in seconds since `begin`; steps are env steps.
 
@@ -70,7 +74,9 @@ class Tally:
     """
 
     def __init__(self, parameters: ParameterProgress | None = None) -> None:
-        self.parameters = parameters or ParameterProgress({}, {})
+        self._parameters = parameters or ParameterProgress({}, {})
+        self._ended: dict[str, list[_Ended]] = {}
+        """By process, what has come since anybody looked; see `_settle`."""
         self.time_s = 0.0
         self.env_steps = 0
         self.env_steps_per_s = 0.0
@@ -93,7 +99,7 @@ class Tally:
         self.cpu = self._totals["cpu_s"]
         """Processor seconds of servers and simulations, without evaluations."""
         self._began_at: float | None = None
-        self._recent: deque[dict[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
+        self._recent: deque[Mapping[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
         self._recent_metrics: deque[EpisodeMetrics] = deque(maxlen=_NUM_EPISODES_AVERAGED)
         self._values: dict[str, deque[float]] = {}
         """By metric, of the last episodes that had it."""
@@ -109,13 +115,14 @@ class Tally:
 
     def state(self) -> dict[str, Any]:
         """Returns what `restore` needs to go on from here, as JSON can hold it."""
+        self._settle()
         return {
             **{name: copy(getattr(self, name)) for name in _KEPT},
             "cpu_s": self.cpu.now,
             "recent": list(self._recent),
             "recent_metrics": list(self._recent_metrics),
             "values": {name: list(values) for name, values in self._values.items()},
-            "parameters": self.parameters.state(),
+            "parameters": self._parameters.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -132,7 +139,7 @@ class Tally:
             self._values_of(name).extend(values)
         if "values" not in state:  # of an older run
             self._add_values(self._recent_metrics)
-        self.parameters.restore(state.get("parameters", {}))
+        self._parameters.restore(state.get("parameters", {}))
 
     def add(self, name: str, report: SimulationReport) -> None:
         """Adds what a simulation process has played."""
@@ -145,10 +152,32 @@ class Tally:
         for server_id in itertools.chain.from_iterable(report.random_episodes):
             n = self.num_random_episodes.get(server_id, 0)
             self.num_random_episodes[server_id] = n + 1
-        self._recent.extend(report.episodes)
-        self._recent_metrics.extend(report.metrics)
-        self._add_values(report.metrics)
-        self.parameters.note(report)
+        metrics = report.metrics or [{} for _ in report.episodes]
+        ended = self._ended.setdefault(name, [])
+        ended.extend(zip(report.episodes, metrics, strict=True))
+
+    @property
+    def parameters(self) -> ParameterProgress:
+        """As of all episodes."""
+        self._settle()
+        return self._parameters
+
+    def _settle(self) -> None:
+        """Lets the newest episodes count, mixed as they will have ended: evenly on each process.
+
+        One process after another, the last 100 episodes would be those of the last one.
+        """
+        ended, self._ended = self._ended, {}
+        by_time = [
+            ((i + 0.5) / len(episodes), episode)
+            for episodes in ended.values()
+            for i, episode in enumerate(episodes)
+        ]
+        for _, (returns, metrics) in sorted(by_time, key=lambda one: one[0]):
+            self._recent.append(returns)
+            self._recent_metrics.append(metrics)
+            self._add_values([metrics])
+            self._parameters.note(returns, metrics)
 
     def _sum(self) -> None:
         # A gateway through which nobody plays does not undo the servers' counts.
@@ -197,6 +226,7 @@ class Tally:
 
         That of the whole episode, else the mean over agents; None if no episode had it.
         """
+        self._settle()
         values = self._values.get(name)
         return (sum(values) / len(values), len(values)) if values else None
 
@@ -214,6 +244,7 @@ class Tally:
         The first one after `restore` says from where the run was resumed, the first one after
         `restart` which processes were.
         """
+        self._settle()
         resumed_from, self._resumed_from = self._resumed_from, None
         restarted, self._restarted = self._restarted, []
         names = dict.fromkeys(itertools.chain.from_iterable(self._recent_metrics))

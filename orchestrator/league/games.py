@@ -113,7 +113,7 @@ def play_games(
 
     def player(entry: Entry | None, role: str) -> Player:
         if entry is None:
-            return random_player(role, roles[role])
+            return random_player(run, role, roles[role])
         if entry not in players:
             whose = read_run(entry.run), entry.role, roles[entry.role], entry.label
             players[entry] = player_of(*whose, **how)

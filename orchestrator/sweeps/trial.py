@@ -99,6 +99,8 @@ class Trial(tune.Trainable):
         self._path = Path(config["run_dir"])
         self._run: Run | None = None
         self._is_over = False
+        self._num_told = 0
+        """Evaluations that have been reported."""
         self._cleanup = contextlib.ExitStack()
 
     def step(self) -> dict[str, Any]:
@@ -164,18 +166,26 @@ class Trial(tune.Trainable):
     def _step(self, run: Run) -> dict[str, Any]:
         due_at = time.monotonic() + self._plan.config.report_interval_s
         while True:
-            if run.watch():
+            if not self._is_over and run.watch():
                 run.finish()
                 if run.not_evaluated:
                     raise RunFailed(run.not_evaluated)
                 self._end("done")
                 if run.unsaved:
                     raise RunFailed("; ".join(run.unsaved))
-                return {**self._result(run), IS_FINISHED: True, "done": True}
-            if time.monotonic() >= due_at:
-                return self._result(run)
+            # One by one: schedulers compare trials at the same evaluations, fast and slow ones.
+            is_told = self._num_told < len(run.evaluated)
+            self._num_told += is_told
+            is_finished = self._is_over and self._num_told == len(run.evaluated)
+            if is_told or is_finished or time.monotonic() >= due_at:
+                result = self._result(run, self._num_told, is_new=is_told)
+                return result | ({IS_FINISHED: True, "done": True} if is_finished else {})
 
-    def _result(self, run: Run) -> dict[str, Any]:
+    def _result(self, run: Run, num_evaluations: int, *, is_new: bool = False) -> dict[str, Any]:
+        """Returns how far the run is, and its metric; see `measure`.
+
+        Where evaluations are compared, only the first result with one says at which env steps.
+        """
         result = {
             "env_steps": run.tally.env_steps,
             "env_steps_per_s": run.tally.env_steps_per_s,
@@ -183,7 +193,12 @@ class Trial(tune.Trainable):
             "cpu_s": run.tally.cpu.now,
             IS_FINISHED: False,
         }
-        return result | measure(run, self._plan.config.metric)
+        config = self._plan.config
+        found = measure(run, config.metric, num_evaluations)
+        has_evaluations = num_evaluations or config.experiment.evaluation.interval_env_steps
+        if config.metric.source == "evaluation" and has_evaluations and not is_new:
+            found.pop(METRIC_ENV_STEPS, None)  # it would count twice in a mean over reports
+        return result | found
 
     def cleanup(self) -> None:
         """Ends the run if it is not over: the scheduler ends the trial early."""
@@ -203,22 +218,27 @@ class Trial(tune.Trainable):
             status, cause = "failed" if status == "done" else status, "; ".join(run.unsaved)
         run.close()
         record.status, record.cause = status, cause
-        take_in(record, self._result(run))
+        take_in(record, self._result(run, len(run.evaluated)))
         # Last: where this file is, all others are.
         write_text(self._folder.path / FINAL_RECORD_FILE, record.to_json() + "\n")
         self._cleanup.close()
 
 
-def measure(run: Run, config: MetricConfig) -> dict[str, Any]:
-    """Returns the metric's newest value, its source and its env steps; {} if no episode has ended.
+def measure(run: Run, config: MetricConfig, num_evaluations: int) -> dict[str, Any]:
+    """Returns the metric's value, its source and its env steps; {} if no episode has ended.
 
     Returns are raw: sums of an agent's rewards as the simulation gave them.
+
+    Args:
+        run: whose.
+        config: which metric.
+        num_evaluations: the last of so many counts; training does as long as there is none.
     """
-    row = run.evaluated
+    rows = run.evaluated[:num_evaluations]
     agents = None if config.of == TOTAL else list(run.experiment.servers[config.of].agents)
-    if config.source == "evaluation" and row is not None:
-        value = evaluated_value(config, row, agents)
-        source, env_steps = "evaluation", row.env_steps
+    if config.source == "evaluation" and rows:
+        value = evaluated_value(config, rows[-1], agents)
+        source, env_steps = "evaluation", rows[-1].env_steps
     else:
         value = trained_value(config, run.tally.row(), agents)
         source, env_steps = "training", run.tally.env_steps

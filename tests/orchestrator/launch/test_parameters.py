@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.launch.parameters import ParameterProgress, scheduled
 from muxrl.orchestrator.launch.tally import Tally
-from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 
 AGENTS = {"red": ["a", "b"], "blue": ["c"]}
 
@@ -38,8 +37,8 @@ def progress(**rule: Any) -> ParameterProgress:
 
 def play(one: ParameterProgress, speed: float, *wins: float, **returns: float) -> int:
     """Takes in episodes; returns the lesson then."""
-    metrics = [{"win": {COMMON: win}, "speed": {COMMON: speed}} for win in wins]
-    one.note(SimulationReport(0, [returns] * len(wins), metrics=metrics))
+    for win in wins:
+        one.note(returns, {"win": {COMMON: win}, "speed": {COMMON: speed}})
     return int(one.now(0)["speed"])
 
 

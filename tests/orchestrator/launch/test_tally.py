@@ -6,6 +6,7 @@ import pytest
 from msgspec import to_builtins
 
 from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.launch.parameters import ParameterProgress
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
@@ -37,6 +38,7 @@ def test_metrics_are_means_over_recent_episodes_that_have_them() -> None:
     assert tally.metric("win") is None
     won = [{"win": {COMMON: n % 2}, "hits": {"a": 1.0, "b": 3.0}} for n in range(200)]
     tally.add("simulation-0", SimulationReport(10, [{}] * 200, metrics=won))
+    assert tally.metric("win") == (0.5, 100)
     late = [{"win": {COMMON: 1.0}}, {"hits": {"b": 5.0}}]
     tally.add("simulation-1", SimulationReport(10, [{}] * 2, metrics=late))
     metrics = to_builtins(tally.row())["metrics"]
@@ -51,6 +53,21 @@ def test_metrics_are_means_over_recent_episodes_that_have_them() -> None:
         assert to_builtins(one.row())["metrics"] == metrics
         assert one.metric("win") == (pytest.approx(0.5 + (0.5 if num == 99 else 1.0) / num), num)
         assert one.metric("hits") == (pytest.approx(2.0 + 3.0 / num), num)
+
+
+def test_the_newest_episodes_are_those_of_all_processes() -> None:
+    lessons = {"lessons": [1.0, 2.0], "next_when": {"metric": "index", "at_least": 0.6}}
+    tally = Tally(ParameterProgress({"size": lessons}, {}))
+    for index, num in enumerate((400, 200)):
+        told = [{"index": {COMMON: float(index)}, "size": {COMMON: 1.0}} for _ in range(num)]
+        tally.add(
+            f"simulation-{index}", SimulationReport(num, [{"a": 3.0 * index}] * num, metrics=told)
+        )
+    assert tally.parameters.now(0) == {"size": 1.0}
+    assert tally.metric("index") == (pytest.approx(1 / 3, abs=0.01), 100)
+    row = to_builtins(tally.row())
+    assert row["metrics"]["index"][COMMON] == pytest.approx(1 / 3, abs=0.01)
+    assert row["episode_return_mean"]["a"] == pytest.approx(1.0, abs=0.03)
 
 
 def test_a_metric_of_few_episodes_is_a_mean_over_as_many_of_them() -> None:

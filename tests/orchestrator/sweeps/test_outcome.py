@@ -16,7 +16,7 @@ from muxrl.orchestrator.sweeps.dry_run import Timing, duration, estimate_text, w
 from muxrl.orchestrator.sweeps.measure import combine, evaluated_value, trained_value
 from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
-from muxrl.orchestrator.sweeps.trial import measure, trial_of, tune_config
+from muxrl.orchestrator.sweeps.trial import trial_of, tune_config
 from muxrl.orchestrator.sweeps.tuner import placement
 from muxrl.servers.config import ServerConfig
 
@@ -102,34 +102,6 @@ def test_trials_to_come_are_printed():
 
 def evaluation(returns, metrics=None):
     return EvaluationRow(env_steps=300, replaced=None, returns=returns, metrics=metrics or {})
-
-
-def run(returns=None, training=None):
-    """A stand-in for what `measure` reads of a run."""
-    evaluated = None if returns is None else evaluation(returns)
-    trained = JointRow(env_steps=500, episode_return_mean=training or {})
-    tally = SimpleNamespace(env_steps=500, row=lambda: trained)
-    servers = {"prey": SimpleNamespace(agents={"p": None, "q": None})}
-    return SimpleNamespace(
-        evaluated=evaluated, tally=tally, experiment=SimpleNamespace(servers=servers)
-    )
-
-
-def measured(value, source, env_steps):
-    return {"return": value, "metric_env_steps": env_steps, "metric_source": source}
-
-
-def test_the_metric_is_a_role_s_mean_or_the_sum_of_all():
-    one = run(returns={"h": [1.0, 3.0], "p": [4.0, 6.0], "q": [1.0, 1.0]})
-    assert measure(one, MetricConfig("prey")) == measured(3.0, "evaluation", 300)
-    assert measure(one, MetricConfig("total")) == measured(8.0, "evaluation", 300)
-
-
-def test_training_returns_where_nothing_was_evaluated_or_they_are_asked_for():
-    assert measure(run(training={"p": 2.0}), MetricConfig("prey")) == measured(2.0, "training", 500)
-    both = run(returns={"p": [9.0]}, training={"p": 2.0})
-    assert measure(both, MetricConfig("prey", source="training"))["return"] == 2.0
-    assert measure(run(), MetricConfig("prey")) == {}
 
 
 def test_what_is_no_number_is_no_metric():

@@ -1,0 +1,124 @@
+"""What a trial tells Tune: each evaluation once, in order, however fast the trial is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import tune
+
+from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
+from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
+from muxrl.orchestrator.sweeps.trial import METRIC, METRIC_ENV_STEPS, Trial, measure
+
+
+def evaluation(returns: dict[str, list[float]], env_steps: int = 300) -> EvaluationRow:
+    return EvaluationRow(env_steps=env_steps, replaced=None, returns=returns)
+
+
+def run(
+    evaluated: list[EvaluationRow] | None = None, training: dict[str, float] | None = None
+) -> Any:
+    """A stand-in for what `measure` reads of a run."""
+    trained = JointRow(env_steps=500, episode_return_mean=training or {})
+    times = {"env_steps_per_s": 0.0, "time_s": 0.0, "cpu": SimpleNamespace(now=0.0)}
+    tally = SimpleNamespace(env_steps=500, row=lambda: trained, **times)
+    servers = {"prey": SimpleNamespace(agents={"p": None, "q": None})}
+    return SimpleNamespace(
+        evaluated=evaluated or [],
+        tally=tally,
+        experiment=SimpleNamespace(servers=servers),
+        not_evaluated="",
+        unsaved=(),
+        finish=lambda: None,
+    )
+
+
+def measured(value: float, source: str, env_steps: int) -> dict[str, Any]:
+    return {"return": value, "metric_env_steps": env_steps, "metric_source": source}
+
+
+def test_the_metric_is_a_role_s_mean_or_the_sum_of_all() -> None:
+    one = run([evaluation({"h": [1.0, 3.0], "p": [4.0, 6.0], "q": [1.0, 1.0]})])
+    assert measure(one, MetricConfig("prey"), 1) == measured(3.0, "evaluation", 300)
+    assert measure(one, MetricConfig("total"), 1) == measured(8.0, "evaluation", 300)
+
+
+def test_training_returns_where_nothing_was_evaluated_or_they_are_asked_for() -> None:
+    trained = run(training={"p": 2.0})
+    assert measure(trained, MetricConfig("prey"), 0) == measured(2.0, "training", 500)
+    both = run([evaluation({"p": [9.0]})], training={"p": 2.0})
+    assert measure(both, MetricConfig("prey", source="training"), 1)["return"] == 2.0
+    assert measure(run(), MetricConfig("prey"), 0) == {}
+
+
+class Told(Trial):
+    """A trial whose run has the evaluations of each look, and is over after the last one."""
+
+    def __init__(self, looks: list[list[EvaluationRow]], report_interval_s: float) -> None:
+        config = SweepConfig(
+            experiment=ExperimentConfig(),
+            metric=MetricConfig("total"),
+            report_interval_s=report_interval_s,
+        )
+        config.experiment.evaluation.interval_env_steps = 100
+        self._plan: Any = SimpleNamespace(config=config)
+        self._is_over, self._num_told = False, 0
+        self._run = run(training={"p": 0.0})
+        self._run.watch = self._look
+        self._looks = iter(looks)
+
+    def _look(self) -> bool:
+        assert self._run is not None
+        found = next(self._looks, None)
+        self._run.evaluated.extend(found or ())
+        return found is None
+
+    def _end(self, status: Any, cause: str = "") -> None:
+        assert not self._is_over
+        self._is_over = True
+
+
+def results(looks: list[list[EvaluationRow]], report_interval_s: float) -> list[dict[str, Any]]:
+    trial, found = Told(looks, report_interval_s), []
+    while not found or not found[-1].get("done"):
+        found.append(trial.step())
+    return found
+
+
+ROWS = [evaluation({"p": [float(n)]}, 100 * n) for n in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "report_interval_s"),
+    [
+        ([[row] for row in ROWS], 1e9),
+        ([ROWS], 1e9),
+        ([[], [], ROWS[:1], [], [], [], ROWS[1:], []], 0.0),
+        ([[], ROWS[:2], [], ROWS[2:]], 0.0),
+    ],
+    ids=["each", "all at once", "slow", "between"],
+)
+def test_each_evaluation_is_told_once_in_order(
+    looks: list[list[EvaluationRow]], report_interval_s: float
+) -> None:
+    found = results(looks, report_interval_s)
+    told = [(r[METRIC_ENV_STEPS], r[METRIC]) for r in found if METRIC_ENV_STEPS in r]
+    assert told == [(100 * n, float(n)) for n in range(1, 6)]
+    assert [r.get("done", False) for r in found] == [False] * (len(found) - 1) + [True]
+    assert found[-1][METRIC] == 5.0
+
+
+def test_no_trial_of_equal_curves_is_ended_because_it_is_slow() -> None:
+    asha = tune.schedulers.ASHAScheduler(
+        METRIC_ENV_STEPS, METRIC, "max", max_t=500, grace_period=100, reduction_factor=2,
+        stop_last_trials=False,
+    )  # fmt: skip
+    fast, slow = ([ROWS], 1e9), ([[row] for row in ROWS], 1e9)
+    for number, how in enumerate((fast, fast, fast, slow)):
+        trial = SimpleNamespace(trial_id=str(number), is_finished=lambda: False)
+        asha.on_trial_add(None, trial)
+        for result in results(*how):
+            assert asha.on_trial_result(None, trial, result) == asha.CONTINUE
