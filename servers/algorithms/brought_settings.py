@@ -92,7 +92,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "seed": ("seed",),
     "sgd_minibatch_size": ("minibatch_size",),
     "standardise_returns": ("normalize_values",),
-    "standardise_rewards": ("standardize_rewards", "server.normalize_rewards"),
+    "standardise_rewards": ("standardize_rewards", "center_rewards", "server.normalize_rewards"),
     "t_max": ("stop.env_steps",),
     "target_network_update_freq": ("target_update_freq", "tau"),
     "target_update_interval": ("target_update_freq", "target_network_update_freq", "tau"),

@@ -56,10 +56,9 @@ class RewardScale:
 
 
 class RewardDeviation(RunningStatistics):
-    """The deviation of all rewards of one module so far, for those that are drawn from a replay.
+    """Deviation and mean of all rewards of one module so far, for those drawn from a replay.
 
-    Each reward counts once, when it is stored, not every time it is drawn. EPyMARL's
-    ``standardise_rewards`` subtracts the running mean, too.
+    Each reward counts once, when it is stored, not every time it is drawn.
     """
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from muxrl.experiments.simulations.foraging import Foraging
+from muxrl.experiments.simulations.spread import Spread
 from muxrl.experiments.studies.beside_sb3.cases import Alone, ByServer
 from muxrl.experiments.studies.case_table import CaseTable, main
 from muxrl.experiments.studies.outcomes import Figures
@@ -78,10 +79,23 @@ class FirstForaging(Foraging):
         return observations, rewards, is_eaten or is_late, False, info
 
 
+class EndedSpread(Spread):
+    """simple_spread whose 25 steps are an end, as EPyMARL takes them."""
+
+    is_cut = False
+
+
 def measure(served: Served) -> Figures:
     """Plays greedy episodes; `std` is that of their returns."""
     returns = [sum(result.returns.values()) for result in served.evaluate(NUM_EPISODES)]
     return {"return": fmean(returns), "std": pstdev(returns)}
+
+
+def measure_sampled(served: Served) -> Figures:
+    """Plays episodes of sampled actions, as EPyMARL tests actor-critics, and greedy ones."""
+    results = served.evaluate(NUM_EPISODES, should_explore=True)
+    sampled = fmean(sum(result.returns.values()) for result in results)
+    return {"return": sampled, "greedy": measure(served)["return"]}
 
 
 def measure_spread(served: Served) -> Figures:
@@ -180,14 +194,15 @@ def _alone(task: str, env_steps: int, published: float, every: int, **settings: 
     )  # fmt: skip
 
 
-# EPyMARL's settings, but rewards keep their mean, states are bounded, and the 25 steps of
-# simple_spread are no end.
-_QMIX = {"agent": "mlp", "optimizer_name": "adam", "lr": 5e-4, "standardize_rewards": True}
-# Batch, passes and clip are EPyMARL's; learning rate, entropy, width, and GAE for 5 steps are not.
+# EPyMARL's settings, but states are bounded; rewards keep their mean in foraging.
+_QMIX = {
+    "optimizer_name": "adam", "lr": 5e-4, "standardize_rewards": True, "obs_last_action": False,
+}  # fmt: skip
+# Of EPyMARL's log of this task, but GAE for its returns of 5 steps and its target network.
 _MAPPO = {
-    "train_batch_size_per_learner": 250, "num_epochs": 4, "lr": 3e-4, "lambda_": 0.8,
-    "entropy_coeff": 0.001, "clip_param": 0.2, "vf_clip_param": None, "huber_delta": None,
-    "normalize_values": False, "obs_agent_id": True,
+    "train_batch_size_per_learner": 250, "num_epochs": 4, "lr": 5e-4, "lambda_": 0.8,
+    "entropy_coeff": 0.01, "clip_param": 0.2, "vf_clip_param": None, "huber_delta": None,
+    "normalize_values": True, "obs_agent_id": True,
 }  # fmt: skip
 _MEMBERS = ("agent_0", "agent_1", "agent_2")
 _CARTPOLE, _ACROBOT = "gymnasium:CartPole-v1", "gymnasium:Acrobot-v1"
@@ -255,22 +270,23 @@ CASES = {
         "simple_spread: QMIX": ByServer(
             "", (), env_steps=2_000_000, measure=measure_spread, every=500_000,
             levels={"random": RANDOM["simple_spread"], "published": -126.6},
-            env="muxrl.experiments.simulations.spread:Spread", algorithm="QMIX",
-            settings={**_QMIX, "tau": 0.01, "epsilon": [[0, 1.0], [200_000, 0.05]]},
+            env=f"{_HERE}:EndedSpread", algorithm="QMIX",
+            settings={**_QMIX, "tau": 0.01, "epsilon": [[0, 1.0], [200_000, 0.05]],
+                      "center_rewards": True},
             num_envs=16, agents=_MEMBERS, groups={"team": list(_MEMBERS)},
         ),
         "foraging: QMIX": ByServer(
             "", (), env_steps=2_000_000, measure=measure, every=250_000,
             levels={"random": RANDOM["foraging"], "published": 0.83},
             env=f"{_HERE}:FirstForaging", algorithm="QMIX",
-            settings={**_QMIX, "obs_last_action": False, "optimizer_epsilon": 1e-8}, num_envs=10,
+            settings={**_QMIX, "agent": "mlp", "optimizer_epsilon": 1e-8}, num_envs=10,
             agents=_MEMBERS[:2], groups={"team": list(_MEMBERS[:2])},
         ),
         "foraging: MAPPO": ByServer(
-            "", (), env_steps=2_000_000, measure=measure, every=250_000,
-            levels={"random": RANDOM["foraging"], "published": 0.72},
+            "", (), env_steps=500_000, measure=measure_sampled, every=100_000,
+            levels={"random": RANDOM["foraging"], "published": 0.64},
             env=f"{_HERE}:FirstForaging", algorithm="MAPPO", settings=_MAPPO,
-            model={"fcnet_hiddens": [128, 128], "fcnet_activation": "relu"}, num_envs=10,
+            model={"fcnet_hiddens": [64, 64], "fcnet_activation": "relu"}, num_envs=10,
             agents=_MEMBERS[:2], groups={"team": list(_MEMBERS[:2])},
         ),
 }  # fmt: skip

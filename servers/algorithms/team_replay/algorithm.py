@@ -57,7 +57,9 @@ class TeamReplayAlgorithm(ReplayAlgorithm):
     def _draw(self, policy_id: str) -> dict[str, Any]:
         batch = super()._draw(policy_id)
         if self.config.standardize_rewards:
-            batch[Columns.REWARDS] = batch[Columns.REWARDS] / self._reward_scales[policy_id].std
+            scale = self._reward_scales[policy_id]
+            mean = float(scale.mean) if self.config.center_rewards else 0.0
+            batch[Columns.REWARDS] = (batch[Columns.REWARDS] - mean) / scale.std
         return batch
 
     def log_progress(self) -> None:

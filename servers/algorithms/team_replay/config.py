@@ -25,6 +25,9 @@ class TeamReplayConfig(DeclaredSettings):
     # runs on slow and fast machines report at the same steps.
     min_sample_timesteps_per_iteration = 1_000
 
+    center_rewards: bool = False
+    """Whether `standardize_rewards` subtracts the mean, too: right only where all episodes have
+    equally many steps."""
     gamma = 0.99
     grad_clip: float | None = 10.0
     """Largest norm of the gradient, of each loss by itself; None: no clip."""
@@ -66,6 +69,10 @@ class TeamReplayConfig(DeclaredSettings):
         if self.grad_clip is not None and self.grad_clip_by != "global_norm":
             self._value_error(
                 f"grad_clip_by={self.grad_clip_by!r}: {algorithm} clips by 'global_norm' only"
+            )
+        if self.center_rewards and not self.standardize_rewards:
+            self._value_error(
+                "center_rewards=True: it is a part of standardize_rewards, so set that to true, too"
             )
         if self.num_learners > 0:
             self._value_error(

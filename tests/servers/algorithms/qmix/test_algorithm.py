@@ -64,16 +64,30 @@ def test_several_updates_per_episode() -> None:
         assert learner_results(algo, 3)["num_updates"] == 5  # episodes 2 and 3
 
 
-def test_rewards_are_divided_by_their_running_deviation() -> None:
+@pytest.mark.parametrize(
+    ("more", "shift", "scale"),
+    [
+        ({}, 0.0, 0.0),
+        ({"standardize_rewards": True}, 0.0, 1.0),
+        ({"standardize_rewards": True, "center_rewards": True}, 1.0, 1.0),
+    ],
+    ids=["raw", "scaled", "centred"],
+)
+def test_rewards_are_standardised_by_running_statistics(
+    more: dict[str, bool], shift: float, scale: float
+) -> None:
     settings = {"num_episodes_before_learning": 20, "batch_size_episodes": 50}
-    with build(**settings) as raw, build(**settings, standardize_rewards=True) as scaled:
-        results = [learner_results(algo, 20) for algo in (raw, scaled)]
-        for algo, result in zip((raw, scaled), results, strict=True):
-            batch = algo._replays["m"].sample(50)
-            std = 1.0 if algo is raw else batch["rewards"].std()
-            assert batch["rewards"].std() > 1.5
-            expected = batch["rewards"].sum(1).mean() / std
-            assert result["reward_sum_mean"] == pytest.approx(expected, rel=1e-5)
+    with build(**settings, **more) as algo:
+        result = learner_results(algo, 20)
+        rewards = algo._replays["m"].sample(50)["rewards"]
+        assert rewards.std() > 1.5
+        expected = (rewards - shift * rewards.mean()).sum(1).mean() / rewards.std() ** scale
+        assert result["reward_sum_mean"] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_rewards_are_not_centred_alone() -> None:
+    with pytest.raises(ValueError, match="it is a part of standardize_rewards, so set that"):
+        build(center_rewards=True)
 
 
 @pytest.mark.parametrize("mixer", ["qmix", "none"])
