@@ -15,17 +15,17 @@ BATCH_ENV_STEPS = NUM_ENVS * EPISODE_STEPS
 ENV_STEPS = 36_000
 
 OURS, THEIRS = "muxrl", "benchmarl"
-PLAIN, TWO_LAYER = "muxrl_plain_values", "benchmarl_two_layer"
+NORMALIZED, TWO_LAYER = "muxrl_normalized_values", "benchmarl_two_layer"
 SIDES = {
     OURS: "muxrl",
-    PLAIN: "muxrl, values as they are",
+    NORMALIZED: "muxrl, values normalised as in the paper",
     THEIRS: "BenchMARL",
     TWO_LAYER: "BenchMARL, two-layer hypernetworks",
 }
 """How each is called in tables and pictures."""
 OF_OURS: dict[str, dict[str, Any]] = {
     OURS: {},
-    PLAIN: {"normalize_values": False},
+    NORMALIZED: {"normalize_values": True, "huber_delta": 10.0, "vf_clip_param": 0.2},
 }
 """The sides that are ours, and what they are told beside a setting's own."""
 
@@ -103,7 +103,7 @@ _QMIX = Case(
 _MAPPO = Case(
     "MAPPO",
     {
-        "default": Setting(sides=(OURS, PLAIN, THEIRS)),
+        "default": Setting(sides=(OURS, NORMALIZED, THEIRS)),
         "matched": Setting(
             ours={
                 "agent_specific_state": False,

@@ -204,7 +204,7 @@ def test_a_minibatch_of_absent_agents_does_not_divide_by_zero() -> None:
 
 
 def test_targets_and_advantages_are_normalised() -> None:
-    learner = make_learner()
+    learner = make_learner(normalize_values=True)
     batch = {"p": some_batch([1.0, 1.0, 1.0, 0.0])}
     targets = torch.tensor([10.0, 14.0, 10.0, 14.0])
     batch["p"][Postprocessing.VALUE_TARGETS] = targets
@@ -239,14 +239,15 @@ def test_settings_without_meaning_are_refused(settings: dict[str, Any], words: s
 
 
 def test_several_learners_cannot_share_statistics() -> None:
-    config = make_config().learners(num_learners=2)
+    config = make_config(normalize_values=True).learners(num_learners=2)
     with pytest.raises(ValueError, match="num_learners=2: with normalize_values"):
         config.validate()
 
 
 @pytest.mark.usefixtures("rllib")
 def test_plain_rllib_trains_it_and_a_checkpoint_holds_the_statistics(tmp_path: Path) -> None:
-    config = make_config(train_batch_size_per_learner=100, num_epochs=2, minibatch_size=100)
+    settings = {"train_batch_size_per_learner": 100, "num_epochs": 2, "minibatch_size": 100}
+    config = make_config(**settings, normalize_values=True)
     algo = config.environment(CuesWithState).build_algo()
     try:
         result = algo.train()
