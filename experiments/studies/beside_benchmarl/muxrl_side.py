@@ -10,7 +10,6 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.env_loop import EnvLoop
@@ -31,6 +30,7 @@ from muxrl.experiments.studies.beside_benchmarl.settings import (
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
+from muxrl.servers.algorithms.fused_adam import FusedAdam
 from muxrl.servers.config import ServerConfig
 
 
@@ -67,10 +67,7 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
     case = CASES[algorithm]
     config = config_of(case, side, setting, seed)
     meter = Meter(case.has_continuous_actions, case.is_on_policy)
-    steps: list[None] = []
-    # MAPPO has one optimizer; those with more count their updates themselves.
-    counting = register_optimizer_step_post_hook(lambda *_: steps.append(None))
-    with serve(config) as served, served.client() as client:
+    with serve(config) as served, served.client() as client, _steps() as steps:
         server = served.servers[algorithm]
         learning: Any = server.policies.thread._learning  # type: ignore[attr-defined]
         updating = _timed(learning)
@@ -88,7 +85,6 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
             served.check()
             meter.measure(loop.num_env_steps, functools.partial(_episode, client))
         record = server.drain_records()[-1]
-    counting.remove()
     (learned,) = record["learner"].values()
     return Run(
         side,
@@ -100,6 +96,23 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
         sum(updating),
         meter.points,
     )
+
+
+@contextlib.contextmanager
+def _steps() -> Iterator[list[None]]:
+    """Yields a list that grows with each of MAPPO's updates; the others count theirs."""
+    step, steps = FusedAdam.step, []
+
+    def counted(self: FusedAdam, closure: Any = None) -> Any:
+        steps.append(None)
+        return step(self, closure)
+
+    counted.hooked = True  # type: ignore[attr-defined]
+    FusedAdam.step = counted  # type: ignore[method-assign]
+    try:
+        yield steps
+    finally:
+        FusedAdam.step = step  # type: ignore[method-assign]
 
 
 def _timed(learning: Any) -> list[float]:
