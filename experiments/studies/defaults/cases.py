@@ -79,9 +79,12 @@ def _dqn(task: str) -> dict[str, Case]:
 _SAC_CUES = _by_rule(EACH_ALGORITHM["SAC, discrete"])
 _SAC_DIALS = _by_rule(EACH_ALGORITHM["SAC, continuous"])
 _CENTRAL = dataclasses.replace(CENTRAL_CRITIC.cases["MAPPO"], env_steps=6_000, every=None)
-_MAPPO_RECALL = _by_rule(EACH_ALGORITHM["MAPPO, LSTM"])
+_PAPERS = {"normalize_values": True, "huber_delta": 10.0, "vf_clip_param": 0.2}
+_MAPPO_RECALL = _with(_by_rule(EACH_ALGORITHM["MAPPO, LSTM"]), "x", _PAPERS)
 _RAW = {"normalize_values": False}
-"""Whether MAPPO's critic should rather learn returns as they are; it was not the default."""
+"""Whether MAPPO's critic should rather learn returns as they are, which is the default now."""
+_WEATHER = _with(_CENTRAL, "team", {**_RAW, "vf_clip_param": None, "huber_delta": None})
+"""By MAPPO's defaults."""
 
 CASES: dict[str, Case] = {
     **_both("SAC, cues, target_entropy", _SAC_CUES, "x", "SAC", "target_entropy"),
@@ -105,6 +108,9 @@ CASES: dict[str, Case] = {
     "MAPPO, cues in weather: raw values": _with(_CENTRAL, "team", _RAW),
     "MAPPO, cues in weather: raw values, unclipped": _with(
         _CENTRAL, "team", {**_RAW, "vf_clip_param": None}
+    ),
+    "MAPPO, cues in weather: normalized rewards": dataclasses.replace(
+        _WEATHER, overrides=(*_WEATHER.overrides, "servers.team.normalize_rewards=true")
     ),
     **_both("PPO, CartPole", CARTPOLE.cases["PPO through a server"], "ppo", "PPO"),
     **_dqn("CartPole"),

@@ -26,8 +26,8 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from muxrl.servers.algorithms.recorded_rows import recorded_rows
 
 _RECORDED = (Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
-# RLlib's floor for the standard deviation of advantages.
-_MIN_STD = 1e-4
+MIN_STD = 1e-4
+"""RLlib's floor for the standard deviation of advantages."""
 
 
 class EpisodesToBatch(ConnectorV2):
@@ -95,7 +95,7 @@ class EpisodesToBatch(ConnectorV2):
         )
         targets = advantages + values[~is_last]
         if self.should_standardize:
-            advantages = (advantages - advantages.mean()) / max(_MIN_STD, advantages.std())
+            advantages = (advantages - advantages.mean()) / max(MIN_STD, advantages.std())
         columns[Postprocessing.ADVANTAGES] = torch.from_numpy(advantages).to(device)
         columns[Postprocessing.VALUE_TARGETS] = torch.from_numpy(targets).to(device)
         return columns

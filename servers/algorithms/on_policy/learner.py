@@ -20,6 +20,7 @@ from ray.rllib.algorithms.ppo.ppo import (
     LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY as VF_EXPLAINED_VAR,
 )
 from ray.rllib.connectors.connector_pipeline_v2 import ConnectorPipelineV2
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
@@ -31,7 +32,7 @@ from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
 from muxrl.servers.algorithms.fused_adam import FusedAdam
-from muxrl.servers.algorithms.on_policy.episodes_to_batch import EpisodesToBatch
+from muxrl.servers.algorithms.on_policy.episodes_to_batch import MIN_STD, EpisodesToBatch
 from muxrl.servers.algorithms.sound_updates import SoundUpdates
 
 
@@ -111,7 +112,9 @@ class LeanUpdate(SoundUpdates):
         if pipeline is None or not self.config.add_default_connectors_to_learner_pipeline:
             return  # the user's own pipeline
         if not is_stateless:
-            if not self.should_standardize_advantages:
+            if self.should_standardize_advantages:
+                pipeline.append(MaskedStandardization())
+            else:
                 keep_advantages_raw(pipeline)
             return
         self.is_lean = True
@@ -261,6 +264,22 @@ def actor_critic_loss(
             window=1,
         )
     return policy_loss + config.vf_loss_coeff * vf_loss - entropy_coeff * entropy
+
+
+class MaskedStandardization(ConnectorV2):
+    """Standardises advantages anew, over transitions alone; comes after RLlib's GAE.
+
+    That counts the steps that RLlib appends to pieces of episodes, too.
+    """
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        for columns in batch.values():
+            if Columns.LOSS_MASK in columns and Postprocessing.ADVANTAGES in columns:
+                advantages = columns[Postprocessing.ADVANTAGES]
+                own = advantages[columns[Columns.LOSS_MASK]]
+                std = own.std(correction=0).clamp(min=MIN_STD)
+                columns[Postprocessing.ADVANTAGES] = (advantages - own.mean()) / std
+        return batch
 
 
 class RawAdvantageEstimation(GeneralAdvantageEstimation):

@@ -15,6 +15,7 @@ from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.utils.numpy import convert_to_numpy
 
 from muxrl.servers.algorithms.a2c import A2CConfig, A2CTorchLearner
+from muxrl.servers.algorithms.ppo import PPOConfig
 from muxrl.servers.algorithms.registry import get_algorithm
 
 BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -24,14 +25,17 @@ GAMMA = 0.9
 
 
 def make_learner(
-    policies: dict[str, spaces.Space] | None = None, use_lstm: bool = False, **settings: Any
-) -> A2CTorchLearner:
+    policies: dict[str, spaces.Space] | None = None,
+    use_lstm: bool = False,
+    config_class: Any = A2CConfig,
+    **settings: Any,
+) -> Any:
     policies = policies or {"p": DISCRETE}
     model = DefaultModelConfig(
         fcnet_hiddens=[8], vf_share_layers=False, use_lstm=use_lstm, max_seq_len=4, lstm_cell_size=8
     )
     config = (
-        A2CConfig()
+        config_class()
         .training(**{"gamma": GAMMA, **settings})
         .multi_agent(
             policies={m: PolicySpec(None, BOX, act) for m, act in policies.items()},
@@ -117,9 +121,25 @@ def test_a_recurrent_module_keeps_rllibs_pipeline(standardize: bool) -> None:
     learner = make_learner(use_lstm=True, standardize_advantages=standardize)
     names = [type(c).__name__ for c in learner._learner_connector.connectors]  # type: ignore[union-attr]
     assert not learner.is_lean
-    assert names[-1] == (
-        "GeneralAdvantageEstimation" if standardize else "RawAdvantageEstimation"
-    ), "it needs the complete batch"
+    expected = ["GeneralAdvantageEstimation", "MaskedStandardization"]
+    assert names[-2:] == expected if standardize else names[-1] == "RawAdvantageEstimation"
+
+
+@pytest.mark.parametrize("algorithm", [A2CConfig, PPOConfig])
+def test_advantages_of_a_recurrent_module_are_standardised_over_its_steps(algorithm: Any) -> None:
+    """Not over those that RLlib appends, of which short pieces have as many as longer ones."""
+    settings = {"standardize_advantages": True} if algorithm is A2CConfig else {}
+    learner = make_learner(use_lstm=True, config_class=algorithm, **settings)
+    state = convert_to_numpy(learner.module["p"].unwrapped().get_initial_state())
+    pieces = [
+        play(n, DISCRETE, n, terminated=n % 2 == 0, **{Columns.STATE_OUT: state}).to_numpy()
+        for n in (1, 2, 5)
+    ]
+    batch = training_batch(learner, *pieces)["p"]
+    own = batch[Postprocessing.ADVANTAGES][batch[Columns.LOSS_MASK]]
+    assert own.shape == (8,)
+    assert own.mean().item() == pytest.approx(0.0, abs=1e-5)
+    assert own.std(unbiased=False).item() == pytest.approx(1.0, abs=1e-4)
 
 
 def test_advantages_are_standardised_only_on_request() -> None:
