@@ -192,8 +192,12 @@ class EnvLoop(PlayLoop):
         self._begin(slot, outbox)
 
     def _note(self, slot: _Slot, result: StepResult) -> None:
-        slot.num_steps += 1
-        self.num_env_steps += 1
+        num_earlier = len(result.earlier_infos)
+        slot.num_steps += 1 + num_earlier
+        self.num_env_steps += 1 + num_earlier
+        if num_earlier:
+            with self._changed:
+                self._num_claimed += num_earlier
         if self._metrics:
             self._note_infos(slot, result)
 

@@ -45,7 +45,8 @@ class StepResult(NamedTuple):
     is_over: bool
     """Nobody acts any more."""
     earlier_infos: tuple[dict[str, dict[str, Any]], ...] = ()
-    """Where this step joins several of the environment's: the infos of those before the last."""
+    """Where this step joins several of the environment's, which all count as env steps: the infos
+    of those before the last."""
 
 
 class Simulation(Protocol):

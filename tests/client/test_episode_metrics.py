@@ -111,13 +111,13 @@ def play(simulation: CountingSimulation, metrics: dict[str, str] | None) -> list
 
 def test_the_loop_counts_every_step_of_each_episode_and_no_reset() -> None:
     results = play(Telling(num_steps=3), {"steps": "sum", "at": "last"})
-    whole = {"steps": {COMMON: 6.0}, "at": {COMMON: 5.0}, "episode_length": {COMMON: 3.0}}
+    whole = {"steps": {COMMON: 6.0}, "at": {COMMON: 5.0}, "episode_length": {COMMON: 6.0}}
     assert [result.metrics for result in results] == [whole, whole]
 
 
 def test_the_loop_looks_at_nothing_that_was_not_asked_for() -> None:
     results = play(Telling(num_steps=3), None)
-    assert [result.metrics for result in results] == [{"episode_length": {COMMON: 3.0}}] * 2
+    assert [result.metrics for result in results] == [{"episode_length": {COMMON: 6.0}}] * 2
 
 
 class Wrong(CountingSimulation):
@@ -128,3 +128,10 @@ class Wrong(CountingSimulation):
 def test_the_loop_ends_on_a_metric_that_is_no_number() -> None:
     with pytest.raises(SimulationFailed, match="metric 'win' in the info of 'a' is 'yes'"):
         play(Wrong(), {"win": "last"})
+
+
+def test_all_steps_that_a_simulation_joins_are_env_steps() -> None:
+    client = MultiplexingClient([Server("left", "a", []), Server("right", "b", [])])
+    loop = EnvLoop([Telling(num_steps=3)], client)
+    loop.run(should_stop=lambda: loop.num_env_steps >= 7)
+    assert loop.num_env_steps == 8

@@ -26,8 +26,7 @@ class TeamReplayConfig(DeclaredSettings):
     min_sample_timesteps_per_iteration = 1_000
 
     center_rewards: bool = False
-    """Whether `standardize_rewards` subtracts the mean, too: right only where all episodes have
-    equally many steps."""
+    """Whether `standardize_rewards` subtracts the mean, too: for episodes of equal length."""
     gamma = 0.99
     grad_clip: float | None = 10.0
     """Largest norm of the gradient, of each loss by itself; None: no clip."""
