@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from muxrl.orchestrator.config import Experiment, ExperimentConfig
-from muxrl.orchestrator.errors import CannotEvaluate
+from muxrl.orchestrator.errors import CannotEvaluate, NotARunDirectory
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.protocol.patterns import match
+from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.servers.algorithms.registry import find_entry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
@@ -63,7 +67,8 @@ def frozen_servers(
                     settings={"policy": instead},
                 )
             elif instead is not None:
-                servers[server_id] = _other(server, Path(instead), should_explore)
+                agents = _agents_of(folder, server_id)
+                servers[server_id] = _other(server, Path(instead), should_explore, agents)
             elif find_fixed(server.algorithm) is not None:
                 servers[server_id] = dataclasses.replace(
                     on_free_port(server),
@@ -126,21 +131,56 @@ def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
     return path
 
 
-def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConfig:
-    """Returns a server that plays from a checkpoint of another one, with that one's groups."""
+def _other(
+    server: ServerConfig, path: Path, should_explore: bool, agents: Sequence[str]
+) -> ServerConfig:
+    """Returns a server that plays from a checkpoint of another one, with that one's groups.
+
+    Args:
+        server: whose place it takes.
+        path: of the checkpoint.
+        should_explore: see `freeze`.
+        agents: of the server, as far as they are known.
+    """
     checkpoint = Checkpoint.open(path)
     about, algorithm = checkpoint.about, checkpoint.algorithm
     groups = about.get("groups", server.groups)
-    agents = match(server.agents, list(about.get("agents", ())))[0]
-    teams = groups if algorithm and find_entry(algorithm).seating.forms_teams else {}
-    policies = policies_of(about, agents, teams) if agents else {}
+    noted: Mapping[str, Any] = about.get("agents", {})
+    policies: dict[str, list[str]] = {}
+    if len({agent["policy"] for agent in noted.values()}) > 1:  # else the only one acts for all
+        teams = groups if algorithm and find_entry(algorithm).seating.forms_teams else {}
+        mine = agents or match(server.agents, list(noted))[0]
+        policies = policies_of(about, [agent for agent in mine if agent in noted], teams)
     return dataclasses.replace(
         freeze(server, path, algorithm, should_explore=should_explore),
+        action_bounds=_bounds_of(noted, server.action_bounds),
         label=algorithm_label(algorithm or ""),
         groups=groups,
-        # The only policy acts for agents of any name.
-        policies=policies if len(policies) > 1 else {},
+        policies=policies,
     )
+
+
+def _agents_of(folder: RunDirectory, server_id: str) -> Sequence[str]:
+    """Returns the agents that a server had in a run, none if the run has not written them."""
+    try:
+        return folder.read_plan().servers[server_id].agents
+    except (NotARunDirectory, KeyError):
+        return ()
+
+
+def _bounds_of(noted: Mapping[str, Any], otherwise: list[float]) -> list[float]:
+    """Returns `action_bounds` with which agents act in a checkpoint's spaces."""
+    told = [agent["action_space"] for agent in noted.values() if "action_space" in agent]
+    boxes = [space for one in told if isinstance(space := msgspec.convert(one, Space), Box)]
+    lows, highs = set[float](), set[float]()
+    for box in boxes:
+        low, high = bounds(box)
+        lows |= set(low.ravel().tolist())
+        highs |= set(high.ravel().tolist())
+    if not len(lows) == len(highs) == 1:
+        return otherwise
+    found = [lows.pop(), highs.pop()]
+    return found if all(map(math.isfinite, found)) else []
 
 
 def policies_of(

@@ -59,6 +59,7 @@ class Evaluations(Supervision[ProcessReport]):
         due_at: env steps of the next one, of a run that is resumed; None: after one interval.
         gateway: returns the process through which external simulations play, which evaluates
             beside the training; None: a process of its own does.
+        on_learned: called with each row with all agents as learned.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Evaluations(Supervision[ProcessReport]):
         on_restart: Callable[[str, str], None],
         due_at: int | None = None,
         gateway: Callable[[], Any] | None = None,
+        on_learned: Callable[[EvaluationRow], None] = lambda row: None,
     ) -> None:
         config = experiment.config
         evaluation, simulation, timeouts = config.evaluation, config.simulation, config.timeouts
@@ -87,8 +89,9 @@ class Evaluations(Supervision[ProcessReport]):
             on_restart,
             timeouts.start_s + timeouts.make_env_s * self._num_envs,
         )
-        self.as_learned: list[EvaluationRow] = []
-        """Rows with all agents as learned; of a resumed run the newest before, and those since."""
+        self.latest: EvaluationRow | None = None
+        """The newest row with all agents as learned."""
+        self._on_learned = on_learned
         self.bytes_before = 0
         """Length of the file of evaluations before the one under way."""
         self._evaluation = evaluation
@@ -121,7 +124,7 @@ class Evaluations(Supervision[ProcessReport]):
     def take_up(self, file: Path) -> None:
         """Goes on from the newest evaluation of a run that is resumed."""
         rows = last_rows(file, EvaluationRow)
-        self.as_learned = [row for row in rows if row.replaced is None][:1]
+        self.latest = next((row for row in rows if row.replaced is None), None)
 
     def _start(self, name: str) -> None:
         simulation = self._config.simulation
@@ -307,7 +310,8 @@ class Evaluations(Supervision[ProcessReport]):
         )
         self._metrics.evaluation(row)
         if row.replaced is None:
-            self.as_learned.append(row)
+            self.latest = row
+            self._on_learned(row)
 
 
 def final_conditions(

@@ -59,6 +59,7 @@ class Run:
         folder: the run's directory.
         before: the checkpoint from which the run goes on, whose files the plans of the servers
             name; None: it is new.
+        on_evaluated: called with each evaluation with all agents as learned.
 
     Raises:
         ConfigError: there can be no copy in `storage_path`.
@@ -69,8 +70,10 @@ class Run:
         experiment: Experiment,
         folder: RunDirectory,
         before: Manifest | None = None,
+        on_evaluated: Callable[[EvaluationRow], None] = lambda row: None,
     ) -> None:
         self.experiment = experiment
+        self._on_evaluated = on_evaluated
         self.config = experiment.config
         parent = f"{folder.sweep.name}/runs/" if folder.sweep else ""
         self._copy = RemoteCopy(
@@ -163,6 +166,7 @@ class Run:
                 self._note_evaluation_restart,
                 self._before.evaluation_due_at if self._before else None,
                 (lambda: self._simulations.gateway) if self.experiment.is_external else None,
+                self._on_evaluated,
             )
         self.has_started = True
 
@@ -297,10 +301,10 @@ class Run:
         self.status.note_restart(name)
 
     def _take_evaluations(self, evaluations: Evaluations) -> None:
-        num_before = len(evaluations.as_learned)
+        latest = evaluations.latest
         evaluations.collect()
-        for row in evaluations.as_learned[num_before:]:
-            self._checkpoints.judge(row)
+        if evaluations.latest is not None and evaluations.latest is not latest:
+            self._checkpoints.judge(evaluations.latest)
         is_settled = not (self._simulations.is_used_up and self._servers.is_waited_for)
         if is_settled and evaluations.is_due(self.tally.env_steps):
             if self.config.checkpoint.best is not None and self._save():
@@ -355,9 +359,9 @@ class Run:
         return self._servers.statuses
 
     @property
-    def evaluated(self) -> Sequence[EvaluationRow]:
-        """Evaluations with all agents as learned; of a resumed run the newest before is first."""
-        return self._evaluations.as_learned if self._evaluations is not None else ()
+    def evaluated(self) -> EvaluationRow | None:
+        """The newest evaluation with all agents as learned."""
+        return self._evaluations.latest if self._evaluations is not None else None
 
     @property
     def has_final_evaluation(self) -> bool:

@@ -46,7 +46,9 @@ class Trained:
 
 
 def write_report(league: League, folder: LeagueDirectory, last: int) -> Path:
-    """Writes ``report.html``, ``summary.md`` with ``plots/``, ``league.json``, ``payoffs.npy``.
+    """Writes ``report.html``, ``summary.md`` with ``plots/``, ``league.json``.
+
+    Of two roles that differ also ``payoffs.npy``.
 
     Args:
         league: whose.

@@ -122,6 +122,8 @@ def _pool(league: League, name: str, role: str, entries: Sequence[Entry]) -> Alg
             "should_explore": rule.should_explore,
         },
     )
+    templates = [league.templates[m] for m, one in config.members.items() if one.role in alike]
+    pool.action_bounds = next((one.action_bounds for one in templates if one.action_bounds), [])
     for member, home in ((m, config.members[m].role) for m in met):
         if home in alike:  # policies and teams are called as its members call them
             template = league.templates[member]

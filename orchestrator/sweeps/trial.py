@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import RunFailed, RunIsRunning
 from muxrl.orchestrator.launch.resuming import how_to_go_on, locked, take_up
 from muxrl.orchestrator.launch.run import Run
+from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_text
@@ -99,8 +101,9 @@ class Trial(tune.Trainable):
         self._path = Path(config["run_dir"])
         self._run: Run | None = None
         self._is_over = False
-        self._num_told = 0
-        """Evaluations that have been reported."""
+        self._untold: deque[EvaluationRow] = deque()
+        self._told: EvaluationRow | None = None
+        """The evaluation that was reported last."""
         self._cleanup = contextlib.ExitStack()
 
     def step(self) -> dict[str, Any]:
@@ -139,7 +142,7 @@ class Trial(tune.Trainable):
         if has_begun:
             experiment, before = take_up(experiment, self._folder, logger.warning)
             self._folder.write_config(to_yaml(named.config))  # its budget may be a larger one
-        self._run = Run(experiment, self._folder, before)
+        self._run = Run(experiment, self._folder, before, self._untold.append)
         self._run.start()
         self._run.begin()
         return self._run
@@ -174,14 +177,16 @@ class Trial(tune.Trainable):
                 if run.unsaved:
                     raise RunFailed("; ".join(run.unsaved))
             # One by one: schedulers compare trials at the same evaluations, fast and slow ones.
-            is_told = self._num_told < len(run.evaluated)
-            self._num_told += is_told
-            is_finished = self._is_over and self._num_told == len(run.evaluated)
+            if is_told := bool(self._untold):
+                self._told = self._untold.popleft()
+            is_finished = self._is_over and not self._untold
             if is_told or is_finished or time.monotonic() >= due_at:
-                result = self._result(run, self._num_told, is_new=is_told)
+                result = self._result(run, self._told, is_new=is_told)
                 return result | ({IS_FINISHED: True, "done": True} if is_finished else {})
 
-    def _result(self, run: Run, num_evaluations: int, *, is_new: bool = False) -> dict[str, Any]:
+    def _result(
+        self, run: Run, row: EvaluationRow | None, *, is_new: bool = False
+    ) -> dict[str, Any]:
         """Returns how far the run is, and its metric; see `measure`.
 
         Where evaluations are compared, only the first result with one says at which env steps.
@@ -194,8 +199,8 @@ class Trial(tune.Trainable):
             IS_FINISHED: False,
         }
         config = self._plan.config
-        found = measure(run, config.metric, num_evaluations)
-        has_evaluations = num_evaluations or config.experiment.evaluation.interval_env_steps
+        found = measure(run, config.metric, row)
+        has_evaluations = row is not None or config.experiment.evaluation.interval_env_steps
         if config.metric.source == "evaluation" and has_evaluations and not is_new:
             found.pop(METRIC_ENV_STEPS, None)  # it would count twice in a mean over reports
         return result | found
@@ -218,13 +223,13 @@ class Trial(tune.Trainable):
             status, cause = "failed" if status == "done" else status, "; ".join(run.unsaved)
         run.close()
         record.status, record.cause = status, cause
-        take_in(record, self._result(run, len(run.evaluated)))
+        take_in(record, self._result(run, run.evaluated))
         # Last: where this file is, all others are.
         write_text(self._folder.path / FINAL_RECORD_FILE, record.to_json() + "\n")
         self._cleanup.close()
 
 
-def measure(run: Run, config: MetricConfig, num_evaluations: int) -> dict[str, Any]:
+def measure(run: Run, config: MetricConfig, row: EvaluationRow | None) -> dict[str, Any]:
     """Returns the metric's value, its source and its env steps; {} if no episode has ended.
 
     Returns are raw: sums of an agent's rewards as the simulation gave them.
@@ -232,13 +237,12 @@ def measure(run: Run, config: MetricConfig, num_evaluations: int) -> dict[str, A
     Args:
         run: whose.
         config: which metric.
-        num_evaluations: the last of so many counts; training does as long as there is none.
+        row: the evaluation that counts; training does as long as there is none.
     """
-    rows = run.evaluated[:num_evaluations]
     agents = None if config.of == TOTAL else list(run.experiment.servers[config.of].agents)
-    if config.source == "evaluation" and rows:
-        value = evaluated_value(config, rows[-1], agents)
-        source, env_steps = "evaluation", rows[-1].env_steps
+    if config.source == "evaluation" and row is not None:
+        value = evaluated_value(config, row, agents)
+        source, env_steps = "evaluation", row.env_steps
     else:
         value = trained_value(config, run.tally.row(), agents)
         source, env_steps = "training", run.tally.env_steps

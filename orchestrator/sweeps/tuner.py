@@ -148,9 +148,22 @@ def _scheduler(config: SweepConfig) -> Any:
             # The run ends by itself, and only after its final evaluation.
             stop_last_trials=False,
         )
-    return tune.schedulers.MedianStoppingRule(
+    return _MedianStopping(
         time_attr=METRIC_ENV_STEPS, grace_period=grace, min_samples_required=scheduler.min_samples
     )
+
+
+class _MedianStopping(tune.schedulers.MedianStoppingRule):
+    """Tune's, which takes a trial's last result for a measurement, even if it is none."""
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Tune's call."""
+        num_before = len(self._results.get(trial, ()))
+        super().on_trial_complete(tune_controller, trial, result)
+        if METRIC_ENV_STEPS not in result:
+            del self._results[trial][num_before:]
+            if not num_before:
+                del self._results[trial]
 
 
 class _Table(tune.CLIReporter):
@@ -235,7 +248,12 @@ class TrialLog(tune.Callback):
         """Tune's call."""
         record = self._of(trial)
         take_in(record, trial.last_result or {})
-        is_finished = (trial.last_result or {}).get(IS_FINISHED)
+        is_finished = bool((trial.last_result or {}).get(IS_FINISHED))
+        final = None if is_finished else self.folder.final_record_of(record)
+        if final is not None and final.status == "done":  # ended early, but it was over already
+            is_finished = True
+            for name in _REACHED:
+                setattr(record, name, getattr(final, name))
         record.status = "done" if is_finished else "stopped_early"
         if not is_finished:
             self._ending.append(record)

@@ -103,7 +103,7 @@ def test_our_side_counts_the_updates_of_mappo(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(muxrl_side, "INTERVAL_ENV_STEPS", 2_000)
     run = muxrl_side.train("mappo", "muxrl", "default", seed=0, env_steps=2_000)
-    assert run.num_updates == 10 * run.num_updates_env_steps // 1_000
+    assert run.num_updates == 10 * run.num_updates_env_steps // 1_000 > 0
 
 
 @pytest.mark.night  # by day: its settings, one by one

@@ -101,7 +101,7 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
 @contextlib.contextmanager
 def _steps() -> Iterator[list[None]]:
     """Yields a list that grows with each of MAPPO's updates; the others count theirs."""
-    step, steps = FusedAdam.step, []
+    step, steps = FusedAdam.step, list[None]()
 
     def counted(self: FusedAdam, closure: Any = None) -> Any:
         steps.append(None)

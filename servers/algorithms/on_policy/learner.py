@@ -112,10 +112,9 @@ class LeanUpdate(SoundUpdates):
         if pipeline is None or not self.config.add_default_connectors_to_learner_pipeline:
             return  # the user's own pipeline
         if not is_stateless:
+            keep_advantages_raw(pipeline)
             if self.should_standardize_advantages:
                 pipeline.append(MaskedStandardization())
-            else:
-                keep_advantages_raw(pipeline)
             return
         self.is_lean = True
         self._metrics_learner_inner_update = _Unwatched()
@@ -267,9 +266,9 @@ def actor_critic_loss(
 
 
 class MaskedStandardization(ConnectorV2):
-    """Standardises advantages anew, over transitions alone; comes after RLlib's GAE.
+    """Standardises raw advantages over transitions alone.
 
-    That counts the steps that RLlib appends to pieces of episodes, too.
+    RLlib's GAE counts the steps that RLlib appends to pieces of episodes, too.
     """
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What serves a run's agents in an evaluation and in a head to head, compared with the run."""
 
 import json
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -105,16 +106,45 @@ def test_a_checkpoints_note_says_which_policy_acts_for_whom(
     assert policies_of(about, AGENTS, teams) == expected
 
 
-@pytest.mark.parametrize(("named", "expected"), [("ab", {"a": ["x"], "b": ["y"]}), ("aa", {})])
-def test_another_checkpoint_keeps_its_policies_agents(
-    tmp_path: Path, named: str, expected: dict[str, list[str]]
-) -> None:
-    """The only policy acts for agents of any name."""
-    agents = {agent: {"policy": policy} for agent, policy in zip("xy", named, strict=True)}
+def served_from(tmp_path: Path, named: str, bound: float, server: ServerConfig) -> ServerConfig:
+    """A server that takes another one's place, from a checkpoint of agents x, y, z ..."""
+    space: dict[str, Any] = {"type": "box", "shape": [2]}
+    if math.isfinite(bound):
+        space |= {"low": -bound, "high": bound}
+    agents = {
+        agent: {"policy": policy, "action_space": space}
+        for agent, policy in zip("xyz", named, strict=False)
+    }
     note = {"format": 3, "algorithm": "PPO", "agents": agents, "is_of_trainers": True}
     (tmp_path / ABOUT_FILE).write_text(json.dumps(note))
-    server = ServerConfig("PPO", ["x", "y"])
     config = ExperimentConfig("x", simulation=SimulationConfig("e:E"), servers={"s": server})
     run = RunDirectory.create(tmp_path, "x", datetime(2026, 11, 21))
+    plan = {"algorithm": "PPO", "agents": [a for a in server.agents if "*" not in a] or ["x", "y"]}
+    run.write_plan({"servers": {"s": plan}})
     (served,) = frozen_servers(run, config, "last", {"s": str(tmp_path)}, False).values()
-    assert served.policies == expected
+    return served
+
+
+@pytest.mark.parametrize(
+    ("named", "agents", "expected"),
+    [
+        ("ab", ["x", "y"], {"a": ["x"], "b": ["y"]}),
+        ("ab", ["x"], {"a": ["x"]}),
+        ("aba", ["*"], {"a": ["x"], "b": ["y"]}),
+        ("aa", ["x", "y"], {}),
+        ("a", ["new"], {}),
+    ],
+)
+def test_another_checkpoint_keeps_its_policies_agents(
+    tmp_path: Path, named: str, agents: list[str], expected: dict[str, list[str]]
+) -> None:
+    """The only policy acts for agents of any name."""
+    assert served_from(tmp_path, named, 1.0, ServerConfig("PPO", agents)).policies == expected
+
+
+@pytest.mark.parametrize(("bound", "expected"), [(2.0, [-2.0, 2.0]), (math.inf, [])])
+def test_another_checkpoint_acts_within_its_own_bounds(
+    tmp_path: Path, bound: float, expected: list[float]
+) -> None:
+    server = ServerConfig("PPO", ["x"], action_bounds=BOUNDS)
+    assert served_from(tmp_path, "a", bound, server).action_bounds == expected

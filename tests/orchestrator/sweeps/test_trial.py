@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,24 +11,23 @@ from ray import tune
 
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
-from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
+from muxrl.orchestrator.sweeps.schema import MetricConfig, SchedulerConfig, SweepConfig
 from muxrl.orchestrator.sweeps.trial import METRIC, METRIC_ENV_STEPS, Trial, measure
+from muxrl.orchestrator.sweeps.tuner import _scheduler
 
 
 def evaluation(returns: dict[str, list[float]], env_steps: int = 300) -> EvaluationRow:
     return EvaluationRow(env_steps=env_steps, replaced=None, returns=returns)
 
 
-def run(
-    evaluated: list[EvaluationRow] | None = None, training: dict[str, float] | None = None
-) -> Any:
+def run(training: dict[str, float] | None = None) -> Any:
     """A stand-in for what `measure` reads of a run."""
     trained = JointRow(env_steps=500, episode_return_mean=training or {})
     times = {"env_steps_per_s": 0.0, "time_s": 0.0, "cpu": SimpleNamespace(now=0.0)}
     tally = SimpleNamespace(env_steps=500, row=lambda: trained, **times)
     servers = {"prey": SimpleNamespace(agents={"p": None, "q": None})}
     return SimpleNamespace(
-        evaluated=evaluated or [],
+        evaluated=None,
         tally=tally,
         experiment=SimpleNamespace(servers=servers),
         not_evaluated="",
@@ -41,17 +41,16 @@ def measured(value: float, source: str, env_steps: int) -> dict[str, Any]:
 
 
 def test_the_metric_is_a_role_s_mean_or_the_sum_of_all() -> None:
-    one = run([evaluation({"h": [1.0, 3.0], "p": [4.0, 6.0], "q": [1.0, 1.0]})])
-    assert measure(one, MetricConfig("prey"), 1) == measured(3.0, "evaluation", 300)
-    assert measure(one, MetricConfig("total"), 1) == measured(8.0, "evaluation", 300)
+    row = evaluation({"h": [1.0, 3.0], "p": [4.0, 6.0], "q": [1.0, 1.0]})
+    assert measure(run(), MetricConfig("prey"), row) == measured(3.0, "evaluation", 300)
+    assert measure(run(), MetricConfig("total"), row) == measured(8.0, "evaluation", 300)
 
 
 def test_training_returns_where_nothing_was_evaluated_or_they_are_asked_for() -> None:
-    trained = run(training={"p": 2.0})
-    assert measure(trained, MetricConfig("prey"), 0) == measured(2.0, "training", 500)
-    both = run([evaluation({"p": [9.0]})], training={"p": 2.0})
-    assert measure(both, MetricConfig("prey", source="training"), 1)["return"] == 2.0
-    assert measure(run(), MetricConfig("prey"), 0) == {}
+    trained, row = run(training={"p": 2.0}), evaluation({"p": [9.0]})
+    assert measure(trained, MetricConfig("prey"), None) == measured(2.0, "training", 500)
+    assert measure(trained, MetricConfig("prey", source="training"), row)["return"] == 2.0
+    assert measure(run(), MetricConfig("prey"), None) == {}
 
 
 class Told(Trial):
@@ -65,15 +64,15 @@ class Told(Trial):
         )
         config.experiment.evaluation.interval_env_steps = 100
         self._plan: Any = SimpleNamespace(config=config)
-        self._is_over, self._num_told = False, 0
+        self._is_over, self._told = False, None
+        self._untold: deque[EvaluationRow] = deque()
         self._run = run(training={"p": 0.0})
         self._run.watch = self._look
         self._looks = iter(looks)
 
     def _look(self) -> bool:
-        assert self._run is not None
         found = next(self._looks, None)
-        self._run.evaluated.extend(found or ())
+        self._untold.extend(found or ())
         return found is None
 
     def _end(self, status: Any, cause: str = "") -> None:
@@ -111,6 +110,32 @@ def test_each_evaluation_is_told_once_in_order(
     assert found[-1][METRIC] == 5.0
 
 
+class TuneTrial:
+    def __init__(self, trial_id: str) -> None:
+        self.trial_id = trial_id
+
+    def is_finished(self) -> bool:
+        return False
+
+
+def test_a_last_result_without_a_new_evaluation_is_no_measurement() -> None:
+    config = SweepConfig(scheduler=SchedulerConfig("median", grace_env_steps=100))
+    config.experiment.stop.env_steps = 500
+    median = _scheduler(config)
+    median.set_search_properties(METRIC, "max")
+    controller = SimpleNamespace(get_live_trials=list)
+    for number in range(3):
+        trial = TuneTrial(str(number))
+        *others, last = results([[row] for row in ROWS] + [[]], 0.0)
+        for result in others:
+            assert median.on_trial_result(controller, trial, result) == median.CONTINUE
+        assert METRIC_ENV_STEPS not in last
+        median.on_trial_complete(None, trial, last)
+    silent = TuneTrial("silent")
+    median.on_trial_complete(None, silent, {"done": True})
+    assert len(median._results) == 3
+
+
 def test_no_trial_of_equal_curves_is_ended_because_it_is_slow() -> None:
     asha = tune.schedulers.ASHAScheduler(
         METRIC_ENV_STEPS, METRIC, "max", max_t=500, grace_period=100, reduction_factor=2,
@@ -118,7 +143,7 @@ def test_no_trial_of_equal_curves_is_ended_because_it_is_slow() -> None:
     )  # fmt: skip
     fast, slow = ([ROWS], 1e9), ([[row] for row in ROWS], 1e9)
     for number, how in enumerate((fast, fast, fast, slow)):
-        trial = SimpleNamespace(trial_id=str(number), is_finished=lambda: False)
+        trial = TuneTrial(str(number))
         asha.on_trial_add(None, trial)
         for result in results(*how):
             assert asha.on_trial_result(None, trial, result) == asha.CONTINUE
