@@ -134,7 +134,7 @@ class SweepConfig:
     """Trials at the same time; null: as many as there are CPUs for. With a number, a local Ray
     declares as many CPUs as they need."""
     report_interval_s: AboveZero[float] = 5.0
-    """Seconds between two reports of a trial to Tune."""
+    """Seconds between two reports of a trial to Tune, at most."""
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Ray Tune's callbacks, "package.module:name" to arguments:
     `{"ray.air.integrations.mlflow:MLflowLoggerCallback": {experiment_name: tag}}`."""

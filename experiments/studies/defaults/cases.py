@@ -109,6 +109,7 @@ CASES: dict[str, Case] = {
     "MAPPO, cues in weather: raw values, unclipped": _with(
         _CENTRAL, "team", {**_RAW, "vf_clip_param": None}
     ),
+    "MAPPO, cues in weather: default": _WEATHER,
     "MAPPO, cues in weather: normalized rewards": dataclasses.replace(
         _WEATHER, overrides=(*_WEATHER.overrides, "servers.team.normalize_rewards=true")
     ),

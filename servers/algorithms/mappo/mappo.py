@@ -38,8 +38,8 @@ _SMALLEST_STD = 1e-5
 class MAPPOConfig(ClippedRatioConfig):
     """Defaults are the paper's for small tasks: ten passes over a batch, no minibatches, no KL.
 
-    But values are learned as they are. In the paper's units, and clipped, a critic that is taught
-    while bootstrapped returns still fall drew simple_spread's agents away from its landmarks.
+    But values are learned as they are. In the paper's units a critic learns so fast while
+    bootstrapped returns still fall that simple_spread's agents left its landmarks.
 
     Every agent is an RLlib agent of its own, with the Dict observation that `rl_module`
     describes. With a reward that all agents share it is the cooperative MAPPO of the paper, but

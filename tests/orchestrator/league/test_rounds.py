@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.orchestrator.league.conftest import play, train
+from tests.orchestrator.league.conftest import play, train, tree
 
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import League
@@ -58,6 +58,16 @@ def test_nobody_is_met_before_there_is_an_archive(make: Make) -> None:
     league = make(opponents={"also": {"still": {"algorithm": "RANDOM", "weight": 2.0}}})
     assert pool(make_round(league, None, 1), "a") == {"still": 2.0}
     assert pool(make_round(make(), None, 1), "a") == {"nobody": None}
+
+
+def test_a_pool_acts_within_the_bounds_of_its_role(make: Make) -> None:
+    """Also before it has members, as the games' random agents do."""
+    experiment = tree()["experiment"]
+    experiment["servers"]["right"] |= {"action_bounds": [-2.0, 1.0]}
+    algorithms = make_round(make(experiment=experiment), None, 1).algorithms
+    bounds = {name: one.action_bounds for name, one in algorithms.items()}
+    own = {"a": [], "b": [-2.0, 1.0]}
+    assert bounds == {**own, "pool-a-right": [-2.0, 1.0], "pool-b-left": []}
 
 
 @pytest.mark.parametrize(
