@@ -181,7 +181,8 @@ class Trial(tune.Trainable):
                 self._told = self._untold.popleft()
             is_finished = self._is_over and not self._untold
             if is_told or is_finished or time.monotonic() >= due_at:
-                result = self._result(run, self._told, is_new=is_told)
+                # Of a resumed run, before a new one, the newest of before.
+                result = self._result(run, self._told or run.evaluated, is_new=is_told)
                 return result | ({IS_FINISHED: True, "done": True} if is_finished else {})
 
     def _result(
