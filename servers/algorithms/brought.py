@@ -14,6 +14,9 @@ from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.settings import NOT_SETTINGS, TrainingSettings
 from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
 
+_ALONE = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
+"""RLlib's replays of episodes of one agent."""
+
 
 @dataclass(frozen=True)
 class BroughtSettings(TrainingSettings):
@@ -46,7 +49,14 @@ class BroughtSettings(TrainingSettings):
             raise AlgorithmProblem("\n".join(refusals))
         for name, value in given.items():
             check_kind(f"{algorithm}'s setting {name!r}", value, known[name])
-        return config.training(**given)
+        config = config.training(**given)
+        if hasattr(config, "broadcast_interval"):  # IMPALA's and its kin's: 10 s
+            config.min_time_s_per_iteration = None
+        replay = getattr(config, "replay_buffer_config", None) or {}
+        kind = replay.get("type")
+        if kind in _ALONE:  # all of a server's episodes are of several agents to RLlib
+            config.replay_buffer_config = {**replay, "type": f"MultiAgent{kind}"}
+        return config
 
 
 def entry_of(

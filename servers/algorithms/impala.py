@@ -91,13 +91,6 @@ class APPOConfig(_InPlaceConfig, rllib_appo.APPOConfig):
         self.circular_buffer_num_batches = 1
 
 
-class _WholeBatches:
-    """Makes each `sample()` of the server's env runner one train batch, of whatever length."""
-
-    def _pre_queue_episode_refs(self, episode_refs: list[Any], package_size: int) -> list[Any]:
-        return [[ref] for ref in episode_refs]
-
-
 class MaskableAPPOTorchRLModule(MaskablePPOTorchRLModule, DefaultAPPOTorchRLModule):
     """RLlib's default module of APPO, which follows masks; its target policy, too."""
 
@@ -175,7 +168,7 @@ class APPOLearner(IMPALALearner, APPOTorchLearner):
 
 
 @configured_by(IMPALAConfig, IMPALALearner)
-class IMPALA(_WholeBatches, rllib_impala.IMPALA):
+class IMPALA(rllib_impala.IMPALA):
     """See `IMPALAConfig`."""
 
 
@@ -190,7 +183,7 @@ IMPALA_ENTRY = AlgorithmEntry(
 
 
 @configured_by(APPOConfig, APPOLearner)
-class APPO(_WholeBatches, rllib_appo.APPO):
+class APPO(rllib_appo.APPO):
     """See `APPOConfig`."""
 
 

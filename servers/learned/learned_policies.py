@@ -248,6 +248,8 @@ def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Se
         keep_objects_here()
         find_callers_without_source()
         algo = config.build_algo()
+        if hasattr(algo, "_pre_queue_episode_refs"):  # IMPALA and its kin
+            algo._pre_queue_episode_refs = _whole_batches
     except Exception as error:  # RLlib and the user's module may raise anything
         raise ServerProblem(
             f"server {plan.server_id!r} cannot build {plan.algorithm}: "
@@ -256,3 +258,11 @@ def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Se
     # Tune makes a results folder in the user's home for every Trainable; ours writes nothing there.
     shutil.rmtree(algo.logdir, ignore_errors=True)
     return algo
+
+
+def _whole_batches(episode_refs: list[Any], package_size: int) -> list[list[Any]]:
+    """Makes each `sample()` of a server's env runner one train batch of IMPALA, of whatever length.
+
+    RLlib takes it for a fragment, and waits for more of them.
+    """
+    return [[ref] for ref in episode_refs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -128,6 +128,22 @@ def by_agent(episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
     return episodes
 
 
+class _SameSteps:
+    """RLlib's list of each env step's agent step, where they are the same; it does not grow."""
+
+    lookback = 0
+
+    @property
+    def data(self) -> Self:
+        return self
+
+    def index(self, agent_step: int) -> int:
+        return agent_step
+
+    def __getitem__(self, steps: slice) -> tuple[()]:
+        return ()  # of what is appended next
+
+
 def alone(single: SingleAgentEpisode, policy_for: PolicyFor) -> MultiAgentEpisode:
     """Returns an episode of one agent, by its `multi_agent_episode_id`; `single` is not copied.
 
@@ -145,8 +161,7 @@ def alone(single: SingleAgentEpisode, policy_for: PolicyFor) -> MultiAgentEpisod
     )
     episode.agent_episodes = {agent_id: single}
     episode.agent_t_started[agent_id] = single.t_started
-    # Agent steps are env steps here, so nothing looks this up; a list would grow with them.
-    episode.env_t_to_agent_t[agent_id] = ()
+    episode.env_t_to_agent_t[agent_id] = _SameSteps()
     episode.env_t = single.t
     episode.is_terminated, episode.is_truncated = single.is_terminated, single.is_truncated
     return episode

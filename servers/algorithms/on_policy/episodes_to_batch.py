@@ -40,7 +40,7 @@ class EpisodesToBatch(ConnectorV2):
         gamma: discount.
         lambda_: of generalized advantage estimation, Schulman et al. 2016, equation 16.
         should_standardize: whether a module's advantages are shifted to mean 0 and scaled to
-            standard deviation 1.
+            standard deviation 1, those of actions that it has chosen.
     """
 
     def __init__(self, *, gamma: float, lambda_: float, should_standardize: bool) -> None:
@@ -95,10 +95,18 @@ class EpisodesToBatch(ConnectorV2):
         )
         targets = advantages + values[~is_last]
         if self.should_standardize:
-            advantages = (advantages - advantages.mean()) / max(MIN_STD, advantages.std())
+            own = advantages[_are_own(columns)]
+            if len(own):
+                advantages = (advantages - own.mean()) / max(MIN_STD, own.std())
         columns[Postprocessing.ADVANTAGES] = torch.from_numpy(advantages).to(device)
         columns[Postprocessing.VALUE_TARGETS] = torch.from_numpy(targets).to(device)
         return columns
+
+
+def _are_own(columns: dict[str, Any]) -> Any:
+    """Returns which actions the policy has chosen; the others train its values alone."""
+    logp = columns.get(Columns.ACTION_LOGP)
+    return slice(None) if logp is None else np.isfinite(logp.cpu().numpy())
 
 
 def advantages_of(

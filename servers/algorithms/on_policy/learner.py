@@ -266,7 +266,7 @@ def actor_critic_loss(
 
 
 class MaskedStandardization(ConnectorV2):
-    """Standardises raw advantages over transitions alone.
+    """Standardises raw advantages over transitions whose actions the policy has chosen.
 
     RLlib's GAE counts the steps that RLlib appends to pieces of episodes, too.
     """
@@ -275,9 +275,13 @@ class MaskedStandardization(ConnectorV2):
         for columns in batch.values():
             if Columns.LOSS_MASK in columns and Postprocessing.ADVANTAGES in columns:
                 advantages = columns[Postprocessing.ADVANTAGES]
-                own = advantages[columns[Columns.LOSS_MASK]]
-                std = own.std(correction=0).clamp(min=MIN_STD)
-                columns[Postprocessing.ADVANTAGES] = (advantages - own.mean()) / std
+                are_own = columns[Columns.LOSS_MASK]
+                if Columns.ACTION_LOGP in columns:
+                    are_own = are_own & columns[Columns.ACTION_LOGP].isfinite()
+                own = advantages[are_own]
+                if len(own):
+                    std = own.std(correction=0).clamp(min=MIN_STD)
+                    columns[Postprocessing.ADVANTAGES] = (advantages - own.mean()) / std
         return batch
 
 

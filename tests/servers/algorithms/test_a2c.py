@@ -142,6 +142,31 @@ def test_advantages_of_a_recurrent_module_are_standardised_over_its_steps(algori
     assert own.std(unbiased=False).item() == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.parametrize("use_lstm", [False, True])
+@pytest.mark.parametrize("algorithm", [A2CConfig, PPOConfig])
+def test_what_logged_actions_earn_is_not_held_against_own_ones(
+    algorithm: Any, use_lstm: bool
+) -> None:
+    settings = {"standardize_advantages": True} if algorithm is A2CConfig else {}
+    learner = make_learner(use_lstm=use_lstm, config_class=algorithm, **settings)
+    more: dict[str, Any] = {}
+    if use_lstm:
+        state = convert_to_numpy(learner.module["p"].unwrapped().get_initial_state())
+        more[Columns.STATE_OUT] = state
+    own, logged = (
+        play(n, DISCRETE, n, terminated=True, **{Columns.ACTION_LOGP: np.float32(logp), **more})
+        for n, logp in ((4, -0.5), (60, np.inf))
+    )
+    batch = training_batch(learner, own.to_numpy(), logged.to_numpy())["p"]
+    are_own = batch[Columns.ACTION_LOGP] == -0.5
+    if use_lstm:  # RLlib appends a step
+        are_own &= batch[Columns.LOSS_MASK]
+    advantages = batch[Postprocessing.ADVANTAGES][are_own]
+    assert advantages.shape == (4,)
+    assert advantages.mean().item() == pytest.approx(0.0, abs=1e-5)
+    assert advantages.std(unbiased=False).item() == pytest.approx(1.0, abs=1e-4)
+
+
 def test_advantages_are_standardised_only_on_request() -> None:
     episode = play(5, DISCRETE, 0, terminated=True).to_numpy()
     standardised = make_learner(standardize_advantages=True)
