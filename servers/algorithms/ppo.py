@@ -89,7 +89,7 @@ class PPOConfig(ClippedRatioConfig):
     """RLlib's PPO, Schulman et al. 2017 (arXiv 1707.06347), with another learner.
 
     Advantages are standardised over a batch's transitions. (RLlib includes the step that it adds
-    to every piece of an episode to compute the bootstrap value.)
+    to every piece of an episode to compute the bootstrap value, and still does with an LSTM.)
     """
 
     kl_coeff: float

@@ -26,8 +26,8 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from muxrl.servers.algorithms.recorded_rows import recorded_rows
 
 _RECORDED = (Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
-MIN_STD = 1e-4
-"""RLlib's floor for the standard deviation of advantages."""
+# RLlib's floor for the standard deviation of advantages.
+_MIN_STD = 1e-4
 
 
 class EpisodesToBatch(ConnectorV2):
@@ -97,7 +97,7 @@ class EpisodesToBatch(ConnectorV2):
         if self.should_standardize:
             own = advantages[_are_own(columns)]
             if len(own):
-                advantages = (advantages - own.mean()) / max(MIN_STD, own.std())
+                advantages = (advantages - own.mean()) / max(_MIN_STD, own.std())
         columns[Postprocessing.ADVANTAGES] = torch.from_numpy(advantages).to(device)
         columns[Postprocessing.VALUE_TARGETS] = torch.from_numpy(targets).to(device)
         return columns
