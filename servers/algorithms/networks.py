@@ -39,6 +39,7 @@ class Networks:
         own_module_refused: why a user's RLModule cannot take the networks' place; "": it can.
         module: the RLModule for observations with an action mask apart, and for recurrent
             networks, of which RLlib's default has old critics act; None: it is RLlib's default.
+        is_module_for_all: whether ``module`` takes RLlib's default's place without these, too.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Networks:
     model_refused: str = ""
     own_module_refused: str = ""
     module: type[RLModule] | None = None
+    is_module_for_all: bool = False
 
     def settings(self) -> dict[str, Any]:
         """Every network setting that a user may give, with its default."""
@@ -83,7 +85,8 @@ class Networks:
         if self.model_refused:
             return
         config.rl_module(model_config=dataclasses.replace(self._default_model(), **model))
-        if self.module is not None and (has_masks or model.get("use_lstm")):
+        needs_module = self.is_module_for_all or has_masks or model.get("use_lstm")
+        if self.module is not None and needs_module:
             config.rl_module(rl_module_spec=RLModuleSpec(module_class=self.module))
 
     def configure_images(

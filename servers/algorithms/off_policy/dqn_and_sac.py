@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.dqn import dqn as rllib_dqn
-from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
 from ray.rllib.algorithms.sac import sac as rllib_sac
 
 from muxrl.protocol.spaces import Box, Discrete
@@ -111,6 +110,8 @@ class _OffPolicyConfig(DeclaredSettings):
     replay_buffer_config: Annotated[dict[str, Any], read_replay_buffer]
     """`type`: `MultiAgentEpisodeReplayBuffer`, or `MultiAgentPrioritizedEpisodeReplayBuffer` with
     `alpha` and `beta`; `capacity` in agents' steps, for each policy."""
+    rollout_fragment_length: int | Literal["auto"]
+    """Env steps between two updates; `auto`: `n_step`."""
     tau: Share
     """How far the target network moves towards the other at each of its updates."""
     target_network_update_freq: int
@@ -122,11 +123,21 @@ class _OffPolicyConfig(DeclaredSettings):
     training_intensity: float | None
     """Steps trained per step played; None: one update per `rollout_fragment_length`."""
 
+    def validate(self) -> None:
+        """RLlib's checks, but that its replay needs fragments of `n_step` steps, as none here."""
+        fragment = self.rollout_fragment_length
+        self.rollout_fragment_length = "auto"
+        try:
+            super().validate()
+        finally:
+            self.rollout_fragment_length = fragment
+
 
 class DQNConfig(_OffPolicyConfig, rllib_dqn.DQNConfig):
     """RLlib's, with fewer updates and a uniform replay."""
 
     replay_buffer_config = replay_buffer(50_000)
+    rollout_fragment_length = 4  # as in the paper; RLlib makes one update for every step
 
     double_q: bool
     """Whether the online network chooses the action that the target network values."""
@@ -137,10 +148,7 @@ class DQNConfig(_OffPolicyConfig, rllib_dqn.DQNConfig):
     lr: Schedule
     """Learning rate; a number or a schedule."""
     num_atoms: int
-    """Above 1: the distribution of returns is learned, on so many atoms."""
-    # As in the paper; RLlib makes one update for every step.
-    rollout_fragment_length: int = 4
-    """Env steps between two updates."""
+    """Above 1: the distribution of returns is learned, on so many atoms; `dueling` does nothing."""
     # Huber's gradient of an episode's end, whose error is large, weighs no more than any other's:
     # on CartPole values rise far above every return.
     td_error_loss_fn: str = "mse"
@@ -166,8 +174,6 @@ class SACConfig(_OffPolicyConfig, rllib_sac.SACConfig):
     """Learning rate of the critics."""
     initial_alpha: float
     """First temperature, the weight of the entropy."""
-    rollout_fragment_length: int | Literal["auto"]
-    """Env steps between two updates; `auto`: `n_step`."""
     target_entropy: Annotated[float | Literal["auto"] | None, read_target_entropy]
     """Entropy that the temperature is adapted to; `auto`: minus the action dimensions of a `Box`,
     0.3 log n of n `Discrete` actions; None: RLlib's rule."""
@@ -180,9 +186,12 @@ class OffPolicyAlgorithm(ReplayAlgorithm):
 
     def setup(self, config: AlgorithmConfig) -> None:
         super().setup(config)
-        num_batches, num_updates = calculate_rr_weights(self.config)
-        fragment = self.config.get_rollout_fragment_length()
-        self._updates_per_step = num_updates / num_batches / fragment
+        intensity = self.config.training_intensity
+        self._updates_per_step = (
+            intensity / self.batch_size
+            if intensity
+            else 1 / self.config.get_rollout_fragment_length()
+        )
         self._learns_from_env_step = self.config.num_steps_sampled_before_learning_starts
 
     def make_replay(self) -> StepReplay:
@@ -280,6 +289,7 @@ SAC_ENTRY = AlgorithmEntry(
         },
         refused=_NO_LSTM_IN_SAC,
         module=MaskableSACTorchRLModule,
+        is_module_for_all=True,
     ),
     seating=Seating(follows_masks=True, acts_in_one_choice=True),
     space_check=AgentSpaces((Discrete, Box), can_act_unbounded=False),

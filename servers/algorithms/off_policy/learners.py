@@ -10,6 +10,7 @@ import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.dqn import dqn_learner as dqn
 from ray.rllib.algorithms.dqn.torch.dqn_torch_learner import DQNTorchLearner
+from ray.rllib.algorithms.sac import sac_learner as sac
 from ray.rllib.algorithms.sac.torch.sac_torch_learner import SACTorchLearner
 from ray.rllib.core.columns import Columns
 from ray.rllib.utils.metrics import LAST_TARGET_UPDATE_TS, TD_ERROR_KEY
@@ -110,6 +111,12 @@ class SACLearner(ReachableTargetEntropy, OffPolicyLearner, SACTorchLearner):
     def register_optimizer(self, *, optimizer: Any, params: Any, **how: Any) -> None:
         optimizer = FusedAdam(params, optimizer.defaults["eps"])
         super().register_optimizer(optimizer=optimizer, params=params, **how)
+
+    def compute_loss_for_module(self, *, fwd_out: dict[str, Tensor], **what: Any) -> Tensor:
+        """RLlib's, which reads a second critic's values of discrete actions without one, too."""
+        fwd_out.setdefault(sac.QF_TWIN_PREDS, fwd_out[sac.QF_PREDS])
+        loss: Tensor = super().compute_loss_for_module(fwd_out=fwd_out, **what)
+        return loss
 
     def losses_of(self, module_id: str, loss: Tensor) -> Iterator[tuple[Tensor, Sequence[str]]]:
         for name, _ in self.get_optimizers_for_module(module_id):

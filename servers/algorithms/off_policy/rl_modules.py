@@ -89,8 +89,7 @@ class MaskableSACTorchRLModule(FollowsMask, DefaultSACTorchRLModule):
         return super()._qf_forward_train_helper(unmasked(batch), *networks, squeeze=squeeze)
 
     def _forward_train_discrete(self, batch: dict[str, Any]) -> dict[str, Any]:
-        if self.acting_keys is None:
-            return super()._forward_train_discrete(batch)
+        # RLlib's is NaN where a probability underflows: it takes the logarithm afterwards.
         current = {Columns.OBS: batch[Columns.OBS]}
         following = {Columns.OBS: batch[Columns.NEXT_OBS]}
         probs, log_probs = self._policy(current)
@@ -114,12 +113,15 @@ class MaskableSACTorchRLModule(FollowsMask, DefaultSACTorchRLModule):
     def _policy(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Returns probabilities and their logarithms, ``[B, n]`` each, 0 both where unavailable.
 
-        The logarithms themselves overflow when alpha is above 1, and 0 times infinity is NaN.
+        The logarithms of unavailable ones overflow when alpha is above 1, and 0 times infinity is
+        NaN.
         """
         logits = self._forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
         log_probs = torch.log_softmax(logits, -1)
-        available = batch[Columns.OBS][ACTION_MASK] > 0
-        return log_probs.exp(), torch.where(available, log_probs, 0.0)
+        probs = log_probs.exp()
+        if self.acting_keys is not None:
+            log_probs = torch.where(batch[Columns.OBS][ACTION_MASK] > 0, log_probs, 0.0)
+        return probs, log_probs
 
 
 def actor_network(module: Any) -> PolicyNetwork | None:

@@ -225,6 +225,28 @@ def test_sacs_losses_are_sums_over_allowed_actions(is_far: bool) -> None:
 
 
 @pytest.mark.parametrize("has_masks", [True, False])
+@pytest.mark.parametrize("twin_q", [True, False])
+def test_sac_learns_where_a_probability_underflows(twin_q: bool, has_masks: bool) -> None:
+    """With or without masks, of one critic or two, by RLlib's rule for moderate logits."""
+    learner = make_learner("SAC", MASKED if has_masks else SEES, twin_q=twin_q)
+    module = learner.module["p"]
+    with torch.no_grad():
+        module.pi.net.mlp[-1].bias[1] += 120.0
+    batch = make_batch(torch.ones(ROWS, 4), torch.ones(ROWS, 4))
+    batch = batch if has_masks else without_masks(batch)
+    total = loss_of(learner, batch)
+    probs = module.forward_train(batch)[sac.ACTION_PROBS]
+    assert (probs == 0).any()
+    total.backward()
+    losses = [loss.item() for (_, key), loss in learner._temp_losses.items()]
+    assert len(losses) == (4 if twin_q else 3)
+    assert np.isfinite(losses).all()
+    grads = [p.grad for p in module.parameters() if p.grad is not None]
+    assert all(torch.isfinite(grad).all() for grad in grads)
+    assert module.qf.net.mlp[-1].bias.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("has_masks", [True, False])
 def test_sacs_auto_entropy_is_a_share_of_what_the_available_actions_allow(has_masks: bool) -> None:
     """Closed form: 0.3 log n, in the mean over the batch of n available ones; alpha follows it."""
     learner = make_learner("SAC", MASKED if has_masks else SEES, initial_alpha=ALPHA)

@@ -6,10 +6,33 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.resumable import plan_of
+from tests.servers.resumable import REPLAY, plan_of
 
 from muxrl.protocol.messages import StartEpisode, Step
 from muxrl.servers.server import make_policies
+
+
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
+@pytest.mark.parametrize(("intensity", "updates"), [(None, 0.25), (10.0, 1.25), (5.5, 0.6875)])
+def test_training_intensity_is_steps_trained_for_each_played(
+    algorithm: str, intensity: float | None, updates: float
+) -> None:
+    """In batches of 8, every 4 env steps; RLlib rounds 5.5 to 6."""
+    settings = {**REPLAY, "training_intensity": intensity}
+    policies: Any = make_policies(plan_of(algorithm, settings=settings), pytest.fail)
+    policies.algo.replay("shared")
+    policies.algo.note_batch(32)  # none is due before so many
+    assert not policies.algo._updates_due
+    policies.algo.env_runner.num_env_steps_sampled_lifetime = 32
+    policies.algo.note_batch(40)
+    assert policies.algo._updates_due == {"shared": pytest.approx(40 * updates)}
+
+
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
+def test_n_steps_may_be_more_than_env_steps_between_updates(algorithm: str) -> None:
+    settings = {**REPLAY, "n_step": 3, "rollout_fragment_length": 1}
+    policies: Any = make_policies(plan_of(algorithm, settings=settings), pytest.fail)
+    assert policies.algo.config.get_rollout_fragment_length() == 1
 
 
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
