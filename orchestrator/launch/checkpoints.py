@@ -63,8 +63,12 @@ class Checkpoints:
         self._due_env_steps = math.inf
         self.next_snapshot_at: int | None = None
         """Env steps of the next multiple of `keep_every_env_steps`."""
-        self._best = list(before.best) if before else []
         self._judged = judged
+        best = config.best
+        self._best_by = "" if best is None else f"{best.mode} {best.name} of {best.of}"
+        # Values of another metric say nothing. Older manifests do not name theirs.
+        is_same = before is not None and before.best_by in ("", self._best_by)
+        self._best = list(before.best) if before is not None and is_same else []
         self._evaluated: int | None = None
         self._schedule(before.env_steps if before else 0)
 
@@ -166,6 +170,7 @@ class Checkpoints:
                 tally=self._tally.state(),
                 evaluation_due_at=None if evaluations is None else evaluations.due_at,
                 best=tuple(self._best),
+                best_by=self._best_by,
             )
             self._folder.commit(draft, manifest)
         finally:
@@ -205,3 +210,4 @@ class Checkpoints:
             for rank, (at, _) in enumerate(best):
                 self._folder.link(best_name(rank), at)
             self._best = best
+            self._folder.note_best(best, self._best_by)

@@ -117,6 +117,10 @@ class Evaluations(Supervision[ProcessReport]):
         self._gateway = gateway
         self._player: Any = None
         """Whose process plays the evaluation under way."""
+        self._changed: str = ""
+        """The server that has other weights since the condition under way began."""
+        self.given_up = ""
+        """Why the evaluation at the end is not whole; "" if it is."""
         # Else when it begins: not all simulators run twice at a time.
         if gateway is None and interval is not None:
             self._start(_NAME)
@@ -162,6 +166,15 @@ class Evaluations(Supervision[ProcessReport]):
         has_end = self._evaluation.final_num_episodes > 0
         is_end = limit is not None and env_steps >= limit and has_end
         return due_at is not None and env_steps >= due_at and not self._running and not is_end
+
+    def note_server_restart(self, server_id: str, env_steps: int) -> None:
+        """Is told that a server is lost, and goes on with its weights of so many env steps.
+
+        Conditions are compared, so all of an evaluation are played with the same weights.
+        """
+        running = self._running and self._running[0].env_steps_played != env_steps
+        if running and server_id in self._learning:
+            self._changed = server_id
 
     def begin_next(self, env_steps: int, time_s: float) -> None:
         """Begins the one that is due, of the last multiple of the interval; schedules the next."""
@@ -292,6 +305,9 @@ class Evaluations(Supervision[ProcessReport]):
             ray.kill(actor)
 
     def _write_first(self, played: Played) -> None:
+        if self._changed:
+            self._go_on_without(self._running[0], self._changed)
+            return
         row = self._running.pop(0)
         if not played.returns:
             logger.warning("no evaluation: no simulation came to the gateway to play its episodes")
@@ -312,6 +328,20 @@ class Evaluations(Supervision[ProcessReport]):
         if row.replaced is None:
             self.latest = row
             self._on_learned(row)
+
+    def _go_on_without(self, row: EvaluationRow, server_id: str) -> None:
+        """Drops a condition that was played with several weights of a server."""
+        self._changed = ""
+        lost = f"server {server_id!r} was lost in it, and goes on without what no checkpoint holds"
+        if row.replaced is None and not row.is_final:
+            logger.warning("the evaluation at %d env steps begins again: %s", row.env_steps, lost)
+            self._play_first()
+            return
+        self._running = []
+        if row.is_final:
+            self.given_up = f"the evaluation at the end is not whole: {lost}"
+        else:
+            logger.warning("the evaluation at %d env steps is not whole: %s", row.env_steps, lost)
 
 
 def final_conditions(

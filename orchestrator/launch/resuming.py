@@ -124,7 +124,10 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
     Raises:
         ConfigError: the overrides do not fit, or a token, which is never written down, is missing.
         CannotResume: an override changes what has to stay, or nothing is left to do.
+        RunIsRunning: another process has it.
     """
+    with locked(folder):  # else neither its config nor its status would be the last one
+        pass
     config = load_own_config(folder, overrides)
     path = folder.path / "config.yaml"
     before = _as_it_scaled(from_yaml(path.read_text(encoding="utf-8"), str(path)), path)

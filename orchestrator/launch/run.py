@@ -166,7 +166,7 @@ class Run:
                 self._note_evaluation_restart,
                 self._before.evaluation_due_at if self._before else None,
                 (lambda: self._simulations.gateway) if self.experiment.is_external else None,
-                self._on_evaluated,
+                self._note_evaluated,
             )
         self.has_started = True
 
@@ -275,6 +275,8 @@ class Run:
         """A server goes back to a checkpoint: what it learned since is lost, and its records."""
         length = saved.metrics_bytes.get(f"{server_id}.jsonl", 0) if saved else 0
         self._reports.cut_back(server_id, length)
+        if self._evaluations is not None:
+            self._evaluations.note_server_restart(server_id, saved.env_steps if saved else 0)
         self._note_restart(server_id)
 
     def _note_move(self, server_id: str, address: str) -> None:
@@ -290,6 +292,10 @@ class Run:
         self._servers.abort_episodes(prefix)
         self._note_restart(name, self.config.simulation.num_envs_per_process)
 
+    def _note_evaluated(self, row: EvaluationRow) -> None:
+        self._checkpoints.judge(row)
+        self._on_evaluated(row)
+
     def _note_evaluation_restart(self, name: str, prefix: str) -> None:
         self._servers.abort_episodes(prefix)
         self._note_restart(name)
@@ -301,11 +307,9 @@ class Run:
         self.status.note_restart(name)
 
     def _take_evaluations(self, evaluations: Evaluations) -> None:
-        latest = evaluations.latest
         evaluations.collect()
-        if evaluations.latest is not None and evaluations.latest is not latest:
-            self._checkpoints.judge(evaluations.latest)
         is_settled = not (self._simulations.is_used_up and self._servers.is_waited_for)
+        is_settled = is_settled and not self._servers.restarting
         if is_settled and evaluations.is_due(self.tally.env_steps):
             if self.config.checkpoint.best is not None and self._save():
                 self._checkpoints.note_evaluation(self.tally.env_steps)
@@ -440,6 +444,7 @@ class Run:
             not_updated |= {s for s in learning if UNTRAINED not in offers[s]}
             try:
                 self._evaluate_at_end(self._evaluations, point, not_updated)
+                self.not_evaluated = self._evaluations.given_up
             except RunFailed as error:  # what was learned is saved, and paid for
                 self.not_evaluated = (
                     f"the evaluation at the end failed, all that was learned is kept: {error}"
@@ -473,6 +478,8 @@ class Run:
     ) -> None:
         evaluations.wait(self._look)
         if self.has_final_evaluation:
+            if self.config.checkpoint.at_end and not self._checkpoints.problem:
+                self._checkpoints.note_evaluation(self.tally.env_steps)
             evaluations.begin(
                 self.tally.env_steps,
                 self.tally.time_s,

@@ -390,6 +390,8 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
                 was_played = any(run.env_steps.values())  # a run may fail before its first row
                 if was_played and run.env_steps[server.server_id] == 0:
                     why = "none of its agents acted in a training episode"
+                    if server.server_id in run.restarted_at:
+                        why = "it was lost and began again"
                 yield (
                     f"in run {run.name}, {server.server_id} made no update: its policies are those "
                     f"that it began with, since {why}"

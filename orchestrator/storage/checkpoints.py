@@ -23,8 +23,8 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,8 @@ class Manifest:
     best: tuple[tuple[int, float], ...] = ()
     """Env steps of the checkpoints that are called best, the best one first, and what each
     returned."""
+    best_by: str = ""
+    """By what: the same text, the same metric; "": nothing, or the manifest is older."""
 
     def write(self, folder: Path) -> None:
         """Writes it into the folder of a checkpoint.
@@ -174,6 +176,22 @@ class CheckpointFolder:
         _remove(link)
         link.symlink_to(str(env_steps))
         link.replace(self.path / name)
+
+    def note_best(self, best: Sequence[tuple[int, float]], best_by: str) -> None:
+        """Has the newest manifest say which checkpoints are best; removes names of further ones.
+
+        Args:
+            best: see `Manifest`.
+            best_by: likewise.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        for name in self._best_names()[len(best) :]:
+            _remove(self.path / name)
+        with contextlib.suppress(CannotResume):  # it is damaged: an older one counts
+            place = self.path / str(self.env_steps[0])
+            replace(Manifest.read(place), best=tuple(best), best_by=best_by).write(place)
 
     def drop(self, draft: Path) -> None:
         """Removes a draft that was not completed."""

@@ -31,19 +31,33 @@ from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds, Simula
 class World:
     """Servers and simulations that note what they are asked, in order."""
 
-    def __init__(self, path: Path, *, judged: Collection[str] | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        judged: Collection[str] | None = None,
+        before: World | None = None,
+        **config: Any,
+    ) -> None:
         self.asked: list[str] = []
         self.problem: Exception | None = None
         self.late: list[str] = []
         self.restarting: list[str] = []
         self.num_episodes_begun = {"simulation-0": 7}
         self.env_steps = 100
-        self.run = RunDirectory.create(path, "tag", datetime(2026, 11, 22))
+        self.run = (
+            before.run if before else RunDirectory.create(path, "tag", datetime(2026, 11, 22))
+        )
         self.metrics = MetricsWriter(self.run)
         self.tally = Tally()
         self.folder = CheckpointFolder(self.run.checkpoints)
         self.checkpoints = Checkpoints(
-            CheckpointConfig(**config), self.folder, self.metrics, self.tally, judged=judged
+            CheckpointConfig(**config),
+            self.folder,
+            self.metrics,
+            self.tally,
+            Manifest.read(self.folder.path / "last") if before else None,
+            judged,
         )
 
     def write(self, *, is_last: bool = False) -> bool:
@@ -198,6 +212,31 @@ def test_so_many_are_kept_and_the_best_by_their_evaluations(
     assert [int(str(link.readlink())) for link in links] == best
     manifest = Manifest.read(world.folder.path / "500")
     assert [env_steps for env_steps, _ in manifest.best] == best
+
+
+def test_what_was_best_by_another_metric_is_so_no_more(make: Callable[..., World]) -> None:
+    first = make(best=BestConfig(of="one", keep=2), judged=["a"])
+
+    def judge(world: World, env_steps: int) -> list[tuple[str, int]]:
+        """Returns the names, and the newest manifest's."""
+        world.env_steps = env_steps
+        assert world.write()
+        world.checkpoints.note_evaluation(env_steps)
+        row = EvaluationRow(env_steps=env_steps, replaced=None, returns=RETURNS[env_steps])
+        world.checkpoints.judge(row)
+        best = Manifest.read(world.folder.path / "last").best
+        names = {best_name(rank): at for rank, (at, _) in enumerate(best)}
+        found = {p.name: int(str(p.readlink())) for p in world.folder.path.glob("best*")}
+        assert found == names
+        return sorted(names.items())
+
+    assert judge(first, 100) == [("best", 100)]
+    assert judge(first, 200) == [("best", 200), ("best-2", 100)]
+    same = make(before=first, best=BestConfig(of="one", keep=2), judged=["a"])
+    assert judge(same, 300) == [("best", 200), ("best-2", 100)]
+    for other in (BestConfig(of="other"), BestConfig(of="one", mode="min")):
+        world = make(before=first, best=other, judged=["b"])
+        assert judge(world, 400) == [("best", 400)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""An evaluation in which a server is lost: its conditions are compared, or not played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator.config import load_config, prepare
+from muxrl.orchestrator.launch.evaluation import Evaluations
+from muxrl.orchestrator.records.metrics import MetricsWriter, read_metrics
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.supervise.episodes import Played
+
+
+class Evaluated:
+    """Plays nothing: notes which conditions it is asked for, and gives back what it is told."""
+
+    def __init__(self, path: Path) -> None:
+        config = load_config(
+            {
+                "name": "tag",
+                "simulation": {"env": "muxrl.experiments.simulations.two_step_game:TwoStepGame"},
+                "servers": {
+                    "one": {"algorithm": "PPO", "agents": ["agent_0"]},
+                    "other": {"algorithm": "PPO", "agents": ["agent_1"]},
+                },
+                "stop": {"env_steps": 9_000},
+                "evaluation": {"interval_env_steps": 1_000},
+            }
+        )
+        self.run = RunDirectory.create(path, "tag", datetime(2026, 11, 22))
+        self.metrics = MetricsWriter(self.run)
+        self.asked: list[str | None] = []
+        player: Any = self
+        self.evaluate = self
+        self.evaluations = Evaluations(
+            prepare(config), {}, self.run, self.metrics, None, pytest.fail, gateway=lambda: player
+        )
+
+    def remote(self, condition: Any, *how: Any) -> None:
+        self.asked.append(None if condition is None else condition.key)
+
+    def play(self, value: float) -> None:
+        self.evaluations._write_first(Played({"agent_0": [value], "agent_1": [value]}, {}))
+
+    def rows(self) -> list[tuple[str | None, float]]:
+        found = read_metrics(self.run.metrics / "evaluation.jsonl")
+        return [(row["replaced"], row["returns"]["agent_0"][0]) for row in found]
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path) -> Iterator[Evaluated]:
+    one = Evaluated(tmp_path)
+    yield one
+    one.metrics.close()
+
+
+def test_with_the_same_weights_it_goes_on(evaluated: Evaluated) -> None:
+    evaluated.evaluations.begin(4_000, 1.0)
+    evaluated.play(1.0)
+    evaluated.evaluations.note_server_restart("one", 4_000)
+    evaluated.play(2.0)
+    evaluated.play(3.0)
+    assert evaluated.rows() == [(None, 1.0), ("one", 2.0), ("other", 3.0)]
+    assert not evaluated.evaluations.is_running
+
+
+def test_one_whose_policies_changed_before_the_first_condition_was_played_begins_again(
+    evaluated: Evaluated,
+) -> None:
+    evaluated.evaluations.begin(4_000, 1.0)
+    evaluated.evaluations.note_server_restart("one", 3_000)
+    for value in (0.0, 1.0, 2.0, 3.0):
+        evaluated.play(value)
+    assert evaluated.rows() == [(None, 1.0), ("one", 2.0), ("other", 3.0)]
+    assert evaluated.asked == [None, None, "one", "other"]
+
+
+@pytest.mark.parametrize("is_final", [True, False])
+def test_what_was_played_with_other_policies_is_dropped(
+    evaluated: Evaluated, is_final: bool
+) -> None:
+    evaluated.evaluations.begin(4_000, 1.0, is_final=is_final)
+    evaluated.play(1.0)
+    evaluated.evaluations.note_server_restart("other", 0)
+    evaluated.play(2.0)
+    assert evaluated.rows() == [(None, 1.0)]
+    assert not evaluated.evaluations.is_running
+    why = "is not whole: server 'other' was lost in it" if is_final else ""
+    assert why in evaluated.evaluations.given_up
+    assert bool(evaluated.evaluations.given_up) == is_final
+    evaluated.evaluations.begin(5_000, 2.0)
+    evaluated.play(3.0)
+    assert evaluated.rows()[1:] == [(None, 3.0)]
