@@ -74,6 +74,8 @@ class HttpTransport(NetworkTransport):
             body = response.read()
         except _NETWORK_ERRORS as error:
             raise Broken(f"the connection broke: {reason(error)}") from None
+        if not body and not response.getheader("Content-Length"):
+            raise Broken("the connection broke in the head of an answer")
         if response.status in (MalformedMessage.code, MessageTooLarge.code):
             try:  # a refusal of the frame, which is no reason to give the server up
                 return encode_json(BatchReply([decode_json(body, Refused)])).decode()

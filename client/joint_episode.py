@@ -277,19 +277,19 @@ class JointEpisode:
                 side.rewards[agent_id] = reward if type(value) is float else value
                 continue
             side.returns[agent_id] = side.returns.get(agent_id, 0.0) + reward
-        for agent_id, is_set in terminations.items():
-            if is_set and agent_id != "__all__":
-                agent_id, side = self._side(agent_id)
-                side.terminations[agent_id] = True
-                self._note_end(side, agent_id)
-        for agent_id, is_set in truncations.items():
-            if is_set and agent_id != "__all__":
-                agent_id, side = self._side(agent_id)
-                side.truncations[agent_id] = True
-                self._note_end(side, agent_id)
+        for flags, is_truncation in ((terminations, False), (truncations, True)):
+            for agent_id, is_set in flags.items():
+                if is_set and agent_id != "__all__":
+                    agent_id, side = self._side(agent_id)
+                    if not side.is_late(agent_id, self.num_steps):
+                        (side.truncations if is_truncation else side.terminations)[agent_id] = True
+                        self._note_end(side, agent_id)
         for agent_id, observation in final_observations.items():
             agent_id, side = self._side(agent_id)
-            side.final_observations[agent_id] = observation
+            # The first one given is that of the agent's end, as a server that knew of it would say.
+            is_over = agent_id in side.terminations or agent_id in side.truncations
+            if not (is_over and agent_id in side.final_observations):
+                side.final_observations[agent_id] = observation
 
     def _note_end(self, side: ServerSide, agent_id: str) -> None:
         spec = self._specs[self._server_of[agent_id]]
@@ -402,7 +402,7 @@ class JointEpisode:
             self.mismatches.append(
                 f"server {server_id!r} had closed episode {self.episode_id} early when the client "
                 "ended it, so its last steps are not recorded there; was it idle for more than "
-                "limits.episode_timeout_s?"
+                "limits.episode_timeout_s, or is training over?"
             )
 
     def acted(self, actions: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:

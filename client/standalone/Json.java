@@ -19,6 +19,11 @@ public final class Json {
         this.text = text;
     }
 
+    /** Returns a value as it is now, to be written later. */
+    static Json of(Object value) {
+        return new Json(write(value));
+    }
+
     /** Returns the text of numbers, strings, booleans, nulls, arrays, Collections and Maps. */
     static String write(Object value) {
         StringBuilder out = new StringBuilder();
@@ -27,7 +32,9 @@ public final class Json {
     }
 
     private static void write(Object value, StringBuilder out) {
-        if (value instanceof String) {
+        if (value instanceof Json) {
+            out.append(((Json) value).text);
+        } else if (value instanceof String) {
             writeString((String) value, out);
         } else if (value instanceof Map) {
             out.append('{');

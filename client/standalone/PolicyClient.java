@@ -197,7 +197,8 @@ public final class PolicyClient implements AutoCloseable {
         rewards.forEach((a, reward) -> episode.rewards.merge(a, reward.doubleValue(), Double::sum));
         terminated.forEach(agent -> episode.terminations.put(agent, true));
         truncated.forEach(agent -> episode.truncations.put(agent, true));
-        episode.finalObservations.putAll(finalObservations);
+        // As text: a simulation may write its next observation into the same array.
+        finalObservations.forEach((a, seen) -> episode.finalObservations.put(a, Json.of(seen)));
     }
 
     /** Closes an episode in which every agent that is not done yet terminates. */
@@ -243,7 +244,7 @@ public final class PolicyClient implements AutoCloseable {
             throw new EpisodeLost(
                     "the server had closed episode " + episodeId + " before its end came, so its "
                             + "last steps are not recorded; was it silent for "
-                            + "limits.episode_timeout_s?",
+                            + "limits.episode_timeout_s, or is training over?",
                     episodeId);
         }
         return Map.of(

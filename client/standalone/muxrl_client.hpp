@@ -207,7 +207,7 @@ public:
         if (reply["type"].text() != "ended") {  // it was aborted before
             throw EpisodeLost("the server had closed episode " + episode_id +
                                   " before its end came, so its last steps are not recorded; was "
-                                  "it silent for limits.episode_timeout_s?",
+                                  "it silent for limits.episode_timeout_s, or is training over?",
                               episode_id);
         }
         Ended ended{reply["num_steps"].integer(), {}};

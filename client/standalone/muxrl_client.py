@@ -238,7 +238,8 @@ class PolicyClient:
         if reply["type"] != "ended":  # it was aborted before
             raise EpisodeLost(
                 f"the server had closed episode {episode_id} before its end came, so its last "
-                "steps are not recorded; was it silent for limits.episode_timeout_s?",
+                "steps are not recorded; was it silent for limits.episode_timeout_s, or is "
+                "training over?",
                 episode_id,
             )
         return {"num_steps": reply["num_steps"], "returns": reply.get("returns", {})}
@@ -429,6 +430,8 @@ class PolicyClient:
         connection.request(method, path, body, self._headers)
         response = connection.getresponse()
         data = response.read()
+        if not data and not response.getheader("Content-Length"):
+            raise OSError("the connection closed in the head of its answer")
         try:
             answer = json.loads(data)
         except ValueError:

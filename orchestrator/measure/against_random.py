@@ -87,15 +87,16 @@ def against_random(
     untrained: Strata | None = None,
     *,
     over_seeds: bool = False,
+    shares_resets: bool = True,
     num_resamples: int = NUM_RESAMPLES,
 ) -> AgainstRandom:
     """Compares the returns of learned policies with those under random actions.
 
     If both played equally many episodes with each seed, these are the same episodes: an evaluation
-    uses the same resets in every condition. The advantage is then the mean difference of paired
-    episodes, so that what an episode's reset does to both cancels out. Pairs with a NaN are left
-    out. If the numbers of episodes differ, or no pair is left, the advantage is the difference of
-    two independent samples.
+    uses the same resets in every condition, unless somebody else's simulation plays it. The
+    advantage is then the mean difference of paired episodes, so that what an episode's reset does
+    to both cancels out. Pairs with a NaN are left out. If the numbers of episodes differ, or no
+    pair is left, the advantage is the difference of two independent samples.
 
     Args:
         env_steps: of training, before this comparison.
@@ -103,6 +104,7 @@ def against_random(
         random: the same with random actions, seeds in the same order; None: not measured.
         untrained: likewise with the policies that training began with.
         over_seeds: whether intervals speak of training with any seed, not of these seeds.
+        shares_resets: whether it does.
         num_resamples: of the bootstrap.
 
     Raises:
@@ -121,7 +123,7 @@ def against_random(
 
     def compare(others: Strata) -> tuple[Estimate, int]:
         """Returns the advantage over the others, and how many seeds have one."""
-        if differences := _paired_differences(learned, others):
+        if differences := _paired_differences(learned, others) if shares_resets else None:
             by_seed = _means(differences)
         else:
             by_seed = _means(_known(learned)) - _means(_known(others))

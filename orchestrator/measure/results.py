@@ -23,7 +23,6 @@ _RANDOM_RULE = (
     "Random in its place: this server's agents act uniformly at random, the others as learned. "
 )
 _UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
-_OWN_SEEDS_RULE = "Pairs are by order: the simulation chose each episode's seed. "
 
 _RULES = {None: None, True: "sampled", False: "greedy"}
 _WRITTEN = ("algorithm", "agents", "learns", "has_updates", "env_steps", "train_return")
@@ -144,9 +143,8 @@ class Report:
         counted = "episodes" if num_seeds == 1 else f"episodes in all, of {num_seeds} seeds"
         counts = f"{episodes} {counted}"
         # Evaluations of different lengths are not paired.
-        drawn = (
-            "episodes" if random_episodes and random_episodes != episodes else "pairs of episodes"
-        )
+        are_unlike = random_episodes and random_episodes != episodes
+        drawn = "episodes" if are_unlike or self.is_external else "pairs of episodes"
         earlier = _spread([c.num_episodes for s in self.servers for c in s.curve[:-1]])
         if earlier and earlier != episodes:
             counts += f" ({earlier} at each earlier point)"
@@ -166,7 +164,6 @@ class Report:
             + (_RANDOM_RULE if any(server.learns for server in self.servers) else "")
             + (_UNTRAINED_RULE if self.has_untrained else "")
             + f"Intervals: 95 %, bootstrap {resampled}. "
-            + (_OWN_SEEDS_RULE if self.is_external and "pairs" in resampled else "")
             + "Train return: exploration included, recent episodes."
         )
 
@@ -253,11 +250,14 @@ def _judged(
     with_random = [[point for point in points if point.random is not None] for points in measured]
     usable = with_random if all(with_random) else measured
     last = [points[-1] for points in usable] if all(usable) else []
+    how = {
+        "over_seeds": over_seeds,
+        "shares_resets": not any(run.is_external for run in runs),
+    }
     return (
-        compared(last, over_seeds=over_seeds) if last else None,
+        compared(last, **how) if last else None,
         tuple(
-            compared(points, over_seeds=over_seeds, num_resamples=_CURVE_RESAMPLES)
-            for points in _aligned(measured)
+            compared(points, **how, num_resamples=_CURVE_RESAMPLES) for points in _aligned(measured)
         ),
         tuple(
             tuple((float(point.env_steps), float(np.nanmean(point.learned))) for point in points)

@@ -27,7 +27,8 @@ MOST_EVALUATIONS = 150
 class EvaluatedReturns:
     """The evaluations, from their rows, one for each condition."""
 
-    def __init__(self, roles: Sequence[Role]) -> None:
+    def __init__(self, roles: Sequence[Role], *, shares_resets: bool = True) -> None:
+        self._shares_resets = shares_resets
         self._series = EvaluationSeries(most=1)
         self._roles = roles
 
@@ -41,7 +42,7 @@ class EvaluatedReturns:
             if server_id not in (None, role.server_id):
                 continue
             if measured := Measured.of(point, role.server_id, role.agents, _side(role, point)):
-                curve.add((point.env_steps, _Shown(measured)))
+                curve.add((point.env_steps, _Shown(measured, self._shares_resets)))
 
     def shown(self, role: Role, until_s: float) -> dict[str, Any]:
         """Returns for the page: points ``(env_steps, mean, low, high)``, and of the last evaluation
@@ -77,6 +78,7 @@ class _Shown:
     """One evaluation of a role; intervals take tens of milliseconds, so they come later."""
 
     measured: Measured
+    shares_resets: bool
     estimate: AgainstRandom | None = None
 
     @property
@@ -84,7 +86,8 @@ class _Shown:
         return int(np.isfinite(self.measured.learned).sum())
 
     def compute(self, num_resamples: int) -> None:
-        self.estimate = compared([self.measured], num_resamples=num_resamples)
+        how = {"shares_resets": self.shares_resets, "num_resamples": num_resamples}
+        self.estimate = compared([self.measured], **how)
 
     def ends(self, how: Literal["learned", "random"]) -> tuple[float | None, ...]:
         """Returns ``(env_steps, mean, low, high)`` of what was measured."""

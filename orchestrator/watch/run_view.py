@@ -99,7 +99,7 @@ class RunView:
         self._latest = row
 
     def _begin_evaluations(self) -> Callable[[EvaluationRow], None]:
-        self._evaluated = EvaluatedReturns(self._roles)
+        self._evaluated = EvaluatedReturns(self._roles, shares_resets=not self._plan.is_external)
         self._evaluated_metrics = MetricCurves(
             self._agents, _MOST_CURVES, most_points=MOST_EVALUATIONS
         )

@@ -207,6 +207,26 @@ def test_a_reward_after_an_end_counts_in_the_return_alone(
     assert client.num_mismatches == 0
 
 
+@pytest.mark.parametrize("acts_again", [False, True])
+def test_an_agent_s_first_end_counts_whoever_acts_after_it(
+    client: MultiplexingClient, left: Server, acts_again: bool
+) -> None:
+    """A server that is asked in between hears the rest later, of an agent that is done."""
+    episode_id = client.start_episode()
+    client.get_action(episode_id, ALL)
+    final = {"a": [2.0]}
+    client.log_returns(episode_id, {}, truncations={"a": True}, final_observations=final)
+    others = {"b": [1.0], "c": [1.0]} if acts_again else {"c": [1.0]}
+    client.get_action(episode_id, others)
+    client.log_returns(episode_id, {}, terminations={"a": True})
+    client.end_episode(episode_id, {"a": [9.0], "b": [9.0]})
+    told = left.items[-2] if acts_again else left.items[-1]
+    assert isinstance(told, Step if acts_again else EndEpisode)
+    assert told.truncations == {"a": True}
+    assert not told.terminations
+    assert told.final_observations == (final if acts_again else {**final, "b": [9.0]})
+
+
 def test_of_a_team_all_rewards_are_its_own(log: Log) -> None:
     server = Server("left", "ab", log)
     server._spec = replace(

@@ -12,6 +12,8 @@ from typing import Literal
 
 _CHUNK = 1 << 16
 _TICK_S = 0.02
+_HALF = 20
+"""Bytes of an answer, which end in its HTTP head."""
 
 
 @dataclass
@@ -74,8 +76,11 @@ class Link:
         with self._lock:
             self._cut()
 
-    def swallow(self, what: Literal["frame", "answer"]) -> None:
-        """Lets the next frame, or answer to one, disappear; the connection stays."""
+    def swallow(self, what: Literal["frame", "answer", "half"]) -> None:
+        """Lets the next frame, or answer to one, disappear; the connection stays.
+
+        Or "half" of an answer, with which the connection ends.
+        """
         with self._lock:
             self._should_swallow.add(what)
 
@@ -156,7 +161,13 @@ class Link:
             carrier.is_shaken = not is_handshake
         elif not end.is_clients and not carrier.is_shaken:
             carrier.is_shaken = is_handshake = True
-        if not carrier.carries_frames or is_handshake or what not in self._should_swallow:
+        if not carrier.carries_frames or is_handshake:
+            return False
+        if not end.is_clients and "half" in self._should_swallow:
+            self._should_swallow.discard("half")
+            peer.socket.sendall(data[:_HALF])
+            raise ConnectionError("cut in the middle of an answer")
+        if what not in self._should_swallow:
             return False
         self._should_swallow.discard(what)
         self.num_swallowed += 1

@@ -61,13 +61,15 @@ class MemberGraph(PolicyGraph):
                 f"padded, and these are {self.frame_stack} at once (frame_stack), padded as a "
                 "whole; give members that differ policies of their own"
             )
-        if not all(form.is_plain for form in forms) and (
-            self._is_padded or self.module.obs_last_action
-        ):
+        causes = {
+            "give members that differ policies of their own": self._is_padded,
+            "set obs_last_action: false": self.module.obs_last_action,
+        }
+        if not all(form.is_plain for form in forms) and any(causes.values()):
             raise CannotExport(
                 "its file would choose, or be told, an action by its number from 0 on, which for "
-                f"{agent.action_space} is none of the simulation's; give members that differ "
-                "policies of their own, and set obs_last_action: false"
+                f"{agent.action_space} is none of the simulation's; "
+                + " and ".join(mend for mend, applies in causes.items() if applies)
             )
         if self._is_padded:
             self.action_space = Discrete(num_actions)

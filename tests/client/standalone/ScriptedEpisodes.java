@@ -108,7 +108,7 @@ final class ScriptedEpisodes {
     private static void outlast(PolicyClient client, PolicyClient impatient) {
         client.startEpisode("outlast", true, null);
         int t = 0;
-        for (String trouble : List.of("none", "cut", "swallow", "outage", "none", "hold")) {
+        for (String trouble : List.of("half", "cut", "swallow", "outage", "none", "hold")) {
             double[][] seen = {{100 + t++, 0}, {0, 0}};
             if (trouble.equals("hold")) {
                 impatient.startEpisode("impatient", true, null);
@@ -117,6 +117,9 @@ final class ScriptedEpisodes {
             show("trouble", trouble, "actions", client.getAction("outlast", Map.of("b", seen)));
             client.logReturns("outlast", Map.of("b", 1));
         }
+        double[][] last = {{1, 2}, {3, 4}};
+        client.logReturns("outlast", Map.of(), Set.of(), Set.of("b"), Map.of("b", last));
+        last[0][0] = Double.NaN; // it is refused if the client has kept no copy
         Map<String, Object> ended = client.endEpisode("outlast");
         show("num_steps", ended.get("num_steps"), "returns", ended.get("returns"));
         client.startEpisode("long outage", true, null);

@@ -76,6 +76,7 @@ def rehearsal() -> Iterator[tuple[PolicyServer, Link]]:
         with Link(server.address) as link:
             _CUES.update(
                 {
+                    (me, 100): lambda: link.swallow("half"),
                     (me, 101): link.cut,
                     (me, 102): lambda: link.swallow("answer"),
                     (me, 103): lambda: _be_down(link, 0.5),

@@ -121,7 +121,7 @@ static void outlast(PolicyClient& client, PolicyClient& impatient) {
     };
     client.start_episode("outlast");
     int t = 0;
-    for (const std::string trouble : {"none", "cut", "swallow", "outage", "none", "hold"}) {
+    for (const std::string trouble : {"half", "cut", "swallow", "outage", "none", "hold"}) {
         if (trouble == "hold") {
             impatient.start_episode("impatient");
             show_error([&] { impatient.get_action("impatient", {{"c", 1}}); });
@@ -129,6 +129,9 @@ static void outlast(PolicyClient& client, PolicyClient& impatient) {
         show({{"trouble", trouble}, {"actions", client.get_action("outlast", see(100 + t++))}});
         client.log_returns("outlast", {{"b", 1}});
     }
+    std::vector<std::vector<double>> last{{1, 2}, {3, 4}};
+    client.log_returns("outlast", {}, {}, {"b"}, {{"b", last}});
+    last[0][0] = std::nan("");  // it is refused if the client has kept no copy
     show_end("outlast");
     client.start_episode("long outage");
     show_error([&] { client.get_action("long outage", see(106)); });

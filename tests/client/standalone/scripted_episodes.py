@@ -93,13 +93,16 @@ def fail(client, address, token):
 def outlast(client, impatient):
     """Plays on while the server's side does what the first number of "b" stands for."""
     client.start_episode("outlast")
-    for t, trouble in enumerate(["none", "cut", "swallow", "outage", "none", "hold"]):
+    for t, trouble in enumerate(["half", "cut", "swallow", "outage", "none", "hold"]):
         seen = {"b": [[100 + t, 0], [0, 0]]}
         if trouble == "hold":
             impatient.start_episode("impatient")
             show_error(lambda: impatient.get_action("impatient", {"c": 1}))
         show(trouble=trouble, actions=client.get_action("outlast", seen))
         client.log_returns("outlast", {"b": 1.0})
+    last = [[1.0, 2.0], [3.0, 4.0]]
+    client.log_returns("outlast", {}, truncations={"b": True}, final_observations={"b": last})
+    last[0][0] = float("nan")  # it is refused if the client has kept no copy
     show(**client.end_episode("outlast"))
     client.start_episode("long outage")
     show_error(lambda: client.get_action("long outage", {"b": [[106, 0], [0, 0]]}))

@@ -165,7 +165,7 @@ def test_ends_are_answered_with_the_servers_counts(seen_by_python: Seen) -> None
 
 def test_troubles_are_outlasted(seen_by_python: Seen) -> None:
     seen = [seen for seen in seen_by_python if "trouble" in seen]
-    assert [one["trouble"] for one in seen] == ["none", "cut", "swallow", "outage", "none", "hold"]
+    assert [one["trouble"] for one in seen] == ["half", "cut", "swallow", "outage", "none", "hold"]
     for t, one in enumerate(seen):
         assert one["actions"] == {"b": [(100 + t) / 2 + t, t]}
 

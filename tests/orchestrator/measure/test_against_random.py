@@ -33,6 +33,14 @@ def test_without_random_there_is_no_verdict() -> None:
     assert (comparison.num_episodes, comparison.num_random_episodes) == (2, 0)
 
 
+@pytest.mark.parametrize(("shares_resets", "mean"), [(True, -1.5), (False, 1.5)])
+def test_only_episodes_of_the_same_resets_are_pairs(shares_resets: bool, mean: float) -> None:
+    learned, random = np.array([4.0, -2.0]), np.array([np.nan, -0.5])
+    found = against_random(0, [learned], [random], shares_resets=shares_resets).advantage
+    assert found is not None
+    assert found.mean == pytest.approx(mean)
+
+
 def test_seeds_that_disagree_widen_only_the_interval_over_seeds() -> None:
     learned = [np.array([1.0, 1.1]), np.array([30.0, 30.1]), np.array([2.0, 2.1])]
     random = [np.array([2.0, 2.1]), np.array([0.0, 0.1]), np.array([1.0, 1.1])]

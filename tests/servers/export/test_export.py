@@ -375,11 +375,22 @@ class BeginsElsewhere(ActsItself):
             ),
             "it reads the observations of 'a' and 'b' by bounds of their own",
         ),
+        (
+            plan_of(
+                "QMIX",
+                Box((2,)),
+                Discrete(3, start=5),
+                settings={"hidden_dim": 8},
+                model={},
+                is_team=True,
+            ),
+            "which for Discrete(3, start=5) is none of the simulation's; set obs_last_action: false",
+        ),
     ],
     ids=[
         "another beginning", "actions only", "not traceable", "a name twice", "padded",
         "stacked",
-        "unlike actors", "two scales"
+        "unlike actors", "two scales", "last actions by number"
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported_is_refused_by_name(
