@@ -276,7 +276,9 @@ class Run:
         length = saved.metrics_bytes.get(f"{server_id}.jsonl", 0) if saved else 0
         self._reports.cut_back(server_id, length)
         if self._evaluations is not None:
-            self._evaluations.note_server_restart(server_id, saved.env_steps if saved else 0)
+            has_weights = saved is not None and saved.servers[server_id].files
+            env_steps = saved.env_steps if saved is not None and has_weights else 0
+            self._evaluations.note_server_restart(server_id, env_steps)
         self._note_restart(server_id)
 
     def _note_move(self, server_id: str, address: str) -> None:
@@ -308,8 +310,8 @@ class Run:
 
     def _take_evaluations(self, evaluations: Evaluations) -> None:
         evaluations.collect()
-        is_settled = not (self._simulations.is_used_up and self._servers.is_waited_for)
-        is_settled = is_settled and not self._servers.restarting
+        is_learning = self._simulations.is_used_up and self._servers.is_waited_for
+        is_settled = not (is_learning or self._servers.restarting)
         if is_settled and evaluations.is_due(self.tally.env_steps):
             if self.config.checkpoint.best is not None and self._save():
                 self._checkpoints.note_evaluation(self.tally.env_steps)

@@ -189,9 +189,10 @@ class CheckpointFolder:
         """
         for name in self._best_names()[len(best) :]:
             _remove(self.path / name)
-        with contextlib.suppress(CannotResume):  # it is damaged: an older one counts
-            place = self.path / str(self.env_steps[0])
-            replace(Manifest.read(place), best=tuple(best), best_by=best_by).write(place)
+        for env_steps in self.env_steps[:1]:
+            place = self.path / str(env_steps)
+            with contextlib.suppress(CannotResume):  # it is damaged: an older one counts
+                replace(Manifest.read(place), best=tuple(best), best_by=best_by).write(place)
 
     def drop(self, draft: Path) -> None:
         """Removes a draft that was not completed."""

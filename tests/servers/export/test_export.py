@@ -384,7 +384,7 @@ class BeginsElsewhere(ActsItself):
                 model={},
                 is_team=True,
             ),
-            "which for Discrete(3, start=5) is none of the simulation's; set obs_last_action: false",
+            "none of the simulation's; set obs_last_action: false",
         ),
     ],
     ids=[
