@@ -148,6 +148,12 @@ _PPO = {
     "lr": _falling(1e-3, 100_000), "gamma": 0.98, "lambda_": 0.8, "clip_param": 0.2,
     "vf_loss_coeff": 0.5, "grad_clip": 0.5, "use_kl_loss": False,
 }  # fmt: skip
+# Of the zoo, but for its gSDE.
+_PPO_PENDULUM = {
+    "train_batch_size_per_learner": 4096, "minibatch_size": 64, "num_epochs": 10, "lr": 1e-3,
+    "gamma": 0.9, "lambda_": 0.95, "clip_param": 0.2, "vf_loss_coeff": 0.5, "grad_clip": 0.5,
+    "use_kl_loss": False,
+}  # fmt: skip
 # Of CleanRL, but for the value's clip.
 _PPO_ACROBOT = {
     "train_batch_size_per_learner": 512, "minibatch_size": 128, "num_epochs": 4,
@@ -194,9 +200,10 @@ def _alone(task: str, env_steps: int, published: float, every: int, **settings: 
     )  # fmt: skip
 
 
-# EPyMARL's settings, but states are bounded; rewards keep their mean in foraging.
+# EPyMARL's settings, but states are bounded.
 _QMIX = {
-    "optimizer_name": "adam", "lr": 5e-4, "standardize_rewards": True, "obs_last_action": False,
+    "optimizer_name": "adam", "lr": 5e-4, "standardize_rewards": True, "center_rewards": True,
+    "obs_last_action": False,
 }  # fmt: skip
 # Of EPyMARL's log of this task, but GAE for its returns of 5 steps and its target network.
 _MAPPO = {
@@ -224,6 +231,13 @@ CASES = {
             {"actor_lr": 1e-3, "critic_lr": 1e-3, "alpha_lr": 1e-3,
              "num_steps_sampled_before_learning_starts": 100},
             {**_RELU, "fusionnet_hiddens": [256]},
+        ),
+        "Pendulum: PPO": _case(
+            "Pendulum", "gymnasium:Pendulum-v1", "PPO", 100_000, -172.2, _PPO_PENDULUM, {},
+            num_envs=4,
+        ),
+        "Pendulum: PPO, defaults": _case(
+            "Pendulum", "gymnasium:Pendulum-v1", "PPO", 100_000, -172.2, {}, {}, num_envs=4
         ),
         "CartPole: A2C": _case(
             "CartPole", _CARTPOLE, "A2C", 500_000, 500.0, _A2C, {}, num_envs=8, every=100_000
@@ -271,8 +285,7 @@ CASES = {
             "", (), env_steps=2_000_000, measure=measure_spread, every=500_000,
             levels={"random": RANDOM["simple_spread"], "published": -126.6},
             env=f"{_HERE}:EndedSpread", algorithm="QMIX",
-            settings={**_QMIX, "tau": 0.01, "epsilon": [[0, 1.0], [200_000, 0.05]],
-                      "center_rewards": True},
+            settings={**_QMIX, "tau": 0.01, "epsilon": [[0, 1.0], [200_000, 0.05]]},
             num_envs=16, agents=_MEMBERS, groups={"team": list(_MEMBERS)},
         ),
         "foraging: QMIX": ByServer(
