@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Says what differs, launches the run, and returns the exit code."""
     from muxrl.orchestrator.config import prepare
-    from muxrl.orchestrator.launch.resuming import load_own_config
+    from muxrl.orchestrator.launch.resuming import changes_on_the_way, load_own_config
     from muxrl.orchestrator.records.run_directory import RunDirectory
     from muxrl.orchestrator.records.run_status import read_status
     from muxrl.orchestrator.storage.versions import changes_since
@@ -48,7 +48,10 @@ def run(args: argparse.Namespace) -> int:
         begin_early(config.address)
     with quiet():
         experiment = prepare(config)
-    differing = list(changes_since(folder.path, config.simulation.env))
+    differing = [
+        *changes_since(folder.path, config.simulation.env),
+        *changes_on_the_way(folder),
+    ]
     for sentence in differing:
         sys.stdout.write(f"differs: {sentence}\n")
     if args.check:

@@ -275,8 +275,11 @@ def _trained_by(config: ExperimentConfig, server_id: str, checkpoint: Path | Non
 
 
 def _shown(path: Path, folder: RunDirectory) -> str:
-    """Returns a checkpoint's path, relative to the run's if it is in there: a run can be moved."""
-    root = folder.path.absolute()
+    """Returns a checkpoint's path by its env steps, relative to the run's if it is in there.
+
+    A run can be moved, and go on: then another one is the last.
+    """
+    root, path = folder.path.resolve(), path.resolve()
     return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import islice
@@ -20,19 +20,20 @@ from muxrl.orchestrator.config import (
     Overrides,
     from_yaml,
     load_config,
+    to_yaml,
 )
 from muxrl.orchestrator.errors import CannotResume, RunIsRunning
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.storage.checkpoints import (
-    MANIFEST_FILE,
     CheckpointFolder,
     Manifest,
     find_whole,
 )
+from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.remote_copy import fetch
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, MANIFEST_FILE, SET_ASIDE
 from muxrl.servers.checkpoints.folder_lock import held
 
 _COPY_S = 30.0
@@ -76,6 +77,18 @@ MAY_CHANGE = (
     "simulation.record",
 )
 """Keys of the config that a resumed run may have otherwise."""
+_SHAPES_RESULTS = (
+    "simulation.num_processes",
+    "simulation.num_envs_per_process",
+    "simulation.inference_mode*",
+    "simulation.parameters.*",
+    "servers.*.settings.*",
+    "servers.*.callbacks",
+    "servers.*.while_learning",
+    "servers.*.max_policy_lag",
+)
+"""Those of them by which other policies come out."""
+_UNTIL = "config-until-"
 
 
 @contextlib.contextmanager
@@ -132,7 +145,7 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
     path = folder.path / "config.yaml"
     before = _as_it_scaled(from_yaml(path.read_text(encoding="utf-8"), str(path)), path)
     is_changed = [
-        key for key in differences(asdict(before), asdict(config)) if not _may_change(key)
+        key for key in differences(asdict(before), asdict(config)) if not _matches(key, MAY_CHANGE)
     ]
     if is_changed:
         raise CannotResume(
@@ -295,6 +308,51 @@ def going_on(experiment: Experiment, place: Path, manifest: Manifest) -> Experim
     return replace(experiment, servers=servers)
 
 
+def write_resumed_config(folder: RunDirectory, config: ExperimentConfig, env_steps: int) -> None:
+    """Writes the config with which a run goes on, and what its policies began as, once more.
+
+    If it is another one, that of before is kept as ``config-until-N.yaml``.
+
+    Args:
+        folder: the run's directory.
+        config: as `load_resumed_config` returned it.
+        env_steps: of the checkpoint from which the run goes on.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    before = folder.read_config()
+    servers = {
+        name: replace(
+            server,
+            initialize_from=before.servers[name].initialize_from,
+            initialize_policies=before.servers[name].initialize_policies,
+            initialize_only=before.servers[name].initialize_only,
+        )
+        for name, server in config.servers.items()
+    }
+    now = to_yaml(replace(config, servers=servers))
+    then = (folder.path / "config.yaml").read_text(encoding="utf-8")
+    if now != then:
+        write_text(folder.path / f"{_UNTIL}{env_steps}.yaml", then)
+    folder.write_config(now)
+
+
+def changes_on_the_way(folder: RunDirectory) -> Iterator[str]:
+    """Yields a sentence for each resumption that changed what shapes results.
+
+    Raises:
+        ConfigError: a config is of another version of muxrl.
+    """
+    now = asdict(folder.read_config())
+    found = {int(p.stem.removeprefix(_UNTIL)): p for p in folder.path.glob(f"{_UNTIL}*.yaml")}
+    for env_steps, path in sorted(found.items()):
+        then = asdict(from_yaml(path.read_text(encoding="utf-8"), str(path)))
+        keys = [key for key in differences(then, now) if _matches(key, _SHAPES_RESULTS)]
+        if keys:
+            yield f"until {env_steps:,} env steps, {', '.join(keys)} had other values: {path.name}"
+
+
 def find_missing_replays(place: Path, manifest: Manifest) -> Iterator[str]:
     """Yields a sentence for each server whose replay is not in the checkpoint."""
     for server_id, server in manifest.servers.items():
@@ -318,5 +376,5 @@ def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
         yield key
 
 
-def _may_change(key: str) -> bool:
-    return any(fnmatch.fnmatchcase(key, pattern) for pattern in MAY_CHANGE)
+def _matches(key: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)

@@ -15,12 +15,17 @@ from typing import Any
 
 from rich.console import Console
 
-from muxrl.orchestrator.config import Experiment, to_yaml
+from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.progress import Progress
 from muxrl.orchestrator.launch.result import RunResult
-from muxrl.orchestrator.launch.resuming import how_to_go_on, locked, take_up
+from muxrl.orchestrator.launch.resuming import (
+    how_to_go_on,
+    locked,
+    take_up,
+    write_resumed_config,
+)
 from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
@@ -90,7 +95,7 @@ def resume_experiment(
     with locked(folder):
         tell = functools.partial(say, soft_wrap=True, highlight=False)
         experiment, manifest = take_up(experiment, folder, tell)
-        folder.write_config(to_yaml(experiment.config))
+        write_resumed_config(folder, experiment.config, manifest.env_steps)
         return _run(experiment, folder, manifest, show_progress, console)
 
 

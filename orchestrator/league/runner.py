@@ -132,7 +132,8 @@ def _train(league: League, folder: LeagueDirectory, number: int, console: Consol
     if folder.sweep(number) is None:
         result = start_sweep(make_round(league, folder, number), path, console=console)
     else:
-        result = resume_sweep(path, console=console)
+        how = {"max_concurrent": league.config.max_concurrent, "address": league.config.address}
+        result = resume_sweep(path, how, console=console)
     if result.exit_code != ExitCode.DONE and console is not None:
         print_result(result, console)
     return result.exit_code

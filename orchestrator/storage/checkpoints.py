@@ -18,7 +18,6 @@ the disk. In muxrl 0.1 every server had its own: ``checkpoints/SERVER/last``.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 import secrets
@@ -33,10 +32,16 @@ import msgspec
 from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE, sync_one
+from muxrl.servers.checkpoints.checkpoint import (
+    ABOUT_FILE,
+    MANIFEST_FILE,
+    SET_ASIDE,
+    damage_text,
+    sha256,
+    sync_one,
+)
 from muxrl.servers.checkpoints.formats import format_problem
 
-MANIFEST_FILE = "manifest.json"
 LAST = "last"
 BEST = "best"
 _BEST = re.compile(rf"{BEST}(-\d+)?").fullmatch
@@ -284,7 +289,8 @@ class CheckpointFolder:
 
     def names(self, server_id: str) -> list[str]:
         """Returns what the checkpoints of a server are called."""
-        named = [name for name in (LAST, *self._best_names()) if self.find(name)]
+        called = (LAST, *self._best_names())
+        named = [n for n in called if (p := self.find(n)) and (p / server_id).is_dir()]
         places = [str(n) for n in self.env_steps if (self.path / str(n) / server_id).is_dir()]
         return [*places, *named] if places else sorted(self._of_0_1(server_id))
 
@@ -324,7 +330,7 @@ def hash_files(folder: Path) -> dict[str, str]:
         OSError: one cannot be read.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 
 
 def find_whole(
@@ -368,23 +374,12 @@ def find_damage(place: Path, manifest: Manifest, only: str | None = None) -> Ite
         if only is not None and server_id != only:
             continue
         for name, expected in server.files.items():
-            path = place / server_id / name
-            try:
-                found = _sha256(path)
-            except OSError as error:
-                yield f"{path} cannot be read: {error.strerror or error}"
-                continue
-            if found != expected:
-                yield f"{path} is not what was written: its SHA-256 differs from the manifest's"
+            if damage := damage_text(place / server_id / name, expected):
+                yield damage
 
 
 def _is_place(manifest: Path) -> bool:
     return manifest.parent.name.isdecimal() and not manifest.parent.is_symlink()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _remove(path: Path) -> None:

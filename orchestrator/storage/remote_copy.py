@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 from muxrl.orchestrator.errors import CannotResume, ConfigError
 from muxrl.orchestrator.storage.checkpoints import (
-    MANIFEST_FILE,
     CheckpointFolder,
     best_name,
     find_whole,
 )
 from muxrl.protocol.suggestions import similar_or_known
+from muxrl.servers.checkpoints.checkpoint import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from muxrl.servers.rllib.env_runner import ExternalEnvRunner
 from muxrl.servers.rllib.episodes import trajectory_of
 
 _UPDATES_DUE_STATE = "updates_due"
+_ITERATION_STATE = "iteration"
 
 
 class ReplayAlgorithm(Algorithm):
@@ -51,6 +52,9 @@ class ReplayAlgorithm(Algorithm):
         self._replays: dict[str, Replay] = {}
         self._updates_due: dict[str, float] = {}
         self._num_trained = 0
+        """In this iteration, as what follows."""
+        self._began_at: int | None = None
+        """Env steps before it; None: none has begun."""
 
     def _create_local_replay_buffer_if_necessary(self, config: AlgorithmConfig) -> None:
         """RLlib's is not needed."""
@@ -181,19 +185,20 @@ class ReplayAlgorithm(Algorithm):
 
     def _run_one_training_iteration(self) -> tuple[dict[str, Any], TrainIterCtx]:
         """RLlib's, which logs times, asks remote workers and counts around each step."""
-        config, first, num_trained = self.config, self.num_env_steps, self._num_trained
-        start_s = time.monotonic()
+        config, start_s = self.config, time.monotonic()
+        if self._began_at is None:  # else it goes on after a resumption
+            self._began_at = self.num_env_steps
         with TrainIterCtx(algo=self) as context:
             while True:
                 self.training_step()
                 if (
                     time.monotonic() - start_s >= (config.min_time_s_per_iteration or 0)
-                    and self.num_env_steps - first
+                    and self.num_env_steps - self._began_at
                     >= (config.min_sample_timesteps_per_iteration or 0)
-                    and self._num_trained - num_trained
-                    >= (config.min_train_timesteps_per_iteration or 0)
+                    and self._num_trained >= (config.min_train_timesteps_per_iteration or 0)
                 ):
                     break
+        self._began_at, self._num_trained = None, 0
         self.log_progress()
         return self.metrics.compile(), context
 
@@ -209,11 +214,13 @@ class ReplayAlgorithm(Algorithm):
         self.log_progress()
         state = super().get_state(*args, **kwargs)
         state[_UPDATES_DUE_STATE] = dict(self._updates_due)
+        state[_ITERATION_STATE] = self._began_at, self._num_trained
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self._updates_due.update(state.get(_UPDATES_DUE_STATE, {}))
+        self._began_at, self._num_trained = state.get(_ITERATION_STATE, (None, 0))
         # RLlib sends this count to the env runners before it has restored it itself, that is as
         # 0, and exploration would start again.
         self.env_runner_group.sync_env_runner_states(

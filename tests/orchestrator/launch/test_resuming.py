@@ -19,17 +19,18 @@ from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig,
 from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
 from muxrl.orchestrator.evaluations.replay import recorded_files
 from muxrl.orchestrator.launch.resuming import (
+    changes_on_the_way,
     find_checkpoint,
     going_on,
     how_to_go_on,
     load_resumed_config,
     locked,
     set_episodes_aside,
+    write_resumed_config,
 )
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.storage.checkpoints import (
-    MANIFEST_FILE,
     CheckpointFolder,
     Manifest,
     SavedServer,
@@ -37,6 +38,7 @@ from muxrl.orchestrator.storage.checkpoints import (
 )
 from muxrl.orchestrator.storage.versions import read_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
+from muxrl.servers.checkpoints.checkpoint import MANIFEST_FILE
 from muxrl.servers.config import ServerConfig
 
 CHASE = "muxrl.experiments.simulations.torus_chase:TorusChase"
@@ -93,6 +95,27 @@ def test_it_goes_on_with_what_may_change(folder: RunDirectory) -> None:
     assert config.stop.env_steps == 9_000
     assert config.servers["ppo"].settings["lr"] == 0.1
     assert config.servers["ppo"].settings["num_epochs"] == 2
+
+
+def test_what_it_was_before_stays_written_down(folder: RunDirectory) -> None:
+    config = chase()
+    config.servers["ppo"].initialize_from = "another/run"
+    folder.write_config(to_yaml(config))
+    assert list(changes_on_the_way(folder)) == []
+    for env_steps, change in ((1_000, "stop.env_steps=9000"), (2_000, "servers.ppo.settings.lr=1")):
+        again = load_resumed_config(folder, [change])
+        assert again.servers["ppo"].initialize_from == ""
+        write_resumed_config(folder, again, env_steps)
+        assert folder.read_config().servers["ppo"].initialize_from == "another/run"
+    write_resumed_config(folder, load_resumed_config(folder), 3_000)
+    assert sorted(path.name for path in folder.path.glob("config*")) == [
+        "config-until-1000.yaml", "config-until-2000.yaml", "config.yaml",
+    ]  # fmt: skip
+    told = "env steps, servers.ppo.settings.lr had other values: config-until-"
+    assert list(changes_on_the_way(folder)) == [
+        f"until 1,000 {told}1000.yaml",
+        f"until 2,000 {told}2000.yaml",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         train(*of(path))
         return SimpleNamespace(exit_code=0)
 
-    def resume(path: Path, console: Any) -> Any:
+    def resume(path: Path, overrides: Any, console: Any) -> Any:
+        assert overrides == {"max_concurrent": None, "address": ""}
         told.append(f"go on {path.name}")
         _, folder, number = of(path)
         sweep = folder.sweep(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,22 @@ import pytest
 from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.storage.checkpoints import (
     BEST,
-    MANIFEST_FILE,
     CheckpointFolder,
     Manifest,
     SavedServer,
     best_name,
     find_damage,
     find_whole,
+    hash_files,
 )
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, find_newest
+from muxrl.servers.checkpoints.checkpoint import (
+    ABOUT_FILE,
+    MANIFEST_FILE,
+    REPLAY_FILE,
+    Checkpoint,
+    find_newest,
+)
+from muxrl.servers.setting_values import AlgorithmProblem
 
 
 @pytest.fixture
@@ -70,6 +78,37 @@ def test_each_damaged_file_is_named(folder: CheckpointFolder) -> None:
     file.unlink()
     (damage,) = find_damage(place, manifest)
     assert f"{file} cannot be read: No such file" in damage
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"), [("ppo/deep/state.pkl", True), (f"ppo/{REPLAY_FILE}", False)]
+)
+def test_policies_of_a_damaged_one_are_refused(
+    folder: CheckpointFolder, name: str, is_refused: bool
+) -> None:
+    """A replay is not looked at: it may be large, and policies do not need it."""
+    place = write(folder, 120)
+    (place / "ppo" / ABOUT_FILE).write_text("{}")
+    manifest = Manifest.read(place)
+    own = replace(
+        manifest.servers["ppo"], files={**hash_files(place / "ppo"), REPLAY_FILE: "0" * 64}
+    )
+    replace(manifest, servers={"ppo": own}).write(place)
+    (place / name).write_text("other")
+    last = folder.path / "last" / "ppo"
+    if not is_refused:
+        assert Checkpoint.open(last, has_networks=False).path == last
+        return
+    with pytest.raises(AlgorithmProblem, match=r"state\.pkl is not what was written: its SHA-256"):
+        Checkpoint.open(last, has_networks=False)
+
+
+def test_names_are_those_that_a_server_is_in(folder: CheckpointFolder) -> None:
+    write(folder, 100)
+    place = write(folder, 120)
+    assert folder.names("ppo") == ["120", "100", "last"]
+    shutil.rmtree(place / "ppo")
+    assert folder.names("ppo") == ["100"]
 
 
 def test_a_server_goes_on_from_the_newest_one_in_which_its_own_files_are_whole(

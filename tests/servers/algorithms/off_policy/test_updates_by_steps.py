@@ -28,6 +28,32 @@ def test_training_intensity_is_steps_trained_for_each_played(
     assert policies.algo._updates_due == {"shared": pytest.approx(40 * updates)}
 
 
+def test_an_iteration_that_a_checkpoint_cuts_is_not_longer() -> None:
+    """Of 16 env steps, of which 12 were played before."""
+    algos = [make_policies(plan_of("DQN"), pytest.fail).algo for _ in range(2)]  # type: ignore[attr-defined]
+    steps = [0]
+
+    def play(algo: Any, until: int) -> int:
+        def step() -> None:
+            steps[0] += 4
+            algo.env_runner.num_env_steps_sampled_lifetime = steps[0]
+            if steps[0] == until:
+                raise InterruptedError
+
+        algo.training_step = step
+        algo._run_one_training_iteration()
+        return steps[0]
+
+    first, second = algos
+    assert play(first, 0) == 16
+    with pytest.raises(InterruptedError):
+        play(first, 28)
+    second.env_runner.num_env_steps_sampled_lifetime = 28
+    second.set_state(first.get_state())
+    assert play(second, 0) == 32
+    assert play(second, 0) == 48
+
+
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
 def test_n_steps_may_be_more_than_env_steps_between_updates(algorithm: str) -> None:
     settings = {**REPLAY, "n_step": 3, "rollout_fragment_length": 1}
