@@ -6,7 +6,7 @@ How a copy begins its next episode is said by ``metadata["autoreset_mode"]``, as
 
 ==========  ==================================================================================
 SameStep    ``step`` returns the next episode's observation; the last one is in the infos, under
-            ``final_obs``
+            ``final_obs``, and with a ``state()`` the last one of that, under ``final_state``
 NextStep    ``step`` returns the last observation, and the call after it the next episode's
 Disabled    the copies whose episode is over are reset with ``options={"reset_mask": bool [N]}``
 ==========  ==================================================================================
@@ -78,7 +78,19 @@ class AutoresetEnv:
             others = np.arange(self.num_copies) > 0
             if others.any():  # with no seed: the same again would give all the same episode
                 given = self._reset_some(others)
-        return self._observed(self._pair(given)[0], "reset()")
+        observations, infos = self._pair(given)
+        self._refuse_masks(infos)
+        return self._observed(observations, "reset()")
+
+    def _refuse_masks(self, infos: Any) -> None:
+        given = infos if isinstance(infos, Mapping) else {}
+        of_agents = [given, *(one for one in given.values() if isinstance(one, Mapping))]
+        if any("action_mask" in one for one in of_agents):
+            raise SimulationError(
+                "the environment's infos have an action_mask, which a batch of copies is not read "
+                "for; have observations be a Dict with 'action_mask', or leave out "
+                "simulation.vector_env"
+            )
 
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
         """See `VectorSimulation.ask_options`."""
@@ -121,7 +133,7 @@ class AutoresetEnv:
         over = np.flatnonzero(terminated | truncated).tolist()
         if over:
             final_observations = self._finals(over, observations, infos)
-            if self._mode != "SameStep" and (states := self.state()) is not None:
+            if (states := self._final_states(infos)) is not None:
                 final_states = {copy: states[copy] for copy in over}
             if self._mode == "NextStep":
                 self._waiting = terminated | truncated
@@ -146,7 +158,21 @@ class AutoresetEnv:
         """See `VectorSimulation.state`."""
         if self.state_size is None:
             return None
-        states = as_rows(self._env.state())
+        return self._read_states(self._env.state())
+
+    def _final_states(self, infos: Mapping[str, Any]) -> NDArray[np.float32] | None:
+        if self._mode != "SameStep" or self.state_size is None:
+            return self.state()
+        if (given := infos.get("final_state")) is None:
+            raise SimulationError(
+                "an episode is over, and the infos have no 'final_state' of it, which state() does "
+                "not return any more with autoreset_mode 'SameStep'"
+            )
+        return self._read_states(given)
+
+    def _read_states(self, given: Any) -> NDArray[np.float32]:
+        assert self.state_size is not None
+        states = as_rows(given)
         expected = (self.num_copies, self.state_size)
         if states.size != expected[0] * expected[1]:
             raise SimulationError(f"state() has the shape {states.shape}; expected {expected}")

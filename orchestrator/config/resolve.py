@@ -215,6 +215,13 @@ def _respawn_problems(experiment: Experiment) -> Iterator[str]:
                 f"server {server_id!r}: {plan.algorithm} cannot tell the lives of an agent apart "
                 "that comes back (simulation.respawn); take MAPPO or PPO"
             )
+        is_alone = not set(plan.agents) <= {m for team in plan.groups.values() for m in team}
+        if not is_fixed and plan.model.get("use_lstm") and is_alone:
+            yield (
+                f"server {server_id!r}: with use_lstm the lives of an agent that comes back "
+                "(simulation.respawn) would be one sequence; leave out use_lstm, or have MAPPO for "
+                "groups"
+            )
 
 
 def local_inference_problems(experiment: Experiment) -> Iterator[str]:

@@ -53,26 +53,35 @@ def minibatches(
     """Goes over each module's columns `num_epochs` times, in minibatches of about the same size.
 
     An epoch of n transitions has ``ceil(n / size)`` minibatches whose sizes differ by one at most,
-    and each transition is in one of them. As in RLlib, a module with fewer transitions than
+    and each transition is in one of them. Sequences of recurrent networks stay whole, so that there
+    are no more minibatches than sequences. As in RLlib, a module with fewer transitions than
     another gets further epochs until that one is done.
 
     Args:
-        batches: columns by module id, tensors whose first dimension is the transition.
+        batches: columns by module id, tensors whose first dimension is the transition, or the
+            sequence where there is a ``LOSS_MASK``.
         size: largest number of transitions of a module in one minibatch; None: all of them.
         num_epochs: passes over the module that has most transitions.
         should_shuffle: whether each pass draws its minibatches at random.
         note_progress: told before each minibatch which share of all is done with it.
     """
-    lengths = {m: len(tree.flatten(batch)[0]) for m, batch in batches.items()}
-    num_parts = {m: 1 if size is None else -(-n // size) for m, n in lengths.items()}
+    rows, num_parts = {}, dict.fromkeys(batches, 1)
+    for module_id, batch in batches.items():
+        mask = batch.get(Columns.LOSS_MASK)
+        if mask is None:
+            rows[module_id] = torch.arange(num := len(tree.flatten(batch)[0]))
+        else:  # without those that hold an episode's bootstrap value alone
+            rows[module_id], num = mask.any(-1).nonzero().flatten(), int(mask.sum())
+        if size is not None:
+            num_parts[module_id] = max(1, min(len(rows[module_id]), -(-num // size)))
 
     def cycle(module_id: str) -> Iterator[dict[str, Any]]:
-        batch, length = dict(batches[module_id]), lengths[module_id]
+        batch, own = dict(batches[module_id]), rows[module_id]
         while True:
             if num_parts[module_id] == 1:
                 yield batch
                 continue
-            order = torch.randperm(length) if should_shuffle else torch.arange(length)
+            order = own[torch.randperm(len(own))] if should_shuffle else own
             for part in order.tensor_split(num_parts[module_id]):
                 yield _at(batch, part)
 
@@ -96,6 +105,8 @@ class LeanUpdate(SoundUpdates):
 
     is_lean = False
     """Whether the update is lean, which depends on the modules; known after `build`."""
+    has_own_minibatches = False
+    """Whether it goes over `minibatches`, as all do but those of a pipeline of the user's."""
     should_standardize_advantages = True
     """Whether the pipeline does it, lean or RLlib's."""
     note_progress: Callable[[float], None] = staticmethod(lambda share: None)
@@ -110,6 +121,8 @@ class LeanUpdate(SoundUpdates):
         is_stateless = not any(module.is_stateful() for module in self.module.values())
         if pipeline is None or not self.config.add_default_connectors_to_learner_pipeline:
             return  # the user's own pipeline
+        # RLlib's would be of env steps, not of agents', and empty below the length of a sequence.
+        self.has_own_minibatches = True
         if not is_stateless:
             # RLlib standardises over the steps that it appends, too. Without them three seeds of
             # seven failed to learn CartPole without velocities, with them none of six.
@@ -149,7 +162,7 @@ class LeanUpdate(SoundUpdates):
         shuffle_batch_per_epoch: bool = False,
         **kwargs: Any,
     ) -> Any:
-        if not self.is_lean or training_data.data_iterators:
+        if not self.has_own_minibatches or training_data.data_iterators:
             return super()._create_iterator_if_necessary(
                 training_data=training_data,
                 num_total_minibatches=num_total_minibatches,
@@ -185,6 +198,11 @@ class LeanUpdate(SoundUpdates):
     def _begin_minibatch(self, share: float) -> None:
         self.is_reporting = share == 1.0
         self.note_progress(share)
+
+    def _set_slicing_by_batch_id(self, batch: Any, *, value: bool) -> Any:
+        if isinstance(batch, Minibatch):  # which nothing slices any more
+            return batch
+        return super()._set_slicing_by_batch_id(batch, value=value)
 
     def _log_steps_trained_metrics(self, batch: Any) -> None:
         if not isinstance(batch, Minibatch):  # minibatches were counted with their batch

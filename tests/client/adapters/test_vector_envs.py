@@ -107,6 +107,33 @@ def test_an_only_copy_keeps_what_it_has_shown(mode: str) -> None:
     assert last.tolist() == before.tolist()
 
 
+def test_masks_in_infos_are_refused() -> None:
+    with pytest.raises(SimulationError, match=r"infos have an action_mask.*leave out simulation"):
+        make_vector_simulation("gymnasium:Taxi-v3", {}, 2).reset(0)
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_the_last_state_is_in_the_infos_of_an_env_that_has_reset(is_given: bool) -> None:
+    class WithState(Batched):
+        state_space = spaces.Box(-1, 1, (1,), np.float32)
+
+        def state(self) -> Any:
+            return np.zeros((self.num_envs, 1), np.float32)
+
+    infos = {"final_obs": {a: np.ones((2, 2), np.float32) for a in "pq"}}
+    if is_given:
+        infos["final_state"] = np.array([[0.25], [0.5]], np.float32)  # type: ignore[assignment]
+    vector = adapt_vector(WithState(2, truncations=np.array([False, True]), infos=infos))
+    vector.reset(0)
+    act = {"p": np.zeros(2, int), "q": np.zeros(2, int)}
+    if is_given:
+        final = vector.step(act).final_states
+        assert {copy: one.tolist() for copy, one in final.items()} == {1: [0.5]}
+    else:
+        with pytest.raises(SimulationError, match=r"no 'final_state' of it"):
+            vector.step(act)
+
+
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_a_metric_has_nothing_of_a_reset(mode: str) -> None:
     class Counts(gymnasium.Wrapper[Any, Any, Any, Any]):

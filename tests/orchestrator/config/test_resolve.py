@@ -451,3 +451,26 @@ def test_agents_that_come_back_are_for_all_but_those_that_learn_in_turn(algorith
             resolve(config, TAG)
     else:
         assert all(plan.agents_return for plan in resolve(config, TAG).servers.values())
+
+
+@pytest.mark.parametrize("groups", [{}, {"team": ["adversary_*"]}])
+def test_lives_are_not_one_sequence_of_a_recurrent_network(groups):
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env", respawn="same_id"),
+        servers={
+            "all": ServerConfig(
+                algorithm="MAPPO",
+                agents=["adversary_*"],
+                groups=groups,
+                model={"use_lstm": True},
+            ),
+            "prey": ServerConfig(algorithm="RANDOM", agents=["agent_*"]),
+        },
+        stop=StopConfig(env_steps=10),
+    )
+    if groups:
+        assert resolve(config, TAG).servers["all"].agents_return
+    else:
+        with pytest.raises(ConfigError, match=r"with use_lstm the lives of an agent that comes"):
+            resolve(config, TAG)

@@ -16,6 +16,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
+from tests.servers.resumable import Served, plan_of
 
 from muxrl.servers.algorithms.on_policy.episodes_to_batch import advantages_of
 from muxrl.servers.algorithms.on_policy.learner import minibatches
@@ -140,6 +141,45 @@ def test_advantages_are_rllibs(
         expected.append((targets - its_values)[:length])
         v, r = v + length + 1, r + length
     np.testing.assert_allclose(ours, np.concatenate(expected), atol=1e-4)
+
+
+@pytest.mark.parametrize(("size", "num"), [(None, 1), (20, 1), (7, 3), (1, 6)])
+def test_sequences_stay_whole_in_minibatches(size: int | None, num: int) -> None:
+    """Of 20 transitions in 6 rows of up to 4; the last row has none."""
+    mask = torch.ones(7, 4, dtype=torch.bool)
+    mask[4:, 2:] = False
+    mask[6] = False
+    batch = {"rows": torch.arange(7), Columns.LOSS_MASK: mask}
+    parts = list(minibatches({"m": batch}, size=size, num_epochs=2, should_shuffle=True))
+    assert len(parts) == 2 * num
+    for epoch in (parts[:num], parts[num:]):
+        rows = torch.cat([part.policy_batches["m"]["rows"] for part in epoch])
+        assert sorted(rows.tolist()) == list(range(6 + (num == 1)))
+
+
+@pytest.mark.parametrize("name", ["PPO with an LSTM", "MAPPO with an LSTM"])
+@pytest.mark.parametrize(("size", "num_steps"), [(None, 3), (16, 12), (1, 48)])
+def test_recurrent_networks_make_as_many_steps_as_their_agents_transitions_ask_for(
+    rllib: None, name: str, size: int | None, num_steps: int
+) -> None:
+    """In three epochs of 64 transitions of two agents, 4 a sequence; RLlib counts env steps."""
+    settings = {"train_batch_size_per_learner": 32, "minibatch_size": size, "num_epochs": 3}
+    served = Served(plan_of(name, settings=settings))
+    learner: Any = served.policies.algo.learner_group._learner
+    seen: list[int] = []
+    compute = learner.compute_loss_for_module
+
+    def counted(*, batch: Any, **what: Any) -> Any:
+        seen.append(int(batch[Columns.LOSS_MASK].sum()))
+        return compute(batch=batch, **what)
+
+    learner.compute_loss_for_module = counted
+    served.play(0, 4)
+    served.end()
+    num_batches = sum(seen) // (3 * 64)  # teams play more env steps
+    assert num_batches >= 1
+    assert sum(seen) == num_batches * 3 * 64
+    assert len(seen) == num_batches * num_steps
 
 
 @given(
