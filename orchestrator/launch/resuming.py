@@ -33,8 +33,9 @@ from muxrl.orchestrator.storage.checkpoints import (
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.remote_copy import fetch
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, MANIFEST_FILE, SET_ASIDE
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE
 from muxrl.servers.checkpoints.folder_lock import held
+from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 
 _COPY_S = 30.0
 """A manifest whose file is so much older or newer than what it says has been copied."""

@@ -32,15 +32,9 @@ import msgspec
 from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.checkpoints.checkpoint import (
-    ABOUT_FILE,
-    MANIFEST_FILE,
-    SET_ASIDE,
-    damage_text,
-    sha256,
-    sync_one,
-)
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE, sync_one
 from muxrl.servers.checkpoints.formats import format_problem
+from muxrl.servers.checkpoints.integrity import MANIFEST_FILE, damage_of, sha256
 
 LAST = "last"
 BEST = "best"
@@ -374,7 +368,7 @@ def find_damage(place: Path, manifest: Manifest, only: str | None = None) -> Ite
         if only is not None and server_id != only:
             continue
         for name, expected in server.files.items():
-            if damage := damage_text(place / server_id / name, expected):
+            if damage := damage_of(place / server_id / name, expected):
                 yield damage
 
 

@@ -22,7 +22,7 @@ from muxrl.orchestrator.storage.checkpoints import (
     find_whole,
 )
 from muxrl.protocol.suggestions import similar_or_known
-from muxrl.servers.checkpoints.checkpoint import MANIFEST_FILE
+from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 

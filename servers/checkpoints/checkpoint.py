@@ -12,7 +12,6 @@ are none.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import pickle
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from muxrl.servers.checkpoints.formats import format_problem
+from muxrl.servers.checkpoints.integrity import find_damage
 from muxrl.servers.checkpoints.state_file import read_state, write_state
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 ABOUT_FILE = "muxrl.json"
 STATE_FILE = "muxrl_state.npz"
 REPLAY_FILE = "muxrl_replay.npz"
-MANIFEST_FILE = "manifest.json"
-"""Of a run's checkpoint, in the folder around those of its servers: what was written, for one."""
 _FORMAT = 3
 """2 has another replay of steps."""
 _MODULES = Path("learner_group") / "learner" / "rl_module"
@@ -162,43 +160,6 @@ def sync_one(path: Path) -> None:
         os.close(descriptor)
 
 
-def sha256(path: Path) -> str:
-    """Returns a file's.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def damage_text(path: Path, expected: str) -> str:
-    """Says what is wrong with a file of a checkpoint, "" if it is what was written."""
-    try:
-        if sha256(path) == expected:
-            return ""
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror or error}"
-    return f"{path} is not what was written: its SHA-256 differs from the manifest's"
-
-
-def _check_whole(path: Path) -> None:
-    """Checks a server's files, but for its replay, which policies do not need and may be large.
-
-    Raises:
-        AlgorithmProblem: one is not what its run wrote; what no manifest names is not checked.
-    """
-    place = path.resolve()
-    try:
-        manifest = json.loads((place.parent / MANIFEST_FILE).read_bytes())
-        files = manifest["servers"][place.name]["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    for name, expected in files.items():
-        if name != REPLAY_FILE and (damage := damage_text(place / name, expected)):
-            raise AlgorithmProblem(damage)
-
-
 def note_of(plan: ServerPlan) -> dict[str, Any]:
     """Returns what the note of a server's checkpoint says of the server."""
     return {
@@ -266,7 +227,9 @@ class Checkpoint:
             )
         if about and (problem := format_problem(about.get("format"), _FORMAT)):
             raise AlgorithmProblem(f"the {ABOUT_FILE} of checkpoint {str(path)!r} {problem}")
-        _check_whole(path)
+        # A replay may be large, and policies do not need it.
+        if damage := find_damage(path, but=(REPLAY_FILE,)):
+            raise AlgorithmProblem(damage)
         return cls(path, about)
 
     @property

@@ -14,7 +14,7 @@ from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.evaluations.frozen_servers import with_members
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.checkpoints.checkpoint import MANIFEST_FILE
+from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 from muxrl.servers.config import ServerConfig
 
 FACTS = SimulationFacts(

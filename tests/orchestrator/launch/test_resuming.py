@@ -38,7 +38,7 @@ from muxrl.orchestrator.storage.checkpoints import (
 )
 from muxrl.orchestrator.storage.versions import read_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
-from muxrl.servers.checkpoints.checkpoint import MANIFEST_FILE
+from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 from muxrl.servers.config import ServerConfig
 
 CHASE = "muxrl.experiments.simulations.torus_chase:TorusChase"

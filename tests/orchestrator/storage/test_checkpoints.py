@@ -23,11 +23,11 @@ from muxrl.orchestrator.storage.checkpoints import (
 )
 from muxrl.servers.checkpoints.checkpoint import (
     ABOUT_FILE,
-    MANIFEST_FILE,
     REPLAY_FILE,
     Checkpoint,
     find_newest,
 )
+from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 from muxrl.servers.setting_values import AlgorithmProblem
 
 
