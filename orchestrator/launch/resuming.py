@@ -312,7 +312,8 @@ def going_on(experiment: Experiment, place: Path, manifest: Manifest) -> Experim
 def write_resumed_config(folder: RunDirectory, config: ExperimentConfig, env_steps: int) -> None:
     """Writes the config with which a run goes on, and what its policies began as, once more.
 
-    If it is another one, that of before is kept as ``config-until-N.yaml``.
+    If it is another one, that of before is kept as ``config-until-N.yaml``. What was played after
+    the checkpoint counts no more, and so do the configs that it was played with.
 
     Args:
         folder: the run's directory.
@@ -333,10 +334,21 @@ def write_resumed_config(folder: RunDirectory, config: ExperimentConfig, env_ste
         for name, server in config.servers.items()
     }
     now = to_yaml(replace(config, servers=servers))
-    then = (folder.path / "config.yaml").read_text(encoding="utf-8")
+    dropped = [path for until, path in _former_configs(folder).items() if until >= env_steps]
+    then = next(iter([*dropped, folder.path / "config.yaml"])).read_text(encoding="utf-8")
+    kept = folder.path / f"{_UNTIL}{env_steps}.yaml"
     if now != then:
-        write_text(folder.path / f"{_UNTIL}{env_steps}.yaml", then)
+        write_text(kept, then)
     folder.write_config(now)
+    for path in dropped:
+        if path != kept or now == then:
+            path.unlink()
+
+
+def _former_configs(folder: RunDirectory) -> dict[int, Path]:
+    """Returns the configs of before, by the env steps until which each held, in their order."""
+    found = {int(p.stem.removeprefix(_UNTIL)): p for p in folder.path.glob(f"{_UNTIL}*.yaml")}
+    return dict(sorted(found.items()))
 
 
 def changes_on_the_way(folder: RunDirectory) -> Iterator[str]:
@@ -346,8 +358,7 @@ def changes_on_the_way(folder: RunDirectory) -> Iterator[str]:
         ConfigError: a config is of another version of muxrl.
     """
     now = asdict(folder.read_config())
-    found = {int(p.stem.removeprefix(_UNTIL)): p for p in folder.path.glob(f"{_UNTIL}*.yaml")}
-    for env_steps, path in sorted(found.items()):
+    for env_steps, path in _former_configs(folder).items():
         then = asdict(from_yaml(path.read_text(encoding="utf-8"), str(path)))
         keys = [key for key in differences(then, now) if _matches(key, _SHAPES_RESULTS)]
         if keys:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from muxrl.servers.checkpoints.formats import format_problem
-from muxrl.servers.checkpoints.integrity import find_damage
+from muxrl.servers.checkpoints.integrity import damage_of_server
 from muxrl.servers.checkpoints.state_file import read_state, write_state
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -228,7 +228,7 @@ class Checkpoint:
         if about and (problem := format_problem(about.get("format"), _FORMAT)):
             raise AlgorithmProblem(f"the {ABOUT_FILE} of checkpoint {str(path)!r} {problem}")
         # A replay may be large, and policies do not need it.
-        if damage := find_damage(path, but=(REPLAY_FILE,)):
+        if damage := damage_of_server(path, but=(REPLAY_FILE,)):
             raise AlgorithmProblem(damage)
         return cls(path, about)
 

@@ -31,7 +31,7 @@ def damage_of(path: Path, expected: str) -> str:
     return f"{path} is not what was written: its SHA-256 differs from the manifest's"
 
 
-def find_damage(path: Path, but: Collection[str] = ()) -> str:
+def damage_of_server(path: Path, but: Collection[str] = ()) -> str:
     """Says what is wrong with a server's checkpoint, "" if nothing is, or no manifest names it.
 
     Args:

@@ -53,9 +53,9 @@ def minibatches(
     """Goes over each module's columns `num_epochs` times, in minibatches of about the same size.
 
     An epoch of n transitions has ``ceil(n / size)`` minibatches whose sizes differ by one at most,
-    and each transition is in one of them. Sequences of recurrent networks stay whole, so that there
-    are no more minibatches than sequences. As in RLlib, a module with fewer transitions than
-    another gets further epochs until that one is done.
+    and each transition is in one of them. Sequences of recurrent networks stay whole: there are no
+    more minibatches than sequences, and it is their numbers of sequences that are alike. As in
+    RLlib, a module with fewer transitions than another gets further epochs until that one is done.
 
     Args:
         batches: columns by module id, tensors whose first dimension is the transition, or the
@@ -69,7 +69,8 @@ def minibatches(
     for module_id, batch in batches.items():
         mask = batch.get(Columns.LOSS_MASK)
         if mask is None:
-            rows[module_id] = torch.arange(num := len(tree.flatten(batch)[0]))
+            num = len(tree.flatten(batch)[0])
+            rows[module_id] = torch.arange(num)
         else:  # without those that hold an episode's bootstrap value alone
             rows[module_id], num = mask.any(-1).nonzero().flatten(), int(mask.sum())
         if size is not None:

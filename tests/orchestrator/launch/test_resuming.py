@@ -14,7 +14,7 @@ from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
 
 from muxrl import RunResult
-from muxrl.orchestrator.config import ExperimentConfig, prepare, to_yaml
+from muxrl.orchestrator.config import ExperimentConfig, from_yaml, prepare, to_yaml
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig, StopConfig
 from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
 from muxrl.orchestrator.evaluations.replay import recorded_files
@@ -116,6 +116,28 @@ def test_what_it_was_before_stays_written_down(folder: RunDirectory) -> None:
         f"until 1,000 {told}1000.yaml",
         f"until 2,000 {told}2000.yaml",
     ]
+
+
+def test_configs_after_the_checkpoint_count_no_more(folder: RunDirectory) -> None:
+    """Of a run that is resumed twice at one checkpoint, then at an older one."""
+
+    def resume(env_steps: int, lr: float) -> dict[str, float]:
+        config = load_resumed_config(folder, [f"servers.ppo.settings.lr={lr}"])
+        write_resumed_config(folder, config, env_steps)
+        return {
+            path.name: from_yaml(path.read_text(), path.name).servers["ppo"].settings.get("lr", 0.0)
+            for path in sorted(folder.path.glob("config*"))
+        }
+
+    first = chase().servers["ppo"].settings.get("lr", 0.0)
+    former = {"config-until-1000.yaml": first}
+    assert resume(1_000, 0.1) == {**former, "config.yaml": 0.1}
+    assert resume(1_000, 0.2) == {**former, "config.yaml": 0.2}
+    former["config-until-3000.yaml"] = 0.2
+    assert resume(3_000, 0.3) == {**former, "config.yaml": 0.3}
+    assert resume(2_000, 0.4) == {
+        "config-until-1000.yaml": first, "config-until-2000.yaml": 0.2, "config.yaml": 0.4,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
