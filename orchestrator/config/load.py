@@ -34,13 +34,11 @@ from muxrl.orchestrator.config.overrides import (
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.suggestions import did_you_mean, listed
-from muxrl.servers.config import ServerConfig
 
 ConfigSource = str | Path | Mapping[str, Any] | ExperimentConfig
 """A file or its name, or what it would say, nested, with dataclasses and classes if one likes."""
 
 T = TypeVar("T")
-Server = TypeVar("Server", bound=ServerConfig)
 
 _OF_SWEEPS = frozenset(
     ("experiment", "roles", "algorithms", "assignments", "parameters", "seeds", "num_samples",
@@ -265,34 +263,46 @@ def _unresolved(config: DictConfig) -> Iterator[tuple[KeyPath, str]]:
                 yield path, f"{dotted(path)}: {reason[:1].lower()}{reason[1:]}, in {value!r}"
 
 
-def to_yaml(config: ExperimentConfig) -> str:
-    """Returns every setting, defaults included, as `load_config` reads it.
+def to_yaml(config: Any) -> str:
+    """Returns every setting of an experiment, sweep or league, defaults and base included.
 
     Tokens are masked, since the text is kept. The mask is OmegaConf's "to be filled in", so that
     a launch from this text says so instead of listening with a token that everybody knows.
     """
-    return as_yaml(mask_tokens(config))
+    masked = asdict(config)
+    for path in tokens(masked):
+        _set_token(masked, path, "???")
+    return OmegaConf.to_yaml(OmegaConf.create({**masked, "base": ""}))
 
 
-def as_yaml(config: Any) -> str:
-    """Returns all fields of a dataclass, in their order, as OmegaConf reads them."""
-    return OmegaConf.to_yaml(OmegaConf.create(asdict(config)))
+def load_written(file: Path, schema: type[T]) -> T:
+    """Reads what `to_yaml` wrote, for its results; masked tokens come back as none.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    tree = read_yaml(file)[0]
+    for path in tokens(tree):
+        _set_token(tree, path, "")
+    return load_structured(tree, schema(), (), str(file))
 
 
-def mask_tokens(config: ExperimentConfig) -> ExperimentConfig:
-    """Returns the config with "???" in the place of each token."""
-    simulation = config.simulation
-    if simulation.gateway.token:
-        simulation = replace(simulation, gateway=replace(simulation.gateway, token="???"))
-    return replace(config, servers=mask_tokens_of(config.servers), simulation=simulation)
+def tokens(tree: Tree) -> dict[KeyPath, str]:
+    """Returns the tokens of servers and gateway that an experiment, sweep or league says."""
+    found = {}
+    for path, value in leaves(tree):
+        *_, above, holder, key = ("", "", *path)
+        is_listener = holder in ("gateway", "server") or above in ("servers", "algorithms")
+        if key == "token" and value and is_listener:
+            found[path] = value
+    return found
 
 
-def mask_tokens_of(servers: Mapping[str, Server]) -> dict[str, Server]:
-    """Returns servers, or templates of them, with "???" in the place of each token."""
-    return {
-        name: replace(server, token="???") if server.token else server
-        for name, server in servers.items()
-    }
+def _set_token(tree: Tree, path: KeyPath, token: str) -> None:
+    inner: Any = tree
+    for key in path[:-1]:
+        inner = inner[key]
+    inner["token"] = token
 
 
 def from_yaml(text: str, source: str = "") -> ExperimentConfig:

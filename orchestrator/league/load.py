@@ -1,14 +1,14 @@
-"""A league's YAML and overrides to `LeagueConfig`, its base experiment filled in; and back."""
+"""A league's YAML and overrides to `LeagueConfig`, its base experiment filled in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config import ExperimentConfig, find_config
-from muxrl.orchestrator.config.load import as_yaml, load_base, load_structured, mask_tokens
+from muxrl.orchestrator.config.load import load_base, load_structured, load_written
 from muxrl.orchestrator.config.merge import read_yaml
 from muxrl.orchestrator.config.overrides import Overrides, override_value, plain
 from muxrl.orchestrator.errors import ConfigError
@@ -48,14 +48,19 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> LeagueConfig:
 
     Args:
         file: of the league's directory.
-        overrides: more rounds, and what does not change those that it has.
+        overrides: more rounds, and what does not change those that it has; masked tokens are
+            given here.
 
     Raises:
         ConfigError: it cannot be read, or an override would change what was played.
     """
-    before = load_structured(file, LeagueConfig(), (), str(file))
-    config = load_structured(file, LeagueConfig(), overrides, str(file)) if overrides else before
-    changed = set(differences(asdict(before), asdict(config))).difference(_RESUMABLE)
+    before = load_written(file, LeagueConfig)
+    config = load_structured(file, LeagueConfig(), overrides, str(file))
+    changed = [
+        key
+        for key in differences(asdict(before), asdict(config))
+        if key not in _RESUMABLE and not key.endswith(".token")
+    ]
     if changed:
         raise ConfigError(
             [
@@ -64,10 +69,7 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> LeagueConfig:
             ],
             str(file),
         )
+    if config.rounds < before.rounds:
+        fewer = f"rounds: is {config.rounds}, and the league had {before.rounds}"
+        raise ConfigError([f"{fewer}; it goes on with more, not with less"], str(file))
     return config
-
-
-def to_yaml(config: LeagueConfig) -> str:
-    """Returns every setting, defaults and base included; tokens masked, as in a run's config."""
-    hidden = replace(config, base="", experiment=mask_tokens(config.experiment))
-    return as_yaml(hidden)

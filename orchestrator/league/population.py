@@ -224,7 +224,9 @@ def _exploit_problems(league: League) -> Iterator[str]:
         )
     alike = {}
     for name in ranked:
-        told = asdict(replace(league.templates[name], initialize_from="", initialize_policies={}))
+        told = asdict(
+            replace(league.templates[name], initialize_from="", initialize_policies={}, token="")
+        )
         rest = {dotted(path): value for path, value in leaves(told)}
         alike[name] = {k: v for k, v in rest.items() if k not in exploit.parameters}
     for name in ranked[1:]:

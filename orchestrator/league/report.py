@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, Head
 from muxrl.orchestrator.comparisons.output.figures import Picture, payoff_picture, rating_curves
 from muxrl.orchestrator.comparisons.output.files import write_payoffs
 from muxrl.orchestrator.comparisons.output.tables import cross_play
+from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import meet
 from muxrl.orchestrator.league.population import League
@@ -24,7 +25,7 @@ from muxrl.orchestrator.reports.pages import REPORT_FILE, from_folder, page_envi
 from muxrl.orchestrator.reports.plain_table import grid_table
 from muxrl.orchestrator.reports.table import Column, Grid, Table, markdown
 from muxrl.orchestrator.storage.json_files import finite, write_bytes, write_json, write_text
-from muxrl.orchestrator.sweeps.load import load_written
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 _CAPTION = (
     "Rating: Elo points above random actions [95 %, over episodes], of games of all rounds; 400 "
@@ -133,14 +134,14 @@ def _pictures(played: HeadToHead, table: CrossPlay) -> dict[str, Picture]:
 
 
 def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
-    known = dict(league.templates)
+    known = {name: replace(begun, token="") for name, begun in league.templates.items()}
     entries = league.entries(folder, league.config.rounds)
     labels = {str(entry.checkpoint): entry.label for entry in entries}
     for number in range(1, league.config.rounds + 1):
         sweep = folder.sweep(number)
         if sweep is None:
             return
-        templates = load_written(sweep.config_file).algorithms
+        templates = load_written(sweep.config_file, SweepConfig).algorithms
         for trial in sweep.trials():
             for role, member in trial.roles.items():
                 if member in known:

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.config.load import set_values
+from muxrl.orchestrator.config.load import load_written, set_values
 from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import heads, meet
 from muxrl.orchestrator.league.population import POOL_PREFIX, Entry, League, newest
-from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.parameters import draw, given
 from muxrl.orchestrator.sweeps.plan import needs_teams
 from muxrl.orchestrator.sweeps.schema import (
@@ -49,8 +48,8 @@ def make_round(league: League, folder: LeagueDirectory | None, number: int) -> S
     before = folder.sweep(number - 1) if folder and number > 1 else None
     templates = copy.deepcopy(league.templates)
     if before is not None:
-        kept = load_written(before.config_file).algorithms
-        templates |= {name: kept[name] for name in templates}
+        kept = load_written(before.config_file, SweepConfig).algorithms
+        templates |= {name: replace(kept[name], token=templates[name].token) for name in templates}
     last = newest(entries)
     for name, template in templates.items():
         if name in last and not config.members[name].is_fresh:

@@ -7,17 +7,19 @@ is written. What is on disk says how far it is.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from muxrl.orchestrator.config.load import to_yaml, tokens
+from muxrl.orchestrator.config.merge import dotted
 from muxrl.orchestrator.config.overrides import Overrides
 from muxrl.orchestrator.errors import ExitCode
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import play_games
-from muxrl.orchestrator.league.load import load_resumed, to_yaml
+from muxrl.orchestrator.league.load import load_resumed
 from muxrl.orchestrator.league.population import League, make_league
 from muxrl.orchestrator.league.report import print_ratings, write_report
 from muxrl.orchestrator.league.rounds import make_round
@@ -133,7 +135,9 @@ def _train(league: League, folder: LeagueDirectory, number: int, console: Consol
         result = start_sweep(make_round(league, folder, number), path, console=console)
     else:
         how = {"max_concurrent": league.config.max_concurrent, "address": league.config.address}
-        result = resume_sweep(path, how, console=console)
+        of_round = tokens(asdict(make_round(league, folder, number)))
+        given = {dotted(key_path): token for key_path, token in of_round.items()}
+        result = resume_sweep(path, how | given, console=console)
     if result.exit_code != ExitCode.DONE and console is not None:
         print_result(result, console)
     return result.exit_code

@@ -1,21 +1,15 @@
-"""A sweep's YAML and overrides to `SweepConfig`, its base experiment filled in; and back."""
+"""A sweep's YAML and overrides to `SweepConfig`, its base experiment filled in."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config import ExperimentConfig, find_config
-from muxrl.orchestrator.config.load import (
-    as_yaml,
-    load_base,
-    load_structured,
-    mask_tokens,
-    mask_tokens_of,
-)
+from muxrl.orchestrator.config.load import load_base, load_structured, load_written
 from muxrl.orchestrator.config.merge import read_yaml
 from muxrl.orchestrator.config.overrides import Overrides, override_value, plain
 from muxrl.orchestrator.errors import ConfigError
@@ -75,7 +69,7 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
     Raises:
         ConfigError: it cannot be read, or an override would change the trials that it has.
     """
-    before = load_written(file)
+    before = load_written(file, SweepConfig)
     config = load_structured(file, SweepConfig(), overrides, str(file))
     changed = [
         key
@@ -106,34 +100,3 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
     if problems:
         raise ConfigError(problems, str(file))
     return config
-
-
-def load_written(file: Path) -> SweepConfig:
-    """Reads what `to_yaml` wrote, for its results; masked tokens come back as none.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    has_masks = file.is_file() and b"???" in file.read_bytes()
-    raw = read_yaml(file)[0] if has_masks else {}
-    open_tokens = [
-        f"{where}.{name}.token=''"
-        for where, servers in (
-            ("experiment.servers", raw.get("experiment", {}).get("servers", {})),
-            ("algorithms", raw.get("algorithms", {})),
-        )
-        for name, server in servers.items()
-        if server.get("token") == "???"
-    ]
-    return load_structured(file, SweepConfig(), open_tokens, str(file))
-
-
-def to_yaml(config: SweepConfig) -> str:
-    """Returns every setting, defaults and base included; tokens masked, as in a run's config."""
-    hidden = replace(
-        config,
-        base="",
-        experiment=mask_tokens(config.experiment),
-        algorithms=mask_tokens_of(config.algorithms),
-    )
-    return as_yaml(hidden)

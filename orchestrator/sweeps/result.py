@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.errors import ExitCode
 from muxrl.orchestrator.measure.number_text import MISSING
 from muxrl.orchestrator.reports.plain_table import grid_table
 from muxrl.orchestrator.reports.table import Column, Grid, Table
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord, counts_text
-from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class SweepResult:
             ConfigError: its sweep.yaml cannot be read.
         """
         folder = SweepDirectory.open(Path(sweep_dir))
-        return cls(folder.path, tuple(folder.trials()), load_written(folder.config_file))
+        config = load_written(folder.config_file, SweepConfig)
+        return cls(folder.path, tuple(folder.trials()), config)
 
     @property
     def failed(self) -> tuple[TrialRecord, ...]:

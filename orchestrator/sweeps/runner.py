@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from rich.console import Console
 
+from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.config.overrides import Overrides
 from muxrl.orchestrator.errors import CannotResume, ConfigError
 from muxrl.orchestrator.launch.resuming import find_checkpoint
@@ -32,7 +33,7 @@ from muxrl.orchestrator.supervise.signals import (
 )
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.sweeps.load import load_resumed, to_yaml
+from muxrl.orchestrator.sweeps.load import load_resumed
 from muxrl.orchestrator.sweeps.parameters import active, settings
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan, take_up
 from muxrl.orchestrator.sweeps.result import SweepResult

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.thinned import Point, Thinned
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
-from muxrl.orchestrator.sweeps.schema import MetricConfig
+from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
 from muxrl.orchestrator.watch.tail import Tail
 
 _READING_S = 0.5
@@ -37,7 +37,7 @@ class SweepView:
 
     def __init__(self, path: Path) -> None:
         self._folder = SweepDirectory.open(path)
-        self._metric = load_written(self._folder.config_file).metric
+        self._metric = load_written(self._folder.config_file, SweepConfig).metric
         self._curves: dict[Path, _Curve] = {}
 
     def read(self) -> dict[str, Any]:

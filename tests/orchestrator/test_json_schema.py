@@ -74,10 +74,10 @@ def test_what_muxrl_itself_writes_fits(
         written = yaml.safe_load(to_yaml(load_config(name)))
         assert not misfits(validators["experiment"], written), name
     for name in packaged_configs("sweeps"):
-        written = yaml.safe_load(sweeps_load.to_yaml(sweeps_load.load_sweep(name)))
+        written = yaml.safe_load(to_yaml(sweeps_load.load_sweep(name)))
         assert not misfits(validators["sweep"], written), name
     for name in packaged_configs("leagues"):
-        written = yaml.safe_load(league_load.to_yaml(league_load.load_league(name)))
+        written = yaml.safe_load(to_yaml(league_load.load_league(name)))
         assert not misfits(validators["league"], written), name
 
 

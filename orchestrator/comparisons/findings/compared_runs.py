@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.errors import (
     CannotCompare,
     ConfigError,
@@ -24,7 +25,7 @@ from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.series import EvaluationPoint
 from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.sweeps.load import load_written
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
 
@@ -177,7 +178,7 @@ def _add_sweep(
 ) -> None:
     """Adds a sweep's roles, and the scripted policies that its trials have in them."""
     try:
-        config = load_written(sweep.config_file)
+        config = load_written(sweep.config_file, SweepConfig)
     except ConfigError as error:
         raise CannotCompare(
             f"the config of sweep {sweep.name!r} cannot be read: {error}"

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from tests.orchestrator.launch.duel import Duel
 
+from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import _seats, seatings
-from muxrl.orchestrator.league.load import load_league, to_yaml
+from muxrl.orchestrator.league.load import load_league
 from muxrl.orchestrator.league.population import League, make_league
 from muxrl.orchestrator.league.rounds import make_round
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.sweeps.load import to_yaml as sweep_yaml
 
 EXPLOITED = {"settings.lr": {"loguniform": [0.001, 0.1]}}
 PPO = {
@@ -57,7 +57,7 @@ def train(league: League, folder: LeagueDirectory, number: int, *statuses: Any) 
     """Writes a round as a sweep leaves it; nothing has learned."""
     config = make_round(league, folder, number)
     sweep = SweepDirectory.create_at(folder.round(number))
-    write_text(sweep.config_file, sweep_yaml(config))
+    write_text(sweep.config_file, to_yaml(config))
     members = league.training(number)
     how = statuses or ("done",) * len(members)
     listed = config.assignments.listed

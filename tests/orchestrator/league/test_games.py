@@ -23,7 +23,6 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
-from muxrl.orchestrator.sweeps.load import to_yaml as sweep_yaml
 from muxrl.orchestrator.sweeps.plan import make_plan
 
 Make = Callable[..., League]
@@ -81,7 +80,7 @@ def train(experiment: Experiment, run: RunDirectory) -> None:
 def start(config: Any, path: Path, console: Any) -> Any:
     """Runs a round's trials one after another, in place of Ray Tune."""
     plan, sweep = make_plan(config), SweepDirectory.create_at(path)
-    write_text(sweep.config_file, sweep_yaml(config))
+    write_text(sweep.config_file, to_yaml(config))
     for trial in plan.trials:
         run = RunDirectory.create_at(sweep.new_run(trial.id))
         train(plan.experiments[trial.id], run)

@@ -14,12 +14,13 @@ import pytest
 from tests.orchestrator.league.conftest import play, train
 
 from muxrl.orchestrator import cli
-from muxrl.orchestrator.errors import NotALeagueDirectory, SweepIsRunning
+from muxrl.orchestrator.errors import ConfigError, NotALeagueDirectory, SweepIsRunning
 from muxrl.orchestrator.league import runner
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import League
 from muxrl.orchestrator.league.report import write_report
 from muxrl.orchestrator.league.runner import resume_league
+from muxrl.orchestrator.sweeps import load as sweeps_load
 
 Make = Callable[..., League]
 Folder = Callable[[League], LeagueDirectory]
@@ -113,6 +114,33 @@ def test_a_league_that_is_done_takes_more_rounds(
     done.clear()
     assert resume_league(place.path, ["rounds=2"]).num_rounds == 2
     assert done == SECOND
+
+
+def test_tokens_are_given_again_and_reach_each_round(
+    make: Make, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "secret-of-sixteen"
+    members: dict[str, Any] = {"a": {"role": "left", "server": {"token": token}}}
+    league = make(members=members | {"b": {"role": "right"}}, rounds=2)
+    place = folder(league)
+    train(league, place, 1)
+    play(league, place, 1)
+    train(league, place, 2, "done", "running")
+    assert not any(token in file.read_text() for file in place.path.rglob("*.yaml"))
+    resumed = []
+
+    def resume(path: Path, overrides: Any, console: Any) -> Any:
+        resumed.append(sweeps_load.load_resumed(path / "sweep.yaml", overrides))
+        return SimpleNamespace(exit_code=1)
+
+    monkeypatch.setattr(runner, "sweep_ray", lambda plan: contextlib.nullcontext())
+    monkeypatch.setattr(runner, "resume_sweep", resume)
+    with pytest.raises(ConfigError, match=r"members\.a\.server\.token: is left open .* give it"):
+        resume_league(place.path)
+    resume_league(place.path, [f"members.a.server.token={token}"])
+    assert [sweep.algorithms["a"].token for sweep in resumed] == [token]
+    write_report(league, place, 1)
+    assert "token" not in (place.path / "summary.md").read_text()
 
 
 def test_a_round_that_fails_ends_the_league(

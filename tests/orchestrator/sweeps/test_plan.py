@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from muxrl.experiments.simulations.zero_cost import ZeroCost
+from muxrl.orchestrator.config.load import load_written, to_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.directory import TrialRecord
-from muxrl.orchestrator.sweeps.load import load_resumed, load_sweep, load_written, to_yaml
+from muxrl.orchestrator.sweeps.load import load_resumed, load_sweep
 from muxrl.orchestrator.sweeps.plan import make_plan, take_up
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
@@ -169,7 +170,8 @@ def test_what_is_written_down_makes_the_same_table(write, tmp_path):
     assert make_plan(again).trials == make_plan(config).trials
     with pytest.raises(ConfigError, match=r"stays\.token: is left open"):
         load_resumed(tmp_path / "sweep.yaml")
-    assert load_written(tmp_path / "sweep.yaml").experiment.servers["stays"].token == ""
+    written = load_written(tmp_path / "sweep.yaml", SweepConfig)
+    assert written.experiment.servers["stays"].token == ""
 
 
 @pytest.mark.parametrize(
