@@ -223,7 +223,9 @@ class EpisodeStore:
         episode.row_reader = member.row_reader if member else self._row_reader
         return Started(episode_id, member=member.name if member else "")
 
-    def _step(self, item: Step, now: float) -> Actions | PendingStep | RowOfStep:
+    def _step(
+        self, item: Step, now: float, *, was_played: bool = False
+    ) -> Actions | PendingStep | RowOfStep:
         episode = self._find(item.episode_id)
         if not episode.is_training:
             return episode.step(item, now)
@@ -231,7 +233,7 @@ class EpisodeStore:
         num_before = episode.num_uncut_steps
         outcome = episode.step(item, now)
         if not is_repeat:
-            self.counts.num_logged_actions += len(item.logged_actions)
+            self.counts.num_logged_actions += 0 if was_played else len(item.logged_actions)
             num = episode.num_uncut_steps - num_before
             self._count_step(episode, len(item.observations), num)
         return outcome
@@ -331,7 +333,7 @@ class EpisodeStore:
             if step.t < episode.t:
                 continue
             try:
-                pending = self._step(step, now)
+                pending = self._step(step, now, was_played=True)
             except ProtocolError as error:
                 error.message = f"step t={step.t}: {error.message}"
                 raise

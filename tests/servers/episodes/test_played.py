@@ -66,6 +66,7 @@ def test_they_are_recorded_as_the_servers_own() -> None:
     assert [chunk.weights_seq_nos for chunk in store.chunks] == [[5] * 4]
     counts = store.store.counts
     assert (counts.num_env_steps, counts.num_agent_steps, counts.num_stale_steps) == (4, 8, 0)
+    assert counts.num_logged_actions == 0  # the policy chose them
 
 
 def test_the_same_steps_twice_are_recorded_once() -> None:
