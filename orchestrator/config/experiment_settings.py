@@ -37,8 +37,6 @@ _NOT_OF_A_SERVER = (
     "resources",
     "limits",
 )
-_OF_A_SEED = ("initialize_from", "initialize_policies")
-"""Each seed may go on from weights of its own."""
 
 Settings = Mapping[str, str]
 """Dotted key to value; what is not given has its default."""
@@ -64,14 +62,16 @@ def simulation_settings(simulation: SimulationConfig) -> Settings:
 
 
 def experiment_settings(config: ExperimentConfig) -> Settings:
-    """Returns those of an experiment, but for what each of its seeds may have of its own."""
+    """Returns those of an experiment; each of its seeds may begin with a checkpoint of its own."""
     found = {f"simulation.{k}": v for k, v in simulation_settings(config.simulation).items()}
     for server_id, server in config.servers.items():
         found |= {
             f"{server_id}.{key}": value
             for key, value in server_settings(server).items()
-            if key.partition(".")[0] not in _OF_A_SEED
+            if key.partition(".")[0] not in ("initialize_from", "initialize_policies")
         }
+        begins_with = "a checkpoint" if server.initialize_from else "new weights"
+        found[f"{server_id}.initialize_from"] = begins_with
     parameters = _given({"evaluation.parameters": config.evaluation.parameters})
     return found | {dotted(path): str(value) for path, value in parameters}
 

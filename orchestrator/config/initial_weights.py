@@ -45,10 +45,11 @@ def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:
             return "", [f"run {given!r} has no checkpoint {LAST!r} of a server {server_id!r}{hint}"]
         path = found
     try:
-        about = Checkpoint.open(path).about
+        checkpoint = Checkpoint.open(path)
     except AlgorithmProblem as problem:
         return "", [str(problem)]
-    return str(path.absolute()), list(_misfits(given, about, plan)) if about else []
+    about = checkpoint.about
+    return str(checkpoint.path), list(_misfits(given, about, plan)) if about else []
 
 
 def find_other_networks(given: str, plan: ServerPlan) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from muxrl.client.local_policies import no_local_inference
 from muxrl.client.local_transport import InferenceModes
@@ -32,7 +33,7 @@ class Experiment:
     """An experiment with every name looked up and every number checked."""
 
     config: ExperimentConfig
-    """As the user wrote it."""
+    """As the user wrote it, but for checkpoints: see `_with_checkpoints`."""
     facts: SimulationFacts
     servers: dict[str, ServerPlan]
     """Server id to what its process is started with, in the order of the config."""
@@ -137,7 +138,7 @@ def resolve(
     }
     keep_mib = config.checkpoint.replay_max_mib
     experiment = Experiment(
-        config,
+        _with_checkpoints(config, plans),
         facts,
         {
             s: replace(
@@ -222,6 +223,33 @@ def _respawn_problems(experiment: Experiment) -> Iterator[str]:
                 "(simulation.respawn) would be one sequence; leave out use_lstm, or have MAPPO for "
                 "groups"
             )
+
+
+def _with_checkpoints(
+    config: ExperimentConfig, plans: Mapping[str, ServerPlan | None]
+) -> ExperimentConfig:
+    """Returns the config with absolute paths of checkpoints, and of what a link leads to now.
+
+    So that what is written down leads to the same weights later, and from another folder.
+    """
+    servers = dict(config.servers)
+    for server_id, plan in plans.items():
+        if plan is not None:
+            servers[server_id] = replace(
+                servers[server_id],
+                initialize_from=plan.initialize_from,
+                settings=_as_found(servers[server_id].settings, plan.settings),
+            )
+    return replace(config, servers=servers)
+
+
+def _as_found(given: Any, found: Any) -> Any:
+    if not (isinstance(given, Mapping) and isinstance(found, Mapping)):
+        return given
+    return {
+        key: found.get(key, value) if key == "checkpoint" else _as_found(value, found.get(key))
+        for key, value in given.items()
+    }
 
 
 def local_inference_problems(experiment: Experiment) -> Iterator[str]:

@@ -212,6 +212,8 @@ class Optuna:
         self._spaces = spaces
         self._seed = seed
         self._study = optuna.create_study(direction=f"{mode}imize")
+        self._asked: list[tuple[Point, Any]] = []
+        """Those without a metric yet: the sampler takes them for bad ones, and looks elsewhere."""
         for point, value in known:
             self.tell(point, value)
 
@@ -220,18 +222,27 @@ class Optuna:
         from optuna.samplers import TPESampler
 
         self._study.sampler = TPESampler(seed=derive_seed(self._seed, str(number)))
-        return self._draw(self._study.ask())
+        trial = self._study.ask()
+        point = self._draw(trial)
+        self._asked.append((point, trial))
+        return point
 
     def tell(self, point: Point, value: float | None) -> None:
         """Takes in what came of a point, of this beginning or an earlier one; None if it failed."""
         from optuna.trial import FixedTrial, TrialState, create_trial
 
+        state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        for number, (asked, trial) in enumerate(self._asked):
+            if asked == point:
+                del self._asked[number]
+                self._study.tell(trial, value, state)
+                return
         parameters = self._spaces[point[ROLES_KEY]]
         fixed = FixedTrial({key: _number(parameters.get(key), v) for key, v in point.items()})
         self._draw(fixed)
         self._study.add_trial(
             create_trial(
-                state=TrialState.FAIL if value is None else TrialState.COMPLETE,
+                state=state,
                 value=value,
                 params=fixed.params,
                 distributions=fixed.distributions,

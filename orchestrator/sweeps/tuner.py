@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import sys
 import time
@@ -149,7 +150,11 @@ def _scheduler(config: SweepConfig) -> Any:
             stop_last_trials=False,
         )
     return _MedianStopping(
-        time_attr=METRIC_ENV_STEPS, grace_period=grace, min_samples_required=scheduler.min_samples
+        time_attr=METRIC_ENV_STEPS,
+        grace_period=grace,
+        min_samples_required=scheduler.min_samples,
+        # Else trials are paused for those that wait, and processes cannot be.
+        min_time_slice=math.inf,
     )
 
 

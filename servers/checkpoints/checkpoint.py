@@ -204,7 +204,7 @@ class Checkpoint:
         Raises:
             AlgorithmProblem: there is none, it is damaged, or another version of muxrl wrote it.
         """
-        path = path.expanduser().absolute()
+        path = path.expanduser().resolve()  # a link such as `last` may move
         if not path.exists() and _old(path).is_dir():
             path = _old(path)
         if not path.is_dir():

@@ -93,15 +93,20 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     for path in paths:
         if (path / TRIALS_FILE).is_file():
             sweep, trials = _read_sweep(path)
-            found = [read_run(path / t.run_dir) for t in trials if _is_done(t) and t.run_dir]
-            new = [run for run in found if _unnamed(run) not in of_sweeps]
-            of_sweeps += map(_unnamed, new)
-            runs += new
+            twice = []
+            for run_dir in (t.run_dir for t in trials if _is_done(t) and t.run_dir):
+                run = read_run(path / run_dir)
+                if (unnamed := replace(run.config, name="")) in of_sweeps:
+                    twice.append(run.name)
+                else:
+                    of_sweeps.append(unnamed)
+                    runs.append(run)
             notes += _left_out(sweep, trials)
-            if twice := [run.name for run in found if run not in new]:
+            if twice:
                 notes.append(
                     f"left out of sweep {sweep.name!r}: {len(twice)} of {len(trials)} trials, "
-                    f"which an earlier sweep has with the same seed ({listed(twice, _MAX_LISTED)})"
+                    "since an earlier one has the same settings and seed "
+                    f"({listed(twice, _MAX_LISTED)})"
                 )
             _add_sweep(sweep, trials, roles, scripts)
         else:
@@ -116,11 +121,6 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     _check_evaluated(runs)
     notes += version_notes([run.versions for run in runs])
     return ComparedRuns(tuple(runs), roles, scripts, tuple(notes))
-
-
-def _unnamed(run: ComparedRun) -> ExperimentConfig:
-    """Returns what a run and its repetition have in common."""
-    return replace(run.config, name="")
 
 
 def read_run(path: Path) -> ComparedRun:

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from tests.servers.scripted_store import make_plan
 
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, SimulationFacts, resolve
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
-from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, note_of
+from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 
 SEES, DOES = Box((4,), "float32", -1.0, 1.0), Discrete(2)
 AGENTS = {"a": AgentPlan("default", SEES, DOES)}
@@ -43,12 +44,35 @@ def test_a_run_leads_to_its_last_checkpoint_of_the_server(tmp_path: Path) -> Non
     saved = checkpoint(run / "checkpoints" / "120" / "ppo")
     (saved.parent / "manifest.json").touch()
     (run / "checkpoints" / "last").symlink_to("120")
-    found = str(run / "checkpoints" / "last" / "ppo")
-    assert find_initial_weights(str(run), plan_of("ppo")) == (found, [])
+    # Not by the link, which moves when the run goes on.
+    assert find_initial_weights(str(run), plan_of("ppo")) == (str(saved), [])
     assert find_initial_weights(str(saved), plan_of("other")) == (str(saved), [])
     _, (problem,) = find_initial_weights(str(run), plan_of("other"))
     assert "no checkpoint 'last' of a server 'other'; give the folder of another one" in problem
-    assert found in problem
+    assert str(run / "checkpoints" / "last" / "ppo") in problem
+
+
+@pytest.mark.usefixtures("rllib")
+def test_what_is_written_down_leads_to_the_same_weights_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = SimulationFacts({"a": (SEES, DOES), "b": (SEES, DOES), "c": (SEES, DOES)})
+    frozen = {"algorithm": "FROZEN", "checkpoint": "last/ppo"}
+    servers = {
+        "ppo": ServerConfig("PPO", ["a"], initialize_from="last/ppo"),
+        "old": ServerConfig("FROZEN", ["b"], settings={"checkpoint": "last/ppo"}),
+        "pool": ServerConfig("POOL", ["c"], settings={"members": {"x": frozen}}),
+    }
+    config = ExperimentConfig("x", simulation=SimulationConfig("some:env"), servers=servers)
+    monkeypatch.chdir(tmp_path)
+    about = note_of(plan_of("ppo", algorithm="PPO"))
+    saved = checkpoint(tmp_path / "120" / "ppo")
+    (saved / ABOUT_FILE).write_text(json.dumps({"format": 1, **about}))
+    Path("last").symlink_to("120")
+    written = resolve(config, facts, needs_stop=False).config.servers
+    assert written["ppo"].initialize_from == str(saved)
+    assert written["old"].settings == {"checkpoint": str(saved)}
+    assert written["pool"].settings == {"members": {"x": {**frozen, "checkpoint": str(saved)}}}
 
 
 def test_a_space_may_name_what_goes_without_saying(tmp_path: Path) -> None:

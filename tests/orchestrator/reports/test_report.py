@@ -313,6 +313,7 @@ def test_runs_of_different_experiments_are_not_combined(tmp_path: Path) -> None:
             "against 3;",
         ),
         (["simulation.metrics={a: mean}"], "simulation.metrics.a is sum against mean"),
+        (["servers.ppo.initialize_from=runs/two"], "ppo.initialize_from is new weights against a"),
     ],
 )
 @pytest.mark.usefixtures("undrawn")
@@ -335,7 +336,9 @@ def test_seeds_may_differ_in_what_is_around_them(tmp_path: Path) -> None:
     around = ["seed=2", "name=other", "servers.ppo.port=7777", "checkpoint.keep_last=1",
               "servers.ppo.initialize_from=runs/two", "simulation.metrics={a: sum}",
               "stop.env_steps=77", "evaluation.num_episodes=3", "timeouts.start_s=9"]  # fmt: skip
-    for run, overrides in zip(runs, ([], around), strict=True):
+    for run, overrides in zip(
+        runs, (["servers.ppo.initialize_from=runs/one"], around), strict=True
+    ):
         write_whole_run(run)
         run.write_config(to_yaml(load_config("cartpole_ppo", overrides)))
     assert combine_runs([run.path for run in runs], tmp_path / "study").seeds == (1, 2)

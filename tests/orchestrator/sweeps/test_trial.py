@@ -123,7 +123,8 @@ def test_a_last_result_without_a_new_evaluation_is_no_measurement() -> None:
     config.experiment.stop.env_steps = 500
     median = _scheduler(config)
     median.set_search_properties(METRIC, "max")
-    controller = SimpleNamespace(get_live_trials=list)
+    # A trial that waits for its turn: no other may be paused for it.
+    controller = SimpleNamespace(get_live_trials=lambda: [SimpleNamespace(status="PENDING")])
     for number in range(3):
         trial = TuneTrial(str(number))
         *others, last = results([[row] for row in ROWS] + [[]], 0.0)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,17 @@ def test_what_two_sweeps_have_both_counts_once(tmp_path: Path) -> None:
     sources = read_compared_runs([first, second])
     assert [run.path.parent.parent for run in sources.runs] == [first, first, second]
     assert [run.seed for run in sources.runs] == [1, 1, 2]
-    assert "'b': 2 of 5 trials, which an earlier sweep has with the same seed" in sources.notes[-1]
+    assert "'b': 2 of 5 trials, since an earlier one has the same settings" in sources.notes[-1]
+
+
+def test_what_a_sweep_draws_twice_counts_once(tmp_path: Path) -> None:
+    folder = sweep(tmp_path)
+    trials = SweepDirectory(folder).trials()
+    done = next(trial for trial in trials if trial.status == "done")
+    SweepDirectory(folder).write_trials([*trials, replace(done, id="9")])
+    sources = read_compared_runs([folder])
+    assert len(sources.runs) == 2
+    assert "1 of 5 trials, since an earlier one has the same settings" in sources.notes[-1]
 
 
 def test_a_sweep_s_masked_tokens_are_not_asked_for(tmp_path: Path) -> None:
