@@ -246,22 +246,20 @@ class GatewayEpisodes:
             )
         if item.untrained:
             raise errors.ValueMismatch("a gateway has no untrained agents; ask their server")
-        mode, client, evaluation = item.mode, self._client, None
+        mode, client, evaluation, condition = item.mode, self._client, None, 0
         should_explore: bool | Mapping[str, bool] | None = item.should_explore
         if mode == "train" and self._evaluation is not None and self._evaluation.to_begin:
             evaluation = self._evaluation
-            mode, client, should_explore = "eval", evaluation.client, evaluation.should_explore
-        elif not self._trains:
-            mode = "eval"
-        parameters = (
-            draw(self.parameters, f"{self.seed}/{episode_id}")
-            if evaluation is None
-            else evaluation.to_begin.popleft()
-        )
+            condition, parameters = evaluation.to_begin.popleft()
+            mode, client = "eval", evaluation.clients[condition]
+            should_explore = evaluation.should_explore
+        else:
+            mode = mode if self._trains else "eval"
+            parameters = draw(self.parameters, f"{self.seed}/{episode_id}")
         joint = client.new_episode(
             mode, episode_id=episode_id, should_explore=should_explore, seed=item.seed
         )
-        episode = OpenEpisode(item, mode, client, joint, evaluation, parameters, now)
+        episode = OpenEpisode(item, mode, client, joint, evaluation, condition, parameters, now)
         self._open[episode_id] = episode
         return _Open(asked, episode, joint.start(), lambda: episode.started)
 
@@ -279,7 +277,8 @@ class GatewayEpisodes:
             checked.observations, checked.state, checked.logged_actions, checked.logged_log_probs
         )
         if episode.evaluation is not None:
-            episode.evaluation.logged_agents.update(checked.logged_actions)
+            logged = episode.evaluation.logged_agents[episode.condition]
+            logged.update(checked.logged_actions)
         episode.agents_done |= checked.terminated | checked.truncated
         episode.agents_done -= checked.observations.keys()
         machine.handle(EpisodeEvent.OBSERVE)
@@ -320,7 +319,7 @@ class GatewayEpisodes:
             metrics[EPISODE_LENGTH] = {COMMON: float(machine.t)}
             played = result_of(joint, machine.t, None, metrics, episode.parameters)
             if episode.evaluation is not None:
-                episode.evaluation.add(played)
+                episode.evaluation.add(episode.condition, played)
             elif episode.is_training:
                 self.ended.append(played)
                 self.counts.num_episodes += 1
@@ -391,7 +390,8 @@ class GatewayEpisodes:
     def _bury(self, episode_id: str, reply: AnyReply, why: str) -> None:
         episode = self._open.pop(episode_id)
         if episode.evaluation is not None and not isinstance(reply, Ended):
-            episode.evaluation.to_begin.appendleft(episode.parameters)
+            again = (episode.condition, episode.parameters)
+            episode.evaluation.to_begin.appendleft(again)
         self.num_over += 1
         self._over[episode_id] = reply, why[:_STORY_CHARS]
         while len(self._over) > _REMEMBERED:
@@ -424,7 +424,7 @@ class GatewayEpisodes:
     def evaluate(self, evaluation: Evaluation | None) -> None:
         """Has the next training episodes be evaluations; None: no more of them.
 
-        What is open of another one is closed: its client is used no more.
+        What is open of another one is closed: its clients are used no more.
         """
         self._evaluation = evaluation
         others = (None, evaluation)
@@ -457,7 +457,7 @@ class GatewayEpisodes:
     def give_up(self) -> None:
         """Ends the patience with lost servers; from any thread."""
         evaluation = self._evaluation
-        for client in (self._client, *([evaluation.client] if evaluation else [])):
+        for client in (self._client, *(evaluation.clients if evaluation else ())):
             client.give_up()
 
     def _close(self, episode_ids: Iterable[str], reason: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muxrl.client.episode_parameters import Parameters, draw
@@ -18,11 +18,12 @@ from muxrl.protocol.messages import Actions, Mode, Started, StartEpisode
 class Evaluation:
     """Episodes that simulations are to play as evaluations; they do not know it.
 
-    An episode that is begun as training, while one more is wanted, is one of these instead.
+    An episode that is begun as training, while one more is wanted, is one of these instead. They
+    alternate between the conditions: where others still train, all meet the same weights.
 
     Args:
-        client: of the servers, or of some of them and random actions.
-        num_episodes: how many.
+        clients: for each condition one of the servers, or of some of them and random actions.
+        num_episodes: how many of each condition.
         should_explore: by server, whether actions are sampled as in training, else greedy.
         parameters: of its episodes, see `muxrl.client.episode_parameters.draw`.
         first_seed: of these.
@@ -30,29 +31,32 @@ class Evaluation:
 
     def __init__(
         self,
-        client: MultiplexingClient,
+        clients: Sequence[MultiplexingClient],
         num_episodes: int,
         should_explore: Mapping[str, bool],
         parameters: Mapping[str, Any] | None = None,
         first_seed: int = 0,
     ) -> None:
-        self.client = client
+        self.clients = clients
         self.should_explore = should_explore
-        self.episodes: list[EpisodeResult] = []
-        """Those that ended."""
-        self.logged_agents: set[str] = set()
-        """Agents of whose actions the simulation chose any itself."""
+        self.episodes: list[list[EpisodeResult]] = [[] for _ in clients]
+        """Those that ended, by condition."""
+        self.logged_agents: list[set[str]] = [set() for _ in clients]
+        """Agents of whose actions the simulation chose any itself, by condition."""
         self.is_done = threading.Event()
-        self.to_begin: deque[Parameters] = deque(
-            draw(parameters or {}, first_seed + i) for i in range(num_episodes)
+        self.to_begin: deque[tuple[int, Parameters]] = deque(
+            (condition, draw(parameters or {}, first_seed + i))
+            for i in range(num_episodes)
+            for condition in range(len(clients))
         )
-        """Parameters of the episodes that are still to begin, those that were lost among them."""
-        self._num_episodes = num_episodes
+        """Condition and parameters of the episodes that are still to begin, lost ones again."""
+        self._num_left = len(self.to_begin)
 
-    def add(self, episode: EpisodeResult) -> None:
+    def add(self, condition: int, episode: EpisodeResult) -> None:
         """Takes in an episode that has ended."""
-        self.episodes.append(episode)
-        if len(self.episodes) == self._num_episodes:
+        self.episodes[condition].append(episode)
+        self._num_left -= 1
+        if not self._num_left:
             self.is_done.set()
 
 
@@ -66,6 +70,7 @@ class OpenEpisode:
         client: MultiplexingClient,
         joint: JointEpisode,
         evaluation: Evaluation | None,
+        condition: int,
         parameters: Parameters,
         now: float,
     ) -> None:
@@ -74,6 +79,8 @@ class OpenEpisode:
         self.is_training = mode == "train"
         self.client = client
         self.evaluation = evaluation
+        self.condition = condition
+        """Of the evaluation."""
         self.agents_done: set[str] = set()
         self.joint = joint
         self.machine = EpisodeStateMachine(start.episode_id)

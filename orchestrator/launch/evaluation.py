@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,7 @@ class Evaluations(Supervision[ProcessReport]):
             has_main_thread=True,
             max_concurrency=3,  # evaluate, report, move
         )
-        self._play_first()
+        self._play()
 
     def _again(self, name: str) -> str:
         return "with what it had not played"
@@ -233,20 +233,21 @@ class Evaluations(Supervision[ProcessReport]):
         )
         self._running.append(as_learned)
         self._append(as_learned, map(Condition, self._learning))
-        self._play_first()
+        self._play()
 
     def _append(self, row: EvaluationRow, conditions: Iterable[Condition]) -> None:
         self._running += [replace(row, replaced=c.key, agents=c.agents) for c in conditions]
 
-    def _play_first(self) -> None:
-        """Has the first condition that is not done be played."""
+    def _play(self) -> None:
+        """Has the first condition that is not done be played; by external simulations, which would
+        train in between, all."""
         if self._running:
-            row = self._running[0]
-            self._player = self._actors[_NAME] if self._gateway is None else self._gateway()
+            is_external = self._gateway is not None
+            self._player = self._gateway() if self._gateway is not None else self._actors[_NAME]
             self._ref = self._player.evaluate.remote(
-                Condition.of_row(row),
+                [Condition.of_row(row) for row in self._running[: None if is_external else 1]],
                 self._evaluation.seed,
-                row.num_episodes,
+                self._running[0].num_episodes,
                 self._should_explore,
             )
 
@@ -259,13 +260,13 @@ class Evaluations(Supervision[ProcessReport]):
         import ray
 
         if self._gateway is not None and self._gateway() is not self._player:
-            self._play_first()  # it was lost, and is another one since
+            self._play()  # it was lost, and is another one since
         while self._running and ray.wait([self._ref], timeout=0)[0]:
             if isinstance(played := outcome(self._ref), Exception):
                 if self._gateway is None:  # else the run looks after it
                     self._lose(_NAME, played)
                 return
-            self._write_first(played)
+            self._write(played)
         self.ask()
         super().collect(wait_s)
 
@@ -304,30 +305,32 @@ class Evaluations(Supervision[ProcessReport]):
                 ray.wait([actor.close.remote()], timeout=_CLOSE_S)
             ray.kill(actor)
 
-    def _write_first(self, played: Played) -> None:
+    def _write(self, played: Sequence[Played]) -> None:
         if self._changed:
             self._go_on_without(self._running[0], self._changed)
             return
-        row = self._running.pop(0)
-        if not played.returns:
-            logger.warning("no evaluation: no simulation came to the gateway to play its episodes")
+        if not played:
+            story = "no simulation came to the gateway to play its episodes"
+            logger.warning("no evaluation: %s", story)
+            if self._running[0].is_final:
+                self.given_up = f"the evaluation at the end is not whole: {story}"
             self._running = []
             return
-        self._returns[row.replaced] = played.returns
-        if row.is_final and len(self._returns) == 1 + len(self._learning):
+        done = self._running[: len(played)]
+        self._running = self._running[len(played) :]
+        self._returns |= {row.replaced: one.returns for row, one in zip(done, played, strict=True)}
+        if done[0].is_final and len(self._returns) == 1 + len(self._learning):
             untrained = self._learning.keys() - self._not_updated if self._compares else ()
-            self._append(row, final_conditions(self._returns, self._learning, untrained))
-        self._play_first()
-        row = replace(
-            row,
-            returns=played.returns,
-            metrics=played.metrics,
-            logged_agents=played.logged_agents,
-        )
-        self._metrics.evaluation(row)
-        if row.replaced is None:
-            self.latest = row
-            self._on_learned(row)
+            self._append(done[0], final_conditions(self._returns, self._learning, untrained))
+        self._play()
+        for row, one in zip(done, played, strict=True):
+            row = replace(
+                row, returns=one.returns, metrics=one.metrics, logged_agents=one.logged_agents
+            )
+            self._metrics.evaluation(row)
+            if row.replaced is None:
+                self.latest = row
+                self._on_learned(row)
 
     def _go_on_without(self, row: EvaluationRow, server_id: str) -> None:
         """Drops a condition that was played with several weights of a server."""
@@ -335,7 +338,7 @@ class Evaluations(Supervision[ProcessReport]):
         lost = f"server {server_id!r} was lost in it, and goes on without what no checkpoint holds"
         if row.replaced is None and not row.is_final:
             logger.warning("the evaluation at %d env steps begins again: %s", row.env_steps, lost)
-            self._play_first()
+            self._play()
             return
         self._running = []
         if row.is_final:

@@ -57,7 +57,7 @@ _SUMMED = ("num_env_steps", "num_mismatches", "num_lost_episodes", "num_lost_ste
 """Counts of processes, as `SimulationReport` names them."""
 _KEPT = (
     *("time_s", "env_steps", "num_episodes", "num_mismatches", "num_lost_episodes"),
-    *("num_lost_steps", "num_bad_episodes", "num_restarts", "num_random_episodes"),
+    *("num_lost_steps", "num_bad_episodes", "num_restarts", "num_random_episodes", "has_played"),
 )
 """What a run that is resumed goes on from; where an older run lacks it, it begins anew."""
 

@@ -6,7 +6,7 @@ The class is plain; `start_actor` makes an actor of it. Heavy imports happen ins
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +72,29 @@ class EvaluationProcess(FollowsServers):
     @in_main_thread
     def evaluate(
         self,
-        replaced: Condition,
+        conditions: Sequence[Condition],
         first_seed: int,
         num_episodes: int,
         should_explore: Mapping[str, bool],
-    ) -> Played:
+    ) -> list[Played]:
         """Plays episodes that never train, on the same seeds in every condition.
 
         Args:
-            replaced: the agents that do not act as learned, if any.
+            conditions: which agents do not act as learned, if any; one after another.
             first_seed: of the first episode's reset; the next ones count on.
-            num_episodes: how many.
+            num_episodes: how many in each condition.
             should_explore: by server, whether actions are sampled as in training, else greedy.
         """
         seeds = range(first_seed, first_seed + num_episodes)
+        return [self._play(condition, seeds, should_explore) for condition in conditions]
+
+    def _play(
+        self, condition: Condition, seeds: range, should_explore: Mapping[str, bool]
+    ) -> Played:
         with connect(
             self._servers,
-            replaced,
-            first_seed,
+            condition,
+            seeds.start,
             patience=self._patience,
             episode_prefix=self._episode_prefix,
         ) as client:

@@ -5,10 +5,11 @@ To the run it is a simulation like any other, and its evaluation, too.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,32 +147,41 @@ class GatewayProcess(FollowsServers):
 
     def evaluate(
         self,
-        replaced: Condition,
+        conditions: Sequence[Condition],
         first_seed: int,
         num_episodes: int,
         should_explore: Mapping[str, bool],
-    ) -> Played:
+    ) -> list[Played]:
         """Has the simulations play evaluation episodes, on seeds of their own.
 
         Args:
-            replaced: the agents that do not act as learned, if any.
+            conditions: which agents do not act as learned, if any; all are played by turns.
             first_seed: of these actions.
-            num_episodes: how many.
+            num_episodes: how many in each condition.
             should_explore: by server, whether actions are sampled as in training, else greedy.
 
         Returns:
-            Empty if no simulation came to play them.
+            What was played in each condition; empty if no simulation came to play.
         """
         from muxrl.orchestrator.gateway.open_episode import Evaluation
 
         spec = self._gateway.spec
-        with connect(self._servers, replaced, first_seed, patience=self._patience) as client:
+        with contextlib.ExitStack() as stack:
+            clients = [
+                stack.enter_context(
+                    connect(self._servers, condition, first_seed, patience=self._patience)
+                )
+                for condition in conditions
+            ]
             evaluation = Evaluation(
-                client, num_episodes, should_explore, self._parameters.evaluation, first_seed
+                clients, num_episodes, should_explore, self._parameters.evaluation, first_seed
             )
             if not self._gateway.evaluate(evaluation, spec.episode_timeout_s):
-                return Played({}, {})
-        return Played.of(evaluation.episodes, list(spec.agents), evaluation.logged_agents)
+                return []
+        return [
+            Played.of(episodes, list(spec.agents), logged)
+            for episodes, logged in zip(evaluation.episodes, evaluation.logged_agents, strict=True)
+        ]
 
     def stop(self) -> None:
         """Ends training; evaluations may go on."""

@@ -256,9 +256,23 @@ def test_after_an_error_in_the_gateway_nothing_stays_open(
 
 def evaluation_of(behind: Behind, num_episodes: int) -> tuple[Evaluation, list[Server]]:
     servers = [Server("left", "a", []), Server("right", "b", [])]
-    evaluation = Evaluation(MultiplexingClient(servers), num_episodes, {})
+    evaluation = Evaluation([MultiplexingClient(servers)], num_episodes, {})
     behind.episodes.evaluate(evaluation)
     return evaluation, servers
+
+
+def test_the_conditions_of_an_evaluation_alternate(behind: Behind) -> None:
+    servers = [[Server("left", "a", []), Server("right", "b", [])] for _ in range(2)]
+    evaluation = Evaluation([MultiplexingClient(both) for both in servers], 2, {})
+    behind.episodes.evaluate(evaluation)
+    for number, name in enumerate("efgh"):
+        behind.play(name)
+        assert list(servers[number % 2][0].open) == [name]
+        assert not evaluation.is_done.is_set()
+        behind.ask(EndEpisode(name, 1))
+    assert evaluation.is_done.is_set()
+    assert list(map(len, evaluation.episodes)) == [2, 2]
+    assert behind.ask(StartEpisode("i")) == Started("i")
 
 
 def test_an_evaluation_that_is_given_up_uses_its_client_no_more(behind: Behind) -> None:
@@ -279,7 +293,7 @@ def test_agents_whose_actions_are_logged_in_an_evaluation_are_noted(behind: Behi
     behind.say(StartEpisode("e"), Step("e", 0, SEEN))
     behind.ask(Step("e", 1, SEEN, logged_actions={"b": 0}))
     behind.say(EndEpisode("e", 2), StartEpisode("f"), Step("f", 0, SEEN, logged_actions={"a": 0}))
-    assert evaluation.logged_agents == {"b"}
+    assert evaluation.logged_agents == [{"b"}]
 
 
 def test_an_evaluation_episode_that_is_lost_is_played_once_more(behind: Behind) -> None:
@@ -288,7 +302,7 @@ def test_an_evaluation_episode_that_is_lost_is_played_once_more(behind: Behind) 
     replies = behind.say(StartEpisode("f"), Step("f", 0, SEEN), EndEpisode("f", 1))
     assert replies[0] == Started("f", is_evaluation=True)
     assert evaluation.is_done.is_set()
-    assert [one.returns for one in evaluation.episodes] == [{"a": 0.0, "b": 0.0}]
+    assert [one.returns for one in evaluation.episodes[0]] == [{"a": 0.0, "b": 0.0}]
     assert behind.ask(StartEpisode("g")) == Started("g")
 
 
@@ -378,10 +392,10 @@ def test_simulations_are_told_the_parameters_of_an_episode_and_they_are_recorded
     (ended,) = episodes.ended
     assert ended.metrics["speed"] == {"__common__": float(first.parameters["speed"])}
 
-    evaluation = Evaluation(behind.client, 2, {}, {"speed": {"low": 1, "high": 10**9}}, 7)
+    evaluation = Evaluation([behind.client], 2, {}, {"speed": {"low": 1, "high": 10**9}}, 7)
     episodes.evaluate(evaluation)
     drawn = [behind.ask(StartEpisode(name)).parameters["speed"] for name in "gh"]
-    again = Evaluation(behind.client, 2, {}, {"speed": {"low": 1, "high": 10**9}}, 7)
+    again = Evaluation([behind.client], 2, {}, {"speed": {"low": 1, "high": 10**9}}, 7)
     episodes.evaluate(again)
     assert [behind.ask(StartEpisode(name)).parameters["speed"] for name in "ij"] == drawn
     behind.ask(AbortEpisode("i"))

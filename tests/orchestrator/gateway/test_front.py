@@ -178,7 +178,7 @@ def test_it_stops_while_it_is_held(asked: Asked) -> None:
 def test_it_stops_while_an_evaluation_waits_for_a_lost_server(asked: Asked) -> None:
     lost = SlowServer()
     lost.may_answer.clear()
-    evaluation = Evaluation(MultiplexingClient([lost]), 1, {})
+    evaluation = Evaluation([MultiplexingClient([lost])], 1, {})
     done = asked.soon(asked.gateway.evaluate, evaluation, PATIENCE_S)
     assert becomes(lambda: asked.gateway.episodes._evaluation is evaluation)
     asked.soon(asked.ask, StartEpisode("e"))
@@ -190,7 +190,7 @@ def test_it_stops_while_an_evaluation_waits_for_a_lost_server(asked: Asked) -> N
 def test_an_evaluation_that_nobody_plays_on_is_given_up_and_closed(asked: Asked) -> None:
     """Its client is closed in another thread then, which no open episode may use any more."""
     server = SlowServer()
-    evaluation = Evaluation(MultiplexingClient([server]), 1, {})
+    evaluation = Evaluation([MultiplexingClient([server])], 1, {})
     done = asked.soon(asked.gateway.evaluate, evaluation, 1.0)
     assert becomes(lambda: asked.gateway.episodes._evaluation is evaluation)
     assert asked.ask(StartEpisode("e")) == Started("e", is_evaluation=True)

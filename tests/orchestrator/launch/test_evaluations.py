@@ -19,7 +19,7 @@ from muxrl.orchestrator.supervise.episodes import Played
 class Evaluated:
     """Plays nothing: notes which conditions it is asked for, and gives back what it is told."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_external: bool) -> None:
         config = load_config(
             {
                 "name": "tag",
@@ -40,12 +40,16 @@ class Evaluated:
         self.evaluations = Evaluations(
             prepare(config), {}, self.run, self.metrics, None, pytest.fail, gateway=lambda: player
         )
+        if not is_external:
+            self.evaluations._gateway, self.evaluations._actors = None, {"evaluation": player}
 
-    def remote(self, condition: Any, *how: Any) -> None:
-        self.asked.append(None if condition is None else condition.key)
+    def remote(self, conditions: Any, *how: Any) -> None:
+        self.asked += [condition.key for condition in conditions]
 
-    def play(self, value: float) -> None:
-        self.evaluations._write_first(Played({"agent_0": [value], "agent_1": [value]}, {}))
+    def play(self, *values: float) -> None:
+        self.evaluations._write(
+            [Played({"agent_0": (value,), "agent_1": (value,)}, {}) for value in values]
+        )
 
     def rows(self) -> list[tuple[str | None, float]]:
         found = read_metrics(self.run.metrics / "evaluation.jsonl")
@@ -54,7 +58,14 @@ class Evaluated:
 
 @pytest.fixture
 def evaluated(tmp_path: Path) -> Iterator[Evaluated]:
-    one = Evaluated(tmp_path)
+    one = Evaluated(tmp_path, is_external=False)
+    yield one
+    one.metrics.close()
+
+
+@pytest.fixture
+def external(tmp_path: Path) -> Iterator[Evaluated]:
+    one = Evaluated(tmp_path, is_external=True)
     yield one
     one.metrics.close()
 
@@ -96,3 +107,26 @@ def test_what_was_played_with_other_policies_is_dropped(
     evaluated.evaluations.begin(5_000, 2.0)
     evaluated.play(3.0)
     assert evaluated.rows()[1:] == [(None, 3.0)]
+
+
+def test_external_simulations_are_given_all_conditions_at_once(external: Evaluated) -> None:
+    """Else they train between two of them."""
+    external.evaluations.begin(4_000, 1.0)
+    assert external.asked == [None, "one", "other"]
+    external.play(1.0, 2.0, 3.0)
+    assert external.rows() == [(None, 1.0), ("one", 2.0), ("other", 3.0)]
+    assert external.asked == [None, "one", "other"]
+    assert not external.evaluations.is_running
+    external.evaluations.begin(9_000, 2.0, is_final=True, not_updated={"one"})
+    external.play(1.0, 2.0, 3.0)
+    assert external.asked[3:] == [None, "one", "other", "other:untrained"]
+
+
+@pytest.mark.parametrize("is_final", [True, False])
+def test_an_evaluation_that_nobody_plays_is_missed_at_the_end(
+    external: Evaluated, is_final: bool
+) -> None:
+    external.evaluations.begin(4_000, 1.0, is_final=is_final)
+    external.play()
+    assert not external.evaluations.is_running
+    assert ("no simulation came" in external.evaluations.given_up) == is_final

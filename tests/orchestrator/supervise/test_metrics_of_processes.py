@@ -57,7 +57,7 @@ def keep_output(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_evaluation(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
     process = EvaluationProcess(CHASE, 4, servers, Patience(), "", tmp_path)
-    played = process.evaluate(None, 7, 6, {})
+    (played,) = process.evaluate([Condition()], 7, 6, {})
     assert played.metrics["episode_length"] == {"__common__": (8.0,) * 6}
     caught = played.metrics["caught"]
     assert caught.keys() == {"prey_0", "prey_1"}
@@ -73,7 +73,8 @@ def test_an_evaluation_follows_a_server_that_has_moved(
     before = {"all": ServerAddress("127.0.0.1:1")}
     process = EvaluationProcess(CHASE, 1, before, Patience(), "", tmp_path)
     process.move("all", servers["all"].address)
-    assert process.evaluate(Condition(), 7, 1, {}).metrics["episode_length"]
+    (played,) = process.evaluate([Condition()], 7, 1, {})
+    assert played.metrics["episode_length"]
 
 
 def test_training(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
             process.tell({"distance": 9})
             client.start_episode()
             assert (client.parameters, client.is_evaluation) == ({"distance": 9}, False)
-            playing = threading.Thread(target=process.evaluate, args=(Condition(), 7, 2, {}))
+            playing = threading.Thread(target=process.evaluate, args=([Condition()], 7, 2, {}))
             playing.start()
             while client.parameters != {"distance": 20}:
                 client.abort_episode(client.start_episode())
