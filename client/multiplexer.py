@@ -103,6 +103,9 @@ class MultiplexingClient:
         try:
             for name, server in named:
                 transport_to = reach(server) if isinstance(server, str) else server
+                if not hasattr(transport_to, "fetch_spec"):
+                    expected = "expected its address, such as '127.0.0.1:9900'"
+                    raise TypeError(f"server {server!r}: {expected}")
                 self._servers.join(name, transport_to, inference)
             inference.check_names(self.specs)
         except ClientError:

@@ -91,7 +91,8 @@ class NetworkTransport(Transport, abc.ABC):
                 f"the WebSocket transport has no TLS, so it would send its token to {self.url} in "
                 'clear text; use transport="http", or a tunnel'
             )
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # Read from a file, it ends with a newline.
+        self._headers = {"Authorization": f"Bearer {token.strip()}"} if token else {}
         self._patience_s = patience_s
         self._update_timeout_s = update_timeout_s
         self._silence_s = min(_SILENCE_S, max(_SHORTEST_S, patience_s / 3))

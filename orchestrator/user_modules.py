@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 _VARIABLE = "MUXRL_USER_FOLDERS"
 """Environment variable of Ray's workers: the folders to append, as in PATH."""
+_added: list[str] = []
 
 
 def prefer_installed_modules() -> None:
@@ -24,22 +25,25 @@ def prefer_installed_modules() -> None:
 def user_folders() -> list[str]:
     """Returns where this process finds the user's modules, as absolute paths.
 
-    That is the current folder and, as Python has it, the folder of the script that is running.
+    That is the current folder and, as Python has it, the folder of the script that is running; and
+    what was added.
     """
     given = os.environ.get(_VARIABLE)
     if given is not None:  # this process is itself a worker
         return list(filter(None, given.split(os.pathsep)))
     script_folder = os.path.dirname(os.path.realpath(sys.argv[0]))
     found = [script_folder] if script_folder in sys.path else []
-    return list(dict.fromkeys([*found, os.getcwd()]))
+    return list(dict.fromkeys([*found, os.getcwd(), *_added]))
 
 
 def add_user_folders(folders: Iterable[str]) -> None:
-    """Lets this process find modules in these folders, too, after all others.
+    """Lets this process and its workers find modules in these folders, too, after all others.
 
-    For a run that was launched there, and is evaluated elsewhere.
+    For a run that was launched there, and is evaluated or resumed elsewhere.
     """
-    sys.path += [folder for folder in folders if folder not in sys.path and os.path.isdir(folder)]
+    new = [folder for folder in folders if folder not in sys.path and os.path.isdir(folder)]
+    sys.path += new
+    _added.extend(new)
 
 
 def worker_variables() -> dict[str, str]:

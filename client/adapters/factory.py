@@ -359,7 +359,9 @@ def _call(env: str, factory: Callable[..., Any], kwargs: dict[str, Any], copy: C
     try:
         if takes_config or not _binds(factory, **kwargs):
             if _binds(factory, kwargs) and (takes_config or _is_config_named(factory)):
-                return factory(EnvContext(kwargs, copy))
+                named = kwargs.get(_first_parameter(factory)) if len(kwargs) == 1 else None
+                config = named if isinstance(named, Mapping) else kwargs
+                return factory(EnvContext(config, copy))
             if not takes_config:
                 raise SimulationError(
                     f"simulation {env!r}: it takes {inspect.signature(factory)}, and the kwargs "
@@ -386,8 +388,12 @@ def _binds(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
 
 def _is_config_named(factory: Callable[..., Any]) -> bool:
     # RLlib's creator functions take one config dict too, and only the name tells.
-    first = next(iter(inspect.signature(factory).parameters), "").lower()
+    first = _first_parameter(factory).lower()
     return any(word in first for word in ("config", "cfg", "context", "ctx"))
+
+
+def _first_parameter(factory: Callable[..., Any]) -> str:
+    return next(iter(inspect.signature(factory).parameters), "")
 
 
 def _hint_of_parameters(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> str:

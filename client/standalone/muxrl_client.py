@@ -100,7 +100,7 @@ class PolicyClient:
         self._url = url
         self._headers = {"Content-Type": "application/json"}
         if token:
-            self._headers["Authorization"] = "Bearer " + token
+            self._headers["Authorization"] = "Bearer " + token.strip()
         self._patience_s = patience_s
         self._update_timeout_s = update_timeout_s
         self._silence_s = min(3.0, max(0.3, patience_s / 3))

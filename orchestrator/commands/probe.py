@@ -95,8 +95,9 @@ def external_section(simulation: Simulation) -> str:
 
     for (observation, action), agents in groupby(simulation.possible_agents, spaces_of):
         for name in abridged(agents):
+            key = name if _is_plain(name, _PLAIN_KEY) else json.dumps(name, ensure_ascii=False)
             lines += [
-                f"    {name if _is_plain(name, _PLAIN_KEY) else json.dumps(name)}:",
+                f"    {key}:",
                 f"      observation_space: {_flow(msgspec.to_builtins(observation))}",
                 f"      action_space: {_flow(msgspec.to_builtins(action))}",
             ]
@@ -138,4 +139,4 @@ def _flow(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_flow, value))}]"
     is_plain = isinstance(value, str) and _is_plain(value, _PLAIN)
-    return str(value) if is_plain else json.dumps(value)
+    return str(value) if is_plain else json.dumps(value, ensure_ascii=False)

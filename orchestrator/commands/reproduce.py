@@ -35,15 +35,11 @@ def run(args: argparse.Namespace) -> int:
     from muxrl.orchestrator.config import prepare
     from muxrl.orchestrator.launch.resuming import changes_on_the_way, load_own_config
     from muxrl.orchestrator.records.run_directory import RunDirectory
-    from muxrl.orchestrator.records.run_status import read_status
     from muxrl.orchestrator.storage.versions import changes_since
     from muxrl.orchestrator.supervise.ray_session import begin_early
-    from muxrl.orchestrator.user_modules import add_user_folders
 
     folder = RunDirectory.open(args.run)
     config = load_own_config(folder, args.overrides)
-    status = read_status(folder)
-    add_user_folders(status.folders if status else ())
     if not args.check:
         begin_early(config.address)
     with quiet():

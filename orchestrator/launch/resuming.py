@@ -33,6 +33,7 @@ from muxrl.orchestrator.storage.checkpoints import (
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.remote_copy import fetch
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
+from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE
 from muxrl.servers.checkpoints.folder_lock import held
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
@@ -185,6 +186,8 @@ def load_own_config(folder: RunDirectory, overrides: Overrides = ()) -> Experime
     path = folder.path / "config.yaml"
     if not path.is_file():
         raise CannotResume(f"{folder.path} has no config.yaml: the run never began")
+    status = read_status(folder)
+    add_user_folders(status.folders if status else ())
     return _as_it_scaled(load_config(path, overrides), path)
 
 

@@ -12,6 +12,7 @@ import pytest
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
+from muxrl.client import PolicyClient
 from muxrl.client.errors import ServerUnavailable
 from muxrl.client.http import HttpTransport
 from muxrl.client.websocket import WebSocketTransport
@@ -113,6 +114,16 @@ def test_an_answer_longer_than_its_spec_allows_is_not_read(
     monkeypatch.setattr(f"{__name__}.BatchReply", lambda replies: Aborted("x" * (limit + 1)))
     with pytest.raises(ServerUnavailable, match=rf"exceeds limit of {limit} bytes"):
         ask(transport)
+
+
+def test_a_token_may_end_with_the_newline_of_its_file() -> None:
+    for kind in (WebSocketTransport, HttpTransport):
+        assert kind("127.0.0.1:9", token="secret\n")._headers == {"Authorization": "Bearer secret"}
+
+
+def test_what_is_no_address_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match=r"server 9900: expected its address, such as '127"):
+        PolicyClient(9900)  # type: ignore[arg-type]
 
 
 def test_a_token_does_not_go_in_clear_text_where_tls_is_asked_for() -> None:

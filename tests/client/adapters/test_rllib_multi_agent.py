@@ -322,6 +322,11 @@ def test_every_reward_is_routed_once_and_every_agent_is_done_once(
     assert {"0", "1"} <= set(played.terminated + played.truncated)
 
 
+def test_the_config_may_be_named_as_the_class_names_it() -> None:
+    named = make_simulation(f"{__name__}:Traffic", {"config": {"declared": 3}}, respawn="new_ids")
+    assert named.possible_agents == ("car_0", "car_1", "car_2")
+
+
 def test_a_plain_creator_function_gets_the_config_too(play: Play) -> None:
     script = [([], {}, ["__all__"], [])]
     assert play(make_simulation(f"{__name__}:create", {"script": script})).results[0].is_over

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
 
 from muxrl import RunResult
+from muxrl.orchestrator import user_modules
 from muxrl.orchestrator.config import ExperimentConfig, from_yaml, prepare, to_yaml
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig, StopConfig
 from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
@@ -38,6 +40,7 @@ from muxrl.orchestrator.storage.checkpoints import (
 )
 from muxrl.orchestrator.storage.versions import read_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
+from muxrl.orchestrator.user_modules import user_folders
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 from muxrl.servers.config import ServerConfig
 
@@ -95,6 +98,20 @@ def test_it_goes_on_with_what_may_change(folder: RunDirectory) -> None:
     assert config.stop.env_steps == 9_000
     assert config.servers["ppo"].settings["lr"] == 0.1
     assert config.servers["ppo"].settings["num_epochs"] == 2
+
+
+def test_it_finds_the_user_s_modules_from_any_folder(
+    folder: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(user_modules, "_added", [])
+    StatusFile(folder)
+    status = folder.path / "status.json"
+    status.write_text(json.dumps({**json.loads(status.read_text()), "folders": [str(own)]}))
+    load_resumed_config(folder, ["stop.env_steps=9000"])
+    assert sys.path[-1] == user_folders()[-1] == str(own)
 
 
 def test_what_it_was_before_stays_written_down(folder: RunDirectory) -> None:
