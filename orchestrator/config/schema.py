@@ -39,8 +39,9 @@ class SimulationConfig:
     environment, 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID', 'open_spiel:GAME', or 'external': you
     start it, or `command`."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the environment. "{index}" in them is the copy's number, from 0 over all
-    training processes, then the evaluation's; "{5000 + 2*index}" is a port for each."""
+    """Arguments of the environment; an RLlib class gets them as its config. "{index}" in them is
+    the copy's number, from 0 over all training processes, then the evaluation's;
+    "{5000 + 2*index}" is a port for each."""
     metrics: dict[str, str] = field(default_factory=dict)
     """Key of the infos to how an episode's numbers become one: last, sum, mean, max or min; "max of
     sum" and the like say how those of agents do. See [Metrics](concepts.md#metrics); not for
