@@ -135,7 +135,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"muxrl {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     experiment.add_parsers(commands)
-    for command in (
+    # What a command is, its module's docstring says: a line for the list, a paragraph for its help.
+    for module in (
         algorithms,
         configs,
         schema,
@@ -156,9 +157,17 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         league,
         compare,
         compliance,
+        completion,
     ):
-        command.add_parser(commands)
-    completion.add_parser(commands, parser)
+        title, _, about = (module.__doc__ or "").partition("\n\n")
+        command = commands.add_parser(
+            module.__name__.rpartition(".")[2],
+            help=title.partition(": ")[2].removesuffix("."),
+            description=about,
+        )
+        command.set_defaults(execute=module.run)
+        module.add_arguments(command)
+    commands.choices["completion"].set_defaults(whole=parser)
 
     if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
         names = ", ".join(commands.choices)

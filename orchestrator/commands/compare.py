@@ -1,4 +1,7 @@
-"""``muxrl compare``: runs of one simulation, side by side and head to head."""
+"""``muxrl compare``: compare runs of one simulation, or the runs of a sweep.
+
+Compares runs of one simulation, side by side and head to head.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,8 @@ from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "compare",
-        help="compare runs of one simulation, or the runs of a sweep",
-        description="Compares runs of one simulation, side by side and head to head.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="RUN", help="directories of runs, or of sweeps"
     )

@@ -1,4 +1,7 @@
-"""``muxrl evaluate``: the policies of a finished run, evaluated again."""
+"""``muxrl evaluate``: measure the policies of a finished run on episodes that train nothing.
+
+Serves the checkpoints of a run, frozen, and plays episodes with them.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,8 @@ from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "evaluate",
-        help="measure the policies of a finished run on episodes that train nothing",
-        description="Serves the checkpoints of a run, frozen, and plays episodes with them.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's directory")
     parser.add_argument(
         "--episodes", type=int, default=100, metavar="N", help="how many; default: 100"

@@ -1,4 +1,8 @@
-"""``muxrl reproduce``: the same run again, from what its directory says."""
+"""``muxrl reproduce``: launch a recorded run again, and say which software differs.
+
+Launches the config that a run was made with as a new run, and says first what of its software,
+environment and source is another one here.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,8 @@ from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "reproduce",
-        help="launch a recorded run again, and say which software differs",
-        description="Launches the config that a run was made with as a new run, and says first "
-        "what of its software, environment and source is another one here.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the directory of a run")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="as for launch, such as a token"
