@@ -167,8 +167,9 @@ def tables_of(
     Returns:
         Those by label, and those by contestant, () if these have no more rows and columns.
     """
-    by_label = tuple(_cross_play(matches, role, "label") for role in roles)
-    by_contestant = tuple(_cross_play(matches, role, "lineup") for role in roles)
+    of_lineups = [replace(m, player=m.player_lineup, others=m.others_lineup) for m in matches]
+    by_label = tuple(_cross_play(matches, role) for role in roles)
+    by_contestant = tuple(_cross_play(of_lineups, role) for role in roles)
     is_same = all(
         len(a.players) == len(b.players) and len(a.others) == len(b.others)
         for a, b in zip(by_label, by_contestant, strict=True)
@@ -176,17 +177,12 @@ def tables_of(
     return by_label, () if is_same else by_contestant
 
 
-def _cross_play(matches: Sequence[Match], role: str, by: str) -> CrossPlay:
-    """Gathers the matches of a role by label, or by lineup."""
+def _cross_play(matches: Sequence[Match], role: str) -> CrossPlay:
+    """Gathers the matches of a role by player and others."""
     groups: dict[tuple[str, str], list[Match]] = {}
     for match in matches:
         if match.role == role:
-            names = (
-                (match.player, match.others)
-                if by == "label"
-                else (match.player_lineup, match.others_lineup)
-            )
-            groups.setdefault(names, []).append(match)
+            groups.setdefault((match.player, match.others), []).append(match)
     players = tuple(dict.fromkeys(row for row, _ in groups))
     others = tuple(dict.fromkeys(column for _, column in groups))
     tables = {names: _by_pair(ours) for names, ours in groups.items()}
@@ -212,16 +208,15 @@ def _cross_play(matches: Sequence[Match], role: str, by: str) -> CrossPlay:
         ]
         merits[row] = mean_interval([above])
     of_role = [match for ours in groups.values() for match in ours]
-    return _rated(CrossPlay(role, players, others, cells, merits), of_role, by)
+    return _rated(CrossPlay(role, players, others, cells, merits), of_role)
 
 
-def _rated(table: CrossPlay, matches: Sequence[Match], by: str) -> CrossPlay:
+def _rated(table: CrossPlay, matches: Sequence[Match]) -> CrossPlay:
     """Adds the ratings of the players, each two compared among the same others."""
     met: dict[tuple[int, str, str], dict[str, list[Floats]]] = {}
     for match in matches:
-        player = match.player if by == "label" else match.player_lineup
         place = met.setdefault((match.pair, match.others, match.others_lineup), {})
-        place.setdefault(player, []).append(match.returns)
+        place.setdefault(match.player, []).append(match.returns)
     wins: dict[int, Floats] = {}
     for (pair, _, _), by_player in met.items():
         if set(by_player) == set(table.players):  # as for merits
