@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from muxrl.orchestrator.errors import DifferentRuns
-from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Measured, Verdict, compared
 from muxrl.orchestrator.measure.fallen import find_fall
-from muxrl.orchestrator.measure.measured import Measured, compared
 from muxrl.orchestrator.measure.metric_results import MetricResult, metric_results
 from muxrl.orchestrator.measure.sides import MAX_SIDES, play_against_each_other
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve

@@ -13,7 +13,7 @@ from typing import Any
 from muxrl.orchestrator.config.load import from_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
-from muxrl.orchestrator.records.roles import roles_of
+from muxrl.orchestrator.records.plan import roles_of
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
