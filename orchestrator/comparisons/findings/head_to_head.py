@@ -196,17 +196,13 @@ def _cross_play(matches: Sequence[Match], role: str) -> CrossPlay:
         )
         for names, table in tables.items()
     }
-    # Only columns that all rows have met: easier others must not count as merit.
+    # Only columns that all rows have met, weighted alike: easier others must not count as merit.
     field = [column for column in others if all((row, column) in tables for row in players)]
-    by_row = {row: _row(tables, row, field) for row in players} if field else {}
-    pairs = sorted(set.intersection(*map(set, by_row.values()))) if by_row else []
-    merits = {}
-    for row in players if pairs else ():
-        above = [
-            by_row[row][pair] - float(np.mean([by_row[each][pair] for each in players]))
-            for pair in pairs
-        ]
-        merits[row] = mean_interval([above])
+    met = [[tables[row, column] for column in field] for row in players]
+    pairs = sorted(set.intersection(*(set(cell) for row in met for cell in row))) if field else []
+    means = np.array([[np.mean([cell[pair] for cell in row]) for pair in pairs] for row in met])
+    above = zip(players, means - means.mean(axis=0), strict=True) if pairs else ()
+    merits = {row: mean_interval([by_pair]) for row, by_pair in above}
     of_role = [match for ours in groups.values() for match in ours]
     return _rated(CrossPlay(role, players, others, cells, merits), of_role)
 
@@ -242,15 +238,6 @@ def _by_pair(matches: Sequence[Match]) -> dict[int, float]:
         if math.isfinite(match.score):
             scores.setdefault(match.pair, []).append(match.score)
     return {pair: float(np.mean(found)) for pair, found in scores.items()}
-
-
-def _row(
-    tables: Mapping[tuple[str, str], Mapping[int, float]], row: str, field: Sequence[str]
-) -> dict[int, float]:
-    """For each pair of seeds that all cells have, the mean over a row, columns weighted alike."""
-    ours = [tables[row, column] for column in field]
-    common = set.intersection(*map(set, ours))
-    return {pair: float(np.mean([cell[pair] for cell in ours])) for pair in common}
 
 
 def _over_pairs(scores: Sequence[float], matches: Sequence[Match]) -> Estimate:

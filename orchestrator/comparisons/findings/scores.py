@@ -72,10 +72,6 @@ class Curve:
         reached = np.flatnonzero(self.returns >= threshold)
         return int(reached[0]) if len(reached) else None
 
-    def heights(self, places: Floats, axis: Axis) -> Floats:
-        """The returns at `places`, on straight lines between evaluations."""
-        return np.interp(places, getattr(self, axis), self.returns)
-
 
 def band(curves: Sequence[Curve], axis: Axis) -> Line:
     """The interquartile mean over runs, over the part of the axis that all curves cover.
@@ -100,7 +96,7 @@ def band(curves: Sequence[Curve], axis: Axis) -> Line:
     places = np.unique(np.concatenate([[start, stop], own]))
     if axis == "time_s":
         places = np.unique(np.concatenate([places, np.linspace(start, stop, _NUM_PLACES)]))
-    table = np.array([curve.heights(places, axis) for curve in curves])
+    table = np.array([np.interp(places, getattr(one, axis), one.returns) for one in curves])
     return [
         (place, interquartile_mean_interval([column], num_resamples=_NUM_RESAMPLES))
         for place, column in zip(places, table.T, strict=True)
