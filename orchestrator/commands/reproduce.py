@@ -45,10 +45,7 @@ def run(args: argparse.Namespace) -> int:
         begin_early(config.address)
     with quiet():
         experiment = prepare(config)
-    differing = [
-        *changes_since(folder.path, config.simulation.env),
-        *changes_on_the_way(folder),
-    ]
+    differing = [*changes_since(folder.path, config.simulation.env), *changes_on_the_way(folder)]
     for sentence in differing:
         sys.stdout.write(f"differs: {sentence}\n")
     if args.check:

@@ -249,10 +249,7 @@ def _judged(
     with_random = [[point for point in points if point.random is not None] for points in measured]
     usable = with_random if all(with_random) else measured
     last = [points[-1] for points in usable] if all(usable) else []
-    how = {
-        "over_seeds": over_seeds,
-        "shares_resets": not any(run.is_external for run in runs),
-    }
+    how = {"over_seeds": over_seeds, "shares_resets": not any(run.is_external for run in runs)}
     return (
         compared(last, **how) if last else None,
         tuple(

@@ -15,11 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from muxrl.orchestrator.config.experiment_settings import (
-    Settings,
-    conflicts,
-    experiment_settings,
-)
+from muxrl.orchestrator.config.experiment_settings import Settings, conflicts, experiment_settings
 from muxrl.orchestrator.errors import ConfigError, DifferentRuns
 from muxrl.orchestrator.measure.results import Report, results_of
 from muxrl.orchestrator.records.recorded_run import RecordedRun

@@ -146,12 +146,7 @@ def standings(found: Findings) -> Table[Standing]:
                 tooltip=_told,
                 link=link,
             ),
-            Column(
-                "time_s_to_threshold",
-                "seconds to threshold",
-                shown=whole,
-                link=link,
-            ),
+            Column("time_s_to_threshold", "seconds to threshold", shown=whole, link=link),
             Column(
                 "time_s",
                 "seconds, evaluations included",
