@@ -10,6 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from muxrl.orchestrator.commands.experiment import run_prepared
 from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
@@ -52,13 +53,4 @@ def run(args: argparse.Namespace) -> int:
         if not differing:
             sys.stdout.write(f"{args.run}: nothing that it names differs here\n")
         return ExitCode.FAILED if differing else ExitCode.DONE
-    from rich.console import Console
-
-    from muxrl.orchestrator.launch.whole_run import run_experiment
-
-    result = run_experiment(
-        experiment, args.run_dir, show_progress=not args.no_progress, console=Console()
-    )
-    if result.problem:
-        sys.stderr.write(f"muxrl: {result.problem}\n")
-    return result.exit_code
+    return run_prepared(experiment, args)
