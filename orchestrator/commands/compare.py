@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from muxrl.orchestrator.commands.evaluate import add_acting_rule
+from muxrl.orchestrator.commands.evaluate import add_acting_rule, pair_of
 from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
@@ -44,14 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--role",
         action="append",
         default=[],
-        type=_named_list,
+        type=pair_of(_names, "NAME=AGENT,AGENT"),
         metavar="NAME=AGENT,...",
         help="a role and its agents (names or patterns); default: as the sweep or servers have it",
     )
     parser.add_argument(
         "--interchangeable",
         default=[],
-        type=lambda text: text.split(","),
+        type=_names,
         metavar="ROLE,ROLE",
         help="roles whose seats are rotated in the head to head",
     )
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         action="append",
         default=[],
-        type=_threshold,
+        type=pair_of(float, "role:NAME=10"),
         metavar="WHO=RETURN",
         help="what counts as reached (role:prey=10); default: halfway from random to the best",
     )
@@ -95,6 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
 def run(args: argparse.Namespace) -> int:
     """Writes the report, prints its summary, and returns the exit code."""
     with quiet():
@@ -121,21 +125,6 @@ def run(args: argparse.Namespace) -> int:
     print_comparison(comparison)
     sys.stdout.write(f"written to {report}\n")
     return ExitCode.DONE
-
-
-def _named_list(text: str) -> tuple[str, list[str]]:
-    name, _, items = text.partition("=")
-    if not name or not items:
-        raise argparse.ArgumentTypeError(f"{text!r} must look like NAME=AGENT,AGENT")
-    return name, items.split(",")
-
-
-def _threshold(text: str) -> tuple[str, float]:
-    name, _, value = text.rpartition("=")
-    try:
-        return name, float(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must look like role:NAME=10") from None
 
 
 @contextlib.contextmanager
