@@ -8,40 +8,25 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
+from importlib import import_module, metadata
 from importlib.util import find_spec
 
 from muxrl import SERVERS_PYTHON, needs_newer_python
-from muxrl.orchestrator.commands import (
-    algorithms,
-    compare,
-    completion,
-    compliance,
-    configs,
-    evaluate,
-    experiment,
-    exploit,
-    export,
-    gateway,
-    league,
-    logs,
-    probe,
-    replay,
-    report,
-    reproduce,
-    runs,
-    schema,
-    stop,
-    sweep,
-    track,
-    watch,
-)
+from muxrl.orchestrator.commands import experiment
 from muxrl.orchestrator.errors import ConfigError, ExitCode, exit_code_of, is_expected
 from muxrl.orchestrator.launch.lasting_output import lasting_output, send_nowhere
 from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
 from muxrl.protocol.suggestions import did_you_mean
+
+_COMMANDS = (
+    *("algorithms", "configs", "schema", "probe", "gateway", "runs", "logs", "replay", "stop"),
+    *("watch", "report", "reproduce", "track", "evaluate", "exploit", "export", "sweep", "league"),
+    *("compare", "compliance", "completion"),
+)
+"""Modules of `muxrl.orchestrator.commands`, in the order of the list of commands; `experiment` has
+those that come first."""
 
 _LONG_COMMANDS = frozenset(
     {"launch", "reproduce", "serve", "gateway", "sweep", "league", "exploit"}
@@ -135,30 +120,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"muxrl {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     experiment.add_parsers(commands)
-    for command in (
-        algorithms,
-        configs,
-        schema,
-        probe,
-        gateway,
-        runs,
-        logs,
-        replay,
-        stop,
-        watch,
-        report,
-        reproduce,
-        track,
-        evaluate,
-        exploit,
-        export,
-        sweep,
-        league,
-        compare,
-        compliance,
-    ):
-        command.add_parser(commands)
-    completion.add_parser(commands, parser)
+    # What a command is, its module's docstring says: a line for the list, a paragraph for its help.
+    for name in _COMMANDS:
+        module = import_module(f"muxrl.orchestrator.commands.{name}")
+        title, _, about = (module.__doc__ or "").partition("\n\n")
+        command = commands.add_parser(
+            name, help=title.partition(": ")[2].removesuffix("."), description=about
+        )
+        command.set_defaults(execute=module.run)
+        module.add_arguments(command)
+    commands.choices["completion"].set_defaults(whole=parser)
 
     if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
         names = ", ".join(commands.choices)

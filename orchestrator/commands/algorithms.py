@@ -1,4 +1,7 @@
-"""``muxrl algorithms``: what a server can train or play with."""
+"""``muxrl algorithms``: list the algorithms that a server can have.
+
+Lists muxrl's algorithms, and those that installed packages have registered.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,8 @@ from muxrl.orchestrator.commands.terminal import table_console
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "algorithms",
-        help="list the algorithms that a server can have",
-        description="Lists muxrl's algorithms, and those that installed packages have registered.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
 
 
 def run(args: argparse.Namespace) -> int:

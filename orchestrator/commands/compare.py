@@ -1,4 +1,7 @@
-"""``muxrl compare``: runs of one simulation, side by side and head to head."""
+"""``muxrl compare``: compare runs of one simulation, or the runs of a sweep.
+
+Compares runs of one simulation, side by side and head to head.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from muxrl.orchestrator.commands.evaluate import add_acting_rule
+from muxrl.orchestrator.commands.evaluate import add_acting_rule, pair_of
 from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "compare",
-        help="compare runs of one simulation, or the runs of a sweep",
-        description="Compares runs of one simulation, side by side and head to head.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="RUN", help="directories of runs, or of sweeps"
     )
@@ -47,14 +44,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--role",
         action="append",
         default=[],
-        type=_named_list,
+        type=pair_of(_names, "NAME=AGENT,AGENT"),
         metavar="NAME=AGENT,...",
         help="a role and its agents (names or patterns); default: as the sweep or servers have it",
     )
     parser.add_argument(
         "--interchangeable",
         default=[],
-        type=lambda text: text.split(","),
+        type=_names,
         metavar="ROLE,ROLE",
         help="roles whose seats are rotated in the head to head",
     )
@@ -68,7 +65,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--threshold",
         action="append",
         default=[],
-        type=_threshold,
+        type=pair_of(float, "role:NAME=10"),
         metavar="WHO=RETURN",
         help="what counts as reached (role:prey=10); default: halfway from random to the best",
     )
@@ -98,6 +95,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
 
 
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
 def run(args: argparse.Namespace) -> int:
     """Writes the report, prints its summary, and returns the exit code."""
     with quiet():
@@ -124,21 +125,6 @@ def run(args: argparse.Namespace) -> int:
     print_comparison(comparison)
     sys.stdout.write(f"written to {report}\n")
     return ExitCode.DONE
-
-
-def _named_list(text: str) -> tuple[str, list[str]]:
-    name, _, items = text.partition("=")
-    if not name or not items:
-        raise argparse.ArgumentTypeError(f"{text!r} must look like NAME=AGENT,AGENT")
-    return name, items.split(",")
-
-
-def _threshold(text: str) -> tuple[str, float]:
-    name, _, value = text.rpartition("=")
-    try:
-        return name, float(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must look like role:NAME=10") from None
 
 
 @contextlib.contextmanager

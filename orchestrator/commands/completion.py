@@ -1,9 +1,12 @@
-"""``muxrl completion``: a script with which a shell completes the command line."""
+"""``muxrl completion``: print a script with which a shell completes commands, options and files.
+
+Prints a script: eval "$(muxrl completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or
+muxrl completion fish > ~/.config/fish/completions/muxrl.fish.
+"""
 
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,21 +16,12 @@ from muxrl.orchestrator.errors import ConfigError, ExitCode
 _SHELLS = ("bash", "zsh", "fish")
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], whole: argparse.ArgumentParser
-) -> None:
-    """Adds the command and its arguments; `whole` is the parser that they all belong to."""
-    parser = commands.add_parser(
-        "completion",
-        help="print a script with which a shell completes commands, options and files",
-        description='Prints a script: eval "$(muxrl completion bash)" in ~/.bashrc, the same '
-        "with zsh in ~/.zshrc, or muxrl completion fish > ~/.config/fish/completions/muxrl.fish.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("shell", choices=_SHELLS, help="whose script")
-    parser.set_defaults(execute=functools.partial(run, whole=whole))
 
 
-def run(args: argparse.Namespace, whole: argparse.ArgumentParser) -> int:
+def run(args: argparse.Namespace) -> int:
     """Prints the script, and returns the exit code.
 
     Raises:
@@ -37,10 +31,10 @@ def run(args: argparse.Namespace, whole: argparse.ArgumentParser) -> int:
         import shtab
     except ModuleNotFoundError as error:
         raise ConfigError(["needs shtab, not installed here: pip install shtab"]) from error
-    for action in _actions(whole):
+    for action in _actions(args.whole):
         if action.type is Path or action.dest == "config":
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-    sys.stdout.write(shtab.complete(whole, shell=args.shell))
+    sys.stdout.write(shtab.complete(args.whole, shell=args.shell))
     return ExitCode.DONE
 
 

@@ -1,4 +1,8 @@
-"""``muxrl compliance``: whether a server or a client of any language keeps the protocol's rules."""
+"""``muxrl compliance``: try the protocol's rules on a server or a client of any language.
+
+Plays every rule of docs/protocol.md against a server that serves nobody else, or starts a strict
+server that fails on cue, and a client's program.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,8 @@ if TYPE_CHECKING:
     from muxrl.orchestrator.compliance.verdicts import Verdict
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "compliance",
-        help="try the protocol's rules on a server or a client of any language",
-        description="Plays every rule of docs/protocol.md against a server that serves nobody "
-        "else, or starts a strict server that fails on cue, and a client's program.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--server", metavar="HOST:PORT", help="a server, or a gateway")
     what.add_argument("--client", action="store_true", help="the program that COMMAND starts")

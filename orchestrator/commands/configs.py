@@ -1,4 +1,7 @@
-"""``muxrl configs``: the experiments, sweeps and leagues that come with muxrl."""
+"""``muxrl configs``: list the experiments, sweeps and leagues that come with muxrl.
+
+Lists the experiments, sweeps and leagues that muxrl knows by name.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,8 @@ _SENTENCE = re.compile(r"(.*?[.?!])(?= [A-Z]|$)")
 """The first one; "Rashid et al. 2018" is in its middle."""
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "configs",
-        help="list the experiments, sweeps and leagues that come with muxrl",
-        description="Lists the experiments, sweeps and leagues that muxrl knows by name.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,23 +1,25 @@
-"""``muxrl evaluate``: the policies of a finished run, evaluated again."""
+"""``muxrl evaluate``: measure the policies of a finished run on episodes that train nothing.
+
+Serves the checkpoints of a run, frozen, and plays episodes with them.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
+T = TypeVar("T")
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "evaluate",
-        help="measure the policies of a finished run on episodes that train nothing",
-        description="Serves the checkpoints of a run, frozen, and plays episodes with them.",
-    )
-    parser.set_defaults(execute=run)
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's directory")
     parser.add_argument(
         "--episodes", type=int, default=100, metavar="N", help="how many; default: 100"
@@ -37,7 +39,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--replace",
         action="append",
         default=[],
-        type=_replacement,
+        type=pair_of(str, "SERVER=random, SERVER=module:name or SERVER=FOLDER"),
         metavar="SERVER=WHAT",
         help="let WHAT play a server's agents: random, a function as module:name, or the folder of "
         "a checkpoint",
@@ -46,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--parameter",
         action="append",
         default=[],
-        type=_parameter,
+        type=pair_of(_number, "NAME=NUMBER"),
         metavar="NAME=NUMBER",
         help="give each episode this one of simulation.parameters",
     )
@@ -86,21 +88,22 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _replacement(text: str) -> tuple[str, str]:
-    server_id, _, what = text.partition("=")
-    if not server_id or not what:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must look like SERVER=random, SERVER=module:name or SERVER=FOLDER"
-        )
-    return server_id, what
+def _number(text: str) -> float:
+    return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
-def _parameter(text: str) -> tuple[str, float]:
-    name, _, number = text.partition("=")
-    try:
-        return name, int(number) if number.lstrip("-").isdigit() else float(number)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must look like NAME=NUMBER") from None
+def pair_of(value: Callable[[str], T], form: str) -> Callable[[str], tuple[str, T]]:
+    """Returns what reads arguments NAME=VALUE; a refusal says that they must look like `form`."""
+
+    def read(text: str) -> tuple[str, T]:
+        # A text may have a sign of equality, and so may a name before a number.
+        for name, _, rest in (text.partition("="), text.rpartition("=")):
+            with contextlib.suppress(ValueError):
+                if name and rest:
+                    return name, value(rest)
+        raise argparse.ArgumentTypeError(f"{text!r} must look like {form}")
+
+    return read
 
 
 def add_acting_rule(parser: argparse.ArgumentParser, *, explore: str, greedy: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.commands.terminal import quiet, table_console
 from muxrl.orchestrator.errors import ConfigError, ExitCode
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from muxrl.orchestrator.config import Experiment, ExperimentConfig
-    from muxrl.orchestrator.launch.result import RunResult
+    from muxrl.orchestrator.records.run_directory import RunDirectory
     from muxrl.servers.config import ServerPlan
 
 
@@ -83,20 +83,33 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _launch(args: argparse.Namespace) -> int:
+    folder = None
     if args.resume is not None:
-        result = _resume(args)
+        folder, config = _load_resumed(args)
+    elif args.config is None:
+        raise ConfigError(["needs a CONFIG, or --resume RUN_DIR"])
     else:
-        if args.config is None:
-            raise ConfigError(["needs a CONFIG, or --resume RUN_DIR"])
-        config = _on_cluster(_load(args), args)
-        experiment = _prepare_to_run(config)
-        from rich.console import Console
+        config = _load(args)
+    config.address = args.address or config.address
+    from muxrl.orchestrator.supervise.ray_session import begin_early
 
-        from muxrl.orchestrator.launch.whole_run import run_experiment
+    begin_early(config.address)
+    return run_prepared(_prepare(config, needs_stop=True), args, folder)
 
-        result = run_experiment(
-            experiment, args.run_dir, show_progress=not args.no_progress, console=Console()
-        )
+
+def run_prepared(
+    experiment: Experiment, args: argparse.Namespace, resumed: RunDirectory | None = None
+) -> int:
+    """Runs an experiment or goes on with a run, says what went wrong, returns the exit code."""
+    from rich.console import Console
+
+    from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
+
+    how: dict[str, Any] = {"show_progress": not args.no_progress, "console": Console()}
+    if resumed is None:
+        result = run_experiment(experiment, args.run_dir, **how)
+    else:
+        result = resume_experiment(experiment, resumed, **how)
     if result.problem:
         sys.stderr.write(f"muxrl: {result.problem}\n")
     return result.exit_code
@@ -200,7 +213,7 @@ def _check_league(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _resume(args: argparse.Namespace) -> RunResult:
+def _load_resumed(args: argparse.Namespace) -> tuple[RunDirectory, ExperimentConfig]:
     from muxrl.orchestrator.launch.resuming import load_resumed_config, open_resumed
 
     overrides = [*([args.config] if args.config else []), *args.overrides]
@@ -208,34 +221,13 @@ def _resume(args: argparse.Namespace) -> RunResult:
     if args.run_dir is not None and "://" not in args.resume:
         raise ConfigError(["--run-dir is for a new run; --resume names the run's directory"])
     folder = open_resumed(args.resume, args.run_dir)
-    config = _on_cluster(load_resumed_config(folder, overrides), args)
-    experiment = _prepare_to_run(config)
-    from rich.console import Console
-
-    from muxrl.orchestrator.launch.whole_run import resume_experiment
-
-    return resume_experiment(
-        experiment, folder, show_progress=not args.no_progress, console=Console()
-    )
-
-
-def _on_cluster(config: ExperimentConfig, args: argparse.Namespace) -> ExperimentConfig:
-    if args.address:
-        config.address = args.address
-    return config
+    return folder, load_resumed_config(folder, overrides)
 
 
 def _load(args: argparse.Namespace) -> ExperimentConfig:
     from muxrl.orchestrator.config import load_config
 
     return load_config(args.config, args.overrides)
-
-
-def _prepare_to_run(config: ExperimentConfig) -> Experiment:
-    from muxrl.orchestrator.supervise.ray_session import begin_early
-
-    begin_early(config.address)
-    return _prepare(config, needs_stop=True)
 
 
 def _prepare(

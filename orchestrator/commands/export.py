@@ -1,4 +1,8 @@
-"""``muxrl export``: the policies of a run as ONNX files, which act without muxrl."""
+"""``muxrl export``: write the policies of a run as ONNX files.
+
+Writes an ONNX file for each policy that a run has trained. Each is compared with the frozen server
+first; one that acts in another way is not kept.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,8 @@ if TYPE_CHECKING:
     from muxrl.servers.fixed_policies.exported import ExportedPolicy
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "export",
-        help="write the policies of a run as ONNX files",
-        description="Writes an ONNX file for each policy that a run has trained. Each is compared "
-        "with the frozen server first; one that acts in another way is not kept.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's directory")
     parser.add_argument(
         "--server", metavar="NAME", help="whose policies; default: of all servers that learned"

@@ -1,4 +1,9 @@
-"""``muxrl gateway``: one address in front of servers that run already."""
+"""``muxrl gateway``: put one address in front of servers that run already.
+
+Listens at one address and answers for all of these servers, until Ctrl-C: a simulation in any
+language then holds one conversation. 'muxrl launch' with 'env: external' starts a gateway by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +17,8 @@ from pathlib import Path
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "gateway",
-        help="put one address in front of servers that run already",
-        description="Listens at one address and answers for all of these servers, until Ctrl-C: "
-        "a simulation in any language then holds one conversation. 'muxrl launch' with "
-        "'env: external' starts a gateway by itself.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("servers", nargs="*", metavar="HOST:PORT", help="where the servers listen")
     parser.add_argument(
         "--run", type=Path, metavar="RUN", help="a run that goes on, in place of its servers"

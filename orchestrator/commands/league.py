@@ -1,4 +1,8 @@
-"""``muxrl league``: members that train in rounds against an archive of their past."""
+"""``muxrl league``: train members in rounds against an archive of their past.
+
+Trains the members of a league in rounds, each a sweep, against an archive of their past, and rates
+them after each round.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,8 @@ from muxrl.orchestrator.commands.terminal import quiet, table_console
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "league",
-        help="train members in rounds against an archive of their past",
-        description="Trains the members of a league in rounds, each a sweep, against an archive of "
-        "their past, and rates them after each round.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument(
         "config",
         metavar="LEAGUE",

@@ -1,4 +1,7 @@
-"""``muxrl logs``: what the processes of a run wrote, also while they write it."""
+"""``muxrl logs``: show or follow the logs of a run's processes.
+
+Shows the log of a process of a run, or the last lines of all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,8 @@ from muxrl.orchestrator.errors import ExitCode
 _LINES_OF_EACH = 10
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "logs",
-        help="show or follow the logs of a run's processes",
-        description="Shows the log of a process of a run, or the last lines of all of them.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's directory")
     parser.add_argument(
         "processes",

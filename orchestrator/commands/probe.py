@@ -1,7 +1,11 @@
-"""``muxrl probe``: what a config has to say of an external simulation, as its environment has it.
+"""``muxrl probe``: print what a config says of an environment that runs elsewhere.
 
-It runs where the simulation does, with the light client alone: no ray, torch, OmegaConf or YAML.
+Makes an environment and prints the section 'simulation' of a config with 'env: external': its
+agents, their spaces, and the length of its state. For the simulation's own machine: it needs
+nothing but the light client.
 """
+
+# It runs where the simulation does, with the light client alone: no ray, torch, OmegaConf or YAML.
 
 from __future__ import annotations
 
@@ -26,16 +30,8 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.-]*(\{\d+\.\.\d+\}[\w.-]*)?", re.ASCII)
 _WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null"})
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "probe",
-        help="print what a config says of an environment that runs elsewhere",
-        description="Makes an environment and prints the section 'simulation' of a config with "
-        "'env: external': its agents, their spaces, and the length of its state. For the "
-        "simulation's own machine: it needs nothing but the light client.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument(
         "env",
         metavar="ENV",

@@ -1,4 +1,7 @@
-"""``muxrl replay``: what a run recorded, row by row, as a picture, or as a Minari dataset."""
+"""``muxrl replay``: show an episode that a run has recorded.
+
+Shows a training episode that simulation.record has kept, step by step.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,8 @@ from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import CannotEvaluate, ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "replay",
-        help="show an episode that a run has recorded",
-        description="Shows a training episode that simulation.record has kept, step by step.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's directory")
     parser.add_argument(
         "--seed", type=int, metavar="S", help="of the episode; default: the newest one"

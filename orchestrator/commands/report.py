@@ -1,4 +1,7 @@
-"""``muxrl report``: table and picture of one run, or of several seeds of one experiment."""
+"""``muxrl report``: write table and picture of a run, or of several seeds together.
+
+Reports on what a run recorded, whether it ended, was cut short or crashed.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,8 @@ from pathlib import Path
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "report",
-        help="write table and picture of a run, or of several seeds together",
-        description="Reports on what a run recorded, whether it ended, was cut short or crashed.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="directories of runs that differ in seed"
     )

@@ -1,4 +1,8 @@
-"""``muxrl reproduce``: the same run again, from what its directory says."""
+"""``muxrl reproduce``: launch a recorded run again, and say which software differs.
+
+Launches the config that a run was made with as a new run, and says first what of its software,
+environment and source is another one here.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from muxrl.orchestrator.commands.experiment import run_prepared
 from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "reproduce",
-        help="launch a recorded run again, and say which software differs",
-        description="Launches the config that a run was made with as a new run, and says first "
-        "what of its software, environment and source is another one here.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the directory of a run")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="as for launch, such as a token"
@@ -44,23 +42,11 @@ def run(args: argparse.Namespace) -> int:
         begin_early(config.address)
     with quiet():
         experiment = prepare(config)
-    differing = [
-        *changes_since(folder.path, config.simulation.env),
-        *changes_on_the_way(folder),
-    ]
+    differing = [*changes_since(folder.path, config.simulation.env), *changes_on_the_way(folder)]
     for sentence in differing:
         sys.stdout.write(f"differs: {sentence}\n")
     if args.check:
         if not differing:
             sys.stdout.write(f"{args.run}: nothing that it names differs here\n")
         return ExitCode.FAILED if differing else ExitCode.DONE
-    from rich.console import Console
-
-    from muxrl.orchestrator.launch.whole_run import run_experiment
-
-    result = run_experiment(
-        experiment, args.run_dir, show_progress=not args.no_progress, console=Console()
-    )
-    if result.problem:
-        sys.stderr.write(f"muxrl: {result.problem}\n")
-    return result.exit_code
+    return run_prepared(experiment, args)

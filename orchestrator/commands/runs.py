@@ -1,4 +1,8 @@
-"""``muxrl runs``: the runs and sweeps of a folder, and how they stand."""
+"""``muxrl runs``: list runs and sweeps, and how they stand.
+
+Lists the runs and sweeps in a folder and in its own folders, the newest first: state, env steps,
+who serves whom, each server's last evaluation, and when it began.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,8 @@ from muxrl.orchestrator.errors import ConfigError, ExitCode
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "runs",
-        help="list runs and sweeps, and how they stand",
-        description="Lists the runs and sweeps in a folder and in its own folders, the newest "
-        "first: state, env steps, who serves whom, each server's last evaluation, and when it "
-        "began.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument(
         "folder",
         nargs="?",

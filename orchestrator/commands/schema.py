@@ -1,4 +1,8 @@
-"""``muxrl schema``: what an editor needs to complete and check a config."""
+"""``muxrl schema``: print the JSON Schema of experiments, sweeps or leagues, for editors.
+
+Prints a JSON Schema. Saved as FILE, it is what editors with a YAML language server complete and
+check a config by whose first line is '# yaml-language-server: $schema=FILE'.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,11 @@ from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "schema",
-        help="print the JSON Schema of experiments, sweeps or leagues, for editors",
-        description="Prints a JSON Schema. Saved as FILE, it is what editors with a YAML language "
-        "server complete and check a config by whose first line is "
-        "'# yaml-language-server: $schema=FILE'.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument(
         "kind", choices=["experiment", "sweep", "league"], help="of which kind of config"
     )
-    parser.set_defaults(execute=run)
 
 
 def run(args: argparse.Namespace) -> int:

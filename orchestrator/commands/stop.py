@@ -1,4 +1,8 @@
-"""``muxrl stop``: a run, sweep or league is ended from another terminal."""
+"""``muxrl stop``: end a run, sweep or league from another terminal, as Ctrl-C does.
+
+Ends a run, sweep or league of this machine as Ctrl-C does, a run with a last checkpoint and its
+report, waits for its end and says how it ended.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,8 @@ _TIMEOUT_S = 300.0
 """An update in progress, the last checkpoint and the report take seconds, on large runs minutes."""
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "stop",
-        help="end a run, sweep or league from another terminal, as Ctrl-C does",
-        description="Ends a run, sweep or league of this machine as Ctrl-C does, a run with a last "
-        "checkpoint and its report, waits for its end and says how it ended.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="directory of a run, sweep or league")
     parser.add_argument(
         "--timeout",

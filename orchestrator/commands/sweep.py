@@ -1,4 +1,7 @@
-"""``muxrl sweep``: shows, runs or resumes a table of trials."""
+"""``muxrl sweep``: run a table of trials: assignments, settings and seeds, on Ray Tune.
+
+Runs every trial of a sweep as a launch of its own, on Ray Tune.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,8 @@ from muxrl.orchestrator.commands.terminal import quiet, table_console
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "sweep",
-        help="run a table of trials: assignments, settings and seeds, on Ray Tune",
-        description="Runs every trial of a sweep as a launch of its own, on Ray Tune.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument(
         "config",
         metavar="SWEEP",

@@ -1,4 +1,8 @@
-"""``muxrl track``: tells trackers of a run that is over."""
+"""``muxrl track``: tell trackers of a finished run or sweep, from its files.
+
+Tells trackers all that a finished run has recorded, and hands them its report. Each trial of a
+sweep is a run.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,8 @@ from pathlib import Path
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "track",
-        help="tell trackers of a finished run or sweep, from its files",
-        description="Tells trackers all that a finished run has recorded, and hands them its "
-        "report. Each trial of a sweep is a run.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument(
         "run", type=Path, metavar="RUN|SWEEP", help="directory of a run or a sweep that is over"
     )

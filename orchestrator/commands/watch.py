@@ -1,4 +1,7 @@
-"""``muxrl watch``: a live page of a run, a sweep, or a folder of runs."""
+"""``muxrl watch``: show a run, a sweep or a folder of runs as a live page.
+
+Serves a page on this machine that shows what the files say, live; it reads only. Ctrl-C ends it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,8 @@ from pathlib import Path
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its arguments."""
-    parser = commands.add_parser(
-        "watch",
-        help="show a run, a sweep or a folder of runs as a live page",
-        description="Serves a page on this machine that shows what the files say, live; it reads "
-        "only. Ctrl-C ends it.",
-    )
-    parser.set_defaults(execute=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
     parser.add_argument(
         "path",
         nargs="?",

@@ -67,11 +67,7 @@ class Filmed(Around):
 
         first, *rest = (Image.fromarray(frame) for frame in self._frames)
         first.save(
-            self._folder / self._name,
-            save_all=True,
-            append_images=rest,
-            duration=_FRAME_MS,
-            loop=0,
+            self._folder / self._name, save_all=True, append_images=rest, duration=_FRAME_MS, loop=0
         )
         self._frames = []
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from muxrl.orchestrator.errors import DifferentRuns
-from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Measured, Verdict, compared
 from muxrl.orchestrator.measure.fallen import find_fall
-from muxrl.orchestrator.measure.measured import Measured, compared
 from muxrl.orchestrator.measure.metric_results import MetricResult, metric_results
 from muxrl.orchestrator.measure.sides import MAX_SIDES, play_against_each_other
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
@@ -250,10 +249,7 @@ def _judged(
     with_random = [[point for point in points if point.random is not None] for points in measured]
     usable = with_random if all(with_random) else measured
     last = [points[-1] for points in usable] if all(usable) else []
-    how = {
-        "over_seeds": over_seeds,
-        "shares_resets": not any(run.is_external for run in runs),
-    }
+    how = {"over_seeds": over_seeds, "shares_resets": not any(run.is_external for run in runs)}
     return (
         compared(last, **how) if last else None,
         tuple(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +23,7 @@ from muxrl.orchestrator.measure.statistics import (
     NUM_RESAMPLES,
     Estimate,
     Floats,
+    Line,
     checked,
     checked_strata,
 )
@@ -122,22 +122,9 @@ def probability_of_improvement(
     return Estimate(estimate, float(low), float(high))
 
 
-@dataclass(frozen=True)
-class Profile:
-    """The part of the runs above each threshold, with pointwise 95 % intervals.
-
-    All arrays are ``[num_thresholds]``; both ends are NaN where every task has one run.
-    """
-
-    thresholds: Floats
-    fractions: Floats
-    low: Floats
-    high: Floats
-
-
 def performance_profile(
     strata: Sequence[ArrayLike], thresholds: ArrayLike, *, seed: int = 0, num_resamples: int = 2_000
-) -> Profile:
+) -> Line:
     """The part of all runs whose score is above a threshold, for each of `thresholds`.
 
     The run-score distribution of section 4.2, bootstrapped as `interquartile_mean_interval`. Where
@@ -150,6 +137,10 @@ def performance_profile(
         seed: of the resampling.
         num_resamples: fewer than for a number, since a band's edge is drawn.
 
+    Returns:
+        By threshold, the part and its pointwise 95 % interval, whose ends are NaN where every task
+        has one run.
+
     Raises:
         ValueError: as `mean_interval`.
     """
@@ -157,15 +148,14 @@ def performance_profile(
     places = checked(thresholds)
     above = [(array[:, None] > places).astype(np.float64) for array in arrays]
     fractions = np.concatenate(above).mean(axis=0)
-    if _have_one_run(arrays):
-        unknown = np.full(len(places), math.nan)
-        return Profile(places, fractions, unknown, unknown)
-    rng = np.random.default_rng(seed)
-    num = sum(map(len, arrays))
-    parts = [_weights(len(a), rng, num_resamples) @ a * len(a) / num for a in above]
-    resampled = np.sum(parts, axis=0)
-    low, high = np.quantile(resampled, _TAILS, axis=0)
-    return Profile(places, fractions, low, high)
+    low = high = np.full(len(places), math.nan)
+    if not _have_one_run(arrays):
+        rng = np.random.default_rng(seed)
+        num = sum(map(len, arrays))
+        parts = [_weights(len(a), rng, num_resamples) @ a * len(a) / num for a in above]
+        low, high = np.quantile(np.sum(parts, axis=0), _TAILS, axis=0)
+    rows = np.stack([places, fractions, low, high], axis=1).tolist()
+    return [(place, Estimate(*estimate)) for place, *estimate in rows]
 
 
 def _have_one_run(strata: Sequence[Floats]) -> bool:

@@ -46,6 +46,8 @@ class Estimate:
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 """The estimate of no number at all."""
+Line = Sequence[tuple[float, Estimate]]
+"""What is drawn: estimates by their place on the horizontal axis."""
 
 
 def mean_interval(

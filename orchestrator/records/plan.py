@@ -1,9 +1,14 @@
-"""Which server of a run has which agents: its ``plan.json``, as it is read back."""
+"""Which server of a run has which agents, as its ``plan.json`` says, and the agents' roles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from muxrl.protocol.patterns import unnumbered
+
+_MOST_ROLES = 4
+"""Of a server: with more, names that end in numbers say nothing of roles."""
 
 
 @dataclass(frozen=True)
@@ -35,3 +40,32 @@ class Plan:
     def server_of(self) -> dict[str, str]:
         """By agent its server."""
         return {agent: s for s, server in self.servers.items() for agent in server.agents}
+
+
+@dataclass(frozen=True)
+class Role:
+    """Agents of one server that are shown as one curve, the mean over them."""
+
+    server_id: str
+    name: str
+    """"" where it is all agents of the server."""
+    agents: tuple[str, ...]
+
+
+def roles_of(plan: Plan) -> list[Role]:
+    """Returns the roles of a run's servers: the groups, else the agents of one name.
+
+    ``predator_0`` and ``predator_1`` have the name ``predator``. A server with one role, or more
+    than four, is shown as a whole.
+    """
+    roles = []
+    for server_id, server in plan.servers.items():
+        group_of = {a: g for g, members in server.groups.items() for a in members}
+        by_name: dict[str, list[str]] = {}
+        for agent in server.agents:
+            name = group_of.get(agent) or unnumbered(agent)
+            by_name.setdefault(name, []).append(agent)
+        if not 1 < len(by_name) <= _MOST_ROLES:
+            by_name = {"": list(server.agents)}
+        roles += [Role(server_id, name, tuple(agents)) for name, agents in by_name.items()]
+    return roles

@@ -252,10 +252,6 @@ class RunDirectory:
         """Saves where external simulations find the gateway, as ``gateway.json``."""
         write_json(self.path / "gateway.json", {"address": address})
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Saves the report as ``summary.json``."""
-        write_json(self.path / "summary.json", summary)
-
 
 def next_path(folder: Path, stem: str, suffix: str = "") -> Path:
     """Returns the first path ``stem``, ``stem-2``, ``stem-3``... that does not exist."""

@@ -15,11 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from muxrl.orchestrator.config.experiment_settings import (
-    Settings,
-    conflicts,
-    experiment_settings,
-)
+from muxrl.orchestrator.config.experiment_settings import Settings, conflicts, experiment_settings
 from muxrl.orchestrator.errors import ConfigError, DifferentRuns
 from muxrl.orchestrator.measure.results import Report, results_of
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -46,13 +42,7 @@ def write_report(run_directory: RunDirectory) -> Report:
         OSError: the folder cannot be written to.
     """
     report = results_of([RecordedRun.read(run_directory.path)])
-    run_directory.write_summary(report.to_dict())
-    write_text(run_directory.path / "summary.md", _markdown(report, "plots/learning.png"))
-    # Last, since it is by far the largest: on a full disk the tables may still find room.
-    run_directory.plots.mkdir(exist_ok=True)
-    picture = learning_png(report)
-    write_bytes(run_directory.plots / "learning.png", picture)
-    write_run_page(report, picture, run_directory.path / REPORT_FILE, [run_directory.path])
+    _write(report, run_directory.path, "plots/learning.png", [run_directory.path])
     return report
 
 
@@ -73,12 +63,18 @@ def combine_runs(paths: Sequence[Path], out: Path, *, over_seeds: bool = False) 
     report = results_of([RecordedRun.read(path) for path in paths], over_seeds=over_seeds)
     _check_same_settings(paths)
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "summary.json", report.to_dict())
-    picture = learning_png(report)
-    write_bytes(out / "learning.png", picture)
-    write_text(out / "summary.md", _markdown(report, "learning.png"))
-    write_run_page(report, picture, out / REPORT_FILE, paths)
+    _write(report, out, "learning.png", paths)
     return report
+
+
+def _write(report: Report, folder: Path, picture_file: str, runs: Sequence[Path]) -> None:
+    write_json(folder / "summary.json", report.to_dict())
+    write_text(folder / "summary.md", _markdown(report, picture_file))
+    # Last, since it is by far the largest: on a full disk the tables may still find room.
+    picture = learning_png(report)
+    (folder / picture_file).parent.mkdir(exist_ok=True)
+    write_bytes(folder / picture_file, picture)
+    write_run_page(report, picture, folder / REPORT_FILE, runs)
 
 
 def _check_same_settings(paths: Sequence[Path]) -> None:

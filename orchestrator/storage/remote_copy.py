@@ -16,11 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from muxrl.orchestrator.errors import CannotResume, ConfigError
-from muxrl.orchestrator.storage.checkpoints import (
-    CheckpointFolder,
-    best_name,
-    find_whole,
-)
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, best_name, find_whole
 from muxrl.protocol.suggestions import similar_or_known
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 

@@ -19,7 +19,7 @@ from muxrl.orchestrator.config.merge import leaves
 from muxrl.orchestrator.config.trackers import EXAMPLE, TRACKERS
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.roles import Role, roles_of
+from muxrl.orchestrator.records.plan import Role, roles_of
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status

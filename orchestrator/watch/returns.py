@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from muxrl.orchestrator.measure.against_random import AgainstRandom
-from muxrl.orchestrator.measure.measured import Measured, compared
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Measured, compared
 from muxrl.orchestrator.measure.statistics import NUM_RESAMPLES, Estimate
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.roles import Role
+from muxrl.orchestrator.records.plan import Role
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.series import EvaluationPoint, EvaluationSeries
 from muxrl.orchestrator.records.thinned import Thinned

@@ -13,7 +13,7 @@ from typing import Any
 from muxrl.orchestrator.config.load import from_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
-from muxrl.orchestrator.records.roles import roles_of
+from muxrl.orchestrator.records.plan import roles_of
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
@@ -65,7 +65,6 @@ class RunView:
                 for s in self._plan.servers
             ),
         ]
-        self._logs: dict[Path, tuple[tuple[float, int], list[str]]] = {}
 
     # --- what is read -------------------------------------------------------------------
 
@@ -215,25 +214,20 @@ class RunView:
         servers = [self._folder.log(server_id) for server_id in self._agents]
         others = sorted(p.absolute() for p in self._folder.logs.glob("*.log"))
         paths = dict.fromkeys([*servers, *others])
-        logs = [{"process": path.stem, "lines": self._last_lines(path)} for path in paths]
+        logs = [{"process": path.stem, "lines": _last_lines(path)} for path in paths]
         return [log for log in logs if log["lines"]][:_MOST_LOGS]
 
-    def _last_lines(self, path: Path) -> list[str]:
-        try:
-            with path.open("rb") as file:
-                facts = os.fstat(file.fileno())
-                version = facts.st_mtime, facts.st_size
-                known, lines = self._logs.get(path, (None, []))
-                if version != known:
-                    file.seek(max(0, facts.st_size - _LOG_BYTES))
-                    text = file.read(_LOG_BYTES).decode(errors="replace")
-                    if facts.st_size > _LOG_BYTES:
-                        text = text.partition("\n")[2]
-                    lines = [line for line in text.splitlines() if line.strip()][-_LOG_LINES:]
-                    self._logs[path] = version, lines
-                return lines
-        except FileNotFoundError:
-            return []
+
+def _last_lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LOG_BYTES))
+            text = file.read(_LOG_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    whole = text if size <= _LOG_BYTES else text.partition("\n")[2]
+    return [line for line in whole.splitlines() if line.strip()][-_LOG_LINES:]
 
 
 def _highest(first: Point, second: Point) -> Point:

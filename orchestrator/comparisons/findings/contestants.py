@@ -3,7 +3,7 @@
 Runs of one contestant differ in nothing but the seed; contestants differ in which label plays which
 role. A label is the algorithm's name, or what a sweep calls it; settings are added only where two
 servers of one label differ in them. Returns are measured of roles, teams, single agents, and all
-agents together: the subjects.
+agents together: the subjects. Settings and software are told of, too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from muxrl.orchestrator.config.experiment_settings import (
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import EvaluationPoint, Floats, returns_by_episode
+from muxrl.orchestrator.storage.versions import SHOWN
 from muxrl.protocol.patterns import match, unnumbered
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig, algorithm_label
@@ -347,3 +348,48 @@ def differing_settings(of_all: Sequence[Settings]) -> list[_Settings]:
     keys = dict.fromkeys(key for one in of_all for key in one)
     differing = [k for k in keys if len({one.get(k, "default") for one in of_all}) > 1]
     return [tuple((k, one.get(k, "default")) for k in differing) for one in of_all]
+
+
+@dataclass(frozen=True)
+class LabelSettings:
+    """The settings of one label in one role.
+
+    Attributes:
+        role: its name.
+        label: what played it.
+        algorithm: as the config names it.
+        differing: key and value of each setting that is not the same for all labels of the role,
+            and that this one's config gives.
+    """
+
+    role: str
+    label: str
+    algorithm: str
+    differing: tuple[tuple[str, str], ...]
+
+
+def label_settings(contestants: Sequence[Contestant], roles: Roles) -> Iterator[LabelSettings]:
+    """Yields the settings of each label of each role."""
+    for role, agents in roles.items():
+        servers = {
+            contestant.played[role]: server_of_role(contestant.runs[0], agents)[1]
+            for contestant in contestants
+        }
+        told = differences(list(servers.values()))
+        for (label, server), differing in zip(servers.items(), told, strict=True):
+            given = tuple(
+                (key, value)
+                for key, value in differing
+                if key != "algorithm" and value not in ("default", "{}", "[]", "None", "")
+            )
+            yield LabelSettings(role, label, server.algorithm.upper(), given)
+
+
+def versions_of(contestants: Sequence[Contestant]) -> dict[str, list[str]]:
+    """Returns, by package, the versions that the runs were made with."""
+    runs = [run for contestant in contestants for run in contestant.runs]
+    return {
+        package: found
+        for package in SHOWN
+        if (found := sorted({v for run in runs for v in run.versions.get(package, ())}))
+    }

@@ -167,8 +167,9 @@ def tables_of(
     Returns:
         Those by label, and those by contestant, () if these have no more rows and columns.
     """
-    by_label = tuple(_cross_play(matches, role, "label") for role in roles)
-    by_contestant = tuple(_cross_play(matches, role, "lineup") for role in roles)
+    of_lineups = [replace(m, player=m.player_lineup, others=m.others_lineup) for m in matches]
+    by_label = tuple(_cross_play(matches, role) for role in roles)
+    by_contestant = tuple(_cross_play(of_lineups, role) for role in roles)
     is_same = all(
         len(a.players) == len(b.players) and len(a.others) == len(b.others)
         for a, b in zip(by_label, by_contestant, strict=True)
@@ -176,17 +177,12 @@ def tables_of(
     return by_label, () if is_same else by_contestant
 
 
-def _cross_play(matches: Sequence[Match], role: str, by: str) -> CrossPlay:
-    """Gathers the matches of a role by label, or by lineup."""
+def _cross_play(matches: Sequence[Match], role: str) -> CrossPlay:
+    """Gathers the matches of a role by player and others."""
     groups: dict[tuple[str, str], list[Match]] = {}
     for match in matches:
         if match.role == role:
-            names = (
-                (match.player, match.others)
-                if by == "label"
-                else (match.player_lineup, match.others_lineup)
-            )
-            groups.setdefault(names, []).append(match)
+            groups.setdefault((match.player, match.others), []).append(match)
     players = tuple(dict.fromkeys(row for row, _ in groups))
     others = tuple(dict.fromkeys(column for _, column in groups))
     tables = {names: _by_pair(ours) for names, ours in groups.items()}
@@ -200,28 +196,23 @@ def _cross_play(matches: Sequence[Match], role: str, by: str) -> CrossPlay:
         )
         for names, table in tables.items()
     }
-    # Only columns that all rows have met: easier others must not count as merit.
+    # Only columns that all rows have met, weighted alike: easier others must not count as merit.
     field = [column for column in others if all((row, column) in tables for row in players)]
-    by_row = {row: _row(tables, row, field) for row in players} if field else {}
-    pairs = sorted(set.intersection(*map(set, by_row.values()))) if by_row else []
-    merits = {}
-    for row in players if pairs else ():
-        above = [
-            by_row[row][pair] - float(np.mean([by_row[each][pair] for each in players]))
-            for pair in pairs
-        ]
-        merits[row] = mean_interval([above])
+    met = [[tables[row, column] for column in field] for row in players]
+    pairs = sorted(set.intersection(*(set(cell) for row in met for cell in row))) if field else []
+    means = np.array([[np.mean([cell[pair] for cell in row]) for pair in pairs] for row in met])
+    above = zip(players, means - means.mean(axis=0), strict=True) if pairs else ()
+    merits = {row: mean_interval([by_pair]) for row, by_pair in above}
     of_role = [match for ours in groups.values() for match in ours]
-    return _rated(CrossPlay(role, players, others, cells, merits), of_role, by)
+    return _rated(CrossPlay(role, players, others, cells, merits), of_role)
 
 
-def _rated(table: CrossPlay, matches: Sequence[Match], by: str) -> CrossPlay:
+def _rated(table: CrossPlay, matches: Sequence[Match]) -> CrossPlay:
     """Adds the ratings of the players, each two compared among the same others."""
     met: dict[tuple[int, str, str], dict[str, list[Floats]]] = {}
     for match in matches:
-        player = match.player if by == "label" else match.player_lineup
         place = met.setdefault((match.pair, match.others, match.others_lineup), {})
-        place.setdefault(player, []).append(match.returns)
+        place.setdefault(match.player, []).append(match.returns)
     wins: dict[int, Floats] = {}
     for (pair, _, _), by_player in met.items():
         if set(by_player) == set(table.players):  # as for merits
@@ -247,15 +238,6 @@ def _by_pair(matches: Sequence[Match]) -> dict[int, float]:
         if math.isfinite(match.score):
             scores.setdefault(match.pair, []).append(match.score)
     return {pair: float(np.mean(found)) for pair, found in scores.items()}
-
-
-def _row(
-    tables: Mapping[tuple[str, str], Mapping[int, float]], row: str, field: Sequence[str]
-) -> dict[int, float]:
-    """For each pair of seeds that all cells have, the mean over a row, columns weighted alike."""
-    ours = [tables[row, column] for column in field]
-    common = set.intersection(*map(set, ours))
-    return {pair: float(np.mean([cell[pair] for cell in ours])) for pair in common}
 
 
 def _over_pairs(scores: Sequence[float], matches: Sequence[Match]) -> Estimate:

@@ -20,9 +20,7 @@ _MAX_LISTED = 6
 
 
 def headline(
-    compared: Sequence[RoleResult],
-    learners: Sequence[Learner],
-    played: HeadToHead | None,
+    compared: Sequence[RoleResult], learners: Sequence[Learner], played: HeadToHead | None
 ) -> list[str]:
     """Returns the sentences, most important first."""
     return [

@@ -16,12 +16,11 @@ import numpy as np
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
 from muxrl.orchestrator.comparisons.findings.scores import RunScore
 from muxrl.orchestrator.measure.rliable import (
-    Profile,
     interquartile_mean_interval,
     performance_profile,
     probability_of_improvement,
 )
-from muxrl.orchestrator.measure.statistics import Estimate, mean_interval
+from muxrl.orchestrator.measure.statistics import Estimate, Line, mean_interval
 
 _NUM_THRESHOLDS = 60  # of a drawn profile
 
@@ -46,7 +45,7 @@ class RoleStanding:
     num_contexts: int
     score: Estimate
     random_in_place: float | None
-    profile: Profile
+    profile: Line
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import (
 )
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
 from muxrl.orchestrator.measure.rliable import interquartile_mean, interquartile_mean_interval
-from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, mean_interval
+from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Line, mean_interval
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.series import EvaluationPoint, Floats
 
@@ -72,20 +72,8 @@ class Curve:
         reached = np.flatnonzero(self.returns >= threshold)
         return int(reached[0]) if len(reached) else None
 
-    def heights(self, places: Floats, axis: Axis) -> Floats:
-        """The returns at `places`, on straight lines between evaluations."""
-        return np.interp(places, getattr(self, axis), self.returns)
 
-
-@dataclass(frozen=True)
-class CurveBand:
-    """Interquartile means over runs along an axis, with their intervals."""
-
-    places: Floats
-    estimates: tuple[Estimate, ...]
-
-
-def band(curves: Sequence[Curve], axis: Axis) -> CurveBand | None:
+def band(curves: Sequence[Curve], axis: Axis) -> Line:
     """The interquartile mean over runs, over the part of the axis that all curves cover.
 
     Args:
@@ -93,14 +81,14 @@ def band(curves: Sequence[Curve], axis: Axis) -> CurveBand | None:
         axis: the horizontal one.
 
     Returns:
-        None where there is nothing to draw: a run with one evaluation, or without known times.
+        () where there is nothing to draw: a run with one evaluation, or without known times.
     """
     if not curves or any(len(curve.returns) < 2 for curve in curves):
-        return None
+        return ()
     ends = [(getattr(curve, axis)[0], getattr(curve, axis)[-1]) for curve in curves]
     start, stop = max(first for first, _ in ends), min(last for _, last in ends)
     if not stop > start:  # NaN, too
-        return None
+        return ()
     # At one run's own evaluations; over time, runs' evaluations differ, so a grid is added.
     sparsest = min(curves, key=lambda curve: len(curve.returns))
     own = getattr(sparsest, axis)
@@ -108,11 +96,11 @@ def band(curves: Sequence[Curve], axis: Axis) -> CurveBand | None:
     places = np.unique(np.concatenate([[start, stop], own]))
     if axis == "time_s":
         places = np.unique(np.concatenate([places, np.linspace(start, stop, _NUM_PLACES)]))
-    table = np.array([curve.heights(places, axis) for curve in curves])
-    estimates = tuple(
-        interquartile_mean_interval([column], num_resamples=_NUM_RESAMPLES) for column in table.T
-    )
-    return CurveBand(places, estimates)
+    table = np.array([np.interp(places, getattr(one, axis), one.returns) for one in curves])
+    return [
+        (place, interquartile_mean_interval([column], num_resamples=_NUM_RESAMPLES))
+        for place, column in zip(places, table.T, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.scores import Axis, band
+from muxrl.orchestrator.measure.statistics import Line
 from muxrl.orchestrator.reports.plots import COLOURS, RANDOM_COLOUR, finish_axes
 
 _DASHES: tuple[tuple[str, Any], ...] = (
@@ -40,6 +41,7 @@ _TEXT = 8.5  # points
 _ROW_INCHES = 0.36
 _LABEL_WIDTH = 26  # characters
 _ORANGE_TO_BLUE = LinearSegmentedColormap.from_list("payoffs", ["#e7b08a", "#ffffff", "#8abbdb"])
+_RANDOM: dict[str, Any] = {"color": RANDOM_COLOUR, "ls": (0, (3, 1.5)), "lw": 1, "zorder": 1}
 _SVG = {
     "svg.fonttype": "none",
     "svg.hashsalt": "muxrl",  # the same comparison makes the same file
@@ -77,18 +79,15 @@ def learning_curves(
 ) -> Picture | None:
     """Interquartile means over runs with their bands; None if no contestant has a curve."""
     along = "env steps" if axis == "env_steps" else "seconds, evaluations included"
-    figure, axes = _panel(subject.title, along, "return per episode")
-    drawn = 0
-    for contestant in found.contestants:
-        standing = found.standing(contestant.name, subject.key)
-        line = band([run.curve for run in standing.runs], axis) if contestant.learns else None
-        if line is None:
-            continue
-        drawn += 1
-        means, lows, highs = zip(*((e.mean, e.low, e.high) for e in line.estimates), strict=True)
-        _draw_band(axes, styles[contestant.name], (line.places, means, lows, highs), zorder=3)
-    if not drawn:
+    names = [contestant.name for contestant in found.contestants if contestant.learns]
+    runs = {name: found.standing(name, subject.key).runs for name in names}
+    lines = {name: band([run.curve for run in runs[name]], axis) for name in names}
+    if not any(lines.values()):
         return None
+    figure, axes = _panel(subject.title, along, "return per episode")
+    for name, line in lines.items():
+        if line:
+            _draw_band(axes, styles[name], line, zorder=3)
     _draw_random(axes, found, subject)
     by = "env steps" if axis == "env_steps" else "wall time"
     return _picture(
@@ -127,9 +126,8 @@ def performance_profiles(result: RoleResult, styles: Mapping[str, Style]) -> Pic
     """For each label of a role, the part of its runs above each return."""
     figure, axes = _panel(result.subject.title, "return τ", "part of runs above τ")
     for standing in result.standings:
-        profile = standing.profile
-        steps = profile.thresholds, profile.fractions, profile.low, profile.high
-        _draw_band(axes, styles[standing.label], steps, "post", drawstyle="steps-post")
+        how = {"step": "post", "drawstyle": "steps-post"}
+        _draw_band(axes, styles[standing.label], standing.profile, **how)
     axes.set_ylim(-0.03, 1.03)
     name = result.subject.name
     return _picture(figure, f"Performance profiles of role {name}", f"{name}: performance profiles")
@@ -163,9 +161,8 @@ def rating_curves(played: HeadToHead, table: CrossPlay, along: str = "env steps"
     figure, axes = _panel(f"rating of {table.role}", along, "Elo points above random")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))  # no round 1.25
     for (label, curve), style in zip(curves.items(), styles_of(list(curves)).values(), strict=True):
-        line = np.array([(n, rating.mean, rating.low, rating.high) for n, rating in curve]).T
-        _draw_band(axes, style, tuple(line), label=_shortened(label))
-    axes.axhline(0, color=RANDOM_COLOUR, ls=(0, (3, 1.5)), lw=1, zorder=1)
+        _draw_band(axes, style, curve, label=_shortened(label))
+    axes.axhline(0, **_RANDOM)
     axes.legend(fontsize=_TEXT - 1, frameon=False)
     name = f"Ratings of {table.role}"
     return _picture(figure, f"{name} by {along}", name)
@@ -175,11 +172,9 @@ def _shortened(name: str) -> str:
     return textwrap.shorten(name, _LABEL_WIDTH, placeholder=" …")
 
 
-def _draw_band(
-    axes: Any, style: Style, line: tuple[Any, Any, Any, Any], step: str | None = None, **how: Any
-) -> None:
-    """A line with its intervals, if all of them are known: places, means, lows, highs."""
-    places, means, lows, highs = line
+def _draw_band(axes: Any, style: Style, line: Line, *, step: str | None = None, **how: Any) -> None:
+    """A line with its intervals, if all of them are known."""
+    places, means, lows, highs = np.array([(at, e.mean, e.low, e.high) for at, e in line]).T
     axes.plot(places, means, color=style.colour, linestyle=style.dashes, linewidth=1.6, **how)
     if np.isfinite(lows).all():
         area = {"color": style.colour, "alpha": 0.13, "linewidth": 0}
@@ -192,13 +187,7 @@ def _draw_random(
     for baseline in found.baselines[:1]:
         if subject.key in baseline.returns:
             draw = axes.axvline if is_vertical else axes.axhline
-            draw(
-                baseline.returns[subject.key].mean,
-                color=RANDOM_COLOUR,
-                ls=(0, (3, 1.5)),
-                lw=1,
-                zorder=1,
-            )
+            draw(baseline.returns[subject.key].mean, **_RANDOM)
 
 
 def _panel(title: str, x: str, y: str = "", *, height: float = _SIZE[1]) -> tuple[Any, Any]:

@@ -21,11 +21,7 @@ import numpy as np
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay
 from muxrl.orchestrator.comparisons.output.methods import methods, references
-from muxrl.orchestrator.comparisons.output.tables import (
-    OF_HEAD_TO_HEAD,
-    TABLE_NAMES,
-    file_table,
-)
+from muxrl.orchestrator.comparisons.output.tables import OF_HEAD_TO_HEAD, TABLE_NAMES, file_table
 from muxrl.orchestrator.reports.pages import from_folder
 from muxrl.orchestrator.storage.json_files import write_json, write_text
 

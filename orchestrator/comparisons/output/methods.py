@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from muxrl.orchestrator.comparisons.findings.contestants import label_settings, versions_of
 from muxrl.orchestrator.comparisons.findings.findings import Findings
-from muxrl.orchestrator.comparisons.findings.settings import label_settings, versions_of
 from muxrl.orchestrator.storage.versions import installed_version
 from muxrl.protocol.suggestions import listed
 

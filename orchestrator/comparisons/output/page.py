@@ -13,11 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from muxrl.orchestrator.comparisons.findings.contestants import Subject
+from muxrl.orchestrator.comparisons.findings.contestants import Subject, versions_of
 from muxrl.orchestrator.comparisons.findings.findings import Findings, has_few_seeds
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
-from muxrl.orchestrator.comparisons.findings.settings import versions_of
 from muxrl.orchestrator.comparisons.output import tables
 from muxrl.orchestrator.comparisons.output.figures import (
     final_returns,

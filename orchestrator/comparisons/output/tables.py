@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from muxrl.orchestrator.comparisons.findings.by_parameter import AtValue
-from muxrl.orchestrator.comparisons.findings.contestants import Subject
+from muxrl.orchestrator.comparisons.findings.contestants import (
+    LabelSettings,
+    Subject,
+    label_settings,
+)
 from muxrl.orchestrator.comparisons.findings.findings import Baseline, Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, CrossPlayScore, Match
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleStanding
 from muxrl.orchestrator.comparisons.findings.scores import RunScore, Standing
-from muxrl.orchestrator.comparisons.findings.settings import LabelSettings, label_settings
 from muxrl.orchestrator.measure.number_text import (
     MISSING,
     interval_lines,
@@ -143,12 +146,7 @@ def standings(found: Findings) -> Table[Standing]:
                 tooltip=_told,
                 link=link,
             ),
-            Column(
-                "time_s_to_threshold",
-                "seconds to threshold",
-                shown=whole,
-                link=link,
-            ),
+            Column("time_s_to_threshold", "seconds to threshold", shown=whole, link=link),
             Column(
                 "time_s",
                 "seconds, evaluations included",

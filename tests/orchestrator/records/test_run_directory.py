@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from muxrl.orchestrator.errors import NotARunDirectory, OtherFormat
 from muxrl.orchestrator.records import run_directory
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_next_folder, next_path
+from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.storage.versions import (
     read_versions,
     software_versions,
@@ -70,7 +71,7 @@ def test_files_are_written_by_their_names(tmp_path: Path) -> None:
     run.write_config("seed: 1\n")
     run.write_addresses({"prey": "127.0.0.1:9901"})
     run.write_plan({"servers": {}, "assignment": "", "seed": 1})
-    run.write_summary({"return": float("nan")})
+    write_json(run.path / "summary.json", {"return": float("nan")})
     assert (run.path / "config.yaml").read_text() == "seed: 1\n"
     assert json.loads((run.path / "servers.json").read_text()) == {"prey": "127.0.0.1:9901"}
     assert json.loads((run.path / "summary.json").read_text()) == {"return": None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from muxrl.orchestrator.records.roles import Role
+from muxrl.orchestrator.records.plan import Role
 from muxrl.orchestrator.trackers.session import numbers
 
 

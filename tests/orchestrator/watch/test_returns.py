@@ -13,9 +13,8 @@ from tests.orchestrator.reports.test_judged import BEGAN, SIDES, WHOLE, add_untr
 
 from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.records.metrics import iter_rows
-from muxrl.orchestrator.records.plan import Plan
+from muxrl.orchestrator.records.plan import Plan, roles_of
 from muxrl.orchestrator.records.recorded_run import RecordedRun
-from muxrl.orchestrator.records.roles import roles_of
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.watch.returns import EvaluatedReturns

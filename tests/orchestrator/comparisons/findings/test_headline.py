@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
@@ -16,7 +15,6 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, Head
 from muxrl.orchestrator.comparisons.findings.headline import headline
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleResult, RoleStanding
-from muxrl.orchestrator.measure.rliable import Profile
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate
 
 PREDATORS = Subject("role", "predators", ("a", "b"))
@@ -24,7 +22,6 @@ PREDATORS = Subject("role", "predators", ("a", "b"))
 
 def result(scores: dict[str, float], **differences: Estimate | None) -> RoleResult:
     """Labels with their scores, and the difference of each two of them, "ppo_qmix"."""
-    nothing = np.empty(0)
     pairings = []
     for names, difference in differences.items():
         first, second = names.split("_")
@@ -41,7 +38,7 @@ def result(scores: dict[str, float], **differences: Estimate | None) -> RoleResu
             1,
             Estimate(score, score, score),
             None,
-            Profile(nothing, nothing, nothing, nothing),
+            (),
         )
         for label, score in scores.items()
     ]

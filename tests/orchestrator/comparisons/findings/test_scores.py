@@ -51,14 +51,13 @@ def test_a_band_is_where_all_runs_have_been() -> None:
     drawn = band(
         [curve((0, 0), (10, 10), (20, 20)), curve((4, 4), (10, 12), (18, 20))], "env_steps"
     )
-    assert drawn is not None
-    assert drawn.places.tolist() == [4.0, 10.0, 18.0]
-    assert [estimate.mean for estimate in drawn.estimates] == pytest.approx([4.0, 11.0, 19.0])
+    assert [place for place, _ in drawn] == [4.0, 10.0, 18.0]
+    assert [estimate.mean for _, estimate in drawn] == pytest.approx([4.0, 11.0, 19.0])
 
 
 def test_there_is_no_band_of_one_evaluation_or_of_unknown_times() -> None:
-    assert band([], "env_steps") is None
-    assert band([curve((0, 0), (10, 1)), curve((10, 1))], "env_steps") is None
+    assert not band([], "env_steps")
+    assert not band([curve((0, 0), (10, 1)), curve((10, 1))], "env_steps")
     unknown = Curve(np.array([0.0, 1.0]), np.full(2, math.nan), np.array([0.0, 1.0]))
-    assert band([unknown], "time_s") is None
-    assert band([unknown], "env_steps") is not None
+    assert not band([unknown], "time_s")
+    assert band([unknown], "env_steps")
