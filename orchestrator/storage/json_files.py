@@ -49,6 +49,10 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(written.fileno())
         temporary.chmod(0o644)  # mkstemp's files are for their owner alone
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is None:  # as of a full disk
+            error.filename = str(path)
+        raise
     finally:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()

@@ -29,6 +29,14 @@ def test_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["summary.json"]
 
 
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    def fill(temporary: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*a\.json'"):
+        write_whole(tmp_path / "a.json", fill)
+
+
 def test_who_has_opened_the_old_file_reads_it_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     write_json(path, {"old": 1})
