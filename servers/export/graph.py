@@ -19,6 +19,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor, nn
 
 from muxrl.protocol import spaces as plain
+from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
 from muxrl.servers.agents.observing import Observing, Reading
@@ -269,7 +270,7 @@ class PolicyGraph(nn.Module):
         if not self._state:
             return self.decide(batch)
         # Recurrent modules take sequences; here of one step.
-        batch[Columns.OBS] = _map(lambda x: x.unsqueeze(1), batch[Columns.OBS])
+        batch[Columns.OBS] = each_array(lambda x: x.unsqueeze(1), batch[Columns.OBS])
         num_rows = next(iter(given.values())).shape[0]
         start = _paths(self.module.get_initial_state())
         batch[Columns.STATE_IN] = _nested(
@@ -342,12 +343,6 @@ def _path_of(own: Space, space: Space) -> str:
     """Returns the key of the part of a Dict that is left alone without mask and state, else ""."""
     parts = space.spaces.items() if isinstance(space, DictSpace) else ()
     return next((key for key, part in parts if part is own), "")
-
-
-def _map(function: Any, value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _map(function, sub) for key, sub in value.items()}
-    return function(value)
 
 
 def _paths(state: Any, path: str = "") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
 from muxrl.servers.agents.teams import ALIVE, NO_ACTION
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.episodes.trajectories import at, concatenated, stacked
+from muxrl.servers.episodes.trajectories import at, concatenated, flat, stacked
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
 from muxrl.servers.training.thread import LOSS
@@ -330,7 +330,7 @@ class RowsOfBench:
         seen = step.observations[bench]
         is_team = isinstance(seen, dict) and ALIVE in seen
         self._team = seen[ALIVE].shape[2:] if is_team else ()
-        self.observations = _flat(seen)
+        self.observations = flat(seen)
         states = step.module_states[bench]
         self.states: list[Any] = [None] * len(self.agents)
         if isinstance(states, dict):
@@ -351,13 +351,6 @@ class RowsOfBench:
                 own[i] = Kept(state)
             states = {STATE: own.reshape(self._lead)}
         return Chosen(_shaped(acted.actions[rows], self._lead), outputs, states)
-
-
-def _flat(rows: Any) -> Any:
-    """Returns ``[E, S, ...]`` as ``[E * S, ...]``, of an array or a dict of arrays."""
-    if isinstance(rows, dict):
-        return {key: _flat(part) for key, part in rows.items()}
-    return rows.reshape(-1, *rows.shape[2:])
 
 
 def _own(state: Any) -> Any:
