@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from muxrl.protocol.spaces import Discrete
 from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.passes import Pass, by_step, passes_of, passes_of_rows
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.rllib.asked import (
     Answer,
@@ -37,8 +37,6 @@ from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, NumpyPolicy, numpy_policy
 from muxrl.servers.rllib.numpy_values import Values, numpy_values
 from muxrl.servers.rllib.on_gpu import ModulesOnGpu
 
-_Pass = tuple[str, bool, bool, bool]
-"""Requests of one forward pass: policy, whether they explore, train, and are untrained."""
 T = TypeVar("T")
 
 
@@ -175,58 +173,20 @@ class Inference:
 
         Recurrent state is only read and returned: if one policy raises, none has advanced.
         """
-        # Evaluation has a pass of its own: the size of a batch changes the outputs' last bits.
-        passes: dict[_Pass, list[SeatRequest]] = {}
-        for step in steps:
-            should_explore, is_training = step.should_explore, step.is_training
-            untrained = step.untrained
-            for request in step.requests:
-                seat = request.seat
-                key = (seat.policy_id, should_explore, is_training, seat.seat_id in untrained)
-                batch = passes.get(key)
-                if batch is None:
-                    passes[key] = [request]
-                else:
-                    batch.append(request)
-        chosen: dict[_Pass, list[SeatAction]] = {}
+        passes, order = passes_of(steps)
+        chosen: dict[Pass, list[SeatAction]] = {}
         with self._swap:
             for key, batch in passes.items():
                 act = self._act_untrained if key[-1] else self._act_as_asked
                 chosen[key] = by_row(act(key, Asked(batch)))
             weights_seq_no = self.weights_seq_no
-        if len(chosen) == 1:  # one policy: its actions are in the order of the steps
-            (actions,) = chosen.values()
-            if len(steps) == 1:
-                return [actions], weights_seq_no
-            in_order = iter(actions)
-            return [list(islice(in_order, len(step.requests))) for step in steps], weights_seq_no
-        next_of = {key: iter(actions) for key, actions in chosen.items()}
-        return [
-            [
-                next(
-                    next_of[
-                        request.seat.policy_id,
-                        step.should_explore,
-                        step.is_training,
-                        request.seat.seat_id in step.untrained,
-                    ]
-                )
-                for request in step.requests
-            ]
-            for step in steps
-        ], weights_seq_no
+        return by_step(chosen, order, steps), weights_seq_no
 
     def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
         """Computes the actions of steps in rows; see `ActingOnRows`."""
-        passes: dict[_Pass, list[tuple[int, int]]] = {}
-        """Which step, and which of its benches."""
-        for i, step in enumerate(steps):
-            for j, bench in enumerate(step.benches.benches):
-                key = (bench.policy_id, step.should_explore, step.is_training, False)
-                passes.setdefault(key, []).append((i, j))
         chosen: list[list[Chosen]] = [[_NOT_YET] * len(s.benches.benches) for s in steps]
         with self._swap:
-            for key, places in passes.items():
+            for key, places in passes_of_rows(steps).items():
                 asked = AskedInRows([(steps[i], j) for i, j in places])
                 answers = asked.split(self._act_as_asked(key, asked))
                 for (i, j), answer in zip(places, answers, strict=True):
@@ -248,7 +208,7 @@ class Inference:
             asked = Asked(requests)
             return by_row(self._act(policy_id, asked, should_explore=False, is_training=False))
 
-    def _act_as_asked(self, key: _Pass, asked: AnyAsked) -> Answer:
+    def _act_as_asked(self, key: Pass, asked: AnyAsked) -> Answer:
         policy_id, should_explore, is_training, is_untrained = key
         if should_explore and not is_training:
             return self._act_in_evaluation(policy_id, asked)
@@ -262,7 +222,7 @@ class Inference:
         with torch.inference_mode():
             return self._forward(on_gpu, policy_id, asked, should_explore, is_training)
 
-    def _act_untrained(self, key: _Pass, asked: Asked) -> Answer:
+    def _act_untrained(self, key: Pass, asked: Asked) -> Answer:
         """Acts with the kept weights, in the place of the live copy; called under the lock."""
         if self._untrained_copy is None:
             assert self.untrained is not None, "the store refuses what is not kept"
