@@ -178,9 +178,7 @@ class PolicyGraph(nn.Module):
         }
         (first, reading), *others = readings.items()
         for agent_id, other in others:
-            if (reading is None) != (other is None) or (
-                reading is not None and other is not None and not reading.is_as(other)
-            ):
+            if (reading and reading.key) != (other and other.key):
                 raise CannotExport(
                     f"it reads the observations of {first!r} and {agent_id!r} by bounds of their "
                     "own; give them policies of their own"

@@ -26,7 +26,7 @@ from muxrl.servers.agents.spaces import split_state, without_bounds
 from muxrl.servers.algorithms.registry import find_entry, seating_of
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.checkpoints.live import LiveCheckpoint
-from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
@@ -400,15 +400,4 @@ def plan_of(about: Mapping[str, Any]) -> ServerPlan:
         scale_observations=about["scale_observations"],
         normalize_observations=about["normalize_observations"],
         frame_stack=about["frame_stack"],
-        team_reward="sum",
-        settings={},
-        model={},
-        while_learning="serve",
-        max_policy_lag=1,
-        host="",
-        port=0,
-        token="",
-        seed=0,
-        resources=ResourcesConfig(),
-        limits=LimitsConfig(),
     )

@@ -136,7 +136,8 @@ class TrainerEntry:
             if problem := self.seating.find_mask_problem(agent_id, agent):
                 yield problem
                 return
-        if not plan.agents or any(True for _ in self._plan_problems(plan)):
+        given = ServerConfig(algorithm=self.name, settings=plan.settings)
+        if not plan.agents or any(True for _ in self.find_config_problems(given)):
             return
         try:
             seats = self.seating.make_seats(plan, Observing.of(plan))
@@ -150,10 +151,6 @@ class TrainerEntry:
             actors.set_state(actors.get_state())
         except (TrainerFailed, ValueError, TypeError) as error:
             yield str(error)
-
-    def _plan_problems(self, plan: ServerPlan) -> Iterator[str]:
-        config = ServerConfig(algorithm=self.name, settings=plan.settings)
-        yield from self.find_config_problems(config)
 
     def _attribute_problems(self, trainer: Any) -> Iterator[str]:
         steps = getattr(trainer, "batch_env_steps", None)
