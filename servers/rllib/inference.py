@@ -123,10 +123,7 @@ class Inference:
         if state.keys() != self._live.is_stateful.keys():
             spare.set_state(self._live.modules.get_state())  # modules that `state` leaves out
         spare.set_state(dict(state))
-        with self._swap:
-            self._live, self._spare = self._spare, self._live
-            self._num_loads += 1
-            self.weights_seq_no = weights_seq_no
+        self._use_spare(weights_seq_no)
 
     def follow(self, learned: Mapping[str, torch.nn.Module], weights_seq_no: int) -> None:
         """Does what `load` does, with the weights of modules that learn in this process."""
@@ -140,6 +137,9 @@ class Inference:
                 ours, theirs = list(named.values()), [all_theirs[name] for name in named]
                 self._spare.follows[policy_id] = module, ours, theirs
             torch._foreach_copy_(ours, [tensor.cpu() for tensor in theirs])
+        self._use_spare(weights_seq_no)
+
+    def _use_spare(self, weights_seq_no: int) -> None:
         with self._swap:
             self._live, self._spare = self._spare, self._live
             self._num_loads += 1
