@@ -89,11 +89,8 @@ class FrozenModules:
             for name, module in self._saved.items()
         }
 
-    def load(self, plan: ServerPlan) -> int:
-        """Loads the modules for a server, and with them the code in their files.
-
-        Returns:
-            Env steps of their training.
+    def make_inference(self, plan: ServerPlan) -> Inference | Actors:
+        """Loads the modules for a server, with the code in their files; returns what acts.
 
         Raises:
             AlgorithmProblem: they cannot be loaded, or are not what the note says.
@@ -102,15 +99,7 @@ class FrozenModules:
             self._load()
             for problem in self.find_problems(plan):
                 raise AlgorithmProblem(f"{problem} (its {ABOUT_FILE} says otherwise)")
-        return self._checkpoint.env_steps
-
-    def make_inference(self, plan: ServerPlan) -> Inference | Actors:
-        """Loads the modules for a server, and returns what acts with them.
-
-        Raises:
-            AlgorithmProblem: as `load`.
-        """
-        num_env_steps = self.load(plan)
+        num_env_steps = self._checkpoint.env_steps
         inference = Inference(
             lambda: self.build(plan), seed=plan.seed, on_gpu=plan.resources.num_gpus > 0
         )
