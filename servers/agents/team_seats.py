@@ -269,12 +269,8 @@ class TeamSeat:
         return {member: self.forms[member].write(own) for member, own in actions.items()}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        if not any(m in logged for m in self.members):
-            return None
-        return np.array(
-            [f.read(logged[m]) if m in logged else NO_ACTION for m, f in self.forms.items()],
-            dtype=np.int64,
-        )
+        read = {m: form.read(logged[m]) for m, form in self.forms.items() if m in logged}
+        return self.team.join(read) if read else None
 
     def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
         return None  # teams learn values of actions, whoever chose them
