@@ -157,11 +157,8 @@ class PolicyGraph(nn.Module):
         self, plan: ServerPlan, agent: AgentPlan, seating: Seating
     ) -> tuple[Space, Space | None]:
         """Returns the space of what the network flattens, and the mask's, None if it has none."""
-        own = seating.network_space(agent)
-        if not has_action_mask(self.module.observation_space):
-            return own, None
-        assert isinstance(agent.observation_space, DictSpace)
-        return own, agent.observation_space.spaces[ACTION_MASK_KEY]
+        has_mask = has_action_mask(self.module.observation_space)
+        return seating.network_space(agent), mask_space(agent) if has_mask else None
 
     def find_reading(
         self, plan: ServerPlan, observing: Observing, seating: Seating
@@ -188,6 +185,11 @@ class PolicyGraph(nn.Module):
     def more_inputs(self, plan: ServerPlan) -> list[Port]:
         """Returns the inputs beside observation, mask and state; it may fill in `agents`."""
         return []
+
+    def number_members(self, plan: ServerPlan) -> None:
+        """Notes in `agents` which row of its team each of them is."""
+        for members in plan.groups.values():
+            self.agents |= {a: members.index(a) for a in self.agents if a in members}
 
     def initial_state(self) -> Any:
         """Returns the recurrent state of one agent, {} if there is none.
@@ -335,6 +337,12 @@ class PolicyGraph(nn.Module):
         if not isinstance(kind, plain.Box):
             return chosen
         return chosen.unflatten(-1, kind.shape).to(getattr(torch, kind.dtype))
+
+
+def mask_space(agent: AgentPlan) -> Space | None:
+    """Returns the space of the action mask that an agent observes; None: it observes none."""
+    space = agent.observation_space
+    return space.spaces.get(ACTION_MASK_KEY) if isinstance(space, DictSpace) else None
 
 
 def _path_of(own: Space, space: Space) -> str:
