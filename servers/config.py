@@ -233,8 +233,3 @@ class ServerPlan:
     keeps_untrained: bool = False
     """Whether it keeps the weights that it began with, so that agents can act with them in episodes
     for evaluation, beside the learned ones."""
-
-    @property
-    def reads_state(self) -> bool:
-        """Whether the simulation is asked for its global state."""
-        return self.state_size is not None

@@ -101,7 +101,7 @@ class EpisodeStore:
         self.is_accepting = True
         self._check = StepCheck(
             plan.agents,
-            plan.state_size if plan.reads_state else None,
+            plan.state_size,
             max_abs_reward=plan.limits.max_abs_reward,
             max_abs_observation=plan.limits.max_abs_observation,
             agents_return=plan.agents_return,

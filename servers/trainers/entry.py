@@ -92,7 +92,7 @@ class TrainerEntry:
         """Returns the settings for the server's plan."""
         return dict(config.settings)
 
-    def find_config_problems(self, config: ServerConfig) -> Iterator[str]:
+    def find_config_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
         """Yields a sentence for each entry of the config that makes no sense for it."""
         parameters = self._parameters()
         known = {n: p for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -136,8 +136,7 @@ class TrainerEntry:
             if problem := self.seating.find_mask_problem(agent_id, agent):
                 yield problem
                 return
-        given = ServerConfig(algorithm=self.name, settings=plan.settings)
-        if not plan.agents or any(True for _ in self.find_config_problems(given)):
+        if not plan.agents or any(True for _ in self.find_config_problems(plan)):
             return
         try:
             seats = self.seating.make_seats(plan, Observing.of(plan))
