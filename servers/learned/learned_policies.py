@@ -49,18 +49,11 @@ class RLlibLearning:
     def __init__(self, algo: Algorithm, runner: ExternalEnvRunner) -> None:
         self._algo = algo
         self._runner = runner
+        self.acting = runner.inference
 
     @property
     def policy_lag(self) -> PolicyLag:
         return self._runner.policy_lag
-
-    @property
-    def weights_seq_no(self) -> int:
-        return self._runner.inference.weights_seq_no
-
-    @property
-    def num_env_steps(self) -> int:
-        return self._runner.inference.num_env_steps_sampled
 
     @property
     def learners(self) -> Mapping[str, Any]:
@@ -76,7 +69,7 @@ class RLlibLearning:
 
     def _epsilon(self, module_id: str) -> dict[str, float]:
         """Returns the probability of an action at random, of a module that has one."""
-        epsilon = self._runner.inference.epsilon_of(module_id)
+        epsilon = self.acting.epsilon_of(module_id)
         return {} if epsilon is None else {"epsilon": epsilon}
 
 

@@ -40,24 +40,16 @@ class TrainerLearning:
     """
 
     def __init__(self, actors: Actors, feed: Feed) -> None:
-        self._actors = actors
+        self.acting = actors
         self._feed = feed
         self.policy_lag = PolicyLag()
 
     @property
-    def weights_seq_no(self) -> int:
-        return self._actors.weights_seq_no
-
-    @property
-    def num_env_steps(self) -> int:
-        return self._actors.num_env_steps_sampled
-
-    @property
     def learners(self) -> Mapping[str, Any]:
-        return self._actors.learners
+        return self.acting.learners
 
     def train(self) -> Mapping[str, Mapping[str, float]]:
-        actors = self._actors
+        actors = self.acting
         chunks = self._feed.take()
         self.policy_lag = PolicyLag.of(chunks, actors.weights_seq_no)
         played: dict[str, list[Trajectory]] = defaultdict(list)
