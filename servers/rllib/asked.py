@@ -13,6 +13,7 @@ import tree
 
 from muxrl.protocol.rows import each_array
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.episodes.passes import Pass
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.episodes.trajectories import at, concatenated, flat
 
@@ -33,7 +34,8 @@ class Answer(NamedTuple):
 class Asked:
     """Rows of one pass that came one by one."""
 
-    def __init__(self, requests: Sequence[SeatRequest]) -> None:
+    def __init__(self, of: Pass, requests: Sequence[SeatRequest]) -> None:
+        self.policy_id, self.should_explore, self.is_training, self.is_untrained = of
         self.requests = requests
         self.action_space = requests[0].seat.action_space
 
@@ -60,7 +62,8 @@ class AskedInRows:
 
     requests: Sequence[SeatRequest] = ()
 
-    def __init__(self, benches: Sequence[tuple[RowStep, int]]) -> None:
+    def __init__(self, of: Pass, benches: Sequence[tuple[RowStep, int]]) -> None:
+        self.policy_id, self.should_explore, self.is_training, self.is_untrained = of
         self._benches = benches
         step, number = benches[0]
         self.action_space = step.benches.benches[number].seats[0].action_space
