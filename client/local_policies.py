@@ -10,13 +10,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from muxrl.protocol.dense import UNAVAILABLE, flat_reader, forward
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork, PolicyWeights, ServerSpec
-from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Discrete, Space
+from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Discrete
 
 
 @dataclass(slots=True)
@@ -62,14 +62,29 @@ class LocalPolicies(abc.ABC):
         seed: of exploration; None: any.
     """
 
+    _unread: ClassVar[tuple[str, ...]] = (ACTION_MASK_KEY,)
+    """Parts of an observation that networks which follow masks do not read."""
+
     def __init__(self, spec: ServerSpec, weights: PolicyWeights, seed: int | None) -> None:
         self.version = 0
         self.epsilon: float | None = None
         """The probability of an action at random; None: actions are drawn from logits."""
         self._networks: Mapping[str, PolicyNetwork] = {}
         self._rng = np.random.default_rng(seed)
-        self._follows_masks = weights.follows_masks
         self._wants_logits = weights.wants_logits
+        self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
+        self._masked: set[str] = set()
+        self._action_spaces: dict[str, Discrete] = {}
+        for agent_id, agent in spec.agents.items():
+            space = agent.observation_space
+            if weights.follows_masks and isinstance(space, DictSpace):
+                if ACTION_MASK_KEY in space.spaces:
+                    self._masked.add(agent_id)
+                parts = space.spaces.items()
+                space = DictSpace({k: sub for k, sub in parts if k not in self._unread})
+            self._readers[agent_id] = flat_reader(space)
+            assert isinstance(agent.action_space, Discrete)
+            self._action_spaces[agent_id] = agent.action_space
         self.load(weights)
 
     def load(self, weights: PolicyWeights) -> None:
@@ -121,18 +136,6 @@ class SoloPolicies(LocalPolicies):
     def __init__(self, spec: ServerSpec, weights: PolicyWeights, seed: int | None) -> None:
         super().__init__(spec, weights, seed)
         self._policy_of = {a: agent.policy_id for a, agent in spec.agents.items()}
-        self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
-        self._masked: set[str] = set()
-        self._first_action: dict[str, int] = {}
-        for agent_id, agent in spec.agents.items():
-            space = agent.observation_space
-            if self._follows_masks and has_key(space, ACTION_MASK_KEY):
-                self._masked.add(agent_id)
-                self._readers[agent_id] = reader_without(space, (ACTION_MASK_KEY,))
-            else:
-                self._readers[agent_id] = flat_reader(space)
-            assert isinstance(agent.action_space, Discrete)
-            self._first_action[agent_id] = agent.action_space.start
 
     def act(self, asked: Sequence[Asked]) -> list[Chosen]:
         rows_of: dict[str, list[tuple[str, Any, Chosen]]] = {}
@@ -154,22 +157,10 @@ class SoloPolicies(LocalPolicies):
             for (agent_id, _, result), action, row in zip(
                 rows, actions.tolist(), values, strict=True
             ):
-                result.actions[agent_id] = action + self._first_action[agent_id]
+                result.actions[agent_id] = action + self._action_spaces[agent_id].start
                 if self._wants_logits:
                     result.logits[agent_id] = row
         return chosen
 
     def _layers(self, policy_id: str) -> Sequence[DenseLayer]:
         return self._networks[policy_id].layers  # type: ignore[return-value]  # none is recurrent
-
-
-def has_key(space: Space, key: str) -> bool:
-    """Whether an observation space is a Dict with this key."""
-    return isinstance(space, DictSpace) and key in space.spaces
-
-
-def reader_without(space: Space, keys: Sequence[str]) -> Callable[[Any], np.ndarray]:
-    """Returns a `flat_reader` that leaves out some keys of a Dict."""
-    if not isinstance(space, DictSpace):
-        return flat_reader(space)
-    return flat_reader(DictSpace({k: sub for k, sub in space.spaces.items() if k not in keys}))

@@ -6,22 +6,15 @@ state is kept here. The server is told that state with what was played, and goes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from muxrl.client.local_policies import (
-    Asked,
-    Chosen,
-    LocalPolicies,
-    Memory,
-    has_key,
-    reader_without,
-)
+from muxrl.client.local_policies import Asked, Chosen, LocalPolicies, Memory
 from muxrl.protocol.dense import UNAVAILABLE, forward_recurrent
 from muxrl.protocol.messages import DenseLayer, GruLayer, PolicyWeights, ServerSpec
-from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY, Discrete
+from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY
 
 _NO_STATE = np.empty((0, 0), np.float32)
 
@@ -29,21 +22,12 @@ _NO_STATE = np.empty((0, 0), np.float32)
 class TeamPolicies(LocalPolicies):
     """Policies of teams; see `LocalPolicies`."""
 
+    _unread = (STATE_KEY, ACTION_MASK_KEY)
+
     def __init__(self, spec: ServerSpec, weights: PolicyWeights, seed: int | None) -> None:
         super().__init__(spec, weights, seed)
         self._teams = {g: tuple(members) for g, members in spec.groups.items()}
         self._policy_of = {g: spec.agents[m[0]].policy_id for g, m in self._teams.items()}
-        self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
-        self._masked: set[str] = set()
-        self._num_actions: dict[str, int] = {}
-        for agent_id, agent in spec.agents.items():
-            self._readers[agent_id] = reader_without(
-                agent.observation_space, (STATE_KEY, ACTION_MASK_KEY)
-            )
-            if has_key(agent.observation_space, ACTION_MASK_KEY):
-                self._masked.add(agent_id)
-            assert isinstance(agent.action_space, Discrete)
-            self._num_actions[agent_id] = agent.action_space.n
 
     def act(self, asked: Sequence[Asked]) -> list[Chosen]:
         rows_of: dict[str, list[tuple[str, Asked, Chosen]]] = {}
@@ -132,7 +116,7 @@ class TeamPolicies(LocalPolicies):
         masks = np.zeros((len(self._teams[group]), num_actions), np.float32)
         for place, member in enumerate(self._teams[group]):
             if member in observations:
-                size, mask = self._num_actions[member], 1.0
+                size, mask = self._action_spaces[member].n, 1.0
                 if member in self._masked:
                     mask = observations[member][ACTION_MASK_KEY]
                 masks[place, :size] = mask

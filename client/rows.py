@@ -22,8 +22,8 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Kind, Lineup, NotInRows, row_of, stack
-from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace
+from muxrl.protocol.rows import Kind, Lineup, NotInRows, leaves, row_of, stack
+from muxrl.protocol.spaces import DictSpace, Discrete, TupleSpace
 
 LEAST_ROWS = 16
 """Agent steps in one message from which arrays take a server less time than as many objects."""
@@ -206,7 +206,7 @@ def actions_by_row(lineup: Lineup, reply: ActionRows, num_rows: int) -> list[tup
 
 def _values(kind: Kind, rows: Any, num_rows: int) -> Any:
     """Returns the actions of each episode: one for each agent of the kind."""
-    lead = _leaf(kind.space, rows).shape[:2]
+    lead = leaves(kind.space, rows)[0].shape[:2]
     if lead != (num_rows, len(kind.agents)):
         raise ValueError(f"expected {num_rows} rows of {len(kind.agents)} agents, got {lead}")
     if isinstance(kind.space, Discrete):
@@ -215,13 +215,3 @@ def _values(kind: Kind, rows: Any, num_rows: int) -> Any:
         return rows
     agents = range(len(kind.agents))
     return [[row_of(kind.space, rows, (row, i)) for i in agents] for row in range(num_rows)]
-
-
-def _leaf(space: Space, rows: Any) -> Any:
-    while isinstance(space, DictSpace | TupleSpace):
-        if isinstance(space, DictSpace):
-            key, space = next(iter(space.spaces.items()))
-            rows = rows[key]
-        else:
-            space, rows = space.spaces[0], rows[0]
-    return rows

@@ -21,7 +21,7 @@ from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Mode, Refused, StepRows
-from muxrl.protocol.rows import Lineup, empty, put
+from muxrl.protocol.rows import Lineup, each_array, empty, put
 from muxrl.protocol.spaces import DictSpace, Space, TupleSpace, leaf_type
 
 
@@ -91,8 +91,9 @@ class VectorEpisodes:
             is_all = len(mine) == len(spec.agents)
             self._sides[server_id] = _Side(lineup, is_all, columns, spec.state_size)
             for kind in lineup.acted:
-                for agent_id in kind.agents:
-                    self.actions[agent_id] = _zeros(kind.space, (num_copies,))
+                rows = each_array(np.zeros_like, empty(kind.space, (num_copies, len(kind.agents))))
+                for place, agent_id in enumerate(kind.agents):
+                    self.actions[agent_id] = _column(kind.space, rows, place, num_copies)
 
     @property
     def num_open(self) -> int:
@@ -187,14 +188,14 @@ class VectorEpisodes:
                     if is_whole:
                         self.actions[agent_id] = mine
                     else:
-                        self.actions[agent_id] = _copied(self.actions[agent_id])
+                        self.actions[agent_id] = each_array(np.copy, self.actions[agent_id])
                         put(self.actions[agent_id], self._asked, mine)
             return {}
         if len(reply.replies) != num_rows:
             raise MalformedMessage(f"{len(reply.replies)} replies came to {num_rows} steps")
         refused: dict[int, Refused] = {}
         for agent_id in side.lineup.agents:
-            self.actions[agent_id] = _copied(self.actions[agent_id])
+            self.actions[agent_id] = each_array(np.copy, self.actions[agent_id])
         for row, (copy, one) in enumerate(zip(self._asked.tolist(), reply.replies, strict=True)):
             if isinstance(one, Refused):
                 refused[row] = one
@@ -341,21 +342,3 @@ def _column(space: Space, rows: Any, place: int, num_rows: int) -> Rows:
     if (len(rows), *rows.shape[2:]) != (num_rows, *shape):
         raise MalformedMessage(f"actions have the shape {rows.shape}")
     return rows[:, place]
-
-
-def _zeros(space: Space, lead: tuple[int, ...]) -> Rows:
-    def cleared(rows: Any) -> Any:
-        if isinstance(rows, dict):
-            return {key: cleared(part) for key, part in rows.items()}
-        if isinstance(rows, list):
-            return tuple(cleared(part) for part in rows)
-        rows[...] = 0
-        return rows
-
-    return cleared(empty(space, lead))
-
-
-def _copied(rows: Rows) -> Rows:
-    if isinstance(rows, dict):
-        return {key: _copied(part) for key, part in rows.items()}
-    return tuple(map(_copied, rows)) if isinstance(rows, tuple) else rows.copy()

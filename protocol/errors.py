@@ -111,18 +111,7 @@ class NotServing(ProtocolError):
     code = 503
 
 
-REFUSALS: tuple[type[ProtocolError], ...] = (
-    MalformedMessage,
-    Unauthorized,
-    Forbidden,
-    OutOfOrder,
-    EpisodeGone,
-    MessageTooLarge,
-    ValueMismatch,
-    RunOver,
-    TooManyEpisodes,
-    NotServing,
-)
+REFUSALS: tuple[type[ProtocolError], ...] = tuple(ProtocolError.__subclasses__())
 """All of the above, each with a code of its own."""
 
 _BY_CODE = {cls.code: cls for cls in REFUSALS}

@@ -17,7 +17,7 @@ Tuple                       list of its parts
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -237,11 +237,22 @@ def pick_columns(rows: Any, columns: slice | np.ndarray) -> Any:
 
 def pick(rows: Any, index: Any) -> Any:
     """Returns ``rows[index]`` of each array."""
-    if isinstance(rows, dict):
-        return {key: pick(part, index) for key, part in rows.items()}
-    if isinstance(rows, list):
-        return [pick(part, index) for part in rows]
-    return None if rows is None else rows[index]
+    return each_array(lambda array: array[index], rows)
+
+
+def each_array(make: Callable[[Any], Any], rows: Any) -> Any:
+    """Returns what `make` makes of each array, in the same dicts, lists and tuples; None of None.
+
+    What is neither of these counts as an array.
+    """
+    if isinstance(rows, np.ndarray):
+        return make(rows)
+    if isinstance(rows, Mapping):
+        return {key: each_array(make, part) for key, part in rows.items()}
+    if isinstance(rows, list | tuple):
+        parts = [each_array(make, part) for part in rows]
+        return parts if isinstance(rows, list) else tuple(parts)
+    return None if rows is None else make(rows)
 
 
 def put(into: Any, index: Any, rows: Any) -> None:

@@ -181,18 +181,18 @@ class ServerPlan:
     """Team name to members, in the order in which they enter the team's arrays."""
     state_size: int | None
     """Length of the global state that the simulation is asked for; None: it is not asked."""
-    team_reward: Literal["sum", "mean"]
-    settings: dict[str, Any]
-    model: dict[str, Any]
-    while_learning: WhileLearning
+    team_reward: Literal["sum", "mean"] = "sum"
+    settings: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    while_learning: WhileLearning = "serve"
     """"auto": the server's own process decides."""
-    max_policy_lag: int
-    host: str
-    port: int
-    token: str
-    seed: int
-    resources: ResourcesConfig
-    limits: LimitsConfig
+    max_policy_lag: int = 1
+    host: str = ""
+    port: int = 0
+    token: str = ""
+    seed: int = 0
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
     command: list[str] = field(default_factory=list)
     """What starts a process of its own; [] for none."""
     address: str = ""
@@ -233,8 +233,3 @@ class ServerPlan:
     keeps_untrained: bool = False
     """Whether it keeps the weights that it began with, so that agents can act with them in episodes
     for evaluation, beside the learned ones."""
-
-    @property
-    def reads_state(self) -> bool:
-        """Whether the simulation is asked for its global state."""
-        return self.state_size is not None

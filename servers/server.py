@@ -195,7 +195,7 @@ class PolicyServer:
                 for agent_id, a in plan.agents.items()
             },
             groups={group: list(members) for group, members in plan.groups.items()},
-            state_size=plan.state_size if plan.reads_state else None,
+            state_size=plan.state_size,
             max_episodes=plan.limits.max_episodes,
             max_message_bytes=plan.limits.max_message_bytes
             or needed_bytes(plan.agents, plan.state_size, plan.limits.max_episodes),

@@ -32,7 +32,7 @@ from muxrl.protocol.run_messages import (
     PlanProblems,
 )
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan
+from muxrl.servers.config import EXTERNAL, ServerPlan
 from muxrl.servers.import_by_name import CannotImport, import_by_name, path_of
 from muxrl.servers.network.front import Answered, Front
 from muxrl.servers.network.listening import CannotListen, Network
@@ -172,15 +172,7 @@ class Serving:
             plan = replace(plan, state_size=None)
         if plan.while_learning == "auto":
             plan = replace(plan, while_learning=self._entry.default_while_learning)
-        config = ServerConfig(
-            settings=plan.settings,
-            model=plan.model,
-            rl_module=plan.rl_module,
-            normalize_rewards=plan.normalize_rewards,
-            initialize_from=plan.initialize_from,
-            initialize_only=plan.initialize_only,
-        )
-        problems = [*self._entry.find_config_problems(config)]
+        problems = [*self._entry.find_config_problems(plan)]
         if plan.callbacks:
             problems += find_callback_problems(plan.callbacks)
         if makes_trainers and not problems:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -18,6 +19,13 @@ class AlgorithmProblem(ValueError):
 def suggestion(name: str, known: Collection[str]) -> str:
     """Returns the end of a refusal: known names like `name`, or all of them if none is."""
     return did_you_mean(name, known, most=3) or f"; known: {', '.join(sorted(known))}"
+
+
+def training_arguments(config_class: type) -> set[str]:
+    """Returns the names that the `training()` of an RLlib config, and of those above it, takes."""
+    methods = [vars(one)["training"] for one in config_class.__mro__ if "training" in vars(one)]
+    parameters = [p for m in methods for p in inspect.signature(m).parameters.values()]
+    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def check_kind(what: str, value: Any, default: Any) -> None:

@@ -25,6 +25,7 @@ from muxrl.client.adapters.adapted_env import space_lookup
 from muxrl.client.adapters.gymnasium_env import AGENT
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.client.adapters.vector_simulation import Rows, VectorStep, copied, row
+from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Space, from_gymnasium
 
 _MODES = ("SameStep", "NextStep", "Disabled")
@@ -303,7 +304,7 @@ class AutoresetEnv:
         return {copy: {a: row(rows, copy) for a, rows in finals.items()} for copy in over}
 
     def _infos(self, infos: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        infos = _without_tensors(infos)
+        infos = each_array(lambda one: as_rows(one) if hasattr(one, "detach") else one, infos)
         if not self._has_dicts:
             return {AGENT: infos}
         named: dict[str, Mapping[str, Any]] = {}
@@ -312,17 +313,6 @@ class AutoresetEnv:
             if isinstance(info, Mapping) and (name in self._ids or name == COMMON):
                 named[name] = info
         return named
-
-
-def _without_tensors(infos: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _without_tensors(value)
-        if isinstance(value, Mapping)
-        else as_rows(value)
-        if hasattr(value, "detach")
-        else value
-        for key, value in infos.items()
-    }
 
 
 def as_rows(value: Any) -> Rows:

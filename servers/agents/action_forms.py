@@ -158,21 +158,17 @@ class ActionForm:
             np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else mask,
             np.float32,
         ).reshape(-1)
-        if len(self.choices) == 1:
-            return flat
-        parts = np.split(flat != 0, np.cumsum(self.choices)[:-1])
-        if not all(part.any() for part in parts):
-            return np.zeros(self.num_masked, np.float32)
-        if not self.is_one_choice:
-            return flat
-        allowed = [part[self.combinations[:, i]] for i, part in enumerate(parts)]
-        return np.logical_and.reduce(allowed).astype(np.float32)
+        return self._masked(flat)
 
     def read_masks(self, masks: Any) -> np.ndarray:
-        """Returns masks as `read_mask`, ``[E, n, num_masked]``, of rows of them."""
+        """Returns masks as `read_mask`, ``[E, n, k]``, of rows of them."""
         parts = masks if isinstance(masks, list) else [masks]
         lead = parts[0].shape[:2]
         flat = np.concatenate([part.reshape(*lead, -1) for part in parts], -1, dtype=np.float32)
+        return self._masked(flat)
+
+    def _masked(self, flat: np.ndarray) -> np.ndarray:
+        """Returns masks of the network's actions for those of each choice, ``[..., n]`` both."""
         if len(self.choices) == 1:
             return flat
         parts = np.split(flat != 0, np.cumsum(self.choices)[:-1], axis=-1)
@@ -186,11 +182,6 @@ class ActionForm:
     def is_plain(self) -> bool:
         """Whether the simulation's actions are the network's, integers counted from 0."""
         return isinstance(self.kind, plain.Discrete) and self.kind.start == 0
-
-    @property
-    def num_masked(self) -> int:
-        """How many of the network's actions a mask speaks of."""
-        return math.prod(self.choices) if self.is_one_choice else sum(self.choices)
 
 
 def action_form(space: plain.Space, *, as_one_choice: bool = False) -> ActionForm:

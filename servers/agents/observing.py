@@ -118,12 +118,10 @@ class Reading:
         values = self.numbers(value)
         return values if self.normalizer is None else self.normalizer(values)
 
-    def is_as(self, other: Reading) -> bool:
-        """Whether both do the same."""
-        is_scaled_alike = (
-            other.scale is None if self.scale is None else self.scale.is_as(other.scale)
-        )
-        return is_scaled_alike and self.normalizer is other.normalizer
+    @property
+    def key(self) -> object:
+        """Equal for those that do the same."""
+        return self.scale and self.scale.key, self.normalizer
 
     def numbers(self, value: Any) -> np.ndarray:
         """Returns them flattened and scaled: float64 if they are to be normalised, else float32."""

@@ -42,13 +42,10 @@ class Scale:
         values /= self.width
         return values
 
-    def is_as(self, other: Scale | None) -> bool:
-        """Whether both do the same."""
-        return (
-            other is not None
-            and np.array_equal(self.low, other.low)
-            and np.array_equal(self.width, other.width)
-        )
+    @property
+    def key(self) -> object:
+        """Equal for those that do the same."""
+        return self.low.tolist(), self.width.tolist()
 
 
 def find_scale(space: Space, scaling: Scaling) -> Scale | None:

@@ -6,7 +6,7 @@ The format of a team's observations is that of `TeamSpec`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from muxrl.servers.agents.seating import (
     state_sizes,
     state_text,
 )
-from muxrl.servers.agents.seats import Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.agents.seats import Seat, SeatRecord, StepView
 from muxrl.servers.agents.spaces import (
     ACTION_MASK_KEY,
     STATE_KEY,
@@ -113,16 +113,8 @@ class TeamSeating(Seating):
         seats: dict[str, Seat] = {
             g: self.seat_class(g, plan, observing, forms) for g in plan.groups
         }
-        for agent_id, agent in plan.agents.items():
-            if agent.group is None:
-                seats[agent_id] = SoloSeat(
-                    agent_id,
-                    agent,
-                    observing,
-                    form=forms[agent_id],
-                    follows_mask=self.follows_masks,
-                )
-        return seats
+        alone = {agent_id: one for agent_id, one in plan.agents.items() if one.group is None}
+        return seats | super().make_seats(replace(plan, agents=alone), observing)
 
 
 class TeamSeat:
@@ -277,12 +269,8 @@ class TeamSeat:
         return {member: self.forms[member].write(own) for member, own in actions.items()}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        if not any(m in logged for m in self.members):
-            return None
-        return np.array(
-            [f.read(logged[m]) if m in logged else NO_ACTION for m, f in self.forms.items()],
-            dtype=np.int64,
-        )
+        read = {m: form.read(logged[m]) for m, form in self.forms.items() if m in logged}
+        return self.team.join(read) if read else None
 
     def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
         return None  # teams learn values of actions, whoever chose them

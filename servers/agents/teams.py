@@ -177,7 +177,14 @@ class TeamRows:
         raise NotImplementedError
 
     def split(self, team_action: Any, acting: Iterable[str]) -> dict[str, Any]:
-        """Returns the actions of the members that act now, out of a team's action ``[n, ...]``."""
+        """Returns the actions of the members that act now, out of a team's action ``[n, ...]``.
+
+        They are as a network chooses them, see `muxrl.servers.agents.action_forms`.
+        """
+        raise NotImplementedError
+
+    def join(self, actions: Mapping[str, Any]) -> np.ndarray:
+        """Returns the team's action of some members' actions: the inverse of `split`."""
         raise NotImplementedError
 
     def _observed(self, observations: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -348,6 +355,10 @@ class TeamSpec(TeamRows):
                 f"{list(self.members)}"
             )
         return {member: int(actions[self._rows[member]]) for member in acting}
+
+    def join(self, actions: Mapping[str, int]) -> np.ndarray:
+        """See `TeamRows`; `NO_ACTION` of the others."""
+        return np.array([actions.get(m, NO_ACTION) for m in self.members], np.int64)
 
     def _masks(
         self, observations: Mapping[str, Any], action_masks: Mapping[str, Any]

@@ -12,7 +12,12 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from muxrl.servers.algorithms.declared_settings import DeclaredSettings
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.settings import NOT_SETTINGS, TrainingSettings
-from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
+from muxrl.servers.setting_values import (
+    AlgorithmProblem,
+    check_kind,
+    suggestion,
+    training_arguments,
+)
 
 _ALONE = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
 """RLlib's replays of episodes of one agent."""
@@ -26,14 +31,8 @@ class BroughtSettings(TrainingSettings):
 
     def known(self) -> dict[str, Any]:
         config = self.config_class()
-        methods = [vars(one)["training"] for one in type(config).__mro__ if "training" in vars(one)]
-        names = {
-            parameter.name
-            for method in methods
-            for parameter in inspect.signature(method).parameters.values()
-            if parameter.kind is parameter.KEYWORD_ONLY
-        }
-        return {n: getattr(config, n) for n in sorted(names - NOT_SETTINGS) if hasattr(config, n)}
+        names = sorted(training_arguments(type(config)) - NOT_SETTINGS)
+        return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
     def make_config(
         self, algorithm: str, given: Mapping[str, Any], model: Collection[str] = ()

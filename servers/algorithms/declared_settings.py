@@ -26,7 +26,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
-from muxrl.servers.setting_values import ReadValue, read_limit
+from muxrl.servers.setting_values import ReadValue, read_limit, training_arguments
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,6 @@ class DeclaredSettings(AlgorithmConfig):
         return {name: kind for one in classes for name, kind in one.own_declarations.items()}
 
     @classmethod
-    def rllib_arguments(cls) -> set[str]:
-        """Returns the names that the `training()` of RLlib's classes takes."""
-        methods = [vars(one)["training"] for one in cls.__mro__ if "training" in vars(one)]
-        parameters = [p for m in methods for p in inspect.signature(m).parameters.values()]
-        return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-    @classmethod
     def readers(cls) -> dict[str, ReadValue]:
         """Returns, by setting, what reads a server's value where its type is not check enough."""
         return {
@@ -152,7 +145,7 @@ class DeclaredSettings(AlgorithmConfig):
         Returns:
             This config.
         """
-        own = self.declared().keys() & kwargs.keys() - self.rllib_arguments()
+        own = self.declared().keys() & kwargs.keys() - training_arguments(type(self))
         super().training(**{name: kwargs[name] for name in kwargs if name not in own})
         for name in own:
             setattr(self, name, kwargs[name])

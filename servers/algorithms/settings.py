@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from muxrl.servers.algorithms.brought_settings import where_it_went
-from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
+from muxrl.servers.setting_values import (
+    AlgorithmProblem,
+    check_kind,
+    suggestion,
+    training_arguments,
+)
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -107,7 +112,7 @@ class TrainingSettings:
         if place := where_it_went(name, known, model):
             return f"{algorithm} has no setting {name!r}{place}"
         is_private = name.startswith("_")
-        unused = self.unused | config.rllib_arguments() - NOT_SETTINGS
+        unused = self.unused | training_arguments(type(config)) - NOT_SETTINGS
         if not is_private and name in unused:
             return f"{algorithm} makes no use of {name!r}; remove it"
         if not is_private and hasattr(config, name):

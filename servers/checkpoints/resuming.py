@@ -9,18 +9,14 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
-from muxrl.servers.episodes.counts import EpisodeCounts
-from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.training.policies import ServerProblem
 
 logger = logging.getLogger(__name__)
@@ -101,63 +97,6 @@ def set_random_state(state: Mapping[str, Any]) -> None:
         torch.set_rng_state(torch.from_numpy(state["torch"]))
         if "cuda" in state and len(state["cuda"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all([torch.from_numpy(s) for s in state["cuda"]])
-
-
-class RandomActing(Protocol):
-    """What chooses actions, and whose generators and first weights are saved."""
-
-    untrained: dict[str, Any] | None
-
-    def get_random_state(self) -> dict[str, Any]:
-        """Returns where its generators are; for the thread that acts."""
-
-    def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Puts its generators where those of `get_random_state` were."""
-
-
-def get_serving_state(
-    store: EpisodeStore, feed: Feed, acting: RandomActing, normalization: Normalization
-) -> State:
-    """Returns what a server has counted and not learned yet, and where its generators are.
-
-    To be called by the learning thread, between two updates.
-    """
-
-    def serving() -> State:
-        return {
-            "counts": dataclasses.asdict(store.counts),
-            "pending": store.pending,
-            "batches": feed.unlearned,
-            "acting": acting.get_random_state(),
-            "normalization": normalization.get_state(),
-            "untrained": acting.untrained,
-            "random": get_random_state(),
-        }
-
-    state = feed.on_serving_thread(serving)
-    state["pending"] = pack_chunks(state["pending"])
-    state["batches"] = [pack_chunks(batch) for batch in state["batches"]]
-    return state
-
-
-def set_serving_state(
-    state: Mapping[str, Any],
-    plan: ServerPlan,
-    store: EpisodeStore,
-    feed: Feed,
-    acting: RandomActing,
-    normalization: Normalization,
-) -> None:
-    """Goes on with what `get_serving_state` returned; to be called last, since what is built and
-    loaded draws from the generators."""
-    store.restore(EpisodeCounts(**state["counts"]), unpack_chunks(state["pending"]))
-    for batch in state["batches"]:
-        feed.put(unpack_chunks(batch))
-    acting.set_random_state(state["acting"])
-    normalization.set_state(state["normalization"])
-    if state["untrained"] is not None and plan.keeps_untrained:
-        acting.untrained = state["untrained"]  # else those of the same seed, as it was built
-    set_random_state(state["random"])
 
 
 def as_begun(plan: ServerPlan, defaults: Mapping[str, Any]) -> ServerPlan:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from muxrl.servers.checkpoints.resuming import Normalization
+from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
+from muxrl.servers.checkpoints.resuming import (
+    Normalization,
+    State,
+    get_random_state,
+    set_random_state,
+    told_of,
+)
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
+from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.training.callbacks import CallbackFailed, Callbacks
 from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record, ServerProblem
 from muxrl.servers.training.thread import Learning, LearningThread
+
+logger = logging.getLogger(__name__)
 
 
 def feed_of(plan: ServerPlan) -> Feed:
@@ -23,7 +36,9 @@ def feed_of(plan: ServerPlan) -> Feed:
 
 
 class SavedPolicies(ABC):
-    """See `muxrl.servers.training.policies.Policies`; a subclass has `acting`, and writes itself.
+    """See `muxrl.servers.training.policies.Policies`; a subclass has what learns and acts.
+
+    The constructor of a subclass ends with `_begin`.
 
     Args:
         plan: the server.
@@ -38,6 +53,8 @@ class SavedPolicies(ABC):
     """
 
     acting: Any
+    _entry: Any
+    """The algorithm."""
 
     def __init__(
         self,
@@ -95,6 +112,89 @@ class SavedPolicies(ABC):
         self.thread.between_updates(functools.partial(self._write, path), timeout_s)
         return path
 
+    # --- going on -----------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Begins with the weights that the plan names, or goes on from its checkpoint.
+
+        Raises:
+            ServerProblem: there is no such checkpoint, it is broken, or it is of another server.
+        """
+        plan = self._plan
+        if plan.initialize_from and not plan.resume_from:
+            self._initialize()
+        if plan.keeps_untrained:  # a checkpoint brings those of its run's beginning
+            self.acting.keep_untrained()
+        if plan.resume_from:
+            with told_of(plan, "go on from", plan.resume_from):
+                state = self._restore(Checkpoint.open(Path(plan.resume_from)))
+                self.thread.set_state(state["trainer"])
+                self._set_serving_state(state)
+
+    @abstractmethod
+    def _initialize(self) -> None:
+        """Begins with the weights of `plan.initialize_from`."""
+
+    @abstractmethod
+    def _restore(self, checkpoint: Checkpoint) -> State:
+        """Goes on with what learns and what it has learned; returns the checkpoint's state."""
+
+    def _set_serving_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on with what `_get_serving_state` returned; to be called last, since what is built
+        and loaded draws from the generators."""
+        self.store.restore(EpisodeCounts(**state["counts"]), unpack_chunks(state["pending"]))
+        for batch in state["batches"]:
+            self.feed.put(unpack_chunks(batch))
+        self.acting.set_random_state(state["acting"])
+        self._normalization.set_state(state["normalization"])
+        if state["untrained"] is not None and self._plan.keeps_untrained:
+            self.acting.untrained = state["untrained"]  # else of the same seed, as it was built
+        set_random_state(state["random"])
+
+    # --- saving -------------------------------------------------------------------------
+
     @abstractmethod
     def _write(self, path: Path) -> None:
-        """Writes a checkpoint; no update is under way."""
+        """Writes a checkpoint by `_save`; no update is under way."""
+
+    def _save(
+        self, path: Path, about: Mapping[str, Any], state: Mapping[str, Any], **files: Any
+    ) -> None:
+        """Writes a checkpoint.
+
+        Args:
+            path: its folder.
+            about: what its note says, beside what that of every server that learns does.
+            state: what a server needs to go on, likewise.
+            files: see `save_checkpoint`.
+        """
+        trainer = self.thread.get_state()
+        counts = {name: trainer[name] for name in ("env_steps", "iteration")}
+        save_checkpoint(
+            self._plan,
+            path,
+            {**counts, "weights_seq_no": self.acting.weights_seq_no, **about},
+            {**self._get_serving_state(), "trainer": trainer, **state},
+            defaults=self._entry.settings(),
+            **files,
+        )
+        logger.info("checkpoint in %s", path)
+
+    def _get_serving_state(self) -> State:
+        """Returns what a server has counted and not learned yet, and where its generators are."""
+
+        def serving() -> State:
+            return {
+                "counts": dataclasses.asdict(self.store.counts),
+                "pending": self.store.pending,
+                "batches": self.feed.unlearned,
+                "acting": self.acting.get_random_state(),
+                "normalization": self._normalization.get_state(),
+                "untrained": self.acting.untrained,
+                "random": get_random_state(),
+            }
+
+        state = self.feed.on_serving_thread(serving)
+        state["pending"] = pack_chunks(state["pending"])
+        state["batches"] = [pack_chunks(batch) for batch in state["batches"]]
+        return state

@@ -18,7 +18,7 @@ CLIP = 10.0
 """Largest scaled reward. While nearly all rewards were 0, the first others would be huge."""
 
 
-class RewardScale:
+class RewardScale(RunningStatistics):
     """The scale of one policy's rewards: the deviation of the discounted return.
 
     As Engstrom et al. (2020), "Implementation Matters in Deep Policy Gradients", and Gymnasium's
@@ -29,8 +29,8 @@ class RewardScale:
     """
 
     def __init__(self, gamma: float) -> None:
+        super().__init__(())
         self._gamma = gamma
-        self.statistics = RunningStatistics(())
 
     def scale(self, reward: float, discounted: float) -> tuple[float, float]:
         """Counts a reward in, and scales it.
@@ -43,16 +43,8 @@ class RewardScale:
             The scaled reward, and the discounted sum with this one.
         """
         discounted = self._gamma * discounted + reward
-        deviation = self.statistics.add_number(discounted) ** 0.5 or 1.0
+        deviation = self.add_number(discounted) ** 0.5 or 1.0
         return max(-CLIP, min(CLIP, reward / deviation)), discounted
-
-    def get_state(self) -> dict[str, Any]:
-        """Returns its statistics, as plain values and arrays."""
-        return self.statistics.get_state()
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on with what `get_state` returned."""
-        self.statistics.set_state(state)
 
 
 class RewardDeviation(RunningStatistics):

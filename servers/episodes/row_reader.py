@@ -46,7 +46,7 @@ class RowReader:
         self._reward_scales = reward_scales
         self._seats = seats
         self._all = tuple(plan.agents)
-        self._state_size = plan.state_size if plan.reads_state else None
+        self._state_size = plan.state_size
         self._max_reward = _limit(plan.limits.max_abs_reward)
         self._max_observation = _limit(plan.limits.max_abs_observation)
         self._known: OrderedDict[tuple[str, ...], tuple[Lineup, Benches | None]] = OrderedDict()

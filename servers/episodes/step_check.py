@@ -189,7 +189,7 @@ class StepCheck:
             try:
                 conformed[agent_id] = conform(space, value, "", self._max_observation)
             except Mismatch as error:
-                raise _mismatch(agent_id, what, error) from None
+                raise _mismatch(what, error, agent_id) from None
         return conformed
 
     def _logged_actions(
@@ -207,7 +207,7 @@ class StepCheck:
                 conformed[agent_id] = conform(space, value)
                 check_available(space, observations[agent_id], conformed[agent_id])
             except Mismatch as error:
-                raise _mismatch(agent_id, "logged action", error) from None
+                raise _mismatch("logged action", error, agent_id) from None
         return conformed
 
     def _log_probs(
@@ -250,27 +250,26 @@ class StepCheck:
             total = returns.get(agent_id, 0.0) + reward
             if -most <= reward <= most and _MIN_RETURN <= total <= MAX_RETURN:  # no NaN is
                 continue
-            if math.isfinite(reward) and not -most <= reward <= most:
-                raise UnsoundValue(
-                    f"the reward of agent {agent_id!r} is {reward:g}, larger than "
-                    f"limits.max_abs_reward, {most:g}; is it a mistake, or rewards to scale down?",
-                    agent_id=agent_id,
-                    expected=f"{-most:g} to {most:g}",
-                    got=f"{reward:g}",
-                )
             if not math.isfinite(reward):
-                raise UnsoundValue(
-                    f"the reward of agent {agent_id!r} is {reward}",
-                    agent_id=agent_id,
-                    expected="a finite number",
-                    got=str(reward),
+                story, expected, got = str(reward), "a finite number", str(reward)
+            elif not -most <= reward <= most:
+                story = (
+                    f"{reward:g}, larger than limits.max_abs_reward, {most:g}; is it a mistake, or "
+                    "rewards to scale down?"
                 )
+                expected, got = f"{-most:g} to {most:g}", f"{reward:g}"
+            else:
+                story = (
+                    f"{reward}, which makes its return {total}; learners compute in float32, which "
+                    f"ends at {MAX_RETURN:.2g}"
+                )
+                expected = f"a return of at most {MAX_RETURN:.2g}, up or down"
+                got = f"a return of {total}"
             raise UnsoundValue(
-                f"the reward of agent {agent_id!r} is {reward}, which makes its return {total}; "
-                f"learners compute in float32, which ends at {MAX_RETURN:.2g}",
+                f"the reward of agent {agent_id!r} is {story}",
                 agent_id=agent_id,
-                expected=f"a return of at most {MAX_RETURN:.2g}, up or down",
-                got=f"a return of {total}",
+                expected=expected,
+                got=got,
             )
         return rewards
 
@@ -291,11 +290,7 @@ class StepCheck:
         try:
             return conform(self._state_space, state, "", self._max_observation)
         except Mismatch as error:
-            raise _kind_of(error)(
-                f"the global state of the simulation: {error}",
-                expected=error.expected,
-                got=error.got,
-            ) from None
+            raise _mismatch("the global state of the simulation", error) from None
 
     def _unknown_agent(self, agent_id: str, what: str) -> ValueMismatch:
         # A gateway's groups have their server's name before their own.
@@ -321,17 +316,11 @@ def _plain(agent_id: str, what: str, value: Any) -> float:
     try:
         return value if isinstance(value, float) else number(value)
     except Mismatch as error:
-        raise _mismatch(agent_id, what, error) from None
+        raise _mismatch(what, error, agent_id) from None
 
 
-def _mismatch(agent_id: str, what: str, error: Mismatch) -> ValueMismatch:
-    return _kind_of(error)(
-        f"{what} of agent {agent_id!r}: {error}",
-        agent_id=agent_id,
-        expected=error.expected,
-        got=error.got,
-    )
-
-
-def _kind_of(error: Mismatch) -> type[ValueMismatch]:
-    return UnsoundValue if isinstance(error, Unsound) else ValueMismatch
+def _mismatch(what: str, error: Mismatch, agent_id: str | None = None) -> ValueMismatch:
+    kind = UnsoundValue if isinstance(error, Unsound) else ValueMismatch
+    whose = "" if agent_id is None else f" of agent {agent_id!r}"
+    expected, got = error.expected, error.got
+    return kind(f"{what}{whose}: {error}", agent_id=agent_id, expected=expected, got=got)

@@ -101,7 +101,7 @@ class EpisodeStore:
         self.is_accepting = True
         self._check = StepCheck(
             plan.agents,
-            plan.state_size if plan.reads_state else None,
+            plan.state_size,
             max_abs_reward=plan.limits.max_abs_reward,
             max_abs_observation=plan.limits.max_abs_observation,
             agents_return=plan.agents_return,
@@ -271,7 +271,6 @@ class EpisodeStore:
 
     def _next_in_lockstep(self, item: StepRows, now: float) -> RowStep | None:
         """Records the next step of episodes that stay together; None: they do not."""
-        assert self._row_reader is not None
         ends = (self._open.get(item.episode_ids[place]) for place in (0, -1))
         lockstep = next((e.lockstep for e in ends if e is not None and e.lockstep), None)
         if lockstep is None:
@@ -299,7 +298,6 @@ class EpisodeStore:
 
     def _begin_lockstep(self, item: StepRows, now: float) -> RowStep | StepOfMembers | None:
         """Records a step of episodes as they come; None: it has to be read one by one."""
-        assert self._row_reader is not None
         episodes = [self._open.get(episode_id) for episode_id in item.episode_ids]
         step = self._row_reader.read(item, episodes)
         for part in () if step is None else step.parts:

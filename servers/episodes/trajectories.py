@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from muxrl.protocol.rows import each_array
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.teams import ALIVE, STATE
 
@@ -143,6 +144,11 @@ def stack(rows: Sequence[Any]) -> Any:
     if isinstance(rows[0], dict):
         return {key: stack([row[key] for row in rows]) for key in rows[0]}
     return np.array(rows)  # takes less time than `np.stack`
+
+
+def flat(rows: Any, axis: int = 0) -> Any:
+    """Returns arrays ``[E, S, ...]`` as ``[E * S, ...]``, an axis and the next one as one."""
+    return each_array(lambda one: one.reshape(*one.shape[:axis], -1, *one.shape[axis + 2 :]), rows)
 
 
 def rows_of(columns: Any, where: slice) -> list[Any]:

@@ -19,6 +19,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor, nn
 
 from muxrl.protocol import spaces as plain
+from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
 from muxrl.servers.agents.observing import Observing, Reading
@@ -156,11 +157,8 @@ class PolicyGraph(nn.Module):
         self, plan: ServerPlan, agent: AgentPlan, seating: Seating
     ) -> tuple[Space, Space | None]:
         """Returns the space of what the network flattens, and the mask's, None if it has none."""
-        own = seating.network_space(agent)
-        if not has_action_mask(self.module.observation_space):
-            return own, None
-        assert isinstance(agent.observation_space, DictSpace)
-        return own, agent.observation_space.spaces[ACTION_MASK_KEY]
+        has_mask = has_action_mask(self.module.observation_space)
+        return seating.network_space(agent), mask_space(agent) if has_mask else None
 
     def find_reading(
         self, plan: ServerPlan, observing: Observing, seating: Seating
@@ -177,9 +175,7 @@ class PolicyGraph(nn.Module):
         }
         (first, reading), *others = readings.items()
         for agent_id, other in others:
-            if (reading is None) != (other is None) or (
-                reading is not None and other is not None and not reading.is_as(other)
-            ):
+            if (reading and reading.key) != (other and other.key):
                 raise CannotExport(
                     f"it reads the observations of {first!r} and {agent_id!r} by bounds of their "
                     "own; give them policies of their own"
@@ -189,6 +185,11 @@ class PolicyGraph(nn.Module):
     def more_inputs(self, plan: ServerPlan) -> list[Port]:
         """Returns the inputs beside observation, mask and state; it may fill in `agents`."""
         return []
+
+    def number_members(self, plan: ServerPlan) -> None:
+        """Notes in `agents` which row of its team each of them is."""
+        for members in plan.groups.values():
+            self.agents |= {a: members.index(a) for a in self.agents if a in members}
 
     def initial_state(self) -> Any:
         """Returns the recurrent state of one agent, {} if there is none.
@@ -269,7 +270,7 @@ class PolicyGraph(nn.Module):
         if not self._state:
             return self.decide(batch)
         # Recurrent modules take sequences; here of one step.
-        batch[Columns.OBS] = _map(lambda x: x.unsqueeze(1), batch[Columns.OBS])
+        batch[Columns.OBS] = each_array(lambda x: x.unsqueeze(1), batch[Columns.OBS])
         num_rows = next(iter(given.values())).shape[0]
         start = _paths(self.module.get_initial_state())
         batch[Columns.STATE_IN] = _nested(
@@ -338,16 +339,16 @@ class PolicyGraph(nn.Module):
         return chosen.unflatten(-1, kind.shape).to(getattr(torch, kind.dtype))
 
 
+def mask_space(agent: AgentPlan) -> Space | None:
+    """Returns the space of the action mask that an agent observes; None: it observes none."""
+    space = agent.observation_space
+    return space.spaces.get(ACTION_MASK_KEY) if isinstance(space, DictSpace) else None
+
+
 def _path_of(own: Space, space: Space) -> str:
     """Returns the key of the part of a Dict that is left alone without mask and state, else ""."""
     parts = space.spaces.items() if isinstance(space, DictSpace) else ()
     return next((key for key, part in parts if part is own), "")
-
-
-def _map(function: Any, value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _map(function, sub) for key, sub in value.items()}
-    return function(value)
 
 
 def _paths(state: Any, path: str = "") -> dict[str, Any]:

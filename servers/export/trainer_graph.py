@@ -9,13 +9,13 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor, nn
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, Space
+from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import CannotExport, PolicyGraph
+from muxrl.servers.export.graph import CannotExport, PolicyGraph, mask_space
 
 NETWORK = "network"
 
@@ -52,9 +52,7 @@ class TrainerGraph(PolicyGraph):
     def find_spaces(
         self, plan: ServerPlan, agent: AgentPlan, seating: Seating
     ) -> tuple[Space, Space | None]:
-        space = agent.observation_space
-        parts = space.spaces if isinstance(space, DictSpace) else {}
-        return seating.network_space(agent), parts.get(ACTION_MASK_KEY)
+        return seating.network_space(agent), mask_space(agent)
 
     def initial_state(self) -> Any:
         return {}

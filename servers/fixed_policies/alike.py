@@ -13,7 +13,7 @@ import numpy as np
 from muxrl.servers.agents.seats import Seat, SoloSeat
 from muxrl.servers.episodes.row_reader import RowReader
 from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.episodes.trajectories import at
+from muxrl.servers.episodes.trajectories import at, flat
 from muxrl.servers.fixed_policies.policies import FixedActing
 
 
@@ -66,7 +66,7 @@ class Alike:
             for num, group in by_num.items():
                 places = np.array([rows_of[acting] for acting in group])
                 policy = self._stacks[bench.policy_id].of(tuple(map(self._acting.index, group)))
-                logits = policy(_flat(at(seen, places)))
+                logits = policy(flat(at(seen, places), axis=1))
                 noise = np.empty(logits.shape)
                 for i, acting in enumerate(group):
                     noise[i] = acting.noise(logits.shape[1:], is_training=step.is_training)
@@ -85,10 +85,3 @@ class Alike:
                 policy_id: Stack([of_policies[policy_id] for of_policies in networks])
                 for policy_id in networks[0]
             }
-
-
-def _flat(rows: Any) -> Any:
-    """Returns ``[m, E, S, ...]`` as ``[m, E * S, ...]``."""
-    if isinstance(rows, dict):
-        return {key: _flat(part) for key, part in rows.items()}
-    return rows.reshape(len(rows), -1, *rows.shape[3:])

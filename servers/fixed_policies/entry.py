@@ -64,6 +64,11 @@ class FixedAlgorithm(ABC):
                 f"({', '.join(model)})"
             )
         self.settings: dict[str, Any] = {**self.defaults, **settings}
+        self._take_settings(may_run_code=may_run_code)
+
+    def _take_settings(self, *, may_run_code: bool) -> None:
+        """Checks the settings' values, and makes of them what does not depend on a plan."""
+        return
 
     @property
     def seating(self) -> Seating:
@@ -153,12 +158,9 @@ class ScriptedAlgorithm(FixedAlgorithm):
     summary = "a Python function of your own"
     defaults: ClassVar[Mapping[str, Any]] = {"policy": "", "kwargs": {}}
 
-    def __init__(
-        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
-    ) -> None:
+    def _take_settings(self, *, may_run_code: bool) -> None:
         from muxrl.servers.fixed_policies.plain import find_script
 
-        super().__init__(settings, model, may_run_code=may_run_code)
         find_script(self.settings["policy"])
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
@@ -189,12 +191,9 @@ class FrozenAlgorithm(FixedAlgorithm):
         "should_explore": False,
     }
 
-    def __init__(
-        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
-    ) -> None:
+    def _take_settings(self, *, may_run_code: bool) -> None:
         from muxrl.servers.fixed_policies.frozen_trainers import open_policies
 
-        super().__init__(settings, model, may_run_code=may_run_code)
         path = self.settings["checkpoint"]
         if path and not isinstance(path, str):
             raise AlgorithmProblem(
@@ -241,10 +240,7 @@ class PoolAlgorithm(FixedAlgorithm):
         "should_explore": True,
     }
 
-    def __init__(
-        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
-    ) -> None:
-        super().__init__(settings, model, may_run_code=may_run_code)
+    def _take_settings(self, *, may_run_code: bool) -> None:
         if self.settings["draw"] not in _DRAWS:
             raise AlgorithmProblem(
                 f"POOL's setting 'draw' is one of {', '.join(_DRAWS)}, not "

@@ -26,7 +26,7 @@ from muxrl.servers.agents.spaces import split_state, without_bounds
 from muxrl.servers.algorithms.registry import find_entry, seating_of
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.checkpoints.live import LiveCheckpoint
-from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
@@ -89,11 +89,8 @@ class FrozenModules:
             for name, module in self._saved.items()
         }
 
-    def load(self, plan: ServerPlan) -> int:
-        """Loads the modules for a server, and with them the code in their files.
-
-        Returns:
-            Env steps of their training.
+    def make_inference(self, plan: ServerPlan) -> Inference | Actors:
+        """Loads the modules for a server, with the code in their files; returns what acts.
 
         Raises:
             AlgorithmProblem: they cannot be loaded, or are not what the note says.
@@ -102,15 +99,7 @@ class FrozenModules:
             self._load()
             for problem in self.find_problems(plan):
                 raise AlgorithmProblem(f"{problem} (its {ABOUT_FILE} says otherwise)")
-        return self._checkpoint.env_steps
-
-    def make_inference(self, plan: ServerPlan) -> Inference | Actors:
-        """Loads the modules for a server, and returns what acts with them.
-
-        Raises:
-            AlgorithmProblem: as `load`.
-        """
-        num_env_steps = self.load(plan)
+        num_env_steps = self._checkpoint.env_steps
         inference = Inference(
             lambda: self.build(plan), seed=plan.seed, on_gpu=plan.resources.num_gpus > 0
         )
@@ -400,15 +389,4 @@ def plan_of(about: Mapping[str, Any]) -> ServerPlan:
         scale_observations=about["scale_observations"],
         normalize_observations=about["normalize_observations"],
         frame_stack=about["frame_stack"],
-        team_reward="sum",
-        settings={},
-        model={},
-        while_learning="serve",
-        max_policy_lag=1,
-        host="",
-        port=0,
-        token="",
-        seed=0,
-        resources=ResourcesConfig(),
-        limits=LimitsConfig(),
     )

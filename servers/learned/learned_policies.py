@@ -16,9 +16,9 @@ from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.checkpoints.checkpoint import acting_spec, save_checkpoint
+from muxrl.servers.checkpoints.checkpoint import Checkpoint, acting_spec
 from muxrl.servers.checkpoints.live import LiveCheckpoint
-from muxrl.servers.checkpoints.resuming import Normalization, as_begun
+from muxrl.servers.checkpoints.resuming import Normalization, State, as_begun
 from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.played import PlayedCheck
@@ -30,6 +30,7 @@ from muxrl.servers.learned.local_inference import LocalInference
 from muxrl.servers.rllib.connector_callers import find_callers_without_source
 from muxrl.servers.rllib.env_runner import ExternalEnvRunner
 from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.rllib.learner_tables import get_tables
 from muxrl.servers.rllib.object_store import keep_objects_here
 from muxrl.servers.training.policies import ServerProblem
 from muxrl.servers.training.thread import PolicyLag
@@ -48,18 +49,11 @@ class RLlibLearning:
     def __init__(self, algo: Algorithm, runner: ExternalEnvRunner) -> None:
         self._algo = algo
         self._runner = runner
+        self.acting = runner.inference
 
     @property
     def policy_lag(self) -> PolicyLag:
         return self._runner.policy_lag
-
-    @property
-    def weights_seq_no(self) -> int:
-        return self._runner.inference.weights_seq_no
-
-    @property
-    def num_env_steps(self) -> int:
-        return self._runner.inference.num_env_steps_sampled
 
     @property
     def learners(self) -> Mapping[str, Any]:
@@ -75,7 +69,7 @@ class RLlibLearning:
 
     def _epsilon(self, module_id: str) -> dict[str, float]:
         """Returns the probability of an action at random, of a module that has one."""
-        epsilon = self._runner.inference.epsilon_of(module_id)
+        epsilon = self.acting.epsilon_of(module_id)
         return {} if epsilon is None else {"epsilon": epsilon}
 
 
@@ -155,16 +149,7 @@ class LearnedPolicies(SavedPolicies):
             normalization,
             on_failure=on_failure,
         )
-        if plan.initialize_from and not plan.resume_from:
-            resume.initialize(self.algo, plan, self._normalization)
-        if plan.keeps_untrained:  # a checkpoint brings those of its run's beginning
-            self.acting.keep_untrained()
-        if plan.resume_from:
-            self.thread.set_state(
-                resume.restore(
-                    self.algo, plan, self.store, self.feed, self.acting, self._normalization
-                )
-            )
+        self._begin()
 
     def close(self) -> None:
         self.algo.stop()
@@ -190,27 +175,19 @@ class LearnedPolicies(SavedPolicies):
 
         return self.acting.read(read)
 
+    def _initialize(self) -> None:
+        resume.initialize(self.algo, self._plan, self._normalization)
+
+    def _restore(self, checkpoint: Checkpoint) -> State:
+        return resume.restore(self.algo, self._plan, checkpoint)
+
     def _write(self, path: Path) -> None:
         if what := resume.find_not_finite(self.algo):
             raise ServerProblem(f"{what} of server {self._plan.server_id!r} is not finite any more")
-        trainer = self.thread.get_state()
-        state = resume.get_state(self.algo, self.store, self.feed, self.acting, self._normalization)
         replay, about_replay = self._get_replay()
-        save_checkpoint(
-            self._plan,
-            path,
-            {
-                "env_steps": trainer["env_steps"],
-                "iteration": trainer["iteration"],
-                "weights_seq_no": self.acting.weights_seq_no,
-                "replay": about_replay,
-            },
-            {**state, "trainer": trainer},
-            algo=self.algo,
-            replay=replay,
-            defaults=self._entry.settings(),
-        )
-        logger.info("checkpoint in %s", path)
+        tables = get_tables(self.algo.learner_group._learner)
+        about, state = {"replay": about_replay}, {"learner": tables}
+        self._save(path, about, state, algo=self.algo, replay=replay)
 
     def _get_replay(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """Returns the replay, if it is to be saved, and a note of it."""

@@ -19,18 +19,9 @@ from ray.rllib.algorithms.algorithm import Algorithm
 
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.checkpoints.formats import OtherFormat
-from muxrl.servers.checkpoints.resuming import (
-    Normalization,
-    State,
-    get_serving_state,
-    set_serving_state,
-    told_of,
-)
+from muxrl.servers.checkpoints.resuming import Normalization, State, told_of
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.rllib.inference import Inference
-from muxrl.servers.rllib.learner_tables import get_tables, set_tables
+from muxrl.servers.rllib.learner_tables import set_tables
 
 logger = logging.getLogger(__name__)
 
@@ -64,22 +55,6 @@ def replay_of(algo: Algorithm) -> SavesReplay | None:
 # --- saving ---------------------------------------------------------------------------------
 
 
-def get_state(
-    algo: Algorithm,
-    store: EpisodeStore,
-    feed: Feed,
-    acting: Inference,
-    normalization: Normalization,
-) -> State:
-    """Returns what `restore` needs beside RLlib's files, as plain values and arrays.
-
-    To be called by the learning thread, between two updates.
-    """
-
-    state = get_serving_state(store, feed, acting, normalization)
-    return {**state, "learner": get_tables(algo.learner_group._learner)}
-
-
 def find_not_finite(algo: Algorithm) -> str:
     """Returns the name of a parameter, or of an optimizer's state, that holds NaN or infinity.
 
@@ -102,42 +77,26 @@ def find_not_finite(algo: Algorithm) -> str:
 # --- going on -------------------------------------------------------------------------------
 
 
-def restore(
-    algo: Algorithm,
-    plan: ServerPlan,
-    store: EpisodeStore,
-    feed: Feed,
-    acting: Inference,
-    normalization: Normalization,
-) -> State:
-    """Puts an algorithm, and what feeds it, where `plan.resume_from` was written.
+def restore(algo: Algorithm, plan: ServerPlan, checkpoint: Checkpoint) -> State:
+    """Puts an algorithm where a checkpoint was written, and returns the checkpoint's state.
 
     Settings that have changed take effect. The plan is one of `as_begun`.
-
-    Returns:
-        What the trainer had saved.
-
-    Raises:
-        ServerProblem: there is no such checkpoint, it is broken, or it is of another server.
     """
-    with told_of(plan, "go on from", plan.resume_from):
-        checkpoint = Checkpoint.open(Path(plan.resume_from))
-        changes = checkpoint.find_changed_settings(plan)
-        for change in changes.values():
-            logger.info("server %r goes on with another setting: %s", plan.server_id, change)
-        learner: Any = algo.learner_group._learner
-        networks = checkpoint.read_networks()
-        _check_networks(learner, networks, list(changes.values()))
-        state = checkpoint.read_state()
-        fresh = {name: _hyperparameters(o) for name, o in learner._named_optimizers.items()}
-        algo.restore_from_path(checkpoint.path)
-        _load(learner, networks)
-        set_tables(learner, state["learner"], changed=changes.keys())
-        if changes:
-            _set_hyperparameters(learner, fresh, state["trainer"]["env_steps"])
-        _restore_replay(algo, checkpoint, plan, state["trainer"]["env_steps"])
-        set_serving_state(state, plan, store, feed, acting, normalization)
-        trainer: State = state["trainer"]
+    changes = checkpoint.find_changed_settings(plan)
+    for change in changes.values():
+        logger.info("server %r goes on with another setting: %s", plan.server_id, change)
+    learner: Any = algo.learner_group._learner
+    networks = checkpoint.read_networks()
+    _check_networks(learner, networks, list(changes.values()))
+    state = checkpoint.read_state()
+    trainer = state["trainer"]
+    fresh = {name: _hyperparameters(o) for name, o in learner._named_optimizers.items()}
+    algo.restore_from_path(checkpoint.path)
+    _load(learner, networks)
+    set_tables(learner, state["learner"], changed=changes.keys())
+    if changes:
+        _set_hyperparameters(learner, fresh, trainer["env_steps"])
+    _restore_replay(algo, checkpoint, plan, trainer["env_steps"])
     logger.info(
         "server %r goes on from %s: iteration %d, %d env steps",
         plan.server_id,
@@ -145,7 +104,7 @@ def restore(
         trainer["iteration"],
         trainer["env_steps"],
     )
-    return trainer
+    return state
 
 
 def initialize(algo: Algorithm, plan: ServerPlan, normalization: Normalization) -> None:

@@ -139,16 +139,7 @@ class Front(ABC):
         name = episode_id if episode_id.isprintable() else repr(episode_id)
         what = "a step in rows" if type(item) is StepRows else f"{where}episode {name or repr('')}"
         story = f"{self._name} refused {what}: {error.message}"
-        self.refusals.add(error.code, story, time.monotonic())
-        return Refused(
-            episode_id,
-            code=error.code,
-            message=story[:ERROR_STORY_CHARS],
-            agent_id=_cut(error.agent_id),
-            expected=_cut(error.expected),
-            got=_cut(error.got),
-            is_unsound=isinstance(error, UnsoundValue),
-        )
+        return self._refused(episode_id, story, error)
 
     def refuse_message(self, what: str, error: ProtocolError) -> Refused:
         """Returns the answer to what is refused as a whole, and counts it.
@@ -160,13 +151,18 @@ class Front(ABC):
         story = error.message
         if isinstance(error, MalformedMessage | MessageTooLarge):  # others name the server already
             story = f"{self._name} refused {what}: {story}"
+        return self._refused("", story, error)
+
+    def _refused(self, episode_id: str, story: str, error: ProtocolError) -> Refused:
         self.refusals.add(error.code, story, time.monotonic())
         return Refused(
-            "",
+            episode_id,
             code=error.code,
             message=story[:ERROR_STORY_CHARS],
+            agent_id=_cut(error.agent_id),
             expected=_cut(error.expected),
             got=_cut(error.got),
+            is_unsound=isinstance(error, UnsoundValue),
         )
 
     def check_access(self, header: Callable[[str], str | None]) -> None:

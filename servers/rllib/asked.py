@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tree
 
+from muxrl.protocol.rows import each_array
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.episodes.passes import Pass
 from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.episodes.trajectories import at, concatenated
+from muxrl.servers.episodes.trajectories import at, concatenated, flat
 
 Extras = dict[str, Any]
 
@@ -32,7 +34,8 @@ class Answer(NamedTuple):
 class Asked:
     """Rows of one pass that came one by one."""
 
-    def __init__(self, requests: Sequence[SeatRequest]) -> None:
+    def __init__(self, of: Pass, requests: Sequence[SeatRequest]) -> None:
+        self.policy_id, self.should_explore, self.is_training, self.is_untrained = of
         self.requests = requests
         self.action_space = requests[0].seat.action_space
 
@@ -59,7 +62,8 @@ class AskedInRows:
 
     requests: Sequence[SeatRequest] = ()
 
-    def __init__(self, benches: Sequence[tuple[RowStep, int]]) -> None:
+    def __init__(self, of: Pass, benches: Sequence[tuple[RowStep, int]]) -> None:
+        self.policy_id, self.should_explore, self.is_training, self.is_untrained = of
         self._benches = benches
         step, number = benches[0]
         self.action_space = step.benches.benches[number].seats[0].action_space
@@ -72,7 +76,7 @@ class AskedInRows:
         parts = []
         for step, number in self._benches:
             rows = step.observations[number]
-            parts.append(_flat(rows if keys is None else {key: rows[key] for key in keys}))
+            parts.append(flat(rows if keys is None else {key: rows[key] for key in keys}))
         return parts[0] if len(parts) == 1 else concatenated(parts)
 
     def states(self, module: Any) -> Any:
@@ -88,7 +92,7 @@ class AskedInRows:
                 )
                 parts.append(states)
             else:
-                parts.append(_flat(states))
+                parts.append(flat(states))
         return parts[0] if len(parts) == 1 else concatenated(parts)
 
     def split(self, answer: Answer) -> list[Chosen]:
@@ -133,13 +137,4 @@ def _rows(values: list[np.ndarray]) -> np.ndarray:
 
 def _shaped(columns: Any, rows: slice, lead: tuple[int, int]) -> Any:
     """Returns some rows ``[B, ...]`` as ``[E, S, ...]``, of a tree of arrays or None."""
-    if isinstance(columns, dict):
-        return {key: _shaped(part, rows, lead) for key, part in columns.items()}
-    return None if columns is None else columns[rows].reshape(*lead, *columns.shape[1:])
-
-
-def _flat(columns: Any) -> Any:
-    """Returns ``[E, S, ...]`` as ``[E * S, ...]``, of a tree of arrays."""
-    if isinstance(columns, dict):
-        return {key: _flat(part) for key, part in columns.items()}
-    return columns.reshape(-1, *columns.shape[2:])
+    return each_array(lambda column: column[rows].reshape(*lead, *column.shape[1:]), columns)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from muxrl.protocol.spaces import Discrete
 from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.passes import Pass, by_step, passes_of, passes_of_rows
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.rllib.asked import (
     Answer,
@@ -37,8 +37,6 @@ from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, NumpyPolicy, numpy_policy
 from muxrl.servers.rllib.numpy_values import Values, numpy_values
 from muxrl.servers.rllib.on_gpu import ModulesOnGpu
 
-_Pass = tuple[str, bool, bool, bool]
-"""Requests of one forward pass: policy, whether they explore, train, and are untrained."""
 T = TypeVar("T")
 
 
@@ -125,10 +123,7 @@ class Inference:
         if state.keys() != self._live.is_stateful.keys():
             spare.set_state(self._live.modules.get_state())  # modules that `state` leaves out
         spare.set_state(dict(state))
-        with self._swap:
-            self._live, self._spare = self._spare, self._live
-            self._num_loads += 1
-            self.weights_seq_no = weights_seq_no
+        self._use_spare(weights_seq_no)
 
     def follow(self, learned: Mapping[str, torch.nn.Module], weights_seq_no: int) -> None:
         """Does what `load` does, with the weights of modules that learn in this process."""
@@ -142,6 +137,9 @@ class Inference:
                 ours, theirs = list(named.values()), [all_theirs[name] for name in named]
                 self._spare.follows[policy_id] = module, ours, theirs
             torch._foreach_copy_(ours, [tensor.cpu() for tensor in theirs])
+        self._use_spare(weights_seq_no)
+
+    def _use_spare(self, weights_seq_no: int) -> None:
         with self._swap:
             self._live, self._spare = self._spare, self._live
             self._num_loads += 1
@@ -175,60 +173,23 @@ class Inference:
 
         Recurrent state is only read and returned: if one policy raises, none has advanced.
         """
-        # Evaluation has a pass of its own: the size of a batch changes the outputs' last bits.
-        passes: dict[_Pass, list[SeatRequest]] = {}
-        for step in steps:
-            should_explore, is_training = step.should_explore, step.is_training
-            untrained = step.untrained
-            for request in step.requests:
-                seat = request.seat
-                key = (seat.policy_id, should_explore, is_training, seat.seat_id in untrained)
-                batch = passes.get(key)
-                if batch is None:
-                    passes[key] = [request]
-                else:
-                    batch.append(request)
-        chosen: dict[_Pass, list[SeatAction]] = {}
+        passes, order = passes_of(steps)
+        chosen: dict[Pass, list[SeatAction]] = {}
         with self._swap:
             for key, batch in passes.items():
-                act = self._act_untrained if key[-1] else self._act_as_asked
-                chosen[key] = by_row(act(key, Asked(batch)))
+                asked = Asked(key, batch)
+                act = self._act_untrained if asked.is_untrained else self._act_as_asked
+                chosen[key] = by_row(act(asked))
             weights_seq_no = self.weights_seq_no
-        if len(chosen) == 1:  # one policy: its actions are in the order of the steps
-            (actions,) = chosen.values()
-            if len(steps) == 1:
-                return [actions], weights_seq_no
-            in_order = iter(actions)
-            return [list(islice(in_order, len(step.requests))) for step in steps], weights_seq_no
-        next_of = {key: iter(actions) for key, actions in chosen.items()}
-        return [
-            [
-                next(
-                    next_of[
-                        request.seat.policy_id,
-                        step.should_explore,
-                        step.is_training,
-                        request.seat.seat_id in step.untrained,
-                    ]
-                )
-                for request in step.requests
-            ]
-            for step in steps
-        ], weights_seq_no
+        return by_step(chosen, order, steps), weights_seq_no
 
     def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
         """Computes the actions of steps in rows; see `ActingOnRows`."""
-        passes: dict[_Pass, list[tuple[int, int]]] = {}
-        """Which step, and which of its benches."""
-        for i, step in enumerate(steps):
-            for j, bench in enumerate(step.benches.benches):
-                key = (bench.policy_id, step.should_explore, step.is_training, False)
-                passes.setdefault(key, []).append((i, j))
         chosen: list[list[Chosen]] = [[_NOT_YET] * len(s.benches.benches) for s in steps]
         with self._swap:
-            for key, places in passes.items():
-                asked = AskedInRows([(steps[i], j) for i, j in places])
-                answers = asked.split(self._act_as_asked(key, asked))
+            for key, places in passes_of_rows(steps).items():
+                asked = AskedInRows(key, [(steps[i], j) for i, j in places])
+                answers = asked.split(self._act_as_asked(asked))
                 for (i, j), answer in zip(places, answers, strict=True):
                     chosen[i][j] = answer
             weights_seq_no = self.weights_seq_no
@@ -245,24 +206,22 @@ class Inference:
     def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
         """Answers requests to one policy without exploration, outside of any episode."""
         with self._swap:
-            asked = Asked(requests)
-            return by_row(self._act(policy_id, asked, should_explore=False, is_training=False))
+            return by_row(self._act(Asked((policy_id, False, False, False), requests)))
 
-    def _act_as_asked(self, key: _Pass, asked: AnyAsked) -> Answer:
-        policy_id, should_explore, is_training, is_untrained = key
-        if should_explore and not is_training:
-            return self._act_in_evaluation(policy_id, asked)
-        if self._gpu is None or is_untrained:
-            return self._act(policy_id, asked, should_explore, is_training)
-        module = self._live.modules[policy_id]
-        batch = functools.partial(self._batch, policy_id, asked)
-        if not self._gpu.is_worth(policy_id, len(asked), module, batch):
-            return self._act(policy_id, asked, should_explore, is_training)
+    def _act_as_asked(self, asked: AnyAsked) -> Answer:
+        if asked.should_explore and not asked.is_training:
+            return self._act_in_evaluation(asked)
+        if self._gpu is None or asked.is_untrained:
+            return self._act(asked)
+        policy_id = asked.policy_id
+        batch = functools.partial(self._batch, asked)
+        if not self._gpu.is_worth(policy_id, len(asked), self._live.modules[policy_id], batch):
+            return self._act(asked)
         on_gpu = self._gpu.module(policy_id, self._live.modules, self._num_loads)
         with torch.inference_mode():
-            return self._forward(on_gpu, policy_id, asked, should_explore, is_training)
+            return self._forward(on_gpu, asked)
 
-    def _act_untrained(self, key: _Pass, asked: Asked) -> Answer:
+    def _act_untrained(self, asked: Asked) -> Answer:
         """Acts with the kept weights, in the place of the live copy; called under the lock."""
         if self._untrained_copy is None:
             assert self.untrained is not None, "the store refuses what is not kept"
@@ -271,72 +230,61 @@ class Inference:
             self._untrained_copy.modules.set_state(self.untrained)
         live, self._live = self._live, self._untrained_copy
         try:
-            return self._act_as_asked(key, asked)
+            return self._act_as_asked(asked)
         finally:
             self._live = live
 
-    def _act_in_evaluation(self, policy_id: str, asked: AnyAsked) -> Answer:
+    def _act_in_evaluation(self, asked: AnyAsked) -> Answer:
         """Explores with random numbers of its own, so that training draws the same without it.
 
         Torch modules and distributions draw from the global generator, as the learning thread does.
         An update that runs at the same time may get some of evaluation's numbers.
         """
-        live = self._live
+        live, policy_id = self._live, asked.policy_id
         draws_in_numpy = live.acts_in_numpy[policy_id] or (
             (live.numpy[policy_id] or live.values[policy_id])
             and isinstance(asked.action_space, Discrete)
         )
         if draws_in_numpy:
-            return self._act(policy_id, asked, True, is_training=False)
+            return self._act(asked)
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._evaluation_torch.get_state())
             try:
-                return self._act(policy_id, asked, True, is_training=False)
+                return self._act(asked)
             finally:
                 self._evaluation_torch.set_state(torch.get_rng_state())
 
-    def _act(
-        self,
-        policy_id: str,
-        asked: AnyAsked,
-        should_explore: bool,
-        is_training: bool,
-    ) -> Answer:
+    def _act(self, asked: AnyAsked) -> Answer:
+        policy_id = asked.policy_id
         if self._live.acts_in_numpy[policy_id]:
-            return self._act_in_numpy(policy_id, asked, should_explore, is_training)
+            return self._act_in_numpy(asked)
         values_of = self._live.values[policy_id]
         forward = self._live.numpy[policy_id] or values_of
         is_discrete = isinstance(asked.action_space, Discrete)
         is_large = len(asked) > MAX_BATCH and torch.get_num_threads() > 1
         if forward is None or not is_discrete or is_large:
-            module = self._live.modules[policy_id]
             with torch.inference_mode():
-                return self._forward(module, policy_id, asked, should_explore, is_training)
+                return self._forward(self._live.modules[policy_id], asked)
         logits = forward(asked.observations(self._live.acting_keys[policy_id]))
         if values_of is not None:
-            epsilon = self.epsilon_of(policy_id) if should_explore else None
-            return Answer(self._epsilon_greedy(logits, epsilon or 0.0, asked, is_training), {})
-        return Answer(*self._categorical(logits, asked, should_explore, is_training))
+            epsilon = self.epsilon_of(policy_id) if asked.should_explore else None
+            return Answer(self._epsilon_greedy(logits, epsilon or 0.0, asked), {})
+        return Answer(*self._categorical(logits, asked))
 
-    def _act_in_numpy(
-        self,
-        policy_id: str,
-        asked: AnyAsked,
-        should_explore: bool,
-        is_training: bool,
-    ) -> Answer:
+    def _act_in_numpy(self, asked: AnyAsked) -> Answer:
         """For modules that have a method ``act_in_numpy``; they have ``acting_keys``, too."""
-        module: Any = self._live.modules[policy_id]
-        obs = asked.observations(self._live.acting_keys[policy_id] or ())
+        module: Any = self._live.modules[asked.policy_id]
+        obs = asked.observations(self._live.acting_keys[asked.policy_id] or ())
         state = asked.states(module) if module.is_stateful() else None
-        t = self.num_env_steps_sampled if should_explore else None
-        rng = self._rng if is_training else self._evaluation_rng
+        t = self.num_env_steps_sampled if asked.should_explore else None
+        rng = self._rng if asked.is_training else self._evaluation_rng
         actions, state = module.act_in_numpy(obs, state, t, rng)
         put_logged(actions, asked.requests)
         return Answer(actions, {}, state)
 
-    def _batch(self, policy_id: str, asked: AnyAsked) -> dict[str, Any]:
+    def _batch(self, asked: AnyAsked) -> dict[str, Any]:
         """Returns what a module reads."""
+        policy_id = asked.policy_id
         # A critic's part of the observations is not needed here.
         batch: dict[str, Any] = {
             Columns.OBS: _tensors(asked.observations(self._live.acting_keys[policy_id]))
@@ -346,22 +294,15 @@ class Inference:
             batch[Columns.STATE_IN] = _tensors(asked.states(self._live.modules[policy_id]))
         return batch
 
-    def _forward(
-        self,
-        module: Any,
-        policy_id: str,
-        asked: AnyAsked,
-        should_explore: bool,
-        is_training: bool,
-    ) -> Answer:
+    def _forward(self, module: Any, asked: AnyAsked) -> Answer:
         """Acts in torch: `forward_exploration` or `forward_inference`."""
-        batch = self._batch(policy_id, asked)
-        if should_explore:
+        batch = self._batch(asked)
+        if asked.should_explore:
             outputs = module.forward_exploration(batch, t=self.num_env_steps_sampled)
         else:
             outputs = module.forward_inference(batch)
         state = tree.map_structure(_to_numpy, outputs.pop(Columns.STATE_OUT, None))
-        if self._live.is_stateful[policy_id]:
+        if self._live.is_stateful[asked.policy_id]:
             outputs = tree.map_structure(lambda rows: rows.squeeze(1), outputs)
         extras: Extras = {}
         if Columns.ACTIONS in outputs:
@@ -369,45 +310,32 @@ class Inference:
             put_logged(actions, asked.requests)
         elif isinstance(asked.action_space, Discrete):
             logits = _to_numpy(outputs[Columns.ACTION_DIST_INPUTS])
-            actions, extras = self._categorical(logits, asked, should_explore, is_training)
+            actions, extras = self._categorical(logits, asked)
         else:
             inputs = outputs[Columns.ACTION_DIST_INPUTS]
-            actions, extras = self._from_distribution(
-                module, inputs, asked, should_explore, is_training
-            )
+            actions, extras = self._from_distribution(module, inputs, asked)
         if state is not None:  # RLlib's learners begin sequences with recorded states
             extras[Columns.STATE_OUT] = state
         return Answer(actions, extras, state)
 
     def _from_distribution(
-        self,
-        module: Any,
-        inputs: torch.Tensor,
-        asked: AnyAsked,
-        should_explore: bool,
-        is_training: bool,
+        self, module: Any, inputs: torch.Tensor, asked: AnyAsked
     ) -> tuple[Any, Extras]:
         distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
-        chosen = (distribution if should_explore else distribution.to_deterministic()).sample()
-        actions = tree.map_structure(_to_numpy, chosen)
+        drawn_from = distribution if asked.should_explore else distribution.to_deterministic()
+        actions = tree.map_structure(_to_numpy, drawn_from.sample())
         put_logged(actions, asked.requests)
         if not self.needs_log_probabilities:
             return actions, {}
         extras: Extras = {Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
-        if is_training:  # nobody reads them of an evaluation
+        if asked.is_training:  # nobody reads them of an evaluation
             logp = _to_numpy(distribution.logp(torch.from_numpy(np.asarray(actions))))
             extras[Columns.ACTION_LOGP] = self._with_logged(logp, asked.requests)
         return actions, extras
 
-    def _categorical(
-        self,
-        logits: np.ndarray,
-        asked: AnyAsked,
-        should_explore: bool,
-        is_training: bool,
-    ) -> tuple[np.ndarray, Extras]:
-        if should_explore:
-            noise = self.noise(logits.shape, is_training=is_training)
+    def _categorical(self, logits: np.ndarray, asked: AnyAsked) -> tuple[np.ndarray, Extras]:
+        if asked.should_explore:
+            noise = self.noise(logits.shape, is_training=asked.is_training)
             actions = (logits - np.log(noise)).argmax(axis=-1)
         else:
             actions = logits.argmax(axis=-1)
@@ -415,18 +343,16 @@ class Inference:
         if not self.needs_log_probabilities:
             return actions, {}
         extras: Extras = {Columns.ACTION_DIST_INPUTS: logits}
-        if is_training:  # nobody reads them of an evaluation
+        if asked.is_training:  # nobody reads them of an evaluation
             logp = log_probs_of(logits)[np.arange(len(actions)), actions].astype(np.float32)
             extras[Columns.ACTION_LOGP] = self._with_logged(logp, asked.requests)
         return actions, extras
 
-    def _epsilon_greedy(
-        self, values: np.ndarray, epsilon: float, asked: AnyAsked, is_training: bool
-    ) -> np.ndarray:
+    def _epsilon_greedy(self, values: np.ndarray, epsilon: float, asked: AnyAsked) -> np.ndarray:
         """Returns the best available actions, and any available one with probability epsilon."""
         actions = values.argmax(axis=-1)
         if epsilon > 0.0:
-            rng = self._rng if is_training else self._evaluation_rng
+            rng = self._rng if asked.is_training else self._evaluation_rng
             explores = rng.random(len(values)) < epsilon
             if explores.any():
                 # The largest of independent uniforms is a uniform draw.

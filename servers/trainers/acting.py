@@ -6,8 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +15,9 @@ from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
 from muxrl.servers.agents.teams import ALIVE, NO_ACTION
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.passes import Pass, by_step, passes_of, passes_of_rows
 from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.episodes.trajectories import at, concatenated, stacked
+from muxrl.servers.episodes.trajectories import at, concatenated, flat, stacked
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
 from muxrl.servers.training.thread import LOSS
@@ -33,15 +33,6 @@ MakeTrainer = Callable[[PolicySpec], Trainer]
 
 class TrainerFailed(RuntimeError):
     """A trainer raised, or returned what it must not; the sentence names its class."""
-
-
-class _Pass(NamedTuple):
-    """Requests that are rows of one call."""
-
-    policy_id: str
-    should_explore: bool
-    is_training: bool
-    is_untrained: bool
 
 
 class Actors:
@@ -135,36 +126,17 @@ class Actors:
     # --- acting -------------------------------------------------------------------------
 
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        passes: dict[_Pass, list[SeatRequest]] = {}
-        order: list[_Pass] = []
-        for step in steps:
-            for request in step.requests:
-                seat = request.seat
-                key = _Pass(
-                    seat.policy_id,
-                    step.should_explore,
-                    step.is_training,
-                    seat.seat_id in step.untrained,
-                )
-                passes.setdefault(key, []).append(request)
-                order.append(key)
+        passes, order = passes_of(steps)
         with self.lock:
-            chosen = {key: iter(self._act(key, batch)) for key, batch in passes.items()}
+            chosen = {key: self._act(key, batch) for key, batch in passes.items()}
             weights_seq_no = self.weights_seq_no
-        actions = (next(chosen[key]) for key in order)
-        return [list(islice(actions, len(step.requests))) for step in steps], weights_seq_no
+        return by_step(chosen, order, steps), weights_seq_no
 
     def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
         """See `muxrl.servers.training.policies.ActingOnRows`."""
-        passes: dict[_Pass, list[tuple[int, int]]] = {}
-        """Which step, and which of its benches."""
-        for i, step in enumerate(steps):
-            for j, bench in enumerate(step.benches.benches):
-                key = _Pass(bench.policy_id, step.should_explore, step.is_training, False)
-                passes.setdefault(key, []).append((i, j))
         chosen: list[dict[int, Chosen]] = [{} for _ in steps]
         with self.lock:
-            for key, places in passes.items():
+            for key, places in passes_of_rows(steps).items():
                 asked = [RowsOfBench(steps[i], j) for i, j in places]
                 rows = self._rows(
                     key,
@@ -172,7 +144,7 @@ class Actors:
                     [state for one in asked for state in one.states],
                     [agent for one in asked for agent in one.agents],
                 )
-                acted = self.ask(key.policy_id, rows)
+                acted = self.ask(key[0], rows)
                 first = 0
                 for (i, j), one in zip(places, asked, strict=True):
                     chosen[i][j] = one.chosen(acted, slice(first, first + len(one.agents)))
@@ -183,16 +155,16 @@ class Actors:
     def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
         """Answers requests to one policy without exploration, outside of any episode."""
         with self.lock:
-            return self._act(_Pass(policy_id, False, False, False), requests)
+            return self._act((policy_id, False, False, False), requests)
 
-    def _act(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
+    def _act(self, key: Pass, requests: list[SeatRequest]) -> list[SeatAction]:
         rows = self._rows(
             key,
             stacked([request.observation for request in requests]),
             [request.module_state for request in requests],
             [request.seat.seat_id for request in requests],
         )
-        acted = self.ask(key.policy_id, rows, is_untrained=key.is_untrained)
+        acted = self.ask(key[0], rows, is_untrained=key[-1])
         actions, outputs = acted.actions, dict(acted.outputs)
         put_logged(actions, requests)
         is_logged = np.zeros(len(requests) if rows.present is None else rows.present.shape, bool)
@@ -223,17 +195,18 @@ class Actors:
         states = None if acted.states is None else [_own(state) for state in acted.states]
         return Acted(self._checked(policy_id, rows, acted), outputs, states)
 
-    def _rows(self, key: _Pass, seen: Any, states: list[Any], agents: list[str]) -> Rows:
+    def _rows(self, key: Pass, seen: Any, states: list[Any], agents: list[str]) -> Rows:
         parts = seen if isinstance(seen, dict) else {OBS: seen}
-        has_masks = self.specs[key.policy_id].has_masks
+        policy_id, should_explore, is_training, _ = key
+        has_masks = self.specs[policy_id].has_masks
         return Rows(
             parts[OBS],
             parts[ACTION_MASK] if has_masks else None,
             [None if state is None else state[STATE].value for state in states],
             tuple(agents),
-            key.should_explore,
-            key.is_training,
-            self._rng if key.is_training else self._evaluation_rng,
+            should_explore,
+            is_training,
+            self._rng if is_training else self._evaluation_rng,
             parts.get(ALIVE),
         )
 
@@ -330,7 +303,7 @@ class RowsOfBench:
         seen = step.observations[bench]
         is_team = isinstance(seen, dict) and ALIVE in seen
         self._team = seen[ALIVE].shape[2:] if is_team else ()
-        self.observations = _flat(seen)
+        self.observations = flat(seen)
         states = step.module_states[bench]
         self.states: list[Any] = [None] * len(self.agents)
         if isinstance(states, dict):
@@ -351,13 +324,6 @@ class RowsOfBench:
                 own[i] = Kept(state)
             states = {STATE: own.reshape(self._lead)}
         return Chosen(_shaped(acted.actions[rows], self._lead), outputs, states)
-
-
-def _flat(rows: Any) -> Any:
-    """Returns ``[E, S, ...]`` as ``[E * S, ...]``, of an array or a dict of arrays."""
-    if isinstance(rows, dict):
-        return {key: _flat(part) for key, part in rows.items()}
-    return rows.reshape(-1, *rows.shape[2:])
 
 
 def _own(state: Any) -> Any:

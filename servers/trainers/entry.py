@@ -92,7 +92,7 @@ class TrainerEntry:
         """Returns the settings for the server's plan."""
         return dict(config.settings)
 
-    def find_config_problems(self, config: ServerConfig) -> Iterator[str]:
+    def find_config_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
         """Yields a sentence for each entry of the config that makes no sense for it."""
         parameters = self._parameters()
         known = {n: p for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -136,7 +136,7 @@ class TrainerEntry:
             if problem := self.seating.find_mask_problem(agent_id, agent):
                 yield problem
                 return
-        if not plan.agents or any(True for _ in self._plan_problems(plan)):
+        if not plan.agents or any(True for _ in self.find_config_problems(plan)):
             return
         try:
             seats = self.seating.make_seats(plan, Observing.of(plan))
@@ -150,10 +150,6 @@ class TrainerEntry:
             actors.set_state(actors.get_state())
         except (TrainerFailed, ValueError, TypeError) as error:
             yield str(error)
-
-    def _plan_problems(self, plan: ServerPlan) -> Iterator[str]:
-        config = ServerConfig(algorithm=self.name, settings=plan.settings)
-        yield from self.find_config_problems(config)
 
     def _attribute_problems(self, trainer: Any) -> Iterator[str]:
         steps = getattr(trainer, "batch_env_steps", None)

@@ -124,7 +124,7 @@ class ExternalEntry(TrainerEntry):
     def settings(self) -> dict[str, Any]:
         return {}
 
-    def find_config_problems(self, config: ServerConfig) -> Iterator[str]:
+    def find_config_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
         if config.command and config.address:
             yield (
                 "has a command and an address: a server that muxrl starts, or one that is there "

@@ -12,14 +12,8 @@ from typing import TYPE_CHECKING, Any
 from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyWeights
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
-from muxrl.servers.checkpoints.resuming import (
-    Normalization,
-    as_begun,
-    get_serving_state,
-    set_serving_state,
-    told_of,
-)
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.checkpoints.resuming import Normalization, State, as_begun, told_of
 from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.feed import Feed
@@ -46,24 +40,16 @@ class TrainerLearning:
     """
 
     def __init__(self, actors: Actors, feed: Feed) -> None:
-        self._actors = actors
+        self.acting = actors
         self._feed = feed
         self.policy_lag = PolicyLag()
 
     @property
-    def weights_seq_no(self) -> int:
-        return self._actors.weights_seq_no
-
-    @property
-    def num_env_steps(self) -> int:
-        return self._actors.num_env_steps_sampled
-
-    @property
     def learners(self) -> Mapping[str, Any]:
-        return self._actors.learners
+        return self.acting.learners
 
     def train(self) -> Mapping[str, Mapping[str, float]]:
-        actors = self._actors
+        actors = self.acting
         chunks = self._feed.take()
         self.policy_lag = PolicyLag.of(chunks, actors.weights_seq_no)
         played: dict[str, list[Trajectory]] = defaultdict(list)
@@ -129,12 +115,7 @@ class TrainerPolicies(SavedPolicies):
             Normalization(observing, scales),
             on_failure=on_failure,
         )
-        if plan.initialize_from and not plan.resume_from:
-            self._initialize()
-        if plan.keeps_untrained:
-            self.acting.keep_untrained()
-        if plan.resume_from:
-            self._restore()
+        self._begin()
 
     def close(self) -> None:
         """Nothing is held."""
@@ -152,39 +133,23 @@ class TrainerPolicies(SavedPolicies):
             raise ServerProblem(
                 f"a tensor of server {self._plan.server_id!r} is not finite any more: {where}"
             )
-        state = get_serving_state(self.store, self.feed, self.acting, self._normalization)
-        thread = self.thread.get_state()
         weights = {}
         if self.acting.has_weights:
             for policy_id, one in self.acting.learners.items():
                 weights[policy_id] = to_plain(one.weights())  # type: ignore[attr-defined]
-        save_checkpoint(
-            self._plan,
-            path,
-            {
-                "env_steps": thread["env_steps"],
-                "iteration": thread["iteration"],
-                "weights_seq_no": self.acting.weights_seq_no,
-                "is_of_trainers": True,
-                "trainer": self._entry.name,
-                "state_sizes": {p: spec.state_size for p, spec in self.acting.specs.items()},
-            },
-            {**state, "trainer": thread, "trainers": trainers, "weights": weights},
-            defaults=self._entry.settings(),
-        )
-        logger.info("checkpoint in %s", path)
+        about = {
+            "is_of_trainers": True,
+            "trainer": self._entry.name,
+            "state_sizes": {p: spec.state_size for p, spec in self.acting.specs.items()},
+        }
+        self._save(path, about, {"trainers": trainers, "weights": weights})
 
-    def _restore(self) -> None:
-        plan = self._plan
-        with told_of(plan, "go on from", plan.resume_from):
-            checkpoint = Checkpoint.open(Path(plan.resume_from))
-            checkpoint.check_resumable(plan)
-            state = checkpoint.read_state()
-            self.acting.set_state(state["trainers"])
-            self.acting.weights_seq_no = checkpoint.about["weights_seq_no"]
-            self.acting.num_env_steps_sampled = state["trainer"]["env_steps"]
-            self.thread.set_state(state["trainer"])
-            set_serving_state(state, plan, self.store, self.feed, self.acting, self._normalization)
+    def _restore(self, checkpoint: Checkpoint) -> State:
+        state = checkpoint.read_state()
+        self.acting.set_state(state["trainers"])
+        self.acting.weights_seq_no = checkpoint.about["weights_seq_no"]
+        self.acting.num_env_steps_sampled = state["trainer"]["env_steps"]
+        return state
 
     def _initialize(self) -> None:
         plan = self._plan

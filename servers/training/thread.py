@@ -54,17 +54,12 @@ class PolicyLag:
 class Learning(Protocol):
     """What the thread trains."""
 
+    acting: Any
+    """What acts with it: it knows the version of its weights, and the env steps learned from."""
+
     @property
     def policy_lag(self) -> PolicyLag:
         """Of the last batch."""
-
-    @property
-    def weights_seq_no(self) -> int:
-        """Version of the weights in use."""
-
-    @property
-    def num_env_steps(self) -> int:
-        """Env steps learned from."""
 
     @property
     def learners(self) -> Mapping[str, Any]:
@@ -190,7 +185,7 @@ class LearningThread:
         """Returns how far it is."""
         return {
             "iteration": self.iteration,
-            "env_steps": self._learning.num_env_steps,
+            "env_steps": self._learning.acting.num_env_steps_sampled,
             "time_s": self._time_s,
         }
 
@@ -224,7 +219,9 @@ class LearningThread:
         if self._callbacks is None:
             return metrics
         learning = self._learning
-        update = Update(self.iteration, learning.num_env_steps, metrics, learning.learners)
+        update = Update(
+            self.iteration, learning.acting.num_env_steps_sampled, metrics, learning.learners
+        )
         return {**metrics, "callbacks": self._callbacks.tell(update)}
 
     def _record(self, metrics: Mapping[str, Mapping[str, float]]) -> Record:
@@ -239,7 +236,7 @@ class LearningThread:
             "iteration": self.iteration,
             "env_steps_per_s": self._counts.num_env_steps / max(time_s, 1e-9),
             "episode_return_mean": self._counts.episode_return_mean,
-            "weights_seq_no": self._learning.weights_seq_no,
+            "weights_seq_no": self._learning.acting.weights_seq_no,
             "policy_lag_mean": lag.mean,
             "policy_lag_max": lag.max,
             "loss": sum(losses) if losses else None,

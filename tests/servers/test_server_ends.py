@@ -126,7 +126,9 @@ def test_records_that_nobody_reads_do_not_fill_the_memory() -> None:
         return {}
 
     trainer = LearningThread(
-        SimpleNamespace(train=train, weights_seq_no=0, policy_lag=PolicyLag()),  # type: ignore[arg-type]
+        SimpleNamespace(
+            train=train, policy_lag=PolicyLag(), acting=SimpleNamespace(weights_seq_no=0)
+        ),  # type: ignore[arg-type]
         make_plan(),
         Feed(max_ahead=0),
         EpisodeCounts(),

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
+from muxrl.protocol.spaces import Space
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.agents.spaces import flat_size, split_mask, split_state
 from muxrl.servers.agents.teams import ACTION_MASK, OBS
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import AGENT_ID, CannotExport, PolicyGraph
+from muxrl.servers.export.graph import AGENT_ID, CannotExport, PolicyGraph, mask_space
 from muxrl.servers.export.ports import Port, one_hot
 
 
@@ -31,7 +31,7 @@ class MemberActorGraph(PolicyGraph):
     def find_spaces(
         self, plan: ServerPlan, agent: AgentPlan, seating: Seating
     ) -> tuple[Space, Space | None]:
-        own, has_mask = split_mask(split_state(agent.observation_space)[0])
+        own, _ = split_mask(split_state(agent.observation_space)[0])
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
         sizes = flat_size(own), flat_size(self.action_space)
         obs_dim = self.module.observation_space[OBS].shape[1] // self.frame_stack
@@ -41,17 +41,12 @@ class MemberActorGraph(PolicyGraph):
                 "its members are not alike, and one file has one observation and one action; give "
                 "members that differ policies of their own"
             )
-        if not has_mask:
-            return own, None
-        assert isinstance(agent.observation_space, DictSpace)
-        return own, agent.observation_space.spaces[ACTION_MASK_KEY]
+        return own, mask_space(agent)
 
     def more_inputs(self, plan: ServerPlan) -> list[Port]:
         if not self.module.obs_agent_id:
             return []
-        for members in plan.groups.values():
-            rows = {member: row for row, member in enumerate(members)}
-            self.agents |= {a: rows[a] for a in self.agents if a in rows}
+        self.number_members(plan)
         return [Port(AGENT_ID, (), "int64")]
 
     def act(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Any]:

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, box_within
-from muxrl.servers.agents.action_forms import ActionForm, action_form
+from muxrl.servers.agents.action_forms import action_form
 from muxrl.servers.agents.seating import PolicySignature, keys_of
 from muxrl.servers.agents.seats import SeatRecord, StepView
 from muxrl.servers.agents.spaces import flat_size, split_mask, split_state
@@ -61,7 +61,7 @@ class ContinuousTeamSpec(TeamRows):
         if isinstance(space, Discrete) and space.start == 0:
             return
         is_flat_box = isinstance(space, Box) and len(space.shape) == 1
-        if not is_flat_box or not self._forms[member].has_bounds:
+        if not is_flat_box or not action_form(space).has_bounds:
             raise TeamProblem(
                 f"this team cannot do the action space {space} of agent {member!r}: it takes a "
                 "one-dimensional Box with bounds, or Discrete counted from 0"
@@ -91,10 +91,6 @@ class ContinuousTeamSpec(TeamRows):
         high = self.member_masks
         low = -high * np.array([not self._chooses(m) for m in self.members])[:, None]
         return box_within(low.astype(np.float32), high)
-
-    @cached_property
-    def _forms(self) -> dict[str, ActionForm]:
-        return {m: action_form(space) for m, space in self.action_spaces.items()}
 
     @cached_property
     def _action_dims(self) -> list[int]:
@@ -127,7 +123,7 @@ class ContinuousTeamSpec(TeamRows):
         return seen
 
     def split(self, team_action: np.ndarray, acting: Iterable[str]) -> dict[str, Any]:
-        """Returns the actions of the members that act now: scaled to their bounds, or an integer.
+        """Returns the actions of the members that act now: numbers in -1..1, or an integer.
 
         Args:
             team_action: ``[n, action_dim]``.
@@ -143,24 +139,21 @@ class ContinuousTeamSpec(TeamRows):
         for member in acting:
             row = self._rows[member]
             own = team_action[row, : self._action_dims[row]]
-            if self._chooses(member):
-                actions[member] = int(own.argmax())
-            else:
-                actions[member] = self._forms[member].write(own)
+            actions[member] = int(own.argmax()) if self._chooses(member) else own
         return actions
 
     def join(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Returns the team's action ``[n, action_dim]``: the inverse of `split`.
 
         Args:
-            actions: of some members, within their spaces. Rows of the others are NaN.
+            actions: of some members. Rows of the others are NaN.
         """
         joined = np.zeros(self.action_space.shape, np.float32)
         for row, member in enumerate(self.members):
             if member in actions and self._chooses(member):
                 joined[row, actions[member]] = 1.0
             elif member in actions:
-                joined[row, : self._action_dims[row]] = self._forms[member].read(actions[member])
+                joined[row, : self._action_dims[row]] = actions[member]
             else:
                 joined[row] = np.nan
         return joined
@@ -221,19 +214,3 @@ class ContinuousTeamSeat(TeamSeat):
 
     def _last_actions(self, record: SeatRecord, step_view: StepView) -> Mapping[str, Any]:
         return {}  # no part of the team's observation
-
-    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
-        actions = self.team.split(action, [m for m in self.members if m in acting])
-        forms = self.forms
-        return {
-            m: forms[m].write(own) if forms[m].choices else own.reshape(forms[m].shape)
-            for m, own in actions.items()
-        }
-
-    def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        if not any(m in logged for m in self.members):
-            return None
-        given = {m: form for m, form in self.forms.items() if m in logged}
-        return self.team.join(
-            {m: f.read(logged[m]) if f.choices else np.ravel(logged[m]) for m, f in given.items()}
-        )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.algorithms.declared_settings import (
@@ -32,6 +31,8 @@ class MADDPGConfig(JointCriticConfig):
     and an actor that is told who it acts for.
     """
 
+    module_settings = (*JointCriticConfig.module_settings, TWIN_CRITICS, EXPLORATION_NOISE)
+
     exploration_noise: Annotated[Schedule, ScheduleCheck()] = [(0, 0.5), (50_000, 0.1)]
     """Standard deviation of the noise in training, in units of actions in -1..1; a number or a
     schedule."""
@@ -44,13 +45,6 @@ class MADDPGConfig(JointCriticConfig):
     """Largest size of that noise."""
     twin_critics: bool = True
     """Whether targets take the lower value of two critics."""
-
-    def model_settings(self) -> Mapping[str, Any]:
-        return {
-            **super().model_settings(),
-            TWIN_CRITICS: self.twin_critics,
-            EXPLORATION_NOISE: self.exploration_noise,
-        }
 
 
 @configured_by(MADDPGConfig, MADDPGTorchLearner, MADDPGTorchRLModule)

@@ -33,6 +33,7 @@ from torch import Tensor
 from muxrl.servers.algorithms.fused_adam import FusedAdam
 from muxrl.servers.algorithms.on_policy.episodes_to_batch import EpisodesToBatch
 from muxrl.servers.algorithms.sound_updates import SoundUpdates
+from muxrl.servers.episodes.trajectories import at
 
 
 @dataclass(frozen=True)
@@ -84,17 +85,13 @@ def minibatches(
                 continue
             order = own[torch.randperm(len(own))] if should_shuffle else own
             for part in order.tensor_split(num_parts[module_id]):
-                yield _at(batch, part)
+                yield at(batch, part)
 
     parts = {module_id: cycle(module_id) for module_id in batches}
     total = num_epochs * max(num_parts.values())
     for number in range(total):
         note_progress((number + 1) / total)
         yield Minibatch({module_id: next(mine) for module_id, mine in parts.items()})
-
-
-def _at(batch: dict[str, Any], rows: Tensor) -> dict[str, Any]:
-    return {key: _at(x, rows) if isinstance(x, dict) else x[rows] for key, x in batch.items()}
 
 
 class LeanUpdate(SoundUpdates):

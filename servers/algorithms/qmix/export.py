@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, Space
+from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, Discrete, Space
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
@@ -23,7 +23,13 @@ from muxrl.servers.agents.spaces import (
 from muxrl.servers.agents.teams import ACTION_MASK, ALIVE, LAST_ACTION, OBS
 from muxrl.servers.algorithms.qmix.rl_module import HIDDEN
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import AGENT_ID, STATE_IN, CannotExport, PolicyGraph
+from muxrl.servers.export.graph import (
+    AGENT_ID,
+    STATE_IN,
+    CannotExport,
+    PolicyGraph,
+    mask_space,
+)
 from muxrl.servers.export.ports import OBSERVATION, Port, one_hot
 
 
@@ -47,7 +53,7 @@ class MemberGraph(PolicyGraph):
     def find_spaces(
         self, plan: ServerPlan, agent: AgentPlan, seating: Seating
     ) -> tuple[Space, Space | None]:
-        own, has_mask = split_mask(split_state(agent.observation_space)[0])
+        own, _ = split_mask(split_state(agent.observation_space)[0])
         obs_dim = self.module.observation_space[OBS].shape[1] // self.frame_stack
         num_actions = self.module.num_actions
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
@@ -74,10 +80,7 @@ class MemberGraph(PolicyGraph):
         if self._is_padded:
             self.action_space = Discrete(num_actions)
             return Box((obs_dim,)), Box((num_actions,))
-        if not has_mask:
-            return own, None
-        assert isinstance(agent.observation_space, DictSpace)
-        return own, agent.observation_space.spaces[ACTION_MASK_KEY]
+        return own, mask_space(agent)
 
     def find_reading(
         self, plan: ServerPlan, observing: Observing, seating: Seating
@@ -97,9 +100,7 @@ class MemberGraph(PolicyGraph):
     def more_inputs(self, plan: ServerPlan) -> list[Port]:
         inputs = []
         if self.module.obs_agent_id:
-            for members in plan.groups.values():
-                rows = {member: row for row, member in enumerate(members)}
-                self.agents |= {a: rows[a] for a in self.agents if a in rows}
+            self.number_members(plan)
             inputs.append(Port(AGENT_ID, (), "int64"))
         if self.module.obs_last_action:
             inputs.append(Port(LAST_ACTION, (), "int64"))

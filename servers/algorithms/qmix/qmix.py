@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from ray.rllib.algorithms.algorithm import Algorithm
 
@@ -18,7 +17,7 @@ from muxrl.servers.algorithms.declared_settings import (
 from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
 from muxrl.servers.algorithms.qmix.mixers import MixerName
 from muxrl.servers.algorithms.qmix.networks import AgentName
-from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
+from muxrl.servers.algorithms.qmix.rl_module import MIXER_SIZES, QMIXTorchRLModule
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
 from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
@@ -51,6 +50,10 @@ class QMIXConfig(TeamReplayConfig):
     """
 
     replay_unit = "episodes"
+    module_settings = (
+        *TeamReplayConfig.module_settings,
+        *("agent", "obs_last_action", "mixer", *MIXER_SIZES, EPSILON),
+    )
 
     adv_hypernet_embed: Count = 64
     """With `mixer: qplex`: hidden units of the networks in each head."""
@@ -126,21 +129,6 @@ class QMIXConfig(TeamReplayConfig):
                 f"n_step={self.n_step} and td_lambda={self.td_lambda}: a target is an n-step or a "
                 "lambda-return; leave one of them at its default"
             )
-
-    def model_settings(self) -> Mapping[str, Any]:
-        return {
-            **super().model_settings(),
-            "agent": self.agent,
-            "obs_last_action": self.obs_last_action,
-            "mixer": self.mixer,
-            "mixing_embed_dim": self.mixing_embed_dim,
-            "hypernet_embed": self.hypernet_embed,
-            "bound_state": self.bound_state,
-            "num_kernel": self.num_kernel,
-            "adv_hypernet_layers": self.adv_hypernet_layers,
-            "adv_hypernet_embed": self.adv_hypernet_embed,
-            EPSILON: self.epsilon,
-        }
 
 
 @configured_by(QMIXConfig, QMIXTorchLearner, QMIXTorchRLModule)

@@ -18,6 +18,7 @@ from ray.rllib.utils.metrics import (
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
 )
 
+from muxrl.protocol.rows import each_array
 from muxrl.servers.algorithms.replay.learner import ReplayLearner
 from muxrl.servers.algorithms.replay.replay import ROWS, Replay
 from muxrl.servers.checkpoints.formats import OtherFormat
@@ -250,9 +251,5 @@ class ReplayAlgorithm(Algorithm):
 
 def as_tensors(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     """Returns a batch in tensors, which share its memory on the CPU."""
-    return {
-        name: as_tensors(column, device)
-        if isinstance(column, Mapping)
-        else torch.from_numpy(column).to(device)
-        for name, column in batch.items()
-    }
+    tensors: dict[str, Any] = each_array(lambda one: torch.from_numpy(one).to(device), batch)
+    return tensors

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.servers.agents.teams import ACTION_MASK, ALIVE
-from muxrl.servers.episodes.trajectories import concatenated, stacked
+from muxrl.servers.episodes.trajectories import at, concatenated, stacked
 
 BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
 """One byte for each number: with many actions a mask would take most of the memory."""
@@ -51,13 +51,4 @@ def joined(pieces: Sequence[Any]) -> Any:
 
 def without_first(rows: Any, num: int) -> Any:
     """Returns rows but the first ones."""
-    if isinstance(rows, Mapping):
-        return {key: without_first(part, num) for key, part in rows.items()}
-    return rows[num:]
-
-
-def after_lookback(rows: Any, num_lookback: int) -> Any:
-    """Returns a trajectory's rows without the first ones, stacked; they may be stacked already."""
-    if isinstance(rows, Mapping):
-        return {key: after_lookback(part, num_lookback) for key, part in rows.items()}
-    return stacked(rows[num_lookback:])
+    return at(rows, slice(num, None))

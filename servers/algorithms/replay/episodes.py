@@ -9,15 +9,15 @@ import numpy as np
 from ray.rllib.core.columns import Columns
 
 from muxrl.servers.algorithms.replay.columns import (
-    after_lookback,
     columns_of,
     read,
     stored_dtype,
     value_of,
+    without_first,
 )
 from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
 from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, Replay
-from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.episodes.trajectories import Trajectory, stacked
 
 
 class EpisodeReplay(Replay):
@@ -73,10 +73,10 @@ class EpisodeReplay(Replay):
         if not len(trajectory):
             return 0
         self._write(
-            columns_of("obs", after_lookback(trajectory.observations, skipped)),
+            columns_of("obs", stacked(without_first(trajectory.observations, skipped))),
             {
-                **columns_of("actions", after_lookback(trajectory.actions, skipped)),
-                "rewards": np.asarray(after_lookback(trajectory.rewards, skipped), np.float32),
+                **columns_of("actions", stacked(without_first(trajectory.actions, skipped))),
+                "rewards": np.asarray(trajectory.rewards[skipped:], np.float32),
             },
             is_terminated=trajectory.is_terminated,
         )

@@ -10,7 +10,6 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
 from muxrl.servers.algorithms.replay.algorithm import ReplayAlgorithm
-from muxrl.servers.algorithms.replay.columns import after_lookback
 from muxrl.servers.episodes.reward_scale import RewardDeviation
 from muxrl.servers.episodes.trajectories import Trajectory
 
@@ -48,8 +47,7 @@ class TeamReplayAlgorithm(ReplayAlgorithm):
     def note_stored(self, trajectory: Trajectory, num_new: int) -> None:
         config, policy_id = self.config, trajectory.policy_id
         if config.standardize_rewards:
-            rewards = after_lookback(trajectory.rewards, trajectory.num_lookback)
-            self._reward_scales[policy_id].add(rewards)
+            self._reward_scales[policy_id].add(trajectory.rewards[trajectory.num_lookback :])
         # Not before learning begins: all of these updates would come in one long burst.
         if len(self.replay(policy_id)) >= config.num_before_learning:
             self.bring_updates(policy_id, num_new * getattr(config, config.updates_setting))

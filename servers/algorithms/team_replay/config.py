@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -20,6 +19,8 @@ class TeamReplayConfig(DeclaredSettings):
 
     replay_unit: ClassVar[ReplayUnit]
     """What one entry of the replay is."""
+    module_settings: ClassVar[tuple[str, ...]] = ("hidden_dim", "obs_agent_id")
+    """Settings that the RLModule's ``model_config`` has, too."""
 
     # One result, and one point in a plot, for about this many env steps. Not by time, so that
     # runs on slow and fast machines report at the same steps.
@@ -85,10 +86,7 @@ class TeamReplayConfig(DeclaredSettings):
         num: int = getattr(self, f"num_{self.replay_unit}_before_learning")
         return num
 
-    def model_settings(self) -> Mapping[str, Any]:
-        """Returns what the RLModule's ``model_config`` has of these settings."""
-        return {"hidden_dim": self.hidden_dim, "obs_agent_id": self.obs_agent_id}
-
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        return super()._model_config_auto_includes | dict(self.model_settings())
+        own = {name: getattr(self, name) for name in self.module_settings}
+        return super()._model_config_auto_includes | own

@@ -56,11 +56,11 @@ def policies(plan: ServerPlan) -> dict[str, str]:
 
 def test_without_groups_agents_share_a_policy_and_ask_for_the_state() -> None:
     plan = plan_of(state_size=9)
-    assert plan.reads_state
+    assert plan.state_size is not None
     assert plan.groups == {}
     assert policies(plan) == dict.fromkeys("abc", "default")
-    assert not plan_of(state_size=9, use_global_state=False).reads_state
-    assert not plan_of(state_size=9, algorithm="PPO").reads_state
+    assert plan_of(state_size=9, use_global_state=False).state_size is None
+    assert plan_of(state_size=9, algorithm="PPO").state_size is None
 
 
 def test_a_group_is_a_team_and_who_is_in_none_is_no_team() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 from hypothesis import given
@@ -64,7 +65,8 @@ def test_a_network_may_choose_exactly_what_a_mask_allows(
     )
     observation = {ACTION_MASK_KEY: flat.astype(np.int8)}
     mask = form.read_mask(observation[ACTION_MASK_KEY])
-    assert mask.shape == (form.num_masked,)
+    num = math.prod(form.choices) if form.is_one_choice else sum(form.choices)
+    assert mask.shape == (num,)
     try:
         allowed = available_actions(space, observation)
     except Mismatch:

@@ -88,11 +88,13 @@ unit = st.floats(-1.0, 1.0, width=32)
 
 @given(st.lists(unit, min_size=9, max_size=9), st.sets(st.sampled_from("abc")))
 def test_join_is_the_inverse_of_split(flat: list[float], acting: set[str]) -> None:
-    action = np.array(flat, np.float32).reshape(3, 3) * SPEC.member_masks
-    split = SPEC.split(action, acting)
-    assert split.keys() == acting
-    assert all(to_gymnasium(SPEC.action_spaces[m]).contains(a) for m, a in split.items())
-    joined = SPEC.join(split)
+    action, who = np.array(flat, np.float32).reshape(3, 3) * SPEC.member_masks, seat()
+    acted = who.act(action, acting)
+    assert acted.keys() == acting
+    assert all(to_gymnasium(SPEC.action_spaces[m]).contains(a) for m, a in acted.items())
+    joined = SPEC.join(SPEC.split(action, acting))
+    if acting:
+        np.testing.assert_allclose(who.read_logged(acted), joined, atol=1e-6)
     for row, member in enumerate(SPEC.members):
         if member in acting:
             np.testing.assert_allclose(joined[row], action[row], atol=1e-6)
@@ -101,8 +103,8 @@ def test_join_is_the_inverse_of_split(flat: list[float], acting: set[str]) -> No
 
 
 def test_actions_are_scaled_to_each_members_bounds() -> None:
-    split = SPEC.split(np.ones((3, 3), np.float32), "abc")
-    assert {m: a.tolist() for m, a in split.items()} == {"a": [3, 3], "b": [0.5], "c": [-2, -2, -2]}
+    acted = seat().act(np.ones((3, 3), np.float32), "abc")
+    assert {m: a.tolist() for m, a in acted.items()} == {"a": [3, 3], "b": [0.5], "c": [-2, -2, -2]}
     with pytest.raises(TeamProblem, match=r"of the shape \[3, 2\] came .* expected \[3, 3\]"):
         SPEC.split(np.ones((3, 2)), "abc")
 
@@ -185,10 +187,13 @@ def test_rows_of_discrete_actions_are_one_hot() -> None:
     low, high = bounds(spec.action_space)
     np.testing.assert_array_equal(low, [[-1, -1, 0], [0, 0, 0]])
     np.testing.assert_array_equal(high, [[1, 1, 0], [1, 1, 1]])
-    joined = spec.join({"a": np.array([4.0, 2.0]), "b": 2})
+    plan = make_plan("ab", {"team": ("a", "b")})
+    agents = {m: replace(agent, action_space=acts[m]) for m, agent in plan.agents.items()}
+    who = ContinuousTeamSeating().make_seats(replace(plan, agents=agents))["team"]
+    joined = who.read_logged({"a": np.array([4.0, 2.0]), "b": 2})
     np.testing.assert_array_equal(joined, [[1, 0, 0], [0, 0, 1]])
-    split = spec.split(joined, "ab")
-    assert (split["a"].tolist(), split["b"]) == ([4.0, 2.0], 2)
+    acted = who.act(joined, "ab")
+    assert (acted["a"].tolist(), acted["b"]) == ([4.0, 2.0], 2)
 
 
 # --- seats ----------------------------------------------------------------------------------

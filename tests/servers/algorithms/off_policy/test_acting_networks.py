@@ -84,9 +84,9 @@ def test_epsilon_greedy_is_what_it_says() -> None:
     inference: Any = Inference.__new__(Inference)
     inference._rng = np.random.default_rng(0)
     values = np.tile(np.array([1.0, 3.0, -np.inf, 2.0], np.float32), (30_000, 1))
-    asked: Any = SimpleNamespace(requests=())
-    assert (inference._epsilon_greedy(values, 0.0, asked, True) == 1).all()
-    share = np.bincount(inference._epsilon_greedy(values, 0.3, asked, True), minlength=4) / 30_000
+    asked: Any = SimpleNamespace(requests=(), is_training=True)
+    assert (inference._epsilon_greedy(values, 0.0, asked) == 1).all()
+    share = np.bincount(inference._epsilon_greedy(values, 0.3, asked), minlength=4) / 30_000
     np.testing.assert_allclose(share, [0.1, 0.8, 0.0, 0.1], atol=0.01)
 
 
