@@ -132,7 +132,7 @@ def resolve(
             agents_of,
             facts,
             problems,
-            may_run_checkpoints=may_run_checkpoints,
+            may_run_checkpoints,
         ).plan(config.seed)
         for server_id, server in config.servers.items()
     }
