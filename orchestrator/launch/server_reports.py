@@ -69,7 +69,7 @@ class ServerReports:
 
     def not_updated(self) -> set[str]:
         """Returns the servers that learn and have made no update yet."""
-        learning = self._experiment.servers.keys() - self._experiment.fixed_servers
+        learning = self._experiment.learning
         return {s for s in learning if not self._states.get(s, _UNKNOWN).weights_seq_no}
 
     def skipped_text(self) -> str:
