@@ -39,17 +39,18 @@ class ServerReports:
 
     def take(self, server_id: str, report: ServerReport) -> None:
         """Takes in a report, and writes its records down."""
-        self._tally.cpu.of[server_id] = report.cpu_s
-        seconds: dict[str, Any] = {name: round(s, 3) for name, s in report.activity.items()}
+        said = report.said
+        self._tally.cpu.of[server_id] = said.cpu_s
+        seconds: dict[str, Any] = {name: round(s, 3) for name, s in said.activity.items()}
         self._states[server_id] = ServerState(
             **seconds,
-            num_refused=report.status.num_refused,
-            num_env_steps=report.status.num_env_steps,
-            num_logged_actions=report.status.num_logged_actions,
-            weights_seq_no=report.status.weights_seq_no,
+            num_refused=said.status.num_refused,
+            num_env_steps=said.status.num_env_steps,
+            num_logged_actions=said.status.num_logged_actions,
+            weights_seq_no=said.status.weights_seq_no,
         )
-        self._latencies.take(server_id, report.latencies)
-        for record in report.records:
+        self._latencies.take(server_id, said.latencies)
+        for record in said.records:
             self._metrics.server(server_id, record)
             self._iterations[server_id] = convert(finite(record), IterationRow)
 
