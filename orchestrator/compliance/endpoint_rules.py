@@ -28,16 +28,14 @@ from muxrl.protocol.messages import (
     Status,
 )
 
-RULES = Rules()
+RULES = Rules(has_items=False)
 _MAX_BODY_BYTES = 16 << 20
 """That are sent to see whether a limit holds."""
 _MAX_EPISODES = 4096
 """That are opened to see whether a limit holds."""
 
 
-@RULES.of(
-    "endpoints", "the spec has protocol version 1, and agents", has_items=False, is_needed=True
-)
+@RULES.of("endpoints", "the spec has protocol version 1, and agents", is_needed=True)
 def the_spec(server: Subject) -> None:
     version = server.spec.protocol_version
     expect(version == PROTOCOL_VERSION, f"version {PROTOCOL_VERSION}", version)
@@ -46,12 +44,7 @@ def the_spec(server: Subject) -> None:
     expect(members <= {*server.agents}, "groups of these agents", sorted(members))
 
 
-@RULES.of(
-    "endpoints",
-    "GET /v1/health and /v1/status say that it is ready",
-    has_items=False,
-    is_needed=True,
-)
+@RULES.of("endpoints", "GET /v1/health and /v1/status say that it is ready", is_needed=True)
 def what_it_says_of_itself(server: Subject) -> None:
     health = server.read(server.request("GET", "/v1/health"), Health)
     status = server.read(server.request("GET", "/v1/status"), Status)
@@ -60,7 +53,7 @@ def what_it_says_of_itself(server: Subject) -> None:
     expect(len(ids) == 1, "one server_id", ids)
 
 
-@RULES.of("endpoints", "GET /v1/openapi.json is an OpenAPI document", has_items=False)
+@RULES.of("endpoints", "GET /v1/openapi.json is an OpenAPI document")
 def the_document(server: Subject) -> None:
     answer = server.request("GET", "/v1/openapi.json")
     if answer.status_code == 404:
@@ -69,15 +62,14 @@ def the_document(server: Subject) -> None:
     expect("/v1/step" in document.get("paths", ()), "the path /v1/step in it", document)
 
 
-@RULES.of("endpoints", "an unknown path is a 404, a wrong method a 405, both with a refusal",
-          has_items=False)  # fmt: skip
+@RULES.of("endpoints", "an unknown path is a 404, a wrong method a 405, both with a refusal")
 def unknown_paths_and_methods(server: Subject) -> None:
     server.refusal(server.request("GET", "/v1/nowhere"), 404)
     server.refusal(server.request("GET", "/v1/step"), 405)
     server.refusal(server.request("POST", "/v1/spec", {}), 405)
 
 
-@RULES.of("endpoints", "an item has an endpoint, and its refusal the HTTP status", has_items=False)
+@RULES.of("endpoints", "an item has an endpoint, and its refusal the HTTP status")
 def one_endpoint_each(server: Subject) -> None:
     made = server.read(server.request("POST", "/v1/episodes"), Started)
     expect(made.episode_id, "an id that the server made", made)
@@ -94,7 +86,7 @@ def one_endpoint_each(server: Subject) -> None:
     server.refusal(server.request("POST", f"/v1/episodes/{mine}/end", {}), 400)
 
 
-@RULES.of("endpoints", "an HTTP connection stays open between requests", has_items=False)
+@RULES.of("endpoints", "an HTTP connection stays open between requests")
 def keep_alive(server: Subject) -> None:
     parts = urlsplit(server.url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -111,7 +103,7 @@ def keep_alive(server: Subject) -> None:
         connection.close()
 
 
-@RULES.of("endpoints", "with a token, nobody is answered without it", has_items=False)
+@RULES.of("endpoints", "with a token, nobody is answered without it")
 def the_token(server: Subject) -> None:
     if not server.token:
         raise Skipped("the server has no token, or none was given here")
@@ -121,8 +113,10 @@ def the_token(server: Subject) -> None:
     _is_denied(server, {"Authorization": "Bearer wrong"}, 401)
 
 
-@RULES.of("endpoints", "without a token, only this machine's names are answered, and nobody may "
-          "shut the server down", has_items=False)  # fmt: skip
+@RULES.of(
+    "endpoints",
+    "without a token, only this machine's names are answered, and nobody may shut the server down",
+)
 def no_token(server: Subject) -> None:
     if server.token:
         raise Skipped("the server has a token")
@@ -130,7 +124,7 @@ def no_token(server: Subject) -> None:
     server.refusal(server.request("POST", "/v1/shutdown"), 401)
 
 
-@RULES.of("endpoints", "no web page is answered", has_items=False)
+@RULES.of("endpoints", "no web page is answered")
 def no_web_page(server: Subject) -> None:
     origin = {"Origin": "http://127.0.0.1"}
     server.refusal(server.request("GET", "/v1/spec", headers=origin), 403)
@@ -150,7 +144,7 @@ def _is_denied(server: Subject, headers: dict[str, str], code: int) -> None:
         raise Broken(f"{code} to the upgrade", "a WebSocket")
 
 
-@RULES.of("transports", "what is no batch is a 400 that says why", has_items=False)
+@RULES.of("transports", "what is no batch is a 400 that says why")
 def malformed_bodies(server: Subject) -> None:
     step = {"type": "step", "episode_id": "e", "t": 0, "observations": {}}
     bodies = [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"items":[{"type":"jump","episode_id":"e"}]}']
@@ -167,7 +161,7 @@ def malformed_bodies(server: Subject) -> None:
         expect(refused.message, "a message", refused)
 
 
-@RULES.of("transports", "a field that is not known is a 400 that names it", has_items=False)
+@RULES.of("transports", "a field that is not known is a 400 that names it")
 def unknown_fields(server: Subject) -> None:
     item = {"type": "abort", "episode_id": server.new_id()}
     for body in ({"items": [item | {"colour": "green"}]}, {"items": [item], "colour": "green"}):
@@ -175,7 +169,7 @@ def unknown_fields(server: Subject) -> None:
         expect("colour" in refused.message, "the field's name", refused)
 
 
-@RULES.of("transports", "a text frame is JSON and is answered as JSON", has_items=False)
+@RULES.of("transports", "a text frame is JSON and is answered as JSON")
 def text_frames(server: Subject) -> None:
     with server.websocket() as websocket:
         items = [{"type": t, "episode_id": server.new_id()} for t in ("start", "abort")]
@@ -183,8 +177,7 @@ def text_frames(server: Subject) -> None:
         expect(kinds == [Started, Aborted], "started, aborted", kinds)
 
 
-@RULES.of("transports", "a malformed frame is refused, and the WebSocket stays open",
-          has_items=False)  # fmt: skip
+@RULES.of("transports", "a malformed frame is refused, and the WebSocket stays open")
 def malformed_frames(server: Subject) -> None:
     with server.websocket() as websocket:
         for frame in ("{", "", b"", b"\xc1", b"\x81\xa5items"):
@@ -195,8 +188,9 @@ def malformed_frames(server: Subject) -> None:
         expect(isinstance(heard(websocket, text)[0], Aborted), "aborted", "something else")
 
 
-@RULES.of("limits", "a body over max_message_bytes is a 413, and such a frame closes the WebSocket "
-          "(1009)", has_items=False)  # fmt: skip
+@RULES.of(
+    "limits", "a body over max_message_bytes is a 413, and such a frame closes the WebSocket (1009)"
+)
 def large_messages(server: Subject) -> None:
     limit = server.spec.max_message_bytes
     if not 0 < limit <= _MAX_BODY_BYTES:
@@ -212,7 +206,7 @@ def large_messages(server: Subject) -> None:
             expect(code in (1009, None), "close code 1009", code)
 
 
-@RULES.of("limits", "3 items for each episode that may be open, and at least 64", has_items=False)
+@RULES.of("limits", "3 items for each episode that may be open, and at least 64")
 def many_items(server: Subject) -> None:
     num = needed_items(server.spec.max_episodes)
     items: list[AnyItem] = [AbortEpisode(str(n)) for n in range(num + 1)]
@@ -223,7 +217,7 @@ def many_items(server: Subject) -> None:
     expect(len(replies) == num, f"{num} replies", len(replies))
 
 
-@RULES.of("limits", "line and headers over 64 KiB are a 400", has_items=False)
+@RULES.of("limits", "line and headers over 64 KiB are a 400")
 def large_heads(server: Subject) -> None:
     parts = urlsplit(server.url)
     if parts.scheme == "https":
@@ -239,7 +233,7 @@ def large_heads(server: Subject) -> None:
     expect(answer.startswith(b"HTTP/1.1 400"), "400", answer)
 
 
-@RULES.of("limits", "an episode over max_episodes is a 429 with Retry-After", has_items=False)
+@RULES.of("limits", "an episode over max_episodes is a 429 with Retry-After")
 def many_episodes(server: Subject) -> None:
     limit = server.spec.max_episodes
     if not 0 < limit <= _MAX_EPISODES:
@@ -252,6 +246,6 @@ def many_episodes(server: Subject) -> None:
     expect("Retry-After" in answer.headers, "the header Retry-After", dict(answer.headers))
 
 
-@RULES.of("limits", "time for a request, number of connections", has_items=False)
+@RULES.of("limits", "time for a request, number of connections")
 def what_takes_too_long(server: Subject) -> None:
     raise Skipped("a request may take 30 s, and how many connections there may be is not said")

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from muxrl.orchestrator.compliance.rules import Rules
-from muxrl.orchestrator.compliance.subject import Subject, acted, refused, same
+from muxrl.orchestrator.compliance.subject import Subject, acted, ended, refused, same
 from muxrl.orchestrator.compliance.verdicts import Skipped, expect
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
-    AnyReply,
-    Ended,
     EndEpisode,
     Started,
     StartEpisode,
@@ -28,16 +26,6 @@ from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace
 RULES = Rules()
 _PATIENCE_S = 5.0
 """For an episode to expire; one that lasts longer is not waited for."""
-
-
-def ended(reply: AnyReply, num_steps: int, returns: dict[str, float] | None = None) -> None:
-    """Compares an end with its counts; an agent without a reward may be left out of `returns`."""
-    expect(isinstance(reply, Ended) and reply.num_steps == num_steps, f"ended, {num_steps} steps",
-           reply)  # fmt: skip
-    assert isinstance(reply, Ended)
-    for agent_id, value in (returns or {}).items():
-        came = reply.returns.get(agent_id, 0.0)
-        expect(abs(came - value) < 1e-6, f"a return of {value} for {agent_id!r}", reply)
 
 
 @RULES.of("an episode", "an id has 1 to 256 printable characters and no '/'")
@@ -102,7 +90,7 @@ def starts(server: Subject) -> None:
     refused(server.ask(StartEpisode(episode.id, "eval")), 409)
     episode.step()
     refused(server.ask(start), 409)
-    ended(server.ask(EndEpisode(episode.id, 2)), 2)
+    episode.end()
     refused(server.ask(start), 409)
 
 
@@ -115,7 +103,7 @@ def repeats(server: Subject) -> None:
         for _ in range(2):
             again = server.ask(step)
             expect(same(again, first), f"the same answer again: {first}", again)
-    ended(server.ask(EndEpisode(episode.id, 3, rewards={agent_id: 1.0})), 3, {agent_id: 3.0})
+    episode.end({agent_id: 3.0}, rewards={agent_id: 1.0})
 
 
 @RULES.of("rule 2", "any other t is a 409 that says what was expected and what came")
@@ -130,15 +118,13 @@ def other_steps(server: Subject) -> None:
     for t in (0, 1, 3):
         refused(server.ask(EndEpisode(episode.id, t)), 409)
     episode.step()
-    ended(server.ask(EndEpisode(episode.id, 3)), 3)
+    episode.end()
 
 
 @RULES.of("rule 3", "a step is checked as a whole: of one that is refused nothing is recorded")
 def whole_steps(server: Subject) -> None:
     agent_id = server.agents[0]
-    episode, other = server.start(), server.start()
-    episode.step()
-    other.step()
+    episode, other = server.begun(), server.begun()
     wrong = episode.next(rewards={agent_id: 5.0, "nobody at all": 1.0})
     replies = server.say(wrong, other.next(rewards={agent_id: 1.0}))
     refused(replies[0], 422)
@@ -155,9 +141,8 @@ def rewards(server: Subject) -> None:
     episode.step(rewards={agent_id: 0.5})  # before its first action; counts in the return
     episode.step(rewards={agent_id: 1.0})
     episode.step()
-    end = EndEpisode(episode.id, 3, rewards={agent_id: -0.25})
     others = dict.fromkeys(server.agents[1:], 0.0)
-    ended(server.ask(end), 3, {agent_id: 1.25, **others})
+    episode.end({agent_id: 1.25, **others}, rewards={agent_id: -0.25})
 
 
 @RULES.of("rule 5", "an agent may appear in mid-episode", is_needed=True)
@@ -166,15 +151,14 @@ def late_agents(server: Subject) -> None:
     episode = server.start()
     episode.step(first)
     _are_actions_of(server, episode.step(), first + rest)
-    ended(server.ask(EndEpisode(episode.id, 2)), 2)
+    episode.end()
 
 
 @RULES.of("rule 5", "an agent that is done does not observe again")
 def agents_that_are_done(server: Subject) -> None:
     gone, rest = server.agents[0], server.agents[1:]
     for how in ("terminations", "truncations"):
-        episode = server.start()
-        episode.step()
+        episode = server.begun()
         final = {"final_observations": server.observe([gone])} if how == "truncations" else {}
         if not rest:
             refused(server.ask(episode.next(**{how: {gone: True}}, **final)), 422)
@@ -200,29 +184,22 @@ def parts_of_teams(server: Subject) -> None:
 @RULES.of("rule 6", "a truncated agent that acted needs its final observation", is_needed=True)
 def truncated_agents(server: Subject) -> None:
     gone, rest = server.agents[0], server.agents[1:]
-    episode = server.start()
-    episode.step()
+    episode = server.begun()
     truncated = {"truncations": {gone: True}}
     final = {"final_observations": server.observe([gone])}
     if rest:
         lacking = refused(server.ask(episode.next(rest, **truncated)), 422)
         expect(lacking.agent_id == gone, f"agent_id {gone!r}", lacking)
         if server.is_gateway:  # it has closed the episode, on all servers
-            episode = server.start()
-            episode.step()
+            episode = server.begun()
         episode.step(rest, **truncated, **final)
-        ended(server.ask(EndEpisode(episode.id, 2)), 2)
-    episode = server.start()
-    episode.step()
+        episode.end()
+    episode = server.begun()
     refused(server.ask(EndEpisode(episode.id, 1, is_truncated=True, state=server.state)), 422)
     if server.is_gateway:
-        episode = server.start()
-        episode.step()
+        episode = server.begun()
     finals = server.observe()
-    ended(
-        server.ask(EndEpisode(episode.id, 1, True, final_observations=finals, state=server.state)),
-        1,
-    )
+    episode.end(is_truncated=True, final_observations=finals, state=server.state)
 
 
 @RULES.of(
@@ -234,10 +211,8 @@ def terminated_agents(server: Subject) -> None:
     gone = server.agents[0]
     may_have: dict[str, Any] = {"final_observations": server.observe([gone])}
     for fields in ({}, may_have, {"truncations": {gone: True}}):
-        episode = server.start()
-        episode.step()
-        end = EndEpisode(episode.id, 1, **{"terminations": {gone: True}, **fields})
-        ended(server.ask(end), 1)
+        episode = server.begun()
+        episode.end(terminations={gone: True}, **fields)
 
 
 @RULES.of("rule 6", "the action mask of a final observation may be all zeros", is_needed=True)
@@ -245,32 +220,26 @@ def final_masks(server: Subject) -> None:
     agent_id, _ = server.one_with_mask()
     space = server.spec.agents[agent_id].observation_space
     assert isinstance(space, DictSpace)
-    episode = server.start()
-    episode.step()
+    episode = server.begun()
     finals = server.observe()
     finals[agent_id][ACTION_MASK_KEY] = np.zeros_like(finals[agent_id][ACTION_MASK_KEY])
-    end = EndEpisode(episode.id, 1, True, final_observations=finals, state=server.state)
-    ended(server.ask(end), 1)
+    episode.end(is_truncated=True, final_observations=finals, state=server.state)
 
 
 @RULES.of("rule 7", "a reward for an agent that is done still counts", is_needed=True)
 def late_rewards(server: Subject) -> None:
     gone, rest = server.agents[0], server.agents[1:]
-    episode = server.start()
-    episode.step()
+    episode = server.begun()
     if rest:
         episode.step(rest, terminations={gone: True}, rewards={gone: 1.0})
-    t = episode.t
-    end = EndEpisode(episode.id, t, rewards={gone: 2.0}, terminations={} if rest else {gone: True})
-    ended(server.ask(end), t, {gone: 3.0 if rest else 2.0})
+    ends = {} if rest else {gone: True}
+    episode.end({gone: 3.0 if rest else 2.0}, rewards={gone: 2.0}, terminations=ends)
 
 
 @RULES.of("rule 8", "ends and aborts may be repeated; who is unknown is aborted", is_needed=True)
 def both_ends(server: Subject) -> None:
     agent_id = server.agents[0]
-    episode, other = server.start(), server.start()
-    for each in (episode, other):
-        each.step()
+    episode, other = server.begun(), server.begun()
     end = EndEpisode(episode.id, 1, rewards={agent_id: 1.0})
     first = server.ask(end)
     ended(first, 1, {agent_id: 1.0})
@@ -296,7 +265,7 @@ def unknown_episodes(server: Subject) -> None:
 
 @RULES.of("rule 9", "episodes without a step are legal", is_needed=True)
 def no_steps(server: Subject) -> None:
-    ended(server.ask(EndEpisode(server.start().id, 0)), 0)
+    server.start().end()
 
 
 @RULES.of("rule 10", "a silent episode is closed as truncated after episode_timeout_s",
@@ -305,8 +274,7 @@ def silence(server: Subject) -> None:
     timeout_s = server.spec.episode_timeout_s
     if not 0 < timeout_s <= _PATIENCE_S:
         raise Skipped(f"episode_timeout_s is {timeout_s:g}; up to {_PATIENCE_S:g} it is waited for")
-    episode = server.start()
-    episode.step()
+    episode = server.begun()
     deadline = time.monotonic() + 3 * timeout_s + 5.0
     # A status says it without breaking the silence.
     while server.read(server.request("GET", "/v1/status"), Status).num_open_episodes:
@@ -321,7 +289,7 @@ def signs_of_life(server: Subject) -> None:
     first = episode.step()
     again = server.ask(Step(episode.id, 0, {}))
     expect(same(again, first), f"the same answer again: {first}", again)
-    ended(server.ask(EndEpisode(episode.id, 1)), 1)
+    episode.end()
 
 
 @RULES.of("rule 11", "eval episodes are not counted as training", is_needed=True)
@@ -333,5 +301,5 @@ def evaluation(server: Subject) -> None:
     episode = server.start("eval")
     for _ in range(3):
         episode.step()
-    ended(server.ask(EndEpisode(episode.id, 3)), 3)
+    episode.end()
     expect((now := num_env_steps()) == before, f"num_env_steps still {before}", now)

@@ -39,20 +39,11 @@ class Notes:
 
     def __init__(self) -> None:
         self._num_kept: Counter[str] = Counter()
-        self._seen: set[str] = set()
         self._broken: dict[str, str] = {}
 
     def kept(self, rule: str) -> None:
         """Says that a rule was kept where it could have been broken."""
         self._num_kept[rule] += 1
-
-    def seen(self, rule: str) -> None:
-        """Says that the occasion for a rule has come; see `is_new`."""
-        self._seen.add(rule)
-
-    def is_new(self, rule: str) -> bool:
-        """Whether no occasion for a rule has come yet."""
-        return rule not in self._seen
 
     def broken(self, rule: str, expected: str, came: object) -> None:
         """Says that a rule was broken."""

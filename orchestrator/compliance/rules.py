@@ -21,18 +21,27 @@ class Rule(NamedTuple):
 
 
 class Rules(list[Rule]):
-    """Rules in the order in which they are tried."""
+    """Rules in the order in which they are tried.
+
+    Args:
+        has_items: of those that do not say it themselves.
+    """
+
+    def __init__(self, *, has_items: bool = True) -> None:
+        super().__init__()
+        self._has_items = has_items
 
     def of(
-        self, where: str, text: str, *, has_items: bool = True, is_needed: bool = False
+        self, where: str, text: str, *, has_items: bool | None = None, is_needed: bool = False
     ) -> Callable[[Check], Check]:
         """Returns what adds a function as a rule.
 
         The function gets the server, raises `Broken` or `Skipped`, and need not tidy up.
         """
+        tries_both = self._has_items if has_items is None else has_items
 
         def add(check: Check) -> Check:
-            self.append(Rule(where, text, check, has_items, is_needed))
+            self.append(Rule(where, text, check, tries_both, is_needed))
             return check
 
         return add

@@ -123,6 +123,7 @@ class StrictServer(Front):
         self._check = StepCheck(infos, state_size)
         self._rng = np.random.default_rng(0)
         self._episodes: dict[str, _Episode] = {}
+        self._has_refused = False
         self._refused_start: str | None = None
         self._is_replying = False
 
@@ -232,9 +233,9 @@ class StrictServer(Front):
         if self._refused_start == item.episode_id:
             self._notes.kept("503")
             self._refused_start = None
-        elif len(self._episodes) == _REFUSED and self._notes.is_new("503"):
+        elif len(self._episodes) == _REFUSED and not self._has_refused:
             self._refused_start = item.episode_id
-            self._notes.seen("503")
+            self._has_refused = True
             raise NotServing("this server is stopping")
         self._episodes[item.episode_id] = _Episode(len(self._episodes), item)
         return Started(item.episode_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +25,8 @@ from muxrl.protocol.messages import (
     AnyReply,
     Batch,
     BatchReply,
+    Ended,
+    EndEpisode,
     Mode,
     Refused,
     ServerSpec,
@@ -168,6 +170,12 @@ class Subject:
         expect(isinstance(reply, Started), "started", reply)
         return episode
 
+    def begun(self) -> Episode:
+        """Returns an episode that has had a step of all agents."""
+        episode = self.start()
+        episode.step()
+        return episode
+
     def observe(self, agents: Collection[str] | None = None) -> dict[str, Any]:
         """Returns observations of these agents, or of all; every action is available."""
         return {agent_id: self._observe(agent_id) for agent_id in agents or self.agents}
@@ -271,6 +279,10 @@ class Episode:
         self.t = step.t + 1
         return actions
 
+    def end(self, returns: Mapping[str, float] | None = None, **fields: Any) -> None:
+        """Ends it after its last step, for which it has to have these `returns`; see `ended`."""
+        ended(self._subject.ask(EndEpisode(self.id, self.t, **fields)), self.t, returns)
+
 
 def _cause(error: BaseException) -> BaseException:
     """The error that began it: of a refused connection the system's, not those of HTTP."""
@@ -292,6 +304,15 @@ def refused(reply: AnyReply, code: int) -> Refused:
         raise Broken(f"a refusal with code {code}", reply)
     expect(reply.message, "a refusal that says why", reply)
     return reply
+
+
+def ended(reply: AnyReply, num_steps: int, returns: Mapping[str, float] | None = None) -> None:
+    """Compares an end with its counts; an agent without a reward may be left out of `returns`."""
+    if not isinstance(reply, Ended) or reply.num_steps != num_steps:
+        raise Broken(f"ended, {num_steps} steps", reply)
+    for agent_id, value in (returns or {}).items():
+        came = reply.returns.get(agent_id, 0.0)
+        expect(abs(came - value) < 1e-6, f"a return of {value} for {agent_id!r}", reply)
 
 
 def same(reply: AnyReply, other: AnyReply) -> bool:

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.compliance.episode_rules import ended
 from muxrl.orchestrator.compliance.rules import Rules
 from muxrl.orchestrator.compliance.subject import Subject, refused, same
 from muxrl.orchestrator.compliance.verdicts import Skipped, expect
-from muxrl.protocol.messages import EndEpisode, Refused
+from muxrl.protocol.messages import Refused
 from muxrl.protocol.spaces import ACTION_MASK_KEY, bounds
 from muxrl.protocol.values import conform
 
@@ -83,12 +82,11 @@ def corrections(server: Subject) -> None:
     if server.is_gateway:
         raise Skipped("a gateway closes the episode on all servers when one of them refuses")
     agent_id, space = server.one_with_box()
-    episode = server.start()
-    episode.step()
+    episode = server.begun()
     wrong = np.zeros((*space.shape, 2), np.float32)
     refused(server.ask(episode.next(observations=server.observe() | {agent_id: wrong})), 422)
     episode.step()
-    ended(server.ask(EndEpisode(episode.id, 2)), 2)
+    episode.end()
 
 
 @RULES.of("refusals", "the global state is asked for, and checked")

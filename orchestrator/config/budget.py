@@ -121,19 +121,13 @@ def _find_lag(experiment: Experiment) -> Iterator[str]:
 
 
 def _learners(experiment: Experiment) -> Iterator[_Learner]:
-    for server_id, plan in experiment.servers.items():
-        if server_id not in experiment.fixed_servers:
-            algorithm = find_entry(plan.algorithm)
-            if isinstance(algorithm, TrainerEntry):
-                continue  # its settings mean something to it alone
-            config = algorithm.make_config(plan.settings, plan.model, plan.rl_module)
-            yield _Learner(
-                f"server {server_id!r}",
-                algorithm,
-                config,
-                _num_sharing(plan),
-                plan.while_learning,
-            )
+    for server_id, plan in experiment.learning.items():
+        algorithm = find_entry(plan.algorithm)
+        if isinstance(algorithm, TrainerEntry):
+            continue  # its settings mean something to it alone
+        config = algorithm.make_config(plan.settings, plan.model, plan.rl_module)
+        who = f"server {server_id!r}"
+        yield _Learner(who, algorithm, config, _num_sharing(plan), plan.while_learning)
 
 
 def _num_sharing(plan: ServerPlan) -> int:

@@ -33,8 +33,6 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _METRICS_FILES = ("joint", "evaluation")  # the run's own, beside one for each server
 _PROCESSES = re.compile(r"gateway|trial|simulation-\d+")  # the run's own, whose logs are named so
-# Without "@", which separates a label from the server id where several servers share it.
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _MAX_SEED = 2**32 - 1
 _MIN_TOKEN_CHARS = 16
@@ -48,7 +46,8 @@ def is_file_name(name: str) -> bool:
 
 def is_label(name: str) -> bool:
     """Whether `name` can be a server's label in an assignment."""
-    return _LABEL.fullmatch(name) is not None
+    # Without "@", which separates a label from the server id where several servers share it.
+    return _FILE_NAME.fullmatch(name) is not None
 
 
 def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[str]:
@@ -331,15 +330,7 @@ def _share_an_address(one: str, other: str) -> bool:
 
 def _stop_problems(config: ExperimentConfig) -> Iterator[str]:
     stop = config.stop
-    if (
-        stop.env_steps is None
-        and stop.time_s is None
-        and stop.iterations is None
-        and not stop.episode_return
-        and not stop.metric_at_least
-        and not stop.metric_at_most
-        and config.simulation.env != EXTERNAL
-    ):
+    if stop == type(stop)() and config.simulation.env != EXTERNAL:
         yield (
             "stop: nothing ends this run; give at least one of env_steps, time_s, iterations, "
             "episode_return, metric_at_least, metric_at_most"

@@ -30,9 +30,7 @@ class _Replay(NamedTuple):
 def find_replays(experiment: Experiment) -> list[_Replay]:
     """Returns the replays of the servers that learn from one."""
     found = []
-    for server_id, plan in experiment.servers.items():
-        if server_id in experiment.fixed_servers:
-            continue
+    for server_id, plan in experiment.learning.items():
         algorithm = find_entry(plan.algorithm)
         if isinstance(algorithm, AlgorithmEntry) and algorithm.replay_size is not None:
             config = algorithm.make_config(plan.settings, plan.model, plan.rl_module)

@@ -56,6 +56,11 @@ class Experiment:
         return frozenset(s for s, p in self.servers.items() if find_fixed(p.algorithm) is not None)
 
     @property
+    def learning(self) -> dict[str, ServerPlan]:
+        """The other servers."""
+        return {s: plan for s, plan in self.servers.items() if s not in self.fixed_servers}
+
+    @property
     def pool_sources(self) -> dict[str, dict[str, bool]]:
         """For each pool the servers that its members come from, and whether one is live."""
         found: dict[str, dict[str, bool]] = {}
@@ -132,7 +137,7 @@ def resolve(
             agents_of,
             facts,
             problems,
-            may_run_checkpoints=may_run_checkpoints,
+            may_run_checkpoints,
         ).plan(config.seed)
         for server_id, server in config.servers.items()
     }

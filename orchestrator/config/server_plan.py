@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -43,36 +43,27 @@ DEFAULT_POLICY = "default"
 Algorithm = AlgorithmEntry | TrainerEntry | FixedAlgorithm
 
 
+@dataclass(frozen=True)
 class ServerResolver:
     """Makes one server's plan, adding what is wrong to `problems`."""
 
-    def __init__(
-        self,
-        server_id: str,
-        config: ServerConfig,
-        agents: list[str],
-        agents_of: Mapping[str, Sequence[str]],
-        facts: SimulationFacts,
-        problems: list[str],
-        *,
-        may_run_checkpoints: bool,
-    ) -> None:
-        self._server_id = server_id
-        self._config = config
-        self._agents = agents
-        self._owner = {agent: s for s, theirs in agents_of.items() for agent in theirs}
-        self._facts = facts
-        self._problems = problems
-        self._may_run_checkpoints = may_run_checkpoints
+    server_id: str
+    config: ServerConfig
+    agents: list[str]
+    agents_of: Mapping[str, Sequence[str]]
+    """Of all servers."""
+    facts: SimulationFacts
+    problems: list[str]
+    may_run_checkpoints: bool
 
     def plan(self, seed: int) -> ServerPlan | None:
         """Returns the plan, None if there is no way to make one."""
-        config = self._config
+        config = self.config
         find = find_fixed(config.algorithm)
         algorithm: Algorithm
         try:
             algorithm = (
-                find(config.settings, config.model, may_run_code=self._may_run_checkpoints)
+                find(config.settings, config.model, may_run_code=self.may_run_checkpoints)
                 if find
                 else find_entry(config.algorithm)
             )
@@ -88,7 +79,7 @@ class ServerResolver:
         elif config.callbacks and algorithm.name != EXTERNAL:  # which imports them itself
             for problem in find_callback_problems(config.callbacks):
                 self._refuse(problem)
-        if not self._agents:
+        if not self.agents:
             return None
         groups = self._groups(algorithm)
         # Without policies, and with the state whether it is needed or not.
@@ -118,7 +109,7 @@ class ServerResolver:
                 f"has frame_stack: {config.frame_stack}, and a network reads at least one "
                 "observation; 1 stacks none"
             )
-        if algorithm.learns or len(agents) == len(self._agents):
+        if algorithm.learns or len(agents) == len(self.agents):
             problems = (
                 algorithm.find_problems(plan, own_algorithms())
                 if isinstance(algorithm, AlgorithmEntry)
@@ -132,10 +123,10 @@ class ServerResolver:
         return plan
 
     def _initial_weights(self, algorithm: Algorithm, plan: ServerPlan) -> str:
-        given = self._config.initialize_from
+        given = self.config.initialize_from
         if not given:
             for name in ("initialize_policies", "initialize_only"):
-                if getattr(self._config, name) not in ({}, "all"):
+                if getattr(self.config, name) not in ({}, "all"):
                     self._refuse(f"has {name} without initialize_from; name the run or checkpoint")
             return ""
         if not algorithm.learns:
@@ -148,7 +139,7 @@ class ServerResolver:
 
     def _scaling(self, algorithm: Algorithm, agents: Mapping[str, AgentPlan]) -> Scaling:
         """Returns what is scaled; "none" if nothing is, as older checkpoints say."""
-        given = self._config.scale_observations
+        given = self.config.scale_observations
         if not algorithm.learns:
             if given == "bounded":
                 self._refuse(
@@ -190,19 +181,19 @@ class ServerResolver:
         groups: dict[str, tuple[str, ...]],
         seed: int,
     ) -> ServerPlan:
-        config = self._config
+        config = self.config
         group_of = {member: group for group, members in groups.items() for member in members}
         resolved: dict[str, Any] = {
-            "server_id": self._server_id,
+            "server_id": self.server_id,
             "algorithm": algorithm.name,
             "agents": {
                 a: AgentPlan("", seen, self._bounded(acted, a), group_of.get(a))
-                for a, (seen, acted) in ((a, self._facts.agents[a]) for a in self._agents)
+                for a, (seen, acted) in ((a, self.facts.agents[a]) for a in self.agents)
             },
             "groups": groups,
-            "state_size": self._facts.state_size if config.use_global_state else None,
+            "state_size": self.facts.state_size if config.use_global_state else None,
             "settings": algorithm.complete_settings(config),
-            "seed": derive_seed(seed, "server", self._server_id),
+            "seed": derive_seed(seed, "server", self.server_id),
             "samples_actions": algorithm.samples_actions,
             "scale_observations": "none",
             "initialize_from": "",
@@ -216,7 +207,7 @@ class ServerResolver:
 
     def _bounded(self, actions: Space, agent_id: str) -> Space:
         """Returns an action space with the config's `action_bounds` where it lacks its own."""
-        given = self._config.action_bounds
+        given = self.config.action_bounds
         if not given or not isinstance(actions, Box):
             return actions
         if len(given) != 2 or not given[0] < given[1] or not all(map(math.isfinite, given)):
@@ -234,14 +225,14 @@ class ServerResolver:
         return Box(actions.shape, actions.dtype, low.tolist(), high.tolist())
 
     def _refuse(self, problem: object) -> None:
-        self._problems.append(f"server {self._server_id!r}: {' '.join(str(problem).split())}")
+        self.problems.append(f"server {self.server_id!r}: {' '.join(str(problem).split())}")
 
     def _groups(self, algorithm: Algorithm) -> dict[str, tuple[str, ...]]:
         """Returns the groups by name, none for an algorithm that has no use for them."""
         if not algorithm.seating.is_joint:
-            if self._config.groups:
+            if self.config.groups:
                 self._refuse(
-                    f"has groups ({listed(self._config.groups)}), but {algorithm.name} "
+                    f"has groups ({listed(self.config.groups)}), but {algorithm.name} "
                     f"{'learns' if algorithm.learns else 'acts'} for each agent alone; leave out "
                     "the groups, let agents share a policy with 'policies', or use a team "
                     "algorithm such as QMIX"
@@ -249,15 +240,15 @@ class ServerResolver:
             return {}
         groups: dict[str, tuple[str, ...]] = {}
         team_of: dict[str, str] = {}
-        for group, patterns in self._config.groups.items():
-            members, idle = match(patterns, self._agents)
+        for group, patterns in self.config.groups.items():
+            members, idle = match(patterns, self.agents)
             for pattern in idle:
                 self._refuse(f"group {group!r} names {self._no_such_member(pattern)}")
             if not patterns:
                 self._refuse(f"group {group!r} has no members")
             if not is_file_name(group):
                 self._refuse(_bad_name("group", group))
-            if group in self._agents and members != [group]:
+            if group in self.agents and members != [group]:
                 self._refuse(
                     f"group {group!r} has the name of an agent that is not its only member; "
                     "rename the group"
@@ -271,28 +262,29 @@ class ServerResolver:
                 team_of[member] = group
             if members:
                 groups[group] = tuple(members)
-        return algorithm.seating.complete_groups(groups, self._agents)
+        return algorithm.seating.complete_groups(groups, self.agents)
 
     def _no_such_member(self, pattern: str) -> str:
-        elsewhere, _ = match([pattern], list(self._facts.agents))
-        served = [agent for agent in elsewhere if agent in self._owner]
+        elsewhere, _ = match([pattern], list(self.facts.agents))
+        owner = {agent: s for s, theirs in self.agents_of.items() for agent in theirs}
+        served = [agent for agent in elsewhere if agent in owner]
         if served:
             return (
-                f"{pattern!r}, but agent {served[0]!r} is served by {self._owner[served[0]]!r}; a "
+                f"{pattern!r}, but agent {served[0]!r} is served by {owner[served[0]]!r}; a "
                 "group's members are agents of its own server"
             )
         return (
             f"{pattern!r}, which matches none of the server's agents"
-            f"{similar_pattern(pattern, self._agents)} ({listed(self._agents)})"
+            f"{similar_pattern(pattern, self.agents)} ({listed(self.agents)})"
         )
 
     def _policies(self, algorithm: Algorithm, draft: ServerPlan) -> dict[str, str]:
         """Returns the policy of every unit, a unit being a team or an agent in none."""
         seating = algorithm.seating
         teams = draft.groups if seating.forms_teams else {}
-        units = list(teams) or self._agents
+        units = list(teams) or self.agents
         signatures = {unit: seating.signature(unit, draft) for unit in units}
-        if not self._config.policies:
+        if not self.config.policies:
             are_alike = len({signature.key for signature in signatures.values()}) == 1
             if are_alike and (seating.shares_policies or len(units) == 1):
                 return dict.fromkeys(units, DEFAULT_POLICY)
@@ -302,11 +294,11 @@ class ServerResolver:
                     self._refuse(
                         f"its agents {why}, so each has a policy of its own name, "
                         f"but {unit!r} cannot name a file; name the policies under "
-                        f"servers.{self._server_id}.policies"
+                        f"servers.{self.server_id}.policies"
                     )
             return {unit: unit for unit in units}
         policy_of: dict[str, str] = {}
-        for policy, patterns in self._config.policies.items():
+        for policy, patterns in self.config.policies.items():
             if not is_file_name(policy):
                 self._refuse(_bad_name("policy", policy))
             if not patterns:
@@ -340,7 +332,7 @@ class ServerResolver:
             if unit not in policy_of:
                 self._refuse(
                     f"{_kind(unit, teams)} {unit!r} has no policy; add it to one of "
-                    f"{listed(self._config.policies)}, or leave out 'policies'"
+                    f"{listed(self.config.policies)}, or leave out 'policies'"
                 )
         return policy_of
 
@@ -352,7 +344,7 @@ class ServerResolver:
                     f"{pattern!r}, but agent {inside[0]!r} acts as a member of group {group!r}; "
                     "name the group"
                 )
-        units = list(teams) or self._agents
+        units = list(teams) or self.agents
         what = "groups" if teams else "agents"
         return (
             f"{pattern!r}, which matches none of the server's {what}"

@@ -259,7 +259,10 @@ class GatewayEpisodes:
         joint = client.new_episode(
             mode, episode_id=episode_id, should_explore=should_explore, seed=item.seed
         )
-        episode = OpenEpisode(item, mode, client, joint, evaluation, condition, parameters, now)
+        is_training = mode == "train"
+        episode = OpenEpisode(
+            item, is_training, client, joint, evaluation, condition, parameters, now
+        )
         self._open[episode_id] = episode
         return _Open(asked, episode, joint.start(), lambda: episode.started)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from muxrl.client.episode_parameters import Parameters, draw
@@ -12,7 +13,7 @@ from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.play_loop import EpisodeResult
 from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine
-from muxrl.protocol.messages import Actions, Mode, Started, StartEpisode
+from muxrl.protocol.messages import Actions, Started, StartEpisode
 
 
 class Evaluation:
@@ -60,33 +61,26 @@ class Evaluation:
             self.is_done.set()
 
 
+@dataclass(eq=False)
 class OpenEpisode:
     """An open episode: what the simulation has said of it, and what the servers are to be told."""
 
-    def __init__(
-        self,
-        start: StartEpisode,
-        mode: Mode,
-        client: MultiplexingClient,
-        joint: JointEpisode,
-        evaluation: Evaluation | None,
-        condition: int,
-        parameters: Parameters,
-        now: float,
-    ) -> None:
-        self.parameters = parameters
-        self.started_by = start
-        self.is_training = mode == "train"
-        self.client = client
-        self.evaluation = evaluation
-        self.condition = condition
-        """Of the evaluation."""
-        self.agents_done: set[str] = set()
-        self.joint = joint
-        self.machine = EpisodeStateMachine(start.episode_id)
+    started_by: StartEpisode
+    is_training: bool
+    client: MultiplexingClient
+    joint: JointEpisode
+    evaluation: Evaluation | None
+    condition: int
+    """Of the evaluation."""
+    parameters: Parameters
+    last_seen: float
+    agents_done: set[str] = field(default_factory=set)
+    last_answer: Actions | None = None
+
+    def __post_init__(self) -> None:
+        """Begins to count its steps."""
+        self.machine = EpisodeStateMachine(self.started_by.episode_id)
         self.machine.handle(EpisodeEvent.START)
-        self.last_seen = now
-        self.last_answer: Actions | None = None
 
     @property
     def started(self) -> Started:

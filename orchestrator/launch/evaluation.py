@@ -95,16 +95,14 @@ class Evaluations(Supervision[ProcessReport]):
         self.bytes_before = 0
         """Length of the file of evaluations before the one under way."""
         self._evaluation = evaluation
-        learning = {
-            s: p for s, p in experiment.servers.items() if s not in experiment.fixed_servers
-        }
-        self._learning = learning
+        self._learning = experiment.learning
         self._compares = compares_untrained(experiment.config)
         self._not_updated: Collection[str] = ()
         self._returns: dict[str | None, AgentReturns] = {}  # of the evaluation under way
         # Value-based policies (QMIX) are greedy in any case, deterministic ones without noise.
         self._should_explore = {
-            s: evaluation.should_explore and plan.samples_actions for s, plan in learning.items()
+            s: evaluation.should_explore and plan.samples_actions
+            for s, plan in self._learning.items()
         }
         self._servers = servers
         self._scheduling = scheduling

@@ -440,8 +440,7 @@ class Run:
         if self._evaluations and (self.has_final_evaluation or not self.experiment.is_external):
             self.status.enter("evaluating", self.tally.env_steps)
             point = min(self.config.stop.env_steps or sys.maxsize, self.tally.env_steps)
-            learning = self.experiment.servers.keys() - self.experiment.fixed_servers
-            offers = self._servers.offers
+            offers, learning = self._servers.offers, self.experiment.learning
             not_updated = self._reports.not_updated()
             not_updated |= {s for s in learning if UNTRAINED not in offers[s]}
             try:

@@ -39,17 +39,18 @@ class ServerReports:
 
     def take(self, server_id: str, report: ServerReport) -> None:
         """Takes in a report, and writes its records down."""
-        self._tally.cpu.of[server_id] = report.cpu_s
-        seconds: dict[str, Any] = {name: round(s, 3) for name, s in report.activity.items()}
+        said = report.said
+        self._tally.cpu.of[server_id] = said.cpu_s
+        seconds: dict[str, Any] = {name: round(s, 3) for name, s in said.activity.items()}
         self._states[server_id] = ServerState(
             **seconds,
-            num_refused=report.status.num_refused,
-            num_env_steps=report.status.num_env_steps,
-            num_logged_actions=report.status.num_logged_actions,
-            weights_seq_no=report.status.weights_seq_no,
+            num_refused=said.status.num_refused,
+            num_env_steps=said.status.num_env_steps,
+            num_logged_actions=said.status.num_logged_actions,
+            weights_seq_no=said.status.weights_seq_no,
         )
-        self._latencies.take(server_id, report.latencies)
-        for record in report.records:
+        self._latencies.take(server_id, said.latencies)
+        for record in said.records:
             self._metrics.server(server_id, record)
             self._iterations[server_id] = convert(finite(record), IterationRow)
 
@@ -69,7 +70,7 @@ class ServerReports:
 
     def not_updated(self) -> set[str]:
         """Returns the servers that learn and have made no update yet."""
-        learning = self._experiment.servers.keys() - self._experiment.fixed_servers
+        learning = self._experiment.learning
         return {s for s in learning if not self._states.get(s, _UNKNOWN).weights_seq_no}
 
     def skipped_text(self) -> str:

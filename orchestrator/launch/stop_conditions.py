@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from muxrl.orchestrator.config.schema import StopConfig
@@ -72,12 +72,7 @@ class StopConditions:
     def reached(self, tally: Tally, statuses: Mapping[str, Status]) -> bool:
         """Returns whether the run is to end now."""
         config = self._config
-        if config.env_steps is not None and tally.env_steps >= config.env_steps:
-            return True
-        if config.time_s is not None and tally.time_s >= config.time_s:
-            return True
-        iterations = self._iterations(statuses)
-        if config.iterations is not None and iterations and min(iterations) >= config.iterations:
+        if any(one.now >= one.limit for one in self._growing(tally, statuses)):
             return True
         if config.episode_return and all(
             self._has_return(statuses.get(server_id), value)
@@ -91,22 +86,20 @@ class StopConditions:
 
     def time_left_s(self, tally: Tally, statuses: Mapping[str, Status]) -> float | None:
         """Returns the seconds to go at the present rate, None if unknown."""
-        config = self._config
-        conditions = []
-        if config.env_steps is not None:
-            conditions.append(
-                StopCondition(tally.env_steps, config.env_steps, tally.env_steps_per_s)
-            )
-        if config.time_s is not None:
-            conditions.append(StopCondition(tally.time_s, config.time_s, 1.0))
-        iterations = self._iterations(statuses)
-        if config.iterations is not None and iterations and tally.time_s > 0:
-            slowest = min(iterations)
-            conditions.append(StopCondition(slowest, config.iterations, slowest / tally.time_s))
-        return time_left_s(conditions)
+        return time_left_s(self._growing(tally, statuses))
 
-    def _iterations(self, statuses: Mapping[str, Status]) -> list[int]:
-        return [status.iteration for s, status in statuses.items() if s not in self._fixed]
+    def _growing(self, tally: Tally, statuses: Mapping[str, Status]) -> Iterator[StopCondition]:
+        """Yields the conditions that a run comes to without having learned anything."""
+        config = self._config
+        if config.env_steps is not None:
+            yield StopCondition(tally.env_steps, config.env_steps, tally.env_steps_per_s)
+        if config.time_s is not None:
+            yield StopCondition(tally.time_s, config.time_s, 1.0)
+        iterations = [status.iteration for s, status in statuses.items() if s not in self._fixed]
+        if config.iterations is not None and iterations:
+            slowest = min(iterations)
+            per_s = slowest / tally.time_s if tally.time_s > 0 else 0.0
+            yield StopCondition(slowest, config.iterations, per_s)
 
     @staticmethod
     def _has_return(status: Status | None, value: float) -> bool:

@@ -9,7 +9,7 @@ are those of a head to head.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,12 +80,7 @@ def _seats(seating: Seating) -> dict[str, str]:
     return {role: entry.label if entry else RANDOM for role, entry in sorted(seating.items())}
 
 
-def play_games(
-    league: League,
-    folder: LeagueDirectory,
-    number: int,
-    on_game: Callable[[int, int], None] = lambda done, of: None,
-) -> None:
+def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
     """Plays and writes the games that a round adds; those of equal seeds are the same again.
 
     Raises:
@@ -127,7 +122,6 @@ def play_games(
             seated = {role: player(entry, role) for role, entry in seating.items()}
             returns = arena.play({**seated, **always}, seeds)
             games.append({"seats": _seats(seating), "returns": returns})
-            on_game(len(games), len(todo))
     folder.write_games(number, {"format": 1, "num_episodes": len(seeds), "games": games})
 
 

@@ -98,21 +98,17 @@ def unpacked(plan: ServerPlan, luggage: Luggage | None) -> Iterator[ServerPlan]:
 class Piece:
     """A part of a log."""
 
-    at: int
-    """How many bytes come before it."""
     text: bytes
-
-    @property
-    def end(self) -> int:
-        """Where the next one begins."""
-        return self.at + len(self.text)
+    end: int
+    """Where the next one begins."""
 
 
 def read_log(path: Path, at: int) -> Piece:
     """Returns what a log has from there on, at most a mebibyte; raises `OSError`."""
     with path.open("rb") as file:
         file.seek(at)
-        return Piece(at, file.read(_MOST_BYTES))
+        text = file.read(_MOST_BYTES)
+    return Piece(text, at + len(text))
 
 
 class AwayLog:

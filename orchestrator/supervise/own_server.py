@@ -211,15 +211,15 @@ class OwnServer:
     def report(self, taken: int = 0) -> ServerReport:
         """See `RunService.report`; of a server without reports its status alone."""
         if "report" in self._offers:
-            return ServerReport.of(self._run("report", ReportRequest(taken)))
-        return ServerReport.of(RunReport(self.status()))
+            return ServerReport(self._run("report", ReportRequest(taken)))
+        return ServerReport(RunReport(self.status()))
 
     def finish_training(self, timeout_s: float, taken: int = 0) -> ServerReport:
         """See `RunService.finish`."""
         if "finish" not in self._offers:
             return self.report(taken)
         asked = FinishRequest(timeout_s, taken)
-        return ServerReport.of(self._run("finish", asked, timeout_s + _ANSWER_S))
+        return ServerReport(self._run("finish", asked, timeout_s + _ANSWER_S))
 
     def save(
         self, path: Path, timeout_s: float, taken: int = 0
@@ -239,7 +239,7 @@ class OwnServer:
                 "with this one?"
             )
         written = SavedServer.of(self.plan.algorithm, saved.iteration, path)
-        return written, ServerReport.of(saved.report)
+        return written, ServerReport(saved.report)
 
     def stop(self) -> bool:
         """Ends the program; one that was there already stays. Returns True."""

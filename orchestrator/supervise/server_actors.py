@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed, Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -414,10 +416,11 @@ class ServerActors(Supervision[ServerReport]):
     def _take(self, server_id: str, report: ServerReport) -> None:
         """Takes in a report, without the records that came before: an interrupted call, or one
         that was under way beside another, has them sent again."""
-        self.statuses[server_id] = report.status
+        self.statuses[server_id] = report.said.status
         taken = self._taken.get(server_id, 0)
-        records = [r for r in report.records if r["iteration"] > taken]
-        super()._take(server_id, replace(report, records=records))
+        records = [r for r in report.said.records if r["iteration"] > taken]
+        said = structs.replace(report.said, records=records)
+        super()._take(server_id, replace(report, said=said))
         if records:
             self._taken[server_id] = records[-1]["iteration"]
 

@@ -6,8 +6,8 @@ The class is plain; `start_actor` makes an actor of it. Heavy imports happen ins
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,20 +30,9 @@ from muxrl.servers.config import ServerPlan
 class ServerReport(ProcessReport):
     """A server's status, and what it has trained."""
 
-    status: Status
-    records: list[dict[str, Any]]
-    """Training records that nobody has taken in yet."""
-    cpu_s: float = 0.0
-    """Processor seconds since the server was ready."""
-    activity: Mapping[str, float] = field(default_factory=dict)
-    """What the process has spent its time on; see `muxrl.servers.episodes.feed.Activity`."""
-    latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """How long it took; see `muxrl.servers.server.PolicyServer.latencies`."""
-
-    @classmethod
-    def of(cls, report: RunReport) -> ServerReport:
-        """Returns what a server has said of itself as the report of this process."""
-        return cls(**{name: getattr(report, name) for name in report.__struct_fields__})
+    said: RunReport
+    """By the server of itself. Its records are those that nobody has taken in yet; see also
+    `muxrl.servers.episodes.feed.Activity` and `muxrl.servers.server.PolicyServer.latencies`."""
 
 
 COSTS = {
@@ -136,11 +125,11 @@ class ServerProcess(Sends):
 
     def report(self, taken: int = 0) -> ServerReport:
         """See `RunService.report`."""
-        return ServerReport.of(self._service.report(taken))
+        return ServerReport(self._service.report(taken))
 
     def finish_training(self, timeout_s: float, taken: int = 0) -> ServerReport:
         """See `RunService.finish`."""
-        return ServerReport.of(self._service.finish(timeout_s, taken))
+        return ServerReport(self._service.finish(timeout_s, taken))
 
     def save(
         self, path: Path, timeout_s: float, taken: int = 0
@@ -148,7 +137,7 @@ class ServerProcess(Sends):
         """Returns what was written, and a report as of that moment; see `RunService.save`."""
         saved = self._service.save(path, timeout_s, taken)
         written = SavedServer.of(self._server.plan.algorithm, saved.iteration, path)
-        return written, ServerReport.of(saved.report)
+        return written, ServerReport(saved.report)
 
     def stop(self) -> bool:
         """Ends serving and learning; returns whether all threads ended in time."""

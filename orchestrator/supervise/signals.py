@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -44,20 +44,14 @@ def ignore_signals() -> None:
     _set(signal.SIG_IGN)
 
 
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible() -> contextlib.AbstractContextManager[None]:
     """`claim_signals` while the ``with`` block lasts; then the old handlers are back."""
-    with _restored():
-        claim_signals()
-        yield
+    return _restored_after(claim_signals)
 
 
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
+def uninterrupted() -> contextlib.AbstractContextManager[None]:
     """`ignore_signals` while the ``with`` block lasts; then the old handlers are back."""
-    with _restored():
-        ignore_signals()
-        yield
+    return _restored_after(ignore_signals)
 
 
 @contextlib.contextmanager
@@ -75,9 +69,10 @@ def without_hangup() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _restored() -> Iterator[None]:
+def _restored_after(change: Callable[[], None]) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in _NUMBERS}
     try:
+        change()
         yield
     finally:
         with contextlib.suppress(ValueError):  # as in _set

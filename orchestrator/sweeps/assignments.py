@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -63,13 +64,13 @@ def assignment_of(chosen: RoleAssignment, agents_of: Mapping[str, Sequence[str]]
     return canonical({labels[role]: agents_of[role] for role in chosen})
 
 
+@dataclass(frozen=True)
 class _Known:
     """The known names; adds a sentence to `problems` for each unknown one."""
 
-    def __init__(self, roles: list[str], templates: list[str], problems: list[str]) -> None:
-        self.roles = roles
-        self.templates = templates
-        self.problems = problems
+    roles: list[str]
+    templates: list[str]
+    problems: list[str]
 
     def check_roles(self, where: str, names: Mapping[str, Any]) -> None:
         for name in names:

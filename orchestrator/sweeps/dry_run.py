@@ -244,9 +244,8 @@ def _evaluation_s(experiment: Experiment, run: Run) -> float:
     if interval:  # the first one is before training
         budget = experiment.config.stop.env_steps or interval
         num_episodes += -(-budget // interval) * evaluation.num_episodes
-    num_learning = len(experiment.servers) - len(experiment.fixed_servers)
     tally = run.tally
     if not tally.num_episodes or not tally.env_steps_per_s:
         return 0.0
-    steps = num_episodes * (1 + num_learning) * tally.env_steps / tally.num_episodes
+    steps = num_episodes * (1 + len(experiment.learning)) * tally.env_steps / tally.num_episodes
     return steps / tally.env_steps_per_s

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from muxrl.orchestrator.config import ExperimentConfig, find_config
 from muxrl.orchestrator.config.load import load_base, load_structured, load_written
@@ -19,6 +19,13 @@ from muxrl.orchestrator.sweeps.schema import SweepConfig
 _RESUMABLE = ("max_concurrent", "report_interval_s", "address")
 """Keys that change how trials are run, not which."""
 _BUDGET = tuple(f"experiment.stop.{key}" for key in ("env_steps", "time_s", "iterations"))
+
+
+class _OnBase(Protocol):
+    experiment: ExperimentConfig
+
+
+C = TypeVar("C", bound=_OnBase)
 
 
 def load_sweep(
@@ -34,26 +41,40 @@ def load_sweep(
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations, of
             the sweep or of the experiment it is based on.
     """
+    if isinstance(source, SweepConfig) and source.base:
+        if source.experiment != ExperimentConfig():
+            raise ConfigError(
+                ["base: is for a mapping; a SweepConfig's experiment says all or nothing"]
+            )
+        source = {k: v for k, v in plain(source).items() if k != "experiment"}
+    return load_on_base(source, "sweep", SweepConfig, overrides)
+
+
+def load_on_base(source: Any, kind: str, schema: Callable[..., C], overrides: Overrides) -> C:
+    """Reads a sweep or a league, whose experiment is on top of the one that it names as `base`.
+
+    Args:
+        source: a YAML file, or the bare name of a packaged one; or what such a file would say.
+        kind: "sweep" or "league".
+        schema: the class of its keys.
+        overrides: on top of it, see `Overrides`.
+
+    Raises:
+        ConfigError: see `load_sweep`.
+    """
     if isinstance(source, str | Path):
-        file = find_config(source, "sweeps")
+        file = find_config(source, f"{kind}s")
         tree, folder, name, said = read_yaml(file)[0], file.parent, file.stem, str(source)
     else:
         file = tree = plain(source)
-        folder, name, said = Path(), tree.get("name") or "sweep", ""
+        folder, name, said = Path(), tree.get("name") or kind, ""
         tree["name"] = name
-        if isinstance(source, SweepConfig) and source.base:
-            if source.experiment != ExperimentConfig():
-                raise ConfigError(
-                    ["base: is for a mapping; a SweepConfig's experiment says all or nothing"]
-                )
-            del tree["experiment"]
-    base = override_value(overrides, "base", tree.get("base"))
-    defaults = SweepConfig(name=name, experiment=ExperimentConfig(name=name))
-    if base:
+    defaults = schema(name=name, experiment=ExperimentConfig(name=name))
+    if base := override_value(overrides, "base", tree.get("base")):
         defaults.experiment = load_base(folder, base)
     config = load_structured(file, defaults, overrides, said)
     if config.experiment.base:
-        raise ConfigError(["experiment.base: a sweep names it at its top, as base"], said)
+        raise ConfigError([f"experiment.base: a {kind} names it at its top, as base"], said)
     config.experiment.name = config.experiment.name or name
     return config
 
@@ -71,11 +92,7 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
     """
     before = load_written(file, SweepConfig)
     config = load_structured(file, SweepConfig(), overrides, str(file))
-    changed = [
-        key
-        for key in differences(asdict(before), asdict(config))
-        if key not in _RESUMABLE and not key.endswith(".token")
-    ]
+    changed = list(changes(before, config, _RESUMABLE))
     fixed = [key for key in changed if key not in (*_BUDGET, "seeds", "num_samples")]
     problems: list[str] = []
     if fixed:
@@ -100,3 +117,10 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
     if problems:
         raise ConfigError(problems, str(file))
     return config
+
+
+def changes(before: Any, now: Any, free: Sequence[str]) -> Iterator[str]:
+    """Yields the keys in which two configs differ, but for tokens and those that are free to."""
+    for key in differences(asdict(before), asdict(now)):
+        if key not in free and not key.endswith(".token"):
+            yield key

@@ -54,7 +54,7 @@ def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ServerProcess:
 
 
 def iterations(report: ServerReport) -> list[int]:
-    return [record["iteration"] for record in report.records]
+    return [record["iteration"] for record in report.said.records]
 
 
 def test_a_process_reports_a_record_until_it_is_taken_in(
