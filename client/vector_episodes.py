@@ -261,7 +261,7 @@ class VectorEpisodes:
         returns = dict(zip(self._agents, self._returns[copy].tolist(), strict=True))
         episode.played(int(self.num_steps[copy]), rewards, returns)
         items = episode.end(
-            final_observations if is_truncated else {},
+            final_observations,
             is_truncated=is_truncated,
             state=state if is_truncated else None,
             metrics=metrics,

@@ -50,6 +50,9 @@ logger = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
 """Ended episodes, whose ends may be repeated."""
+_SILENT_S = 30.0
+"""As long as a client's patience: after that a simulation is thought to be lost, unless it takes
+long for its steps."""
 _STORY_CHARS = 500
 """Of why one is over, which is told again where the first answer was lost."""
 
@@ -117,6 +120,8 @@ class GatewayEpisodes:
         self._max_told = needed_items(spec.max_episodes)  # which a server takes in one frame
         self._num_ending = 0
         """Open episodes whose ends the servers are told in this round."""
+        self._longest_step_s = 0.0
+        """That a simulation took for a step."""
         self._open: dict[str, OpenEpisode] = {}
         self._over: OrderedDict[str, tuple[AnyReply, str]] = OrderedDict()
         """What the last ones to end or to be aborted were answered with, and why they are over."""
@@ -222,6 +227,7 @@ class GatewayEpisodes:
         episode = self._open.get(item.episode_id)
         if episode is None:
             raise self._gone(item.episode_id)
+        self._longest_step_s = max(self._longest_step_s, now - episode.last_seen)
         episode.last_seen = now
         if isinstance(item, Step):
             return self._step(asked, item, episode)
@@ -246,6 +252,8 @@ class GatewayEpisodes:
             )
         if item.untrained:
             raise errors.ValueMismatch("a gateway has no untrained agents; ask their server")
+        if self._evaluation is not None and not self._evaluation.to_begin:
+            self._take_back(self._evaluation, now)
         mode, client, evaluation, condition = item.mode, self._client, None, 0
         should_explore: bool | Mapping[str, bool] | None = item.should_explore
         if mode == "train" and self._evaluation is not None and self._evaluation.to_begin:
@@ -265,6 +273,16 @@ class GatewayEpisodes:
         )
         self._open[episode_id] = episode
         return _Open(asked, episode, joint.start(), lambda: episode.started)
+
+    def _take_back(self, evaluation: Evaluation, now: float) -> None:
+        """Closes the evaluation's episodes whose simulation seems lost, for others to play them."""
+        limit_s = max(_SILENT_S, 10.0 * self._longest_step_s)
+        silent = [
+            episode_id
+            for episode_id, one in self._open.items()
+            if one.evaluation is evaluation and now - one.last_seen > limit_s
+        ]
+        self._close(silent, f"it was silent for more than {limit_s:.0f} s in an evaluation")
 
     def _step(self, asked: Asked, item: Step, episode: OpenEpisode) -> _Open | None:
         machine = episode.machine

@@ -6,6 +6,7 @@ what one that goes on does.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,6 +28,8 @@ from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.lookup import find_trainer
 
 POOL_PREFIX = "pool-"
 """Of the names of templates that are no members."""
@@ -180,6 +183,15 @@ def _problems(league: League) -> Iterator[str]:
         for pattern in match(member.meets, members)[1]:
             hint = similar_or_known(pattern, members, "the members are")
             yield f"{at}.meets: {pattern!r} is no member{hint}"
+    for name, template in league.templates.items():
+        if config.rounds > 1 and not config.members[name].is_fresh:
+            with contextlib.suppress(AlgorithmProblem):  # which the first round's plan tells
+                trainer = find_trainer(template.algorithm)
+                if trainer is not None and not hasattr(trainer.make, "set_weights"):
+                    yield (
+                        f"members.{name}: {trainer.name} has no weights() and set_weights(), with "
+                        "which it would go on in its next round; or set is_fresh"
+                    )
     for number in range(1, config.rounds + 1 if members else 1):
         if not league.training(number):
             yield f"rounds: nobody trains in round {number}; see first_round, every_rounds"

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.trainers.acting import IS_LOGGED
 from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
 
 try:
@@ -185,6 +186,11 @@ class OnPolicy(_Algorithm):
         return Acted(chosen.cpu().numpy(), outputs)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        if any(np.any(one.outputs.get(IS_LOGGED, False)) for one in trajectories):
+            raise ValueError(
+                "the simulation logged actions, and Stable-Baselines3 has no weight for what its "
+                "policy did not choose; take muxrl's PPO or A2C, or an off-policy algorithm"
+            )
         model = self._model
         num = sum(map(len, trajectories))
         buffer = RolloutBuffer(

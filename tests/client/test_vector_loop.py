@@ -137,8 +137,6 @@ class World:
 def plain(item: dict[str, Any]) -> dict[str, Any]:
     for key in ("episode_id", "terminations", "truncations"):  # an end says it of all agents
         item.pop(key, None)
-    if not item.get("is_truncated"):
-        item.pop("final_observations", None)
     return {key: value for key, value in item.items() if value or value == 0}
 
 

@@ -275,6 +275,31 @@ def test_the_conditions_of_an_evaluation_alternate(behind: Behind) -> None:
     assert behind.ask(StartEpisode("i")) == Started("i")
 
 
+def test_an_evaluation_s_episode_whose_simulation_is_lost_is_given_to_another(
+    behind: Behind,
+) -> None:
+    evaluation, _ = evaluation_of(behind, 1)
+    behind.play("lost")
+    behind.now = 20.0
+    assert behind.ask(StartEpisode("soon")) == Started("soon")
+    behind.now = 31.0
+    assert behind.ask(StartEpisode("e")) == Started("e", is_evaluation=True)
+    assert "silent" in behind.ask(Step("lost", 1, SEEN)).message
+    behind.say(Step("e", 0, SEEN), EndEpisode("e", 1))
+    assert evaluation.is_done.is_set()
+
+
+def test_a_slow_simulation_keeps_its_episode_of_an_evaluation(behind: Behind) -> None:
+    evaluation_of(behind, 1)
+    behind.play("slow")
+    behind.now = 20.0
+    behind.ask(Step("slow", 1, SEEN))
+    behind.now = 200.0
+    assert behind.ask(StartEpisode("e")) == Started("e")
+    behind.now = 221.0
+    assert behind.ask(StartEpisode("f")) == Started("f", is_evaluation=True)
+
+
 def test_an_evaluation_that_is_given_up_uses_its_client_no_more(behind: Behind) -> None:
     """Another thread closes it then."""
     evaluation, servers = evaluation_of(behind, 2)

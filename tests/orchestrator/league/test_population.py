@@ -12,6 +12,7 @@ from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.league.load import load_league, load_resumed
+from muxrl.orchestrator.league.population import make_league
 from muxrl.orchestrator.league.runner import check_league
 
 pytestmark = pytest.mark.usefixtures("rllib")
@@ -62,6 +63,30 @@ def test_a_mistake_is_named(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_league(load_league(tree(**above), below))
     assert sentence in "\n".join(caught.value.problems)
+
+
+class Bandit:
+    """A trainer without weights that a next round could begin with."""
+
+    batch_env_steps = 8
+
+    def __init__(self, policy: Any) -> None:
+        pass
+
+    def act(self, rows: Any) -> Any:
+        return [0] * len(rows)
+
+    def learn(self, trajectories: Any) -> dict[str, float]:
+        return {}
+
+
+def test_who_cannot_go_on_in_a_second_round_is_told_before_the_first() -> None:
+    own = {"algorithm": f"{Bandit.__module__}:Bandit", "settings": {}, "model": {}}
+    members: dict[str, Any] = {"a": {"role": "left", "server": own}, "b": {"role": "right"}}
+    with pytest.raises(ConfigError, match=r"members\.a: .*:Bandit has no weights\(\) and set_"):
+        make_league(load_league(tree(members=members)))
+    members["a"] |= {"is_fresh": True}
+    assert make_league(load_league(tree(members=members))).training(1) == ["a", "b"]
 
 
 def test_what_was_played_cannot_change(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 
 from muxrl.servers.episodes.trajectories import Trajectory
@@ -51,6 +52,22 @@ def pieces_of(trainer: Any, env: gymnasium.Env, every: int) -> Iterator[list[Tra
             cut(is_terminated=False, is_truncated=False)
             yield batch.copy()
             batch.clear()
+
+
+def test_on_policy_algorithms_refuse_logged_actions() -> None:
+    from muxrl.servers.trainers.stable_baselines3 import PPO
+
+    box, discrete = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+    trainer = PPO(PolicySpec("p", ("a",), box, discrete), batch_env_steps=2, total_timesteps=9)
+    outputs = {
+        "value": np.zeros(2, np.float32),
+        "log_prob": np.zeros(2, np.float32),
+        "is_logged": np.array([False, True]),
+    }
+    seen, acted, paid = np.zeros((3, 2), np.float32), np.zeros(2, int), np.zeros(2)
+    one = Trajectory("e_a", "e", "a", "default", seen, acted, paid, outputs)
+    with pytest.raises(ValueError, match="the simulation logged actions, and Stable-Baselines3"):
+        trainer.learn([one])
 
 
 def test_dqn_does_to_the_bit_what_it_does_alone() -> None:
