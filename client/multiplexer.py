@@ -108,7 +108,7 @@ class MultiplexingClient:
                     raise TypeError(f"server {server!r}: {expected}")
                 self._servers.join(name, transport_to, inference)
             inference.check_names(self.specs)
-        except ClientError:
+        except (ClientError, TypeError):
             self.close()
             raise
         self._server_of = server_of_agents(self.specs)

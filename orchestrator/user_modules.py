@@ -25,24 +25,26 @@ def prefer_installed_modules() -> None:
 def user_folders() -> list[str]:
     """Returns where this process finds the user's modules, as absolute paths.
 
-    That is the current folder and, as Python has it, the folder of the script that is running; and
-    what was added.
+    That is what was added and, as Python has it, the folder of the script that is running; and
+    last the current folder.
     """
     given = os.environ.get(_VARIABLE)
     if given is not None:  # this process is itself a worker
         return list(filter(None, given.split(os.pathsep)))
     script_folder = os.path.dirname(os.path.realpath(sys.argv[0]))
     found = [script_folder] if script_folder in sys.path else []
-    return list(dict.fromkeys([*found, os.getcwd(), *_added]))
+    return list(dict.fromkeys([*_added, *found, os.getcwd()]))
 
 
 def add_user_folders(folders: Iterable[str]) -> None:
-    """Lets this process and its workers find modules in these folders, too, after all others.
+    """Lets this process and its workers find modules in these folders, before the current one.
 
     For a run that was launched there, and is evaluated or resumed elsewhere.
     """
     new = [folder for folder in folders if folder not in sys.path and os.path.isdir(folder)]
-    sys.path += new
+    here = os.getcwd()
+    place = sys.path.index(here) if here in sys.path else len(sys.path)
+    sys.path[place:place] = new
     _added.extend(new)
 
 

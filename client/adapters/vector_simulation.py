@@ -105,10 +105,7 @@ class OnlyCopy:
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
-        given = {
-            agent: each_array(lambda one: np.array([one]), actions[agent])
-            for agent in self.possible_agents
-        }
+        given = {agent: _one_row(actions[agent]) for agent in self.possible_agents}
         result = self._vector.step(given)
         is_terminated, is_truncated = bool(result.terminated[0]), bool(result.truncated[0])
         is_over = is_terminated or is_truncated
@@ -143,17 +140,25 @@ class OnlyCopy:
 
 def row(rows: Rows, copy: int) -> Any:
     """Returns the value of one copy."""
-
-    def of_copy(array: Any) -> Any:
-        value = array[copy]
-        return value if isinstance(value, np.ndarray) else value.item()
-
-    return each_array(of_copy, rows)
+    if isinstance(rows, Mapping):
+        return {key: row(part, copy) for key, part in rows.items()}
+    if isinstance(rows, list | tuple):
+        return tuple(row(part, copy) for part in rows)
+    value = rows[copy]
+    return value if isinstance(value, np.ndarray) else value.item()
 
 
 def copied(value: Any) -> Any:
     """Returns a value that does not change with the environment's buffers."""
     return each_array(lambda one: one.copy() if isinstance(one, np.ndarray) else one, value)
+
+
+def _one_row(value: Any) -> Rows:
+    if isinstance(value, Mapping):
+        return {key: _one_row(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_one_row, value))
+    return np.array([value])
 
 
 def _info_of(info: Mapping[str, Any], copy: int) -> dict[str, Any]:

@@ -291,10 +291,13 @@ def tokens(tree: Tree) -> dict[KeyPath, str]:
     """Returns the tokens of servers and gateway that an experiment, sweep or league says."""
     found = {}
     for path, value in leaves(tree):
-        *_, above, holder, key = ("", "", *path)
-        is_listener = holder in ("gateway", "server") or above in ("servers", "algorithms")
-        if key == "token" and value and is_listener:
-            found[path] = value
+        match path[1:] if path[:1] == ("experiment",) else path:
+            case (
+                ("servers" | "algorithms", _, "token")
+                | ("simulation", "gateway", "token")
+                | ("members", _, "server", "token")
+            ) if value:
+                found[path] = value
     return found
 
 

@@ -51,8 +51,8 @@ logger = logging.getLogger(__name__)
 _REMEMBERED = 10_000
 """Ended episodes, whose ends may be repeated."""
 _SILENT_S = 30.0
-"""As long as a client's patience: after that a simulation is thought to be lost, unless it takes
-long for its steps."""
+"""As long as a client's patience: after that a simulation is thought to be lost, unless the steps
+of its episode take long."""
 _STORY_CHARS = 500
 """Of why one is over, which is told again where the first answer was lost."""
 
@@ -120,8 +120,8 @@ class GatewayEpisodes:
         self._max_told = needed_items(spec.max_episodes)  # which a server takes in one frame
         self._num_ending = 0
         """Open episodes whose ends the servers are told in this round."""
-        self._longest_step_s = 0.0
-        """That a simulation took for a step."""
+        self._heard: set[str] = set()
+        """Episodes of which the items that are being answered are."""
         self._open: dict[str, OpenEpisode] = {}
         self._over: OrderedDict[str, tuple[AnyReply, str]] = OrderedDict()
         """What the last ones to end or to be aborted were answered with, and why they are over."""
@@ -144,6 +144,7 @@ class GatewayEpisodes:
         """
         beyond: set[str] = set()
         rest = [one for one in asked if one.answer is None]
+        self._heard = {one.item.episode_id for one in rest}
         while rest:
             rest = self._answer_round(rest, now, beyond)
 
@@ -227,7 +228,7 @@ class GatewayEpisodes:
         episode = self._open.get(item.episode_id)
         if episode is None:
             raise self._gone(item.episode_id)
-        self._longest_step_s = max(self._longest_step_s, now - episode.last_seen)
+        episode.longest_step_s = max(episode.longest_step_s, now - episode.last_seen)
         episode.last_seen = now
         if isinstance(item, Step):
             return self._step(asked, item, episode)
@@ -276,13 +277,14 @@ class GatewayEpisodes:
 
     def _take_back(self, evaluation: Evaluation, now: float) -> None:
         """Closes the evaluation's episodes whose simulation seems lost, for others to play them."""
-        limit_s = max(_SILENT_S, 10.0 * self._longest_step_s)
         silent = [
             episode_id
             for episode_id, one in self._open.items()
-            if one.evaluation is evaluation and now - one.last_seen > limit_s
+            if one.evaluation is evaluation
+            and episode_id not in self._heard
+            and now - one.last_seen > max(_SILENT_S, 10.0 * one.longest_step_s)
         ]
-        self._close(silent, f"it was silent for more than {limit_s:.0f} s in an evaluation")
+        self._close(silent, "it was silent for long, and another simulation plays its evaluation")
 
     def _step(self, asked: Asked, item: Step, episode: OpenEpisode) -> _Open | None:
         machine = episode.machine

@@ -74,6 +74,8 @@ class OpenEpisode:
     """Of the evaluation."""
     parameters: Parameters
     last_seen: float
+    longest_step_s: float = 0.0
+    """That its simulation took."""
     agents_done: set[str] = field(default_factory=set)
     last_answer: Actions | None = None
 

@@ -237,8 +237,8 @@ class Evaluations(Supervision[ProcessReport]):
         self._running += [replace(row, replaced=c.key, agents=c.agents) for c in conditions]
 
     def _play(self) -> None:
-        """Has the first condition that is not done be played; by external simulations, which would
-        train in between, all."""
+        """Has the first condition that is not done be played; external simulations, which would
+        train between two of them, get all at once."""
         if self._running:
             is_external = self._gateway is not None
             self._player = self._gateway() if self._gateway is not None else self._actors[_NAME]
@@ -307,17 +307,18 @@ class Evaluations(Supervision[ProcessReport]):
         if self._changed:
             self._go_on_without(self._running[0], self._changed)
             return
-        if not played:
-            story = "no simulation came to the gateway to play its episodes"
-            logger.warning("no evaluation: %s", story)
-            if self._running[0].is_final:
-                self.given_up = f"the evaluation at the end is not whole: {story}"
-            self._running = []
-            return
+        num_asked = 1 if self._gateway is None else len(self._running)
+        is_final = self._running[0].is_final
         done = self._running[: len(played)]
         self._running = self._running[len(played) :]
         self._returns |= {row.replaced: one.returns for row, one in zip(done, played, strict=True)}
-        if done[0].is_final and len(self._returns) == 1 + len(self._learning):
+        if len(played) < num_asked:
+            story = "no simulation came to the gateway to play all its episodes"
+            logger.warning("an evaluation is not whole: %s", story)
+            if is_final:
+                self.given_up = f"the evaluation at the end is not whole: {story}"
+            self._running = []
+        elif is_final and len(self._returns) == 1 + len(self._learning):
             untrained = self._learning.keys() - self._not_updated if self._compares else ()
             self._append(done[0], final_conditions(self._returns, self._learning, untrained))
         self._play()

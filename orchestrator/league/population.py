@@ -29,7 +29,7 @@ from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.lookup import find_trainer
+from muxrl.servers.trainers.lookup import ExternalEntry, find_trainer
 
 POOL_PREFIX = "pool-"
 """Of the names of templates that are no members."""
@@ -187,7 +187,9 @@ def _problems(league: League) -> Iterator[str]:
         if config.rounds > 1 and not config.members[name].is_fresh:
             with contextlib.suppress(AlgorithmProblem):  # which the first round's plan tells
                 trainer = find_trainer(template.algorithm)
-                if trainer is not None and not hasattr(trainer.make, "set_weights"):
+                if trainer is None or isinstance(trainer, ExternalEntry):  # its own affair
+                    continue
+                if not hasattr(trainer.make, "set_weights"):
                     yield (
                         f"members.{name}: {trainer.name} has no weights() and set_weights(), with "
                         "which it would go on in its next round; or set is_fresh"

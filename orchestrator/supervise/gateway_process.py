@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,8 @@ class GatewayProcess(FollowsServers):
             should_explore: by server, whether actions are sampled as in training, else greedy.
 
         Returns:
-            What was played in each condition; empty if no simulation came to play.
+            What was played in each condition; only of the first ones, which are whole, if no
+            simulation came any more to play the rest.
         """
         from muxrl.orchestrator.gateway.open_episode import Evaluation
 
@@ -176,11 +178,11 @@ class GatewayProcess(FollowsServers):
             evaluation = Evaluation(
                 clients, num_episodes, should_explore, self._parameters.evaluation, first_seed
             )
-            if not self._gateway.evaluate(evaluation, spec.episode_timeout_s):
-                return []
+            self._gateway.evaluate(evaluation, spec.episode_timeout_s)
+        played = zip(evaluation.episodes, evaluation.logged_agents, strict=True)
         return [
             Played.of(episodes, list(spec.agents), logged)
-            for episodes, logged in zip(evaluation.episodes, evaluation.logged_agents, strict=True)
+            for episodes, logged in takewhile(lambda one: len(one[0]) == num_episodes, played)
         ]
 
     def stop(self) -> None:

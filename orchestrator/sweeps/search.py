@@ -193,8 +193,9 @@ class Suggestions:
 class Optuna:
     """optuna's TPE sampler.
 
-    A suggestion depends only on its number, the seed and what is known by then, so that a sweep
-    that is resumed goes on as if it had not been cut, and draws nothing again.
+    A suggestion depends only on its number, the seed, what is known by then and what is being
+    tried, so that a sweep that is resumed draws nothing again, and goes on as if it had not been
+    cut where its trials run one by one.
 
     Args:
         spaces: for each assignment its parameters.
@@ -221,7 +222,9 @@ class Optuna:
         """Returns an assignment and values of the parameters which that one uses."""
         from optuna.samplers import TPESampler
 
-        self._study.sampler = TPESampler(seed=derive_seed(self._seed, str(number)))
+        self._study.sampler = TPESampler(
+            seed=derive_seed(self._seed, str(number)), constant_liar=True
+        )
         trial = self._study.ask()
         point = self._draw(trial)
         self._asked.append((point, trial))

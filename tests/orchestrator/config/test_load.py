@@ -286,6 +286,14 @@ def test_dumped_config_loads_as_the_same(write, tmp_path):
     assert load_config(tmp_path / "tag.yaml") == config
 
 
+def test_what_else_is_called_a_token_stays(write):
+    given = ["simulation.kwargs.server.token=a", "simulation.kwargs.gateway.token=b",
+             "servers.ppo.settings.servers={one: {token: c}}"]  # fmt: skip
+    config = load_config(write(GOOD), given)
+    assert from_yaml(to_yaml(config)) == config
+    assert "???" not in to_yaml(config)
+
+
 @pytest.mark.parametrize("listener", ["servers.ppo", "simulation.gateway"])
 def test_dumped_token_is_masked_and_has_to_be_filled_in(write, tmp_path, listener):
     text = to_yaml(load_config(write(GOOD), [f"{listener}.token=secret"]))

@@ -300,6 +300,16 @@ def test_a_slow_simulation_keeps_its_episode_of_an_evaluation(behind: Behind) ->
     assert behind.ask(StartEpisode("f")) == Started("f", is_evaluation=True)
 
 
+def test_who_speaks_in_the_same_moment_is_not_lost(behind: Behind) -> None:
+    """The gateway may have waited for a server for longer than that."""
+    evaluation_of(behind, 1)
+    behind.play("e")
+    behind.now = 60.0
+    replies = behind.say(StartEpisode("f"), Step("e", 1, SEEN))
+    assert replies[0] == Started("f")
+    assert isinstance(replies[1], Actions)
+
+
 def test_an_evaluation_that_is_given_up_uses_its_client_no_more(behind: Behind) -> None:
     """Another thread closes it then."""
     evaluation, servers = evaluation_of(behind, 2)

@@ -123,10 +123,12 @@ def test_external_simulations_are_given_all_conditions_at_once(external: Evaluat
 
 
 @pytest.mark.parametrize("is_final", [True, False])
-def test_an_evaluation_that_nobody_plays_is_missed_at_the_end(
-    external: Evaluated, is_final: bool
+@pytest.mark.parametrize("values", [(), (1.0, 2.0)])
+def test_an_evaluation_that_nobody_plays_to_its_end_is_missed_at_the_end(
+    external: Evaluated, is_final: bool, values: tuple[float, ...]
 ) -> None:
     external.evaluations.begin(4_000, 1.0, is_final=is_final)
-    external.play()
+    external.play(*values)
+    assert external.rows() == [(None, 1.0), ("one", 2.0)][: len(values)]
     assert not external.evaluations.is_running
     assert ("no simulation came" in external.evaluations.given_up) == is_final

@@ -107,11 +107,13 @@ def test_it_finds_the_user_s_modules_from_any_folder(
     own.mkdir()
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(user_modules, "_added", [])
+    before = user_folders()
     StatusFile(folder)
     status = folder.path / "status.json"
     status.write_text(json.dumps({**json.loads(status.read_text()), "folders": [str(own)]}))
     load_resumed_config(folder, ["stop.env_steps=9000"])
-    assert sys.path[-1] == user_folders()[-1] == str(own)
+    assert user_folders() == [str(own), *before]
+    assert str(own) in sys.path
 
 
 def test_what_it_was_before_stays_written_down(folder: RunDirectory) -> None:

@@ -85,7 +85,14 @@ def test_who_cannot_go_on_in_a_second_round_is_told_before_the_first() -> None:
     members: dict[str, Any] = {"a": {"role": "left", "server": own}, "b": {"role": "right"}}
     with pytest.raises(ConfigError, match=r"members\.a: .*:Bandit has no weights\(\) and set_"):
         make_league(load_league(tree(members=members)))
-    members["a"] |= {"is_fresh": True}
+    members["a"]["server"] = {
+        "algorithm": "EXTERNAL",
+        "command": ["mine"],
+        "settings": {},
+        "model": {},
+    }
+    assert make_league(load_league(tree(members=members))).training(2) == ["a", "b"]
+    members["a"] |= {"server": own, "is_fresh": True}
     assert make_league(load_league(tree(members=members))).training(1) == ["a", "b"]
 
 
