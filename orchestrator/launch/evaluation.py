@@ -240,12 +240,12 @@ class Evaluations(Supervision[ProcessReport]):
         """Has the first condition that is not done be played; external simulations, which would
         train between two of them, get all at once."""
         if self._running:
-            is_external = self._gateway is not None
-            self._player = self._gateway() if self._gateway is not None else self._actors[_NAME]
+            gateway, rows = self._gateway, self._running
+            self._player = self._actors[_NAME] if gateway is None else gateway()
             self._ref = self._player.evaluate.remote(
-                [Condition.of_row(row) for row in self._running[: None if is_external else 1]],
+                [Condition.of_row(row) for row in (rows[:1] if gateway is None else rows)],
                 self._evaluation.seed,
-                self._running[0].num_episodes,
+                rows[0].num_episodes,
                 self._should_explore,
             )
 
