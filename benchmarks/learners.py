@@ -1,10 +1,11 @@
-"""What learning costs beside Stable-Baselines3, in processor time, on one thread each.
+"""What learning costs beside Stable-Baselines3 and EPyMARL, in processor time, on one thread each.
 
     python -m benchmarks.learners --rounds 3
     python -m benchmarks.learners --device cuda --simulations  # updates on a GPU
 
 Two questions, both sides in turn (ours, theirs, ours, ...), equal networks, batches and numbers of
-updates. *Update*: one update on a filled replay, or of PPO all of a batch, against ``train()``.
+updates. *Update*: one update on a filled replay, or of PPO all of a batch, against ``train()``;
+QMIX's and MAPPO's against EPyMARL's, for which the first call makes an environment.
 *Run*: one server in a process of its own and 1 or 16 simulations in another, all of both, against
 as many environments in Stable-Baselines3's process. Prints the medians and the ratios of the
 rounds; below 1 ours takes less.
@@ -24,7 +25,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from benchmarks.peers.work import TEAM_UPDATES
 from benchmarks.step_path import Serving, cpu_s, serving
+from benchmarks.team_updates import team_update_ours, team_update_theirs
 from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.models.base import ENCODER_OUT
@@ -308,15 +311,20 @@ def contest(ours: Iterator[float], theirs: Iterator[float], rounds: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    names = [*CASES, *TEAM_UPDATES]
+    parser.add_argument("--cases", nargs="+", choices=names, default=names)
     parser.add_argument("--simulations", type=int, nargs="*", default=[1, 16])
     parser.add_argument("--no-updates", action="store_true", help="whole runs only")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of updates")
     parser.add_argument("--hidden", type=int, help="units of a layer")
     parser.add_argument("--batch", type=int, help="of an update")
     args = parser.parse_args()
-    print(f"{'ms of processor time':28}{'ours':>10}{'Stable-Baselines3':>20}   ratios")
+    print(f"{'ms of processor time':28}{'ours':>10}{'the other':>20}   ratios")
     for name in args.cases:
+        if name in TEAM_UPDATES:
+            line = contest(team_update_ours(name), team_update_theirs(name), args.rounds)
+            print(f"{name + ' update':28}{line}", flush=True)
+            continue
         case = replace(CASES[name], device=args.device)
         case = replace(case, hidden=args.hidden or case.hidden, batch=args.batch or case.batch)
         if not args.no_updates:

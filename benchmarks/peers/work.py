@@ -14,6 +14,25 @@ HIDDEN = (256, 256)
 BATCH_ENV_STEPS = 1_000
 PPO_EPOCHS = 10
 MINIBATCH = 128
+EPISODE_STEPS = 100
+
+
+class TeamUpdate(NamedTuple):
+    """One update of a team's algorithm, on whole episodes of all agents."""
+
+    algorithm: str
+    num_episodes: int
+    num_stored: int
+    num_epochs: int = 1
+    is_recurrent: bool = False
+
+
+TEAM_UPDATES = {
+    "QMIX": TeamUpdate("QMIX", num_episodes=32, num_stored=64, is_recurrent=True),
+    "QMIX-mlp": TeamUpdate("QMIX", num_episodes=32, num_stored=64),
+    "MAPPO": TeamUpdate("MAPPO", num_episodes=10, num_stored=10, num_epochs=4),
+}
+"""EPyMARL's batches, and its networks: two layers of 64 units, a recurrent one's second a GRU."""
 
 
 class Server(NamedTuple):
