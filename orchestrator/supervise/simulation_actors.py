@@ -313,7 +313,7 @@ class SimulationActors(Supervision[SimulationReport]):
             self._take_last(name, actor)
 
     def _again(self, name: str) -> str:
-        return "with the seeds that follow"
+        return f"at {self.gateway_address}" if name == GATEWAY else "with the seeds that follow"
 
     def hold(self, grace_s: float, update_s: float, look: Callable[[], bool]) -> list[str]:
         """Has all environments pause; `release` lets them go on.

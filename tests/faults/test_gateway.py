@@ -91,6 +91,7 @@ def test_an_external_run_is_evaluated_survives_its_gateway_and_says_when_it_is_o
     summary = json.loads((run.folder / "summary.json").read_text())
     assert summary["restarted_at"].keys() == {"gateway"}
     assert f"gateway to all of them: http://{address}" in run.output
+    assert f"it is started again at {address}" in run.output
     joint = rows(run, "joint")[-1]
     assert joint["num_mismatches"] == 0
     assert joint["env_steps"] >= 5_000
