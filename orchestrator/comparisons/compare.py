@@ -40,6 +40,7 @@ from muxrl.orchestrator.comparisons.findings.learned import find_learners
 from muxrl.orchestrator.comparisons.findings.role_by_role import compare_roles
 from muxrl.orchestrator.comparisons.findings.scores import score_runs
 from muxrl.orchestrator.comparisons.matches import (
+    check_equal_training,
     find_scripts,
     find_snapshots,
     play_baselines,
@@ -169,12 +170,10 @@ def compare_runs(
     notes = [*found.notes, *budget_notes(runs, at)]
     stages = find_snapshots(runs) if snapshots else None
     should_meet = should_meet or snapshots
-    if should_meet and not snapshots and at.is_cut and budget is None:
-        raise CannotCompare(
-            f"head to head needs equal budgets: runs were trained for up to {at.longest:,} env "
-            f"steps, the shortest for about {at.env_steps:,}, and a checkpoint cannot be cut; "
-            "leave out the others, or compare side by side"
-        )
+    if should_meet and not snapshots:
+        check_equal_training(runs, checkpoint)
+        if at.is_cut:
+            notes.append("head to head, policies are those of the checkpoints, which are not cut")
     first_seed = runs[0].config.evaluation.seed
     seeds = range(first_seed, first_seed + num_episodes)
     scripts = find_scripts(contestants, role_agents, found.scripts)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from muxrl.orchestrator.comparisons.arena import Arena, Player, player_of, random_players, rotations
-from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
+from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE, ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import (
     Contestant,
     Roles,
@@ -35,7 +35,7 @@ from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import Floats
-from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
+from muxrl.orchestrator.storage.checkpoints import BEST, LAST, CheckpointFolder, Manifest
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
 
@@ -147,6 +147,33 @@ def play_head_to_head(
         ),
         notes,
     )
+
+
+def check_equal_training(runs: Sequence[ComparedRun], checkpoint: str) -> None:
+    """Refuses a head to head of policies that were trained for different numbers of env steps.
+
+    Best ones may be of any moment; the runs that they are the best of are as long.
+
+    Raises:
+        CannotCompare: they differ by more than `TOLERANCE`.
+    """
+    trained: dict[str, float] = {}
+    for run in runs:
+        if run.learns:
+            folder = CheckpointFolder(run.path / "checkpoints")
+            place = folder.find(LAST if checkpoint.startswith(BEST) else checkpoint)
+            num = Manifest.read(place).env_steps if place else run.points[-1].env_steps
+            # An episode that goes on beyond the end of training is nobody's advantage.
+            trained[run.name] = min(num, run.config.stop.env_steps or num)
+    if not trained:
+        return
+    short, long = min(trained, key=trained.__getitem__), max(trained, key=trained.__getitem__)
+    if trained[short] < trained[long] * (1 - TOLERANCE):
+        raise CannotCompare(
+            f"head to head needs equal budgets: the policies of run {short!r} were trained for "
+            f"{trained[short]:,} env steps, those of {long!r} for {trained[long]:,}; choose a "
+            "checkpoint that all have (--checkpoint), leave out the others, or compare side by side"
+        )
 
 
 def find_snapshots(runs: Sequence[ComparedRun]) -> Snapshots:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -33,6 +34,7 @@ from muxrl.orchestrator.config.overrides import (
 )
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.errors import ConfigError
+from muxrl.protocol.run_messages import TOKEN
 from muxrl.protocol.suggestions import did_you_mean, listed
 
 ConfigSource = str | Path | Mapping[str, Any] | ExperimentConfig
@@ -266,12 +268,14 @@ def _unresolved(config: DictConfig) -> Iterator[tuple[KeyPath, str]]:
 def to_yaml(config: Any) -> str:
     """Returns every setting of an experiment, sweep or league, defaults and base included.
 
-    Tokens are masked, since the text is kept. The mask is OmegaConf's "to be filled in", so that
-    a launch from this text says so instead of listening with a token that everybody knows.
+    Tokens are masked, since the text is kept: what the environment's MUXRL_TOKEN says is read from
+    there again. Else the mask is OmegaConf's "to be filled in", so that a launch from this text
+    says so instead of listening with a token that everybody knows.
     """
     masked = asdict(config)
-    for path in tokens(masked):
-        _set_token(masked, path, "???")
+    for path, token in tokens(masked).items():
+        is_known = token == os.environ.get(TOKEN)
+        _set_token(masked, path, f"${{oc.env:{TOKEN}}}" if is_known else "???")
     return OmegaConf.to_yaml(OmegaConf.create({**masked, "base": ""}))
 
 
@@ -309,7 +313,7 @@ def _set_token(tree: Tree, path: KeyPath, token: str) -> None:
 
 
 def from_yaml(text: str, source: str = "") -> ExperimentConfig:
-    """Returns the config that `to_yaml` wrote; a masked token comes back as none.
+    """Returns the config that `to_yaml` wrote; masked tokens come back as none.
 
     Args:
         text: all of it.
@@ -319,10 +323,10 @@ def from_yaml(text: str, source: str = "") -> ExperimentConfig:
         ConfigError: it is not YAML, or of another version of muxrl.
     """
     try:
-        tree = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), OmegaConf.create(text))
-        for listener in (*tree.servers.values(), tree.simulation.gateway):
-            if OmegaConf.is_missing(listener, "token"):
-                listener.token = ""
+        given: Any = OmegaConf.to_container(OmegaConf.create(text))
+        for path in tokens(given):
+            _set_token(given, path, "")
+        tree = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), given)
         config = OmegaConf.to_object(tree)
     except (*MISFIT, yaml.YAMLError) as error:
         problem = f"its config.yaml cannot be read: {first_line(error)}"

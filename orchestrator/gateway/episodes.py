@@ -270,13 +270,25 @@ class GatewayEpisodes:
         )
         is_training = mode == "train"
         episode = OpenEpisode(
-            item, is_training, client, joint, evaluation, condition, parameters, now
+            item,
+            is_training,
+            client,
+            joint,
+            evaluation,
+            condition,
+            parameters,
+            self.counts.num_env_steps,
+            now,
         )
         self._open[episode_id] = episode
         return _Open(asked, episode, joint.start(), lambda: episode.started)
 
     def _take_back(self, evaluation: Evaluation, now: float) -> None:
-        """Closes the evaluation's episodes whose simulation seems lost, for others to play them."""
+        """Closes the evaluation's episodes whose simulation seems lost, for others to play them.
+
+        Where others have trained on, they would play these with other weights than the rest: it is
+        given up.
+        """
         silent = [
             episode_id
             for episode_id, one in self._open.items()
@@ -284,6 +296,8 @@ class GatewayEpisodes:
             and episode_id not in self._heard
             and now - one.last_seen > max(_SILENT_S, 10.0 * one.longest_step_s)
         ]
+        if any(self._open[e].num_trained < self.counts.num_env_steps for e in silent):
+            evaluation.is_done.set()
         self._close(silent, "it was silent for long, and another simulation plays its evaluation")
 
     def _step(self, asked: Asked, item: Step, episode: OpenEpisode) -> _Open | None:

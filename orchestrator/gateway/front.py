@@ -165,22 +165,18 @@ class Gateway(Front):
         self._do(lambda: self.episodes.limit(self.episodes.most_env_steps + num_env_steps))
         self._is_used_up.wait()
 
-    def evaluate(self, evaluation: Evaluation, timeout_s: float) -> bool:
+    def evaluate(self, evaluation: Evaluation, timeout_s: float) -> None:
         """Has the next training episodes be played as evaluations instead.
 
         Args:
             evaluation: takes what they return.
             timeout_s: it is given up when no simulation has said anything for so long.
-
-        Returns:
-            Whether all of them were played.
         """
         self._do(lambda: self.episodes.evaluate(evaluation))
         while not evaluation.is_done.wait(_LOOK_EVERY_S):
             if self._is_stopping or time.monotonic() - self._heard_at > timeout_s:
                 break
         self._do(lambda: self.episodes.evaluate(None))
-        return evaluation.is_done.is_set()
 
     def end_training(self) -> None:
         """Closes training episodes as truncated; from now on only evaluations are played."""

@@ -45,6 +45,7 @@ class Evaluation:
         self.logged_agents: list[set[str]] = [set() for _ in clients]
         """Agents of whose actions the simulation chose any itself, by condition."""
         self.is_done = threading.Event()
+        """All were played, or it is given up."""
         self.to_begin: deque[tuple[int, Parameters]] = deque(
             (condition, draw(parameters or {}, first_seed + i))
             for i in range(num_episodes)
@@ -73,6 +74,8 @@ class OpenEpisode:
     condition: int
     """Of the evaluation."""
     parameters: Parameters
+    num_trained: int
+    """Env steps of training when it began."""
     last_seen: float
     longest_step_s: float = 0.0
     """That its simulation took."""

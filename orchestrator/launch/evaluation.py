@@ -313,7 +313,7 @@ class Evaluations(Supervision[ProcessReport]):
         self._running = self._running[len(played) :]
         self._returns |= {row.replaced: one.returns for row, one in zip(done, played, strict=True)}
         if len(played) < num_asked:
-            story = "no simulation came to the gateway to play all its episodes"
+            story = "simulations were lost in it, or none came to play all its episodes"
             logger.warning("an evaluation is not whole: %s", story)
             if is_final:
                 self.given_up = f"the evaluation at the end is not whole: {story}"

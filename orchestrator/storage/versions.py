@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 PACKAGES_FILE = "packages.txt"
 """Of a run's directory: all packages there were when it was last started."""
+_DIRTY = "-dirty"
 PACKAGES = ("muxrl", "ray", "torch", "numpy", "gymnasium")
 _SOURCE = Path(muxrl.__path__[0]).resolve().parents[1]
 """The checkout, where muxrl is imported from one."""
@@ -81,20 +82,23 @@ def version_notes(used: Sequence[Mapping[str, Sequence[str]]]) -> Iterator[str]:
 
 
 def changes_since(run_dir: Path, env: str = "") -> Iterator[str]:
-    """Yields a sentence for each software that a run was last made with, and this process is not.
+    """Yields a sentence for each software that a run was made with, and this process is not.
 
-    What the run does not name counts as the same.
+    What the run does not name counts as the same. Changes that no commit holds differ in any case.
 
     Args:
         run_dir: of the run.
         env: as its config names the environment.
     """
     now = software_versions(env)
-    for key, was in read_versions(run_dir).items():
-        if key in SHOWN and was is not None and was != now.get(key):
-            found = now.get(key)
-            is_now = "not known here" if found is None else _short(found)
-            yield f"{SHOWN[key]} was {_short(was)}, and is {is_now}"
+    for key, used in versions_used(run_dir).items():
+        found = now.get(key)
+        is_now = "not known here" if found is None else _short(found)
+        for was in used if key in SHOWN else ():
+            if was != found:
+                yield f"{SHOWN[key]} was {_short(was)}, and is {is_now}"
+            elif was.endswith(_DIRTY):
+                yield f"{SHOWN[key]} was {_short(was)}: it had changes that no commit holds"
     packages = run_dir / PACKAGES_FILE
     if packages.is_file():
         before = set(packages.read_text(encoding="utf-8").split())
@@ -103,9 +107,9 @@ def changes_since(run_dir: Path, env: str = "") -> Iterator[str]:
 
 
 def _short(version: str) -> str:
-    commit, dash, dirty = version.partition("-dirty")
+    commit, dirty, _ = version.partition(_DIRTY)
     is_commit = len(commit) == 40 and " " not in commit
-    return f"{commit[:10] if is_commit else commit}{dash}{dirty}"
+    return f"{commit[:10] if is_commit else commit}{dirty}"
 
 
 def read_versions(run_dir: Path) -> dict[str, Any]:
@@ -198,7 +202,7 @@ def _git_commit(folder: Path) -> str | None:
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
     if commit is None:
         return None
-    return f"{commit}-dirty" if _git(folder, "status", "--porcelain", "-uno") else commit
+    return f"{commit}{_DIRTY}" if _git(folder, "status", "--porcelain", "-uno") else commit
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

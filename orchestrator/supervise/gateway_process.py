@@ -162,8 +162,8 @@ class GatewayProcess(FollowsServers):
             should_explore: by server, whether actions are sampled as in training, else greedy.
 
         Returns:
-            What was played in each condition; only of the first ones, which are whole, if no
-            simulation came any more to play the rest.
+            What was played in each condition; only of the first ones, which are whole, if the rest
+            was given up.
         """
         from muxrl.orchestrator.gateway.open_episode import Evaluation
 

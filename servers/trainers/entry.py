@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from muxrl.protocol.spaces import DictSpace, bounds
+from muxrl.servers.agents.action_forms import counted_from_0
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask, observed_parts
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
@@ -191,7 +192,7 @@ class TrainerEntry:
                 policy_id,
                 tuple(seat.seat_id for seat in ours),
                 own,
-                to_gymnasium(ours[0].action_space),
+                to_gymnasium(counted_from_0(ours[0].action_space)),
                 has_action_mask(observed),
                 int(np.random.SeedSequence((plan.seed, i)).generate_state(1)[0]),
                 "cuda" if plan.resources.num_gpus else "cpu",

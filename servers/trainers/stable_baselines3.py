@@ -24,7 +24,6 @@ try:
     import stable_baselines3 as sb3
     from stable_baselines3.common.buffers import RolloutBuffer
     from stable_baselines3.common.logger import Logger
-    from stable_baselines3.common.noise import NormalActionNoise
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"{error}; Stable-Baselines3 comes with: pip install 'muxrl[sb3]'", name=error.name
@@ -224,13 +223,17 @@ class OffPolicy(_Algorithm):
     """Its replay is filled with transitions, and drawn from as often as there are batches."""
 
     learns_from: LearnsFrom = "replay"
+    _noise_std = 0.0
+    """Of Gaussian noise on actions in -1..1."""
 
     def act(self, rows: Rows) -> Any:
         model = self._model
         if not (rows.should_explore and rows.is_training):
             return model.predict(rows.observations, deterministic=not rows.should_explore)[0]
         model._last_obs = rows.observations
-        chosen = model._sample_action(model.learning_starts, model.action_noise, len(rows))[0]
+        size, std = (len(rows), *model.action_space.shape), self._noise_std
+        noise = (lambda: rows.rng.normal(0.0, std, size)) if std else None
+        chosen = model._sample_action(model.learning_starts, noise, len(rows))[0]
         for _ in range(len(rows)):  # here, since the next action depends on it
             self._count(model.num_timesteps + 1)
             model._on_step()  # DQN's target network and exploration rate
@@ -316,6 +319,5 @@ class TD3(OffPolicy):
     algorithm = sb3.TD3
 
     def __init__(self, policy: PolicySpec, *, noise_std: float = 0.1, **settings: Any) -> None:
-        size = policy.action_space.shape or ()
-        noise = NormalActionNoise(np.zeros(size), np.full(size, noise_std))
-        super().__init__(policy, action_noise=noise, **settings)
+        super().__init__(policy, **settings)
+        self._noise_std = noise_std

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -157,6 +158,20 @@ def test_a_job_whose_run_has_ended_is_not_queued_again(
     done = subprocess.run(command, cwd=tmp_path, env=job | {"CODE": code}, check=False)
     assert done.returncode == int(code)
     assert not (tmp_path / "requeued").exists()
+
+
+def test_the_unit_goes_on_where_there_is_a_checkpoint_and_else_begins_again(
+    tmp_path: Path, job: dict[str, str]
+) -> None:
+    (line,) = re.findall(r"^ExecStart=(.+)$", (DEPLOY / "muxrl.service").read_text(), re.MULTILINE)
+    (tmp_path / "run" / "logs").mkdir(parents=True)  # it was killed before its first one
+    for _ in range(2):
+        subprocess.run(shlex.split(line), cwd=tmp_path, env=job | {"CODE": "0"}, check=True)
+    assert (tmp_path / "commands").read_text().splitlines() == [
+        "launch /etc/muxrl/experiment.yaml --run-dir run --no-progress",
+        "launch --resume run --no-progress",
+    ]
+    assert (tmp_path / "run.lost" / "logs").is_dir()
 
 
 def test_the_job_s_script_and_the_unit_are_well_formed() -> None:

@@ -119,6 +119,11 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     for run in runs[1:]:
         _check_comparable(runs[0], run)
     _check_evaluated(runs)
+    notes += [
+        f"run {run.name!r} had not ended when this was written: it goes on or was killed"
+        for run in runs
+        if run.status is not None and not run.status.has_ended
+    ]
     notes += version_notes([run.versions for run in runs])
     return ComparedRuns(tuple(runs), roles, scripts, tuple(notes))
 

@@ -17,7 +17,9 @@ from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import load_config, prepare
 from muxrl.orchestrator.launch import whole_run
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
+from muxrl.orchestrator.storage import versions
 
+COMMIT = "c0ffee" * 6 + "beef"
 GAME = """
 import gymnasium
 def make(): return gymnasium.make("CartPole-v1")
@@ -27,6 +29,7 @@ def make(): return gymnasium.make("CartPole-v1")
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     """A run of an environment of the user's own that was planned, and never played."""
+    monkeypatch.setattr(versions, "_git_commit", lambda folder: COMMIT)  # whatever is edited here
     (tmp_path / "game_to_reproduce.py").write_text(GAME)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "game_to_reproduce", raising=False)  # of another test
@@ -72,18 +75,33 @@ def test_check_says_what_differs_and_starts_nothing(
     assert cli.main(command) == 0
     assert capsys.readouterr().out == f"{recorded.path}: nothing that it names differs here\n"
     versions_file, packages = recorded.path / "versions.json", recorded.path / "packages.txt"
-    versions = json.loads(versions_file.read_text())
-    versions_file.write_text(json.dumps(versions | {"torch": "1.0", "platform": "elsewhere"}))
+    now = json.loads(versions_file.read_text())
+    versions_file.write_text(json.dumps(now | {"torch": "1.0", "platform": "elsewhere"}))
     packages.write_text(f"{packages.read_text()}nobody-has-this==3.2\n")
     (tmp_path / "game_to_reproduce.py").write_text(f"{GAME}# changed\n")
     assert cli.main(command) == 1
     torch, source, others = capsys.readouterr().out.splitlines()
-    assert torch == f"differs: torch was 1.0, and is {versions['torch']}"
+    assert torch == f"differs: torch was 1.0, and is {now['torch']}"
     assert source.startswith("differs: the environment's source was ")
     assert others == (
         f"differs: of all its packages are missing nobody-has-this==3.2; see {packages}"
     )
     assert not launched
+
+
+def test_nothing_brings_back_an_earlier_source_or_what_no_commit_holds(
+    recorded: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = recorded.path / "versions.json"
+    earlier = {"env_steps": 0, "environment_source": "another"}
+    dirty = {"git_commit": f"{COMMIT}-dirty"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | dirty | {"earlier": [earlier]}))
+    monkeypatch.setattr(versions, "_git_commit", lambda folder: f"{COMMIT}-dirty")
+    assert cli.main(["reproduce", str(recorded.path), "--check"]) == 1
+    commit, source = capsys.readouterr().out.splitlines()
+    was = "differs: muxrl's source was c0ffeec0ff-dirty"
+    assert commit == f"{was}: it had changes that no commit holds"
+    assert source.startswith("differs: the environment's source was another, and is ")
 
 
 def test_a_run_that_never_began_is_refused(

@@ -21,12 +21,15 @@ from muxrl.orchestrator import cli
 from muxrl.orchestrator.comparisons import exploit as module
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.exploit import BEST_RESPONSE, exploit
+from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
 from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig, to_yaml
-from muxrl.orchestrator.errors import CannotCompare, ConfigError
+from muxrl.orchestrator.errors import CannotCompare, ConfigError, RunIsRunning
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.launch.result import RunResult
+from muxrl.orchestrator.launch.resuming import locked
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.servers.config import ServerConfig
 
@@ -149,6 +152,18 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
 def test_a_role_that_cannot_respond_is_refused(run: Path, role: str, text: str) -> None:
     with pytest.raises(CannotCompare, match=text):
         exploit(run, role)
+
+
+def test_a_run_that_goes_on_is_not_exploited_and_compared_with_a_note(run: Path) -> None:
+    """Its checkpoints may be removed at any moment."""
+    folder = RunDirectory(run)
+    status = StatusFile(folder)
+    with locked(folder), pytest.raises(RunIsRunning):
+        exploit(run, "left")
+    (note,) = read_compared_runs([run]).notes
+    assert "had not ended when this was written" in note
+    status.enter("done", 1600)
+    assert not read_compared_runs([run]).notes
 
 
 @pytest.mark.usefixtures("rllib")

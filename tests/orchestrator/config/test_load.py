@@ -303,3 +303,17 @@ def test_dumped_token_is_masked_and_has_to_be_filled_in(write, tmp_path, listene
     path.write_text(text)
     (problem,) = problems_of(path)
     assert f"{listener}.token: is left open (???); a token is never written down" in problem
+
+
+def test_the_environment_s_token_is_read_from_there_again(write, tmp_path, monkeypatch):
+    monkeypatch.setenv("MUXRL_TOKEN", "secret")
+    config = load_config(write(GOOD), ["servers.ppo.token=${oc.env:MUXRL_TOKEN}"])
+    text = to_yaml(config)
+    assert "secret" not in text
+    path = tmp_path / "dumped.yaml"
+    path.write_text(text)
+    assert load_config(path) == config
+    monkeypatch.delenv("MUXRL_TOKEN")
+    assert from_yaml(text) == load_config(write(GOOD))
+    (problem,) = problems_of(path)
+    assert "servers.ppo.token: environment variable 'MUXRL_TOKEN' not found" in problem

@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
+from gymnasium import spaces
 from tests.servers.scripted_store import SEES, make_plan
 
-from muxrl.protocol.spaces import Box, DictSpace
+from muxrl.protocol.spaces import Box, DictSpace, Discrete
+from muxrl.servers.agents.observing import Observing
 from muxrl.servers.config import AgentPlan, ServerConfig, algorithm_label
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers import lookup
@@ -93,6 +95,17 @@ def test_a_mask_of_another_length_is_refused() -> None:
     assert entry is not None
     (found,) = entry.find_problems(dataclasses.replace(plan, agents={"a": masked}))
     assert "observes the action mask" in found
+
+
+def test_a_trainer_counts_actions_from_0() -> None:
+    entry = find_trainer(f"{HERE}:Counting")
+    assert entry is not None
+    plan = make_plan("a")
+    agent = dataclasses.replace(plan.agents["a"], action_space=Discrete(4, start=3))
+    plan = dataclasses.replace(plan, algorithm=entry.name, agents={"a": agent})
+    actors = entry.make_actors(plan, entry.seating.make_seats(plan, Observing.of(plan)))
+    (trainer,) = actors.learners.values()
+    assert trainer.policy.action_space == spaces.Discrete(4)
 
 
 def test_a_team_s_members_act_in_discrete_spaces() -> None:

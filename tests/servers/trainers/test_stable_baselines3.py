@@ -94,3 +94,20 @@ def test_dqn_does_to_the_bit_what_it_does_alone() -> None:
     assert alone.num_timesteps == trainer.state()["num_timesteps"] == NUM_STEPS
     for name, theirs in alone.policy.state_dict().items():
         assert torch.equal(theirs, parameters[name]), name
+
+
+def test_td3_draws_noise_for_each_row() -> None:
+    from muxrl.servers.trainers.stable_baselines3 import TD3
+
+    box = gymnasium.spaces.Box(-1, 1, (2,))
+    trainer = TD3(PolicySpec("p", ("a",), box, box), noise_std=0.1, learning_starts=0,
+                  batch_env_steps=2, total_timesteps=9_000)  # fmt: skip
+    seen = np.zeros((500, 2), np.float32)
+
+    def act(*, explores: bool) -> Any:
+        rng = np.random.default_rng(0)
+        return trainer.act(Rows(seen, None, [None] * 500, ("a",) * 500, explores, True, rng))
+
+    noise = act(explores=True) - act(explores=False)
+    assert noise.std(axis=0) == pytest.approx([0.1, 0.1], rel=0.2)
+    assert np.array_equal(act(explores=True), act(explores=True)), "it is the server's generator"

@@ -7,7 +7,9 @@ from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_ru
 
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
+from muxrl.orchestrator.comparisons.matches import check_equal_training
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.storage.checkpoints import Manifest
 
 QMIX_PPO = "qmix hunters | ppo prey"
 
@@ -32,6 +34,27 @@ def test_unequal_budgets_are_cut_to_what_all_have(tmp_path: Path) -> None:
     assert scores == pytest.approx({QMIX_PPO: 5.0, "ppo hunters | ppo prey": 2.5})
     with pytest.raises(CannotCompare, match="head to head needs equal budgets"):
         compare_runs(paths, num_episodes=2, should_meet=True)
+
+
+@pytest.mark.parametrize(("checkpoint", "is_refused"), [("last", True), ("best", True),
+                                                        ("500", False)])  # fmt: skip
+def test_checkpoints_of_unequal_training_do_not_meet(
+    tmp_path: Path, checkpoint: str, is_refused: bool
+) -> None:
+    """Whatever was evaluated, and wherever the comparison is cut: one ended between two points."""
+    paths = [made_up_run(tmp_path, who, "PPO", 1, 5.0) for who in ("QMIX", "PPO")]
+    for path, last in zip(paths, (1_000, 1_200), strict=True):
+        for name, env_steps in (("500", 500), ("last", last), ("best", 800)):
+            (path / "checkpoints" / name).mkdir(parents=True)
+            manifest = Manifest(env_steps, 0.0, "", None, {}, {}, {}, {})
+            manifest.write(path / "checkpoints" / name)
+    runs = read_compared_runs(paths).runs
+    if not is_refused:
+        check_equal_training(runs, checkpoint)
+        return
+    told = r"trained for 1,000 env steps, those of .* for 1,200; choose a checkpoint that all have"
+    with pytest.raises(CannotCompare, match=told):
+        compare_runs(paths, num_episodes=2, should_meet=True, checkpoint=checkpoint, budget=500)
 
 
 def test_a_point_that_all_have_goes_before_a_later_one_nearby(tmp_path: Path) -> None:
