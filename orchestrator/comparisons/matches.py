@@ -157,22 +157,23 @@ def check_equal_training(runs: Sequence[ComparedRun], checkpoint: str) -> None:
     Raises:
         CannotCompare: they differ by more than `TOLERANCE`.
     """
-    trained: dict[str, float] = {}
+    trained: dict[ComparedRun, int] = {}
     for run in runs:
         if run.learns:
             folder = CheckpointFolder(run.path / "checkpoints")
             place = folder.find(LAST if checkpoint.startswith(BEST) else checkpoint)
             num = Manifest.read(place).env_steps if place else run.points[-1].env_steps
             # An episode that goes on beyond the end of training is nobody's advantage.
-            trained[run.name] = min(num, run.config.stop.env_steps or num)
+            trained[run] = min(num, run.config.stop.env_steps or num)
     if not trained:
         return
     short, long = min(trained, key=trained.__getitem__), max(trained, key=trained.__getitem__)
     if trained[short] < trained[long] * (1 - TOLERANCE):
         raise CannotCompare(
-            f"head to head needs equal budgets: the policies of run {short!r} were trained for "
-            f"{trained[short]:,} env steps, those of {long!r} for {trained[long]:,}; choose a "
-            "checkpoint that all have (--checkpoint), leave out the others, or compare side by side"
+            f"head to head needs equal budgets: the policies of run {short.name!r} were trained "
+            f"for {trained[short]:,} env steps, those of {long.name!r} for {trained[long]:,}; "
+            "choose a checkpoint that all have (--checkpoint), leave out the others, or compare "
+            "side by side"
         )
 
 
