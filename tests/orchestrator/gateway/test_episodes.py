@@ -298,12 +298,10 @@ def test_an_evaluation_whose_lost_episode_would_meet_other_weights_is_given_up(
     behind.ask(EndEpisode("e", 1))
     behind.play("training")
     behind.now = 31.0
-    behind.ask(StartEpisode("f"))
+    assert behind.ask(StartEpisode("f")) == Started("f")
     assert evaluation.is_done.is_set()
     assert list(map(len, evaluation.episodes)) == [1]
     assert isinstance(behind.ask(Step("lost", 1, SEEN)), EpisodeGone)
-    behind.episodes.evaluate(None)
-    assert behind.ask(StartEpisode("g")) == Started("g")
 
 
 def test_a_slow_simulation_keeps_its_episode_of_an_evaluation(behind: Behind) -> None:
