@@ -34,6 +34,7 @@ Roles = Mapping[str, tuple[str, ...]]
 
 _ALIKE = ("env", "kwargs", "metrics")
 """Of the simulation, what runs that are compared have in common, see `read_compared_runs`."""
+_SOURCE = "initialize_from"
 _MAX_SHOWN = 40  # characters of a setting's value
 # Names and values; whole values, since runs are grouped by them.
 _Settings = tuple[tuple[str, str], ...]
@@ -308,13 +309,33 @@ def _labels(runs: Sequence[ComparedRun], roles: Roles) -> list[dict[str, str]]:
         told: list[tuple[str, _Settings]] = [(label, ()) for label in plain]
         for label in dict.fromkeys(plain):
             ours = [i for i, other in enumerate(plain) if other == label]
-            settings = differences([servers[i][1] for i in ours])
+            of_all = _with_sources_pooled(
+                [server_settings(servers[i][1]) for i in ours], [runs[i].seed for i in ours]
+            )
+            settings = differing_settings(of_all)
             for index, difference in zip(ours, settings, strict=True):
                 told[index] = (label, difference)
         names = _names(told)
         for index, one in enumerate(told):
             labels[index][role] = names[one]
     return labels
+
+
+def _with_sources_pooled(of_all: Sequence[Settings], seeds: Sequence[int]) -> list[Settings]:
+    """Settings in which a checkpoint to begin with is none of a contestant's if each seed has one
+    of its own, as its seeds of an earlier training."""
+    pooled = list(of_all)
+    alike: dict[frozenset[tuple[str, str]], list[int]] = {}
+    for index, one in enumerate(of_all):
+        rest = frozenset(item for item in one.items() if item[0] != _SOURCE)
+        alike.setdefault(rest, []).append(index)
+    for indices in alike.values():
+        pairs = {(seeds[i], of_all[i][_SOURCE]) for i in indices}
+        sources, num = {source for _, source in pairs}, len(pairs)
+        if all(sources) and len({seed for seed, _ in pairs}) == len(sources) == num > 1:
+            for i in indices:
+                pooled[i] = {**of_all[i], _SOURCE: "one for each seed"}
+    return pooled
 
 
 def _names(told: Iterable[tuple[str, _Settings]]) -> dict[tuple[str, _Settings], str]:

@@ -162,6 +162,13 @@ def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
     if len(seeds) > 1:
         told = "; ".join(f"{c.name}: {listed(map(str, c.seeds), 12)}" for c in learning)
         notes.append(f"contestants have different seeds, and only equal ones are paired ({told})")
+    begun_apart = [
+        c.name
+        for c in learning
+        if len({tuple(s.initialize_from for s in r.config.servers.values()) for r in c.runs}) > 1
+    ]
+    if begun_apart:
+        notes.append(f"each seed began with a checkpoint of its own ({listed(begun_apart)})")
     fewest = min((len(contestant.seeds) for contestant in learning), default=0)
     if learning and fewest == 1:
         notes.append(

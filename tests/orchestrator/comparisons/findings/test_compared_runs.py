@@ -17,6 +17,7 @@ from tests.orchestrator.comparisons.compared_runs import (
 )
 
 from muxrl.orchestrator import cli
+from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
 from muxrl.orchestrator.comparisons.findings.contestants import (
     find_contestants,
@@ -24,7 +25,9 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     find_subjects,
     is_cooperative,
 )
+from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 
@@ -98,6 +101,33 @@ def test_settings_are_named_where_they_tell_two_contestants_apart(tmp_path: Path
     contestants = find_contestants(runs, find_roles(runs, {}))
     assert [c.played["hunters"] for c in contestants] == ["qmix [lr=0.1]", "qmix [lr=0.2]"]
     assert [c.seeds for c in contestants] == [(1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("begun_from", "seeds"),
+    [
+        ([(1, "a"), (2, "b")], [(1, 2), (1, 2)]),  # a source for each seed, at both rates
+        ([(1, "a"), (2, "a")], [(1, 2), (1, 2)]),
+        ([(1, "a"), (2, "")], [(1,), (2,), (1,), (2,)]),  # one begins with new weights
+        ([(1, "a"), (1, "b"), (2, "a"), (2, "b")], [(1, 2)] * 4),  # two sources are compared
+    ],
+)
+def test_seeds_may_begin_with_a_checkpoint_each(
+    tmp_path: Path, begun_from: list[tuple[int, str]], seeds: list[tuple[int, ...]]
+) -> None:
+    paths = []
+    for lr in (0.1, 0.2):
+        for seed, source in begun_from:
+            folder = tmp_path / (source or "new")
+            path = made_up_run(folder, "QMIX", "PPO", seed, 5.0, settings={"lr": lr})
+            config = RunDirectory(path).read_config()
+            config.servers["hunters"].initialize_from = source
+            RunDirectory(path).write_config(to_yaml(config))
+            paths.append(path)
+    compared = compare_runs(paths, num_episodes=2)
+    assert [c.seeds for c in compared.contestants] == seeds
+    is_said = any("each seed began with a checkpoint of its own" in n for n in compared.notes)
+    assert is_said == (begun_from == [(1, "a"), (2, "b")])
 
 
 def test_how_the_simulation_was_played_tells_two_contestants_apart(tmp_path: Path) -> None:
