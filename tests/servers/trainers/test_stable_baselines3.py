@@ -73,6 +73,7 @@ def test_on_policy_algorithms_refuse_logged_actions() -> None:
 def test_dqn_does_to_the_bit_what_it_does_alone() -> None:
     """Across the start of learning, exploration's whole schedule, time limits and a full replay."""
     import stable_baselines3
+    from stable_baselines3.common.logger import Logger
 
     from muxrl.servers.trainers.stable_baselines3 import DQN
 
@@ -82,6 +83,7 @@ def test_dqn_does_to_the_bit_what_it_does_alone() -> None:
     alone = stable_baselines3.DQN(
         "MlpPolicy", env(), seed=SEED, device="cpu", train_freq=16, **SETTINGS
     )
+    alone.set_logger(Logger(folder=None, output_formats=[]))  # its own makes a folder in /tmp
     alone.learn(NUM_STEPS)
     action_space: gymnasium.Space = gymnasium.spaces.Discrete(2)
     observation_space = env().observation_space
