@@ -50,6 +50,11 @@ class OnnxPolicy:
         if self._num_frames > 1:
             seen = {**seen, **self._stacked(seen, is_asked)}
         given = {**self._known, "alive": np.float32(is_asked), **seen}
+        if missing := [name for name in self._inputs if name not in given]:
+            raise ValueError(
+                f"agent {self._about.get('agent_id', '')!r}: the network reads {missing[0]!r}, and "
+                f"the observation has {', '.join(seen) or 'no parts'}"
+            )
         types = {port.name: _DTYPES[port.type] for port in self._session.get_inputs()}
         inputs = {name: np.asarray(given[name], types[name])[None] for name in self._inputs}
         values = self._session.run(None, inputs)

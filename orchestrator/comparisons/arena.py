@@ -197,7 +197,9 @@ class Arena:
         self._seed, self._parameters = seed, parameters
         self._stack = contextlib.ExitStack()
         self._servers: dict[tuple[Player, str], ServerAddress] = {}
-        self._config = dataclasses.replace(simulation, num_processes=1, num_envs_per_process=1)
+        self._config = dataclasses.replace(
+            simulation, num_processes=1, num_envs_per_process=1, inference_mode="remote"
+        )
         try:
             self.facts: SimulationFacts = probe(self._config)
         except ConfigError as error:

@@ -117,6 +117,7 @@ def evaluate_run(
     fixed = {**config.evaluation.parameters, **(parameters or {})}
     frozen = dataclasses.replace(
         config,
+        simulation=dataclasses.replace(config.simulation, inference_mode="remote"),
         evaluation=dataclasses.replace(config.evaluation, parameters=fixed),
         seed=first_seed,  # of actions that are drawn, too
         servers=frozen_servers(folder, config, checkpoint, replaced, should_explore),

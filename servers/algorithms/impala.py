@@ -156,11 +156,16 @@ class IMPALALearner(SoundUpdates, IMPALATorchLearner):
             }
         return results
 
-    def compute_loss_for_module(self, *, batch: dict[str, Any], **kwargs: Any) -> Tensor:
+    def compute_loss_for_module(
+        self, *, batch: dict[str, Any], fwd_out: dict[str, Any], **kwargs: Any
+    ) -> Tensor:
         """RLlib's loss with its bootstrap values kept, as above."""
-        logp, mask = batch[Columns.ACTION_LOGP], batch[Columns.LOSS_MASK]
-        batch = {**batch, Columns.ACTION_LOGP: logp.masked_fill(~mask.bool(), torch.inf)}
-        return super().compute_loss_for_module(batch=batch, **kwargs)
+        logp, is_appended = batch[Columns.ACTION_LOGP], ~batch[Columns.LOSS_MASK].bool()
+        batch = {**batch, Columns.ACTION_LOGP: logp.masked_fill(is_appended, torch.inf)}
+        # Its action is the last one's, and may be masked in several parts: -inf times 0 is NaN.
+        inputs = fwd_out[Columns.ACTION_DIST_INPUTS].masked_fill(is_appended[..., None], 0.0)
+        fwd_out = {**fwd_out, Columns.ACTION_DIST_INPUTS: inputs}
+        return super().compute_loss_for_module(batch=batch, fwd_out=fwd_out, **kwargs)
 
 
 class APPOLearner(IMPALALearner, APPOTorchLearner):

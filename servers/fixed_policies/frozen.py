@@ -30,7 +30,7 @@ from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
-from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.rllib.inference import TORCH_DRAWS, Inference
 from muxrl.servers.rllib.numpy_mlp import NumpyPolicy, numpy_policy
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
@@ -311,13 +311,14 @@ class FrozenActing:
         if not self._should_explore:
             yield
             return
-        before = torch.get_rng_state()  # `fork_rng` would take twice as long
-        torch.set_rng_state(self._torch_state)
-        try:
-            yield
-        finally:
-            self._torch_state = torch.get_rng_state()
-            torch.set_rng_state(before)
+        with TORCH_DRAWS:
+            before = torch.get_rng_state()  # `fork_rng` would take twice as long
+            torch.set_rng_state(self._torch_state)
+            try:
+                yield
+            finally:
+                self._torch_state = torch.get_rng_state()
+                torch.set_rng_state(before)
 
 
 def _kind(agent: AgentPlan, *, with_bounds: bool) -> str:

@@ -30,7 +30,7 @@ class LoadedPolicy:
         agent_id: the agent.
         space: of its observations.
         action_space: of its actions.
-        seat: its own, or its team's, of which it acts alone: no policy acts on what others see.
+        seat: its own, or its team's, of which it acts alone: RLlib's act on nothing of the others.
         inference: acts for the whole checkpoint.
     """
 
@@ -124,7 +124,7 @@ def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
     Its files are pickles, whose code is run: load only what you trust.
 
     Raises:
-        AlgorithmProblem: it cannot be read, or plain RLlib wrote it.
+        AlgorithmProblem: it cannot be read, plain RLlib wrote it, or it acts for a team at once.
     """
     checkpoint = Checkpoint.open(path)
     if not checkpoint.about:
@@ -134,6 +134,12 @@ def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
     plan = dataclasses.replace(plan_of(checkpoint.about), late_members="allow", state_size=None)
     inference = modules.make_inference(plan)
     seats = modules.make_seats(plan, modules.observing(plan))
+    is_team = any(len(seat.members) > 1 for seat in seats.values())
+    if is_team and isinstance(inference, Actors):
+        raise AlgorithmProblem(
+            f"{checkpoint.algorithm} acts for a team at once, and these are policies of one agent "
+            "each; a FROZEN server acts for the team"
+        )
     seat_of = {member: seat for seat in seats.values() for member in seat.members}
     seat_of |= {agent_id: seat for agent_id, seat in seats.items() if agent_id in plan.agents}
     return {

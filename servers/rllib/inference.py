@@ -38,6 +38,8 @@ from muxrl.servers.rllib.numpy_values import Values, numpy_values
 from muxrl.servers.rllib.on_gpu import ModulesOnGpu
 
 T = TypeVar("T")
+TORCH_DRAWS = threading.RLock()
+"""Held while torch's global generator is another one's: several servers may share a process."""
 
 
 class _Copy:
@@ -247,7 +249,7 @@ class Inference:
         )
         if draws_in_numpy:
             return self._act(asked)
-        with torch.random.fork_rng(devices=[]):
+        with TORCH_DRAWS, torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._evaluation_torch.get_state())
             try:
                 return self._act(asked)

@@ -226,3 +226,10 @@ def test_a_parameter_with_many_values_is_compared_by_ranges() -> None:
     names = [name for name, *_ in _groups(np.arange(8.0))]
     assert names == ["0 to 1", "2 to 3", "4 to 5", "6 to 7"]
     assert _groups(np.array([2.5, math.nan, 2.5])) == [("2.5", 2.5, 2.5)]
+
+
+def test_baselines_are_played_whatever_the_runs_inferred_with(tmp_path: Path) -> None:
+    simulation = {"inference_mode": {"hunters": "local"}}
+    run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, simulation=simulation)
+    (random,) = compare_runs([run], num_episodes=2).baselines
+    assert random.returns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -254,6 +255,17 @@ def test_a_run_is_evaluated_the_same_way_every_time_and_nothing_changes(
     assert err == ""
     assert "qmix RANDOM" in out
     assert len(list((trained / "evaluations").iterdir())) == 2
+
+
+@pytest.mark.learning
+def test_a_run_with_local_inference_is_evaluated(trained: Path, tmp_path: Path) -> None:
+    """Frozen servers act themselves."""
+    run = RunDirectory(Path(shutil.copytree(trained, tmp_path / "local")))
+    config = run.read_config()
+    local = dataclasses.replace(config.simulation, inference_mode={"qmix": "local", "ppo": "local"})
+    run.write_config(to_yaml(dataclasses.replace(config, simulation=local)))
+    as_remote = evaluate_run(trained, num_episodes=2, should_write=False)
+    assert evaluate_run(run.path, num_episodes=2).episode_returns == as_remote.episode_returns
 
 
 @pytest.mark.learning

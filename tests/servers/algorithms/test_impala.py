@@ -12,7 +12,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.policy.policy import PolicySpec
 from tests.nights import at_night
 
-from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.registry import get_algorithm
@@ -28,7 +28,8 @@ GAMMA = 0.5
 class Seat:
     seat_id = policy_id = "a"
     observation_space: Space = Box((2,), "float32", -1.0, 1.0)
-    action_space = Discrete(2)
+    action_space: Space = Discrete(2)
+    allowed: Any = None  # where a mask leaves one
 
 
 class MaskedSeat(Seat):
@@ -36,6 +37,17 @@ class MaskedSeat(Seat):
 
     observation_space = masked_space(Seat.observation_space, Seat.action_space)
     seen = {OBS: OBSERVED, ACTION_MASK: np.array([1, 0], np.float32)}
+    allowed = 0
+
+
+class MaskedChoicesSeat(Seat):
+    """Of two choices each forbids its first action, and at the end its second."""
+
+    action_space = MultiDiscrete((2, 2))
+    observation_space = masked_space(Seat.observation_space, action_space)
+    seen = {OBS: OBSERVED, ACTION_MASK: np.array([0, 1, 0, 1], np.float32)}
+    last = {OBS: OBSERVED, ACTION_MASK: np.array([1, 0, 1, 0], np.float32)}
+    allowed = np.array([1, 1])
 
 
 pytestmark = pytest.mark.usefixtures("rllib")
@@ -44,8 +56,8 @@ pytestmark = pytest.mark.usefixtures("rllib")
 def episode(length: int, *, is_terminated: bool, seat: Any = Seat) -> Any:
     """Every step has the reward 1; of a masked seat, every action is the allowed one."""
     seats: dict[str, Any] = {"a": seat()}
-    is_masked = seat is MaskedSeat
-    seen = MaskedSeat.seen if is_masked else OBSERVED
+    is_masked = seat.allowed is not None
+    seen = getattr(seat, "seen", OBSERVED)
     recorder = Recorder(f"e{np.random.default_rng().integers(1 << 60)}", seats, lookback=0)
     recorder.begin({"a": seen})
     for t in range(length):
@@ -53,14 +65,14 @@ def episode(length: int, *, is_terminated: bool, seat: Any = Seat) -> Any:
         recorder.add(
             acted={
                 "a": SeatAction(
-                    0 if is_masked else t % 2,
+                    seat.allowed if is_masked else t % 2,
                     {
                         Columns.ACTION_LOGP: np.float32(0.0 if is_masked else np.log(0.5)),
-                        Columns.ACTION_DIST_INPUTS: np.zeros(2, np.float32),
+                        Columns.ACTION_DIST_INPUTS: np.zeros(2 * np.size(seat.allowed), np.float32),
                     },
                 )
             },
-            observations={"a": seen},
+            observations={"a": getattr(seat, "last", seen) if is_last else seen},
             rewards={"a": 1.0},
             terminated={"a"} if is_last and is_terminated else set(),
             truncated={"a"} if is_last and not is_terminated else set(),
@@ -81,7 +93,7 @@ def build(name: str, seat: Any = Seat, **settings: Any) -> tuple[Any, Feed]:
             **settings,
         },
         {"fcnet_hiddens": [8]},
-        has_masks=seat is MaskedSeat,
+        has_masks=seat.allowed is not None,
     )
     config.environment(env=None)
     config.multi_agent(
@@ -232,4 +244,17 @@ def test_the_one_allowed_action_is_on_policy_whatever_the_weights(
     after = module.state_dict()
     assert all(torch.equal(after[key], value) for key, value in before.items())
     assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
+    algo.stop()
+
+
+@pytest.mark.parametrize("name", ["IMPALA", "APPO"])
+def test_an_appended_step_whose_action_several_masks_forbid_spoils_no_update(name: str) -> None:
+    """It repeats the last action; twice the lowest float is -inf, and no number times 0."""
+    algo, feed = build(name, MaskedChoicesSeat)
+    module = algo.learner_group._learner.module["a"]
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    feed.put([episode(4, is_terminated=False, seat=MaskedChoicesSeat) for _ in range(5)])
+    algo.training_step()
+    changed = {key for key, value in module.state_dict().items() if not value.equal(before[key])}
+    assert any(key.startswith("vf.") for key in changed), "what is not finite is skipped"
     algo.stop()
