@@ -19,6 +19,8 @@ Respawn = Literal["refuse", "same_id", "same_step", "new_ids"]
 so, and an observation that comes with an agent's end is the first one of its next life; or under
 ids that the environment has not declared."""
 
+_MAX_FORMER = 1_000
+"""Agents that may be paid after their end. An episode may go on for ever, under ever new ids."""
 ALL = "__all__"
 LAST = "final_observation"
 """In the infos of an agent that ends and is observed again in one step: what it observed last."""
@@ -38,7 +40,7 @@ class Places:
         self._place_of: dict[Hashable, Hashable] = {}
         """Of the agents that live."""
         self._former_place: dict[Hashable, Hashable] = {}
-        """Of those that have ended."""
+        """Of the newest that have ended."""
         self._has_warned = False
 
     def __getattr__(self, name: str) -> Any:
@@ -72,6 +74,8 @@ class Places:
             return self._placed(given), *told, plain_infos
         for agent in done:
             place = self._former_place[agent] = self._place_of.pop(agent)
+            if len(self._former_place) > max(_MAX_FORMER, 2 * len(self._places)):
+                del self._former_place[next(iter(self._former_place))]
             if given.get(agent) is not None:
                 plain_infos[place] = {**plain_infos.get(place, {}), LAST: given[agent]}
         seen = {self._find(a, lives): value for a, value in given.items() if a not in done}

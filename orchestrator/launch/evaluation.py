@@ -14,6 +14,8 @@ At the end there are more, see `final_conditions`.
 from __future__ import annotations
 
 import logging
+import math
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,6 +45,7 @@ logger = logging.getLogger(__name__)
 _NAME = "evaluation"
 _LOOK_S = 0.5
 _CLOSE_S = 10.0
+_LONG_S = 600
 
 
 class Evaluations(Supervision[ProcessReport]):
@@ -119,6 +122,7 @@ class Evaluations(Supervision[ProcessReport]):
         """The server that has other weights since the condition under way began."""
         self.given_up = ""
         """Why the evaluation at the end is not whole; "" if it is."""
+        self._long_at = math.inf
         # Else when it begins: not all simulators run twice at a time.
         if gateway is None and interval is not None:
             self._start(_NAME)
@@ -230,6 +234,7 @@ class Evaluations(Supervision[ProcessReport]):
             returns={},
         )
         self._running.append(as_learned)
+        self._long_at = time.monotonic() + _LONG_S
         self._append(as_learned, map(Condition, self._learning))
         self._play()
 
@@ -265,8 +270,18 @@ class Evaluations(Supervision[ProcessReport]):
                     self._lose(_NAME, played)
                 return
             self._write(played)
+        self._warn_if_long()
         self.ask()
         super().collect(wait_s)
+
+    def _warn_if_long(self) -> None:
+        if self._running and time.monotonic() > self._long_at:
+            self._long_at = math.inf
+            logger.warning(
+                "an evaluation has taken %d min so far; an episode that does not end holds it, and "
+                "the run, for ever",
+                _LONG_S // 60,
+            )
 
     def wait(self, look: Callable[[], object]) -> None:
         """Waits for all conditions and writes them down.
@@ -313,7 +328,7 @@ class Evaluations(Supervision[ProcessReport]):
         self._running = self._running[len(played) :]
         self._returns |= {row.replaced: one.returns for row, one in zip(done, played, strict=True)}
         if len(played) < num_asked:
-            story = "simulations were lost in it, or none came to play all its episodes"
+            story = "no simulation came to play all its episodes, or one was lost in it"
             logger.warning("an evaluation is not whole: %s", story)
             if is_final:
                 self.given_up = f"the evaluation at the end is not whole: {story}"

@@ -283,12 +283,16 @@ def set_episodes_aside(folder: RunDirectory, place: Path, manifest: Manifest, se
     is_a_copy = abs(written - datetime.fromisoformat(manifest.written_at).timestamp()) > _COPY_S
     files = sorted(folder.episodes.glob("*/*.parquet"))
     if is_a_copy:  # whose times say nothing, but seeds do
-        known = {
-            (name, str(one))
-            for name, num in manifest.num_episodes_begun.items()
-            for one in islice(EpisodeSeeds.of_process(seed, name), num if files else 0)
-        }
-        later = [path for path in files if (path.parent.name, path.stem) not in known]
+        unknown = {(path.parent.name, path.stem): path for path in files}
+        for name, num in manifest.num_episodes_begun.items():
+            ours = {stem for process, stem in unknown if process == name}
+            for one in islice(EpisodeSeeds.of_process(seed, name), num):
+                if not ours:
+                    break
+                if str(one) in ours:
+                    ours.remove(str(one))
+                    del unknown[name, str(one)]
+        later = list(unknown.values())
     else:
         later = [path for path in files if path.stat().st_mtime > written]
     for path in later:

@@ -62,6 +62,8 @@ _KEPT = (
 """What a run that is resumed goes on from; where an older run lacks it, it begins anew."""
 
 
+_MAX_NAMES = 1_000
+"""Metrics of which values are kept; an external simulation may name ever new ones."""
 _Ended = tuple[Mapping[str, float], EpisodeMetrics]
 """Returns by agent, and metrics, of an episode that has ended."""
 
@@ -233,7 +235,8 @@ class Tally:
     def _add_values(self, episodes: Iterable[EpisodeMetrics]) -> None:
         for episode in episodes:
             for name, by_agent in episode.items():
-                self._values_of(name).append(overall(by_agent))
+                if name in self._values or len(self._values) < _MAX_NAMES:
+                    self._values_of(name).append(overall(by_agent))
 
     def _values_of(self, name: str) -> deque[float]:
         return self._values.setdefault(name, deque(maxlen=_NUM_EPISODES_AVERAGED))

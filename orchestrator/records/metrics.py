@@ -29,7 +29,7 @@ from muxrl.orchestrator.storage.json_files import finite
 
 Row = TypeVar("Row")
 
-_LAST_BYTES = 256 * 1024
+_LAST_BYTES, _PIECE_BYTES = 256 * 1024, 1 << 20
 """Read at first for the newest records: holds the last evaluation, under all conditions."""
 
 
@@ -254,10 +254,16 @@ def _cut(path: Path, length: int, env_steps: int) -> None:
 def _drop_torn_line(path: Path) -> None:
     """Cuts what follows the last newline, so that nothing is appended to an incomplete line."""
     try:
-        content = path.read_bytes()
+        file = path.open("r+b")
     except FileNotFoundError:
         return
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with path.open("r+b") as file:
+    with file:
+        begin = size = file.seek(0, os.SEEK_END)
+        whole = 0
+        while begin and not whole:
+            end, begin = begin, max(0, begin - _PIECE_BYTES)
+            file.seek(begin)
+            newline = file.read(end - begin).rfind(b"\n")
+            whole = begin + newline + 1 if newline >= 0 else 0
+        if whole < size:
             file.truncate(whole)

@@ -52,9 +52,10 @@ from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
 
-MAX_TOMBSTONES = 100_000
-"""Ended episodes that are remembered, some 30 MB; a client that lost an answer asks again before so
-many more have ended. Episodes of a few steps end a thousand times a second."""
+MAX_TOMBSTONES, _MAX_TOLD = 100_000, 1_000_000
+"""Ended episodes that are remembered, and returns of agents in their answers, some 65 MB; a client
+that lost an answer asks again before so many more have ended. Episodes of a few steps end a
+thousand times a second."""
 
 
 class EpisodeStore:
@@ -415,7 +416,7 @@ class EpisodeStore:
                     self.ended.append(reply)
         del self._open[episode.episode_id]
         self._tombstones[episode.episode_id] = (now, reply)
-        if len(self._tombstones) > MAX_TOMBSTONES:
+        if len(self._tombstones) > min(MAX_TOMBSTONES, _MAX_TOLD // max(1, len(self.plan.agents))):
             self._tombstones.popitem(last=False)
         self._cut_if_due()
 

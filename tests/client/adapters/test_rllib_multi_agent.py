@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from muxrl.client.adapters import SimulationError, adapt, make_simulation
+from muxrl.client.adapters.places import Places
 from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent
 from muxrl.protocol.spaces import Discrete
 
@@ -265,6 +266,29 @@ def test_new_ids_without_bound_take_places(declared: int, shows_last: bool) -> N
                 assert round(float(result.final_observations[gone][0]) * 100) == cars[0]
             seen, is_over = result.observations, result.is_over
         assert total == sum(3 * t + 3 for t in range(20))
+
+
+def test_an_episode_under_ever_new_ids_remembers_the_newest() -> None:
+    class Endless:
+        t = 0
+
+        def reset(self) -> Any:
+            return {"car_0": 0}, {}
+
+        def step(self, actions: Any) -> Any:
+            self.t += 1
+            paid = {f"car_{self.t - 2}": 3.0} if self.t > 1 else {}  # after its end
+            ends = {f"car_{self.t - 1}": True}
+            return {f"car_{self.t}": 0}, paid, ends, {}, {}
+
+    places = Places(Endless(), ["car_0", "car_1", "car_2"])
+    seen, _ = places.reset()
+    total = 0.0
+    for _ in range(3_000):
+        seen, earned, *_ = places.step(dict.fromkeys(seen, 0))
+        total += sum(earned.values())
+    assert total == 3.0 * 2_999
+    assert len(places._former_place) == 1_000
 
 
 @pytest.mark.parametrize(("declared", "num_paid"), [(3, 0), (5, 19)])

@@ -132,3 +132,14 @@ def test_an_evaluation_that_nobody_plays_to_its_end_is_missed_at_the_end(
     assert external.rows() == [(None, 1.0), ("one", 2.0)][: len(values)]
     assert not external.evaluations.is_running
     assert ("no simulation came" in external.evaluations.given_up) == is_final
+
+
+def test_an_evaluation_that_does_not_end_is_told_once(
+    external: Evaluated, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("muxrl.orchestrator.launch.evaluation._LONG_S", -1)
+    external.evaluations.begin(4_000, 1.0)
+    for _ in range(2):
+        external.evaluations._warn_if_long()
+    (warning,) = caplog.messages
+    assert "an episode that does not end holds it" in warning

@@ -102,3 +102,12 @@ def test_what_a_process_did_before_it_was_lost_still_counts() -> None:
     assert (tally.env_steps, tally.num_mismatches, tally.num_lost_episodes) == (70, 1, 4)
     tally.add("simulation-0", SimulationReport(num_env_steps=5, num_lost_episodes=2))
     assert (tally.env_steps, tally.num_mismatches, tally.num_lost_episodes) == (75, 1, 6)
+
+
+def test_a_simulation_that_names_ever_new_metrics_fills_no_memory() -> None:
+    tally = Tally()
+    for n in range(1_200):
+        report = SimulationReport(10, [{}], metrics=[{f"m{n}": {COMMON: 1.0}}])
+        tally.add("gateway", report)
+    assert tally.metric("m0") == (1.0, 1)
+    assert len(tally.state()["values"]) == 1_000

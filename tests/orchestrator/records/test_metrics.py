@@ -49,11 +49,18 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path, torn: bytes) -> None:
     assert read_metrics(path) == [{"a": 1}]
 
 
-def test_a_resumed_writer_does_not_append_to_a_torn_line(run: RunDirectory) -> None:
+@pytest.mark.parametrize("piece", [1, 5, 1 << 20])
+def test_a_resumed_writer_does_not_append_to_a_torn_line(
+    run: RunDirectory, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muxrl.orchestrator.records.metrics._PIECE_BYTES", piece)
+    (run.metrics / "joint.jsonl").write_bytes(b'{"env_st')
     (run.metrics / "prey.jsonl").write_bytes(b'{"env_steps": 1}\n{"env_st')
     with MetricsWriter(run) as metrics:
         metrics.server("prey", {"env_steps": 2})
+        metrics.joint({"env_steps": 3})
     assert read_metrics(run.metrics / "prey.jsonl") == [{"env_steps": 1}, {"env_steps": 2}]
+    assert read_metrics(run.metrics / "joint.jsonl") == [{"env_steps": 3}]
 
 
 def test_a_line_for_which_there_is_no_room_is_cut_off_and_named(run: RunDirectory) -> None:

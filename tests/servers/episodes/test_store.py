@@ -133,8 +133,14 @@ def test_a_tombstone_has_its_time() -> None:
     assert len(store.store._tombstones) == 1  # e, which has just expired
 
 
-def test_the_oldest_of_too_many_tombstones_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muxrl.servers.episodes.store.MAX_TOMBSTONES", 2)
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [("MAX_TOMBSTONES", 2), ("_MAX_TOLD", 4)],  # returns of two agents each
+)
+def test_the_oldest_of_too_many_tombstones_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(f"muxrl.servers.episodes.store.{limit}", most)
     store = ScriptedStore(make_plan(tombstone_s=30.0))
     for episode_id in "efg":
         store.start(episode_id)
