@@ -322,6 +322,8 @@ def main() -> None:
     print(f"{'ms of processor time':28}{'ours':>10}{'the other':>20}   ratios")
     for name in args.cases:
         if name in TEAM_UPDATES:
+            if args.no_updates or args.device != "cpu":
+                continue
             line = contest(team_update_ours(name), team_update_theirs(name), args.rounds)
             print(f"{name + ' update':28}{line}", flush=True)
             continue

@@ -23,7 +23,7 @@ class OnnxPolicy:
 
     def __init__(self, session: Any, agent_id: str) -> None:
         about = session.get_modelmeta().custom_metadata_map
-        self._about = json.loads(about["muxrl.agents"])[agent_id]
+        self._agent, self._about = agent_id, json.loads(about["muxrl.agents"])[agent_id]
         self._num_frames = int(about["muxrl.frame_stack"])
         self._session = session
         self._inputs = [port.name for port in session.get_inputs()]
@@ -52,7 +52,7 @@ class OnnxPolicy:
         given = {**self._known, "alive": np.float32(is_asked), **seen}
         if missing := [name for name in self._inputs if name not in given]:
             raise ValueError(
-                f"agent {self._about.get('agent_id', '')!r}: the network reads {missing[0]!r}, and "
+                f"agent {self._agent!r}: the network reads {missing[0]!r}, and "
                 f"the observation has {', '.join(seen) or 'no parts'}"
             )
         types = {port.name: _DTYPES[port.type] for port in self._session.get_inputs()}

@@ -73,6 +73,7 @@ class Places:
             self._add(others, earned, lives)
             return self._placed(given), *told, plain_infos
         for agent in done:
+            self._former_place.pop(agent, None)  # else it would not be among the newest
             place = self._former_place[agent] = self._place_of.pop(agent)
             if len(self._former_place) > max(_MAX_FORMER, 2 * len(self._places)):
                 del self._former_place[next(iter(self._former_place))]

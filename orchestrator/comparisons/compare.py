@@ -173,7 +173,7 @@ def compare_runs(
     if should_meet and not snapshots:
         check_equal_training(runs, checkpoint)
         if at.is_cut:
-            notes.append("head to head, policies are those of the checkpoints, which are not cut")
+            notes.append("head to head, checkpoints play, which were trained beyond that budget")
     first_seed = runs[0].config.evaluation.seed
     seeds = range(first_seed, first_seed + num_episodes)
     scripts = find_scripts(contestants, role_agents, found.scripts)

@@ -35,7 +35,7 @@ from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import Floats
-from muxrl.orchestrator.storage.checkpoints import BEST, LAST, CheckpointFolder, Manifest
+from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder, Manifest
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
 
@@ -156,12 +156,12 @@ def check_equal_training(runs: Sequence[ComparedRun], checkpoint: str) -> None:
 
     Raises:
         CannotCompare: they differ by more than `TOLERANCE`.
+        CannotResume: a checkpoint's manifest is broken.
     """
     trained: dict[ComparedRun, int] = {}
     for run in runs:
-        if run.learns:
-            folder = CheckpointFolder(run.path / "checkpoints")
-            place = folder.find(LAST if checkpoint.startswith(BEST) else checkpoint)
+        if run.learns and not checkpoint.isdecimal():  # which says it
+            place = CheckpointFolder(run.path / "checkpoints").find()
             num = Manifest.read(place).env_steps if place else run.points[-1].env_steps
             # An episode that goes on beyond the end of training is nobody's advantage.
             trained[run] = min(num, run.config.stop.env_steps or num)

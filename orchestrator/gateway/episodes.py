@@ -298,7 +298,6 @@ class GatewayEpisodes:
         ]
         if any(self._open[e].num_trained < self.counts.num_env_steps for e in silent):
             evaluation.is_done.set()
-            self.evaluate(None)
             return
         self._close(silent, "it was silent for long, and another simulation plays its evaluation")
 

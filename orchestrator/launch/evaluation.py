@@ -46,6 +46,7 @@ _NAME = "evaluation"
 _LOOK_S = 0.5
 _CLOSE_S = 10.0
 _LONG_S = 600
+"""After so long without a condition that is done, whoever waits is told what it may be."""
 
 
 class Evaluations(Supervision[ProcessReport]):
@@ -278,8 +279,8 @@ class Evaluations(Supervision[ProcessReport]):
         if self._running and time.monotonic() > self._long_at:
             self._long_at = math.inf
             logger.warning(
-                "an evaluation has taken %d min so far; an episode that does not end holds it, and "
-                "the run, for ever",
+                "an evaluation has gone on for %d min without a result; an episode that does not "
+                "end holds it, and the run, for ever",
                 _LONG_S // 60,
             )
 
@@ -326,6 +327,7 @@ class Evaluations(Supervision[ProcessReport]):
         is_final = self._running[0].is_final
         done = self._running[: len(played)]
         self._running = self._running[len(played) :]
+        self._long_at = time.monotonic() + _LONG_S
         self._returns |= {row.replaced: one.returns for row, one in zip(done, played, strict=True)}
         if len(played) < num_asked:
             story = "no simulation came to play all its episodes, or one was lost in it"

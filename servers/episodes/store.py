@@ -416,7 +416,8 @@ class EpisodeStore:
                     self.ended.append(reply)
         del self._open[episode.episode_id]
         self._tombstones[episode.episode_id] = (now, reply)
-        if len(self._tombstones) > min(MAX_TOMBSTONES, _MAX_TOLD // max(1, len(self.plan.agents))):
+        most = min(MAX_TOMBSTONES, _MAX_TOLD // max(1, len(self.plan.agents)))
+        if len(self._tombstones) > max(most, self.plan.limits.max_episodes):
             self._tombstones.popitem(last=False)
         self._cut_if_due()
 

@@ -39,7 +39,7 @@ from muxrl.servers.rllib.on_gpu import ModulesOnGpu
 
 T = TypeVar("T")
 TORCH_DRAWS = threading.RLock()
-"""Held while torch's global generator is another one's: several servers may share a process."""
+"""Held while torch's global generator has somebody's own state: servers may share a process."""
 
 
 class _Copy:
@@ -227,7 +227,7 @@ class Inference:
         """Acts with the kept weights, in the place of the live copy; called under the lock."""
         if self._untrained_copy is None:
             assert self.untrained is not None, "the store refuses what is not kept"
-            with torch.random.fork_rng(devices=[]):  # first weights are drawn, and thrown away
+            with TORCH_DRAWS, torch.random.fork_rng(devices=[]):  # first weights are thrown away
                 self._untrained_copy = _Copy(self._build())
             self._untrained_copy.modules.set_state(self.untrained)
         live, self._live = self._live, self._untrained_copy

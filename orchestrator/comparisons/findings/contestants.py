@@ -34,7 +34,7 @@ Roles = Mapping[str, tuple[str, ...]]
 
 _ALIKE = ("env", "kwargs", "metrics")
 """Of the simulation, what runs that are compared have in common, see `read_compared_runs`."""
-_SOURCE = "initialize_from"
+_SOURCE, _ONE_EACH = "initialize_from", "one for each seed"
 _MAX_SHOWN = 40  # characters of a setting's value
 # Names and values; whole values, since runs are grouped by them.
 _Settings = tuple[tuple[str, str], ...]
@@ -327,14 +327,15 @@ def _with_sources_pooled(of_all: Sequence[Settings], seeds: Sequence[int]) -> li
     pooled = list(of_all)
     alike: dict[frozenset[tuple[str, str]], list[int]] = {}
     for index, one in enumerate(of_all):
-        rest = frozenset(item for item in one.items() if item[0] != _SOURCE)
-        alike.setdefault(rest, []).append(index)
+        if one[_SOURCE]:
+            rest = frozenset(item for item in one.items() if item[0] != _SOURCE)
+            alike.setdefault(rest, []).append(index)
     for indices in alike.values():
         pairs = {(seeds[i], of_all[i][_SOURCE]) for i in indices}
-        sources, num = {source for _, source in pairs}, len(pairs)
-        if all(sources) and len({seed for seed, _ in pairs}) == len(sources) == num > 1:
+        num = len(pairs)
+        if len({seed for seed, _ in pairs}) == len({source for _, source in pairs}) == num > 1:
             for i in indices:
-                pooled[i] = {**of_all[i], _SOURCE: "one for each seed"}
+                pooled[i] = {**of_all[i], _SOURCE: _ONE_EACH}
     return pooled
 
 
@@ -359,9 +360,10 @@ def _shortened(value: str) -> str:
     return value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN].rstrip() + "…"
 
 
-def differences(servers: Sequence[ServerConfig]) -> list[_Settings]:
-    """Returns, for each server, the settings in which it differs from any of the others."""
-    return differing_settings([server_settings(server) for server in servers])
+def _settings_of_all(seeds: Sequence[ServerConfig]) -> Settings:
+    """Returns the settings of a contestant's servers of one role, which are alike."""
+    is_pooled = len({server.initialize_from for server in seeds}) > 1
+    return {**server_settings(seeds[0]), **({_SOURCE: _ONE_EACH} if is_pooled else {})}
 
 
 def differing_settings(of_all: Sequence[Settings]) -> list[_Settings]:
@@ -393,11 +395,10 @@ def label_settings(contestants: Sequence[Contestant], roles: Roles) -> Iterator[
     """Yields the settings of each label of each role."""
     for role, agents in roles.items():
         servers = {
-            contestant.played[role]: server_of_role(contestant.runs[0], agents)[1]
-            for contestant in contestants
+            c.played[role]: [server_of_role(run, agents)[1] for run in c.runs] for c in contestants
         }
-        told = differences(list(servers.values()))
-        for (label, server), differing in zip(servers.items(), told, strict=True):
+        told = differing_settings([_settings_of_all(ours) for ours in servers.values()])
+        for (label, (server, *_)), differing in zip(servers.items(), told, strict=True):
             given = tuple(
                 (key, value)
                 for key, value in differing

@@ -162,11 +162,7 @@ def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
     if len(seeds) > 1:
         told = "; ".join(f"{c.name}: {listed(map(str, c.seeds), 12)}" for c in learning)
         notes.append(f"contestants have different seeds, and only equal ones are paired ({told})")
-    begun_apart = [
-        c.name
-        for c in learning
-        if len({tuple(s.initialize_from for s in r.config.servers.values()) for r in c.runs}) > 1
-    ]
+    begun_apart = [c.name for c in learning if len({_sources(run) for run in c.runs}) > 1]
     if begun_apart:
         notes.append(f"each seed began with a checkpoint of its own ({listed(begun_apart)})")
     fewest = min((len(contestant.seeds) for contestant in learning), default=0)
@@ -183,6 +179,10 @@ def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
             "agree; paired differences and advantages over random are widened, and keep their 95 %"
         )
     return notes
+
+
+def _sources(run: ComparedRun) -> tuple[str, ...]:
+    return tuple(server.initialize_from for _, server in sorted(run.config.servers.items()))
 
 
 def _role_notes(

@@ -115,7 +115,7 @@ class QMIXConfig(TeamReplayConfig):
     td_lambda: Annotated[float, _share("0 is one step"), read_share] = 0.0
     """Above 0: lambda-returns; with `n_step` 1."""
     updates_per_episode: Positive = 1.0
-    """Updates for each new episode; may be a fraction. They come for 200 env steps at a time."""
+    """Updates for each new episode, or a fraction; made for at least 200 env steps at a time."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class)

@@ -292,15 +292,19 @@ def test_an_evaluation_s_episode_whose_simulation_is_lost_is_given_to_another(
 def test_an_evaluation_whose_lost_episode_would_meet_other_weights_is_given_up(
     behind: Behind,
 ) -> None:
-    evaluation, _ = evaluation_of(behind, 2)
+    evaluation, _ = evaluation_of(behind, 3)
     behind.play("e")
     behind.play("lost")
+    behind.play("alive")
     behind.ask(EndEpisode("e", 1))
     behind.play("training")
     behind.now = 31.0
-    assert behind.ask(StartEpisode("f")) == Started("f")
+    replies = behind.say(Step("alive", 1, SEEN), StartEpisode("f"))
+    assert isinstance(replies[0], Actions), "it is of the evaluation, too"
+    assert replies[1] == Started("f")
     assert evaluation.is_done.is_set()
     assert list(map(len, evaluation.episodes)) == [1]
+    behind.episodes.evaluate(None)  # as who waits for it does
     assert isinstance(behind.ask(Step("lost", 1, SEEN)), EpisodeGone)
 
 

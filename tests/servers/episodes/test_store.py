@@ -141,7 +141,7 @@ def test_the_oldest_of_too_many_tombstones_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
     monkeypatch.setattr(f"muxrl.servers.episodes.store.{limit}", most)
-    store = ScriptedStore(make_plan(tombstone_s=30.0))
+    store = ScriptedStore(make_plan(tombstone_s=30.0, max_episodes=2))
     for episode_id in "efg":
         store.start(episode_id)
         store.end(0, episode_id)
