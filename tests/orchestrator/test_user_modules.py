@@ -67,6 +67,7 @@ def test_check_finds_a_user_s_modules_and_python_its_own(
 def test_a_worker_appends_the_folders_of_the_process_that_started_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(user_modules, "_added", [])  # by another test of this process
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "scripts" / "mine.py")])
     monkeypatch.setattr(sys, "path", [str(tmp_path / "scripts"), "/elsewhere"])

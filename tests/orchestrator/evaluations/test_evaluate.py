@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from muxrl.client.env_loop import EnvLoop
-from muxrl.orchestrator import cli
+from muxrl.orchestrator import cli, user_modules
 from muxrl.orchestrator.config import (
     ExperimentConfig,
     ExternalAgentConfig,
@@ -162,6 +162,8 @@ def test_a_user_s_module_is_found_where_the_run_was_launched(
 ) -> None:
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     monkeypatch.setattr(sys, "argv", ["muxrl"])
+    monkeypatch.setattr(user_modules, "_added", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     project.mkdir()
     elsewhere.mkdir()
