@@ -270,25 +270,14 @@ class GatewayEpisodes:
         )
         is_training = mode == "train"
         episode = OpenEpisode(
-            item,
-            is_training,
-            client,
-            joint,
-            evaluation,
-            condition,
-            parameters,
-            self.counts.num_env_steps,
-            now,
-        )
+            item, is_training, client, joint, evaluation, condition, parameters,
+            self.counts.num_env_steps, now,
+        )  # fmt: skip
         self._open[episode_id] = episode
         return _Open(asked, episode, joint.start(), lambda: episode.started)
 
     def _take_back(self, evaluation: Evaluation, now: float) -> None:
-        """Closes the evaluation's episodes whose simulation seems lost, for others to play them.
-
-        Where others have trained on, they would play these with other weights than the rest: it is
-        given up.
-        """
+        """Closes the evaluation's episodes whose simulation seems lost, for others to play them."""
         silent = [
             episode_id
             for episode_id, one in self._open.items()
@@ -297,7 +286,7 @@ class GatewayEpisodes:
             and now - one.last_seen > max(_SILENT_S, 10.0 * one.longest_step_s)
         ]
         if any(self._open[e].num_trained < self.counts.num_env_steps for e in silent):
-            evaluation.is_done.set()
+            evaluation.is_done.set()  # given up: after more training they would meet other weights
             return
         self._close(silent, "it was silent for long, and another simulation plays its evaluation")
 

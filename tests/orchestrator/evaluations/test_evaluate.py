@@ -163,7 +163,6 @@ def test_a_user_s_module_is_found_where_the_run_was_launched(
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     monkeypatch.setattr(sys, "argv", ["muxrl"])
     monkeypatch.setattr(user_modules, "_added", [])
-    monkeypatch.setattr(sys, "path", [*sys.path])
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     project.mkdir()
     elsewhere.mkdir()
