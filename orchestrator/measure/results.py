@@ -14,7 +14,7 @@ from muxrl.orchestrator.measure.fallen import find_fall
 from muxrl.orchestrator.measure.metric_results import MetricResult, metric_results
 from muxrl.orchestrator.measure.sides import MAX_SIDES, play_against_each_other
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
-from muxrl.orchestrator.records.run_status import RunStatus
+from muxrl.orchestrator.records.run_status import NOT_ENDED, RunStatus
 from muxrl.orchestrator.storage.versions import version_notes
 
 _CURVE_RESAMPLES = 2_000  # enough for a drawn band, of which there are many points
@@ -405,7 +405,7 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
         elif status.has_ended:
             yield f"run {run.name} ended as {status.state}: {status.cause}"
         else:
-            yield f"run {run.name} had not ended when this was written: it goes on or was killed"
+            yield f"run {run.name} {NOT_ENDED}"
     finals = [server.final for server in servers if server.final is not None]
     if not finals:
         unevaluated = [run.name for run in runs if not run.points]

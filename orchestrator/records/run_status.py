@@ -37,6 +37,8 @@ from muxrl.orchestrator.user_modules import user_folders
 
 logger = logging.getLogger(__name__)
 
+NOT_ENDED = "had not ended when this was written: it goes on or was killed"
+"""What a reader of its results is told of a run that does not say how it ended."""
 _FILE = "status.json"
 EndState = Literal["done", "failed", "interrupted"]
 State = Literal["starting", "running", "evaluating"] | EndState

@@ -22,6 +22,7 @@ from muxrl.orchestrator.errors import (
 )
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
+from muxrl.orchestrator.records.run_status import NOT_ENDED
 from muxrl.orchestrator.records.series import EvaluationPoint
 from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
@@ -120,7 +121,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
         _check_comparable(runs[0], run)
     _check_evaluated(runs)
     notes += [
-        f"run {run.name!r} had not ended when this was written: it goes on or was killed"
+        f"run {run.name!r} {NOT_ENDED}"
         for run in runs
         if run.status is not None and not run.status.has_ended
     ]

@@ -6,11 +6,14 @@ import dataclasses
 import json
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.nights import at_night
 
 from muxrl.client import MultiplexingClient
@@ -21,7 +24,7 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import Served, serve
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.fixed_policies.frozen import saved_spaces
+from muxrl.servers.fixed_policies.frozen import FrozenActing, saved_spaces
 from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import PolicyServer, ServerProblem
 
@@ -300,3 +303,33 @@ def test_evaluation_leaves_weights_and_the_training_s_random_numbers_alone(name:
     alone, evaluated = play(False), play(True)
     assert evaluated[0] == alone[0]
     assert evaluated[1] == alone[1]
+
+
+class Drawing:
+    """Draws from torch's global generator, and lets the other thread run in between."""
+
+    def __init__(self) -> None:
+        self.drawn: list[float] = []
+
+    def act(self, steps: Any) -> None:
+        for _ in range(2):
+            self.drawn.append(float(torch.rand(())))
+            time.sleep(0.001)
+
+
+def test_servers_of_one_process_draw_what_they_would_draw_alone() -> None:
+    """`muxrl evaluate --explore` has all of them in threads of its own."""
+    plan: Any = SimpleNamespace(seed=7)
+
+    def frozen() -> tuple[FrozenActing, Drawing]:
+        drawing: Any = Drawing()
+        modules: Any = SimpleNamespace(make_inference=lambda plan: drawing)
+        return FrozenActing(plan, modules, should_explore=True), drawing
+
+    (one, ours), (other, theirs) = frozen(), frozen()
+    with ThreadPoolExecutor(2) as threads:
+        for played in [threads.submit(acting.act, []) for acting in [one, other] * 20]:
+            played.result()
+    alone = torch.rand(40, generator=torch.Generator().manual_seed(7)).tolist()
+    assert ours.drawn == pytest.approx(alone)
+    assert theirs.drawn == pytest.approx(alone)
