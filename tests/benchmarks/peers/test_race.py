@@ -48,7 +48,7 @@ def contestant(tmp_path: Path, title: str, program: str) -> Contestant:
 def test_who_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     good = contestant(tmp_path, "good", PROGRAM.format(update="log.add(played)"))
     bad = contestant(tmp_path, "bad", "import sys\nsys.exit('no licence found')")
-    found = Findings("", "", "", "", {}, 0.3, 1, [], [], [])
+    found = Findings("", "", "", "", {}, 2.0, 1, [], [], [])
     peers.race(found, {OWN: tmp_path / "python"}, [bad, good], [ONE], [], 1)
     (failure,) = found.failures
     assert failure.who == f"bad, {ONE}"
@@ -69,7 +69,7 @@ def test_who_plays_and_does_not_learn_has_failed(tmp_path: Path) -> None:
 
 def test_who_says_that_it_acts_only_is_measured_without_updates(tmp_path: Path) -> None:
     idle = contestant(tmp_path, "idle", PROGRAM.format(update="pass"))
-    one = play(replace(idle, is_learning=False), ONE, tmp_path / "python", 0, 0.1, learns_s=60.0)
+    one = play(replace(idle, is_learning=False), ONE, tmp_path / "python", 0, 2.0, learns_s=60.0)
     assert one.env_steps_per_s > 0
     assert one.trained == {}
 
