@@ -22,10 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where the report goes; default: into the run, if it is one",
     )
-    parser.add_argument(
+    over = parser.add_mutually_exclusive_group()
+    over.add_argument(
         "--over-seeds",
         action="store_true",
-        help="intervals over seeds (what training again would bring), not over their episodes",
+        help="intervals of several runs speak of training again with other seeds; the default",
+    )
+    over.add_argument(
+        "--over-episodes",
+        action="store_true",
+        help="they speak of these runs' policies, in other episodes",
     )
 
 
@@ -42,6 +48,6 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         report = write_report(RunDirectory.open(args.runs[0]))
     else:
-        report = combine_runs(args.runs, args.out, over_seeds=args.over_seeds)
+        report = combine_runs(args.runs, args.out, over_episodes=args.over_episodes)
     print_report(report)
     return ExitCode.DONE

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from muxrl.client.play_loop import SimulationFailed
 from muxrl.orchestrator.comparisons.arena import Arena, random_players
 from muxrl.orchestrator.comparisons.findings.by_parameter import (
     compare_by_parameter,
@@ -49,6 +50,7 @@ from muxrl.orchestrator.comparisons.matches import (
 from muxrl.orchestrator.comparisons.output.files import write_files
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
 from muxrl.orchestrator.config.parameters import of_evaluations
+from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.frames import frame_of
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
@@ -149,8 +151,8 @@ def compare_runs(
     Raises:
         CannotCompare: the runs cannot be compared with these arguments.
         MalformedMetrics: a metrics file is broken elsewhere than in its last line.
-        ServerProblem: a player's server could not be started.
-        SimulationFailed: the simulation raised.
+        ServerProblem: head to head, a player's server could not be started.
+        SimulationFailed: head to head, the simulation raised.
     """
     if num_episodes < 1:
         raise CannotCompare(f"the number of episodes is {num_episodes}, must be at least 1")
@@ -174,8 +176,7 @@ def compare_runs(
         check_equal_training(runs, checkpoint)
         if at.is_cut:
             notes.append("head to head, checkpoints play, which were trained beyond that budget")
-    first_seed = runs[0].config.evaluation.seed
-    seeds = range(first_seed, first_seed + num_episodes)
+    first_seed = evaluation_seed(runs[0].config)
     scripts = find_scripts(contestants, role_agents, found.scripts)
     baselines: tuple[Baseline, ...] = ()
     head_to_head: HeadToHead | None = None
@@ -183,14 +184,18 @@ def compare_runs(
         given = of_evaluations(runs[0].config)
         with Arena(runs[0].config.simulation, role_agents, first_seed, given) as arena:
             random = random_players(contestants[0].runs[0], role_agents)
-            baselines = play_baselines(arena, subjects, random, scripts, seeds)
+            baselines, unplayed = play_baselines(
+                arena, subjects, random, scripts, range(first_seed, first_seed + num_episodes)
+            )
+            notes += unplayed
             if should_meet:
                 head_to_head, more = play_head_to_head(
                     arena,
                     contestants,
                     role_agents,
                     scripts,
-                    seeds,
+                    num_episodes,
+                    first_seed=first_seed,
                     should_explore=meeting_rule,
                     checkpoint=checkpoint,
                     snapshots=stages,
@@ -198,7 +203,7 @@ def compare_runs(
                     on_match=on_match,
                 )
                 notes += more
-    except CannotCompare as error:
+    except (CannotCompare, SimulationFailed) as error:
         if should_meet:
             raise
         notes.append(f"no baseline was played: {error}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from muxrl.client.play_loop import SimulationFailed
 from muxrl.orchestrator.comparisons.arena import Arena, Player, player_of, random_players, rotations
 from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE, ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import (
@@ -31,13 +32,14 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     stage,
     tables_of,
 )
-from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.errors import CannotCompare, RunFailed
 from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import Floats
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder, Manifest
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.training.policies import ServerProblem
 
 Scripts = Mapping[str, Mapping[str, Player]]
 """Label of a scripted policy to role to who plays it."""
@@ -63,8 +65,9 @@ def play_head_to_head(
     contestants: Sequence[Contestant],
     roles: Roles,
     scripts: Scripts,
-    seeds: Sequence[int],
+    num_episodes: int,
     *,
+    first_seed: int,
     should_explore: bool,
     checkpoint: str = LAST,
     snapshots: Snapshots | None = None,
@@ -78,7 +81,9 @@ def play_head_to_head(
         contestants: who meet.
         roles: role to its agents.
         scripts: which meet them too.
-        seeds: one for each episode; all matches play the same episodes.
+        num_episodes: of each match.
+        first_seed: of the first pair's episodes. All matches of a pair of seeds play the same
+            episodes, and every pair others, so that luck of the episodes is in the intervals.
         should_explore: whether stochastic policies are sampled.
         checkpoint: of each run, by name.
         snapshots: play in its place, if given; see `find_snapshots`.
@@ -114,7 +119,7 @@ def play_head_to_head(
         for role in roles
         if role in ours.players[pair] and set(roles) <= {role, *theirs.players[pair]}
     ]
-    games = _Games(arena, seeds, tuple(interchangeable))
+    games = _Games(arena, first_seed, num_episodes, tuple(interchangeable))
     matches: dict[tuple[object, ...], Match] = {}
     for number, (role, ours, theirs, pair) in enumerate(schedule):
         match = _match(games, roles, role, ours, theirs, pair)
@@ -139,8 +144,8 @@ def play_head_to_head(
             by_contestant=by_contestant,
             matches=played,
             pairs=pairs,
-            num_episodes=len(seeds),
-            first_seed=seeds[0],
+            num_episodes=num_episodes,
+            first_seed=first_seed,
             interchangeable=tuple(interchangeable),
             should_explore=should_explore,
             snapshots=tuple(snapshots or ()),
@@ -276,20 +281,22 @@ def _baselines(
 
 @dataclass
 class _Games:
-    """Plays each seating once: both roles' matches of a pair share its episodes."""
+    """Plays each seating once for each pair: the matches of both roles share its episodes."""
 
     arena: Arena
-    seeds: Sequence[int]
+    first_seed: int
+    num_episodes: int
     interchangeable: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self._played: dict[tuple[tuple[str, Player], ...], AgentReturns] = {}
+        self._played: dict[tuple[object, ...], AgentReturns] = {}
 
-    def returns(self, seating: Mapping[str, Player]) -> AgentReturns:
+    def returns(self, seating: Mapping[str, Player], pair: int) -> AgentReturns:
         """Returns each agent's returns, by episode."""
-        key = tuple(sorted(seating.items(), key=lambda item: item[0]))
+        key = (pair, *sorted(seating.items(), key=lambda item: item[0]))
         if key not in self._played:
-            self._played[key] = self.arena.play(seating, self.seeds)
+            start = self.first_seed + pair * self.num_episodes
+            self._played[key] = self.arena.play(seating, range(start, start + self.num_episodes))
         return self._played[key]
 
 
@@ -304,7 +311,7 @@ def _match(
         seated = {shift.get(home, home): who for home, who in seating.items()}
         seat = shift[role]
         subject = Subject("role", seat, roles[seat])
-        scores.append(subject.returns(games.returns(seated)))
+        scores.append(subject.returns(games.returns(seated, pair)))
     rest = _rest(others, role)
     by_episode = np.mean(scores, axis=0)
     returns = np.concatenate(scores)
@@ -357,7 +364,7 @@ def play_baselines(
     random: Mapping[str, Player],
     scripts: Scripts,
     seeds: Sequence[int],
-) -> tuple[Baseline, ...]:
+) -> tuple[tuple[Baseline, ...], list[str]]:
     """Plays random policies in all roles, then each scripted one among random ones.
 
     Args:
@@ -366,12 +373,21 @@ def play_baselines(
         random: role to its random player.
         scripts: those of one label play together.
         seeds: one for each episode.
+
+    Returns:
+        What was played, random ones first, and a note for each scripted one that could not be.
+
+    Raises:
+        SimulationFailed: the simulation raised with random agents.
     """
-    played = [("random", arena.play_at_random(random, seeds))]
-    for theirs in scripts.values():
+    played, notes = [("random", arena.play_at_random(random, seeds))], []
+    for label, theirs in scripts.items():
         seating = {**random, **theirs}
         name = " | ".join(f"{player.label} {role}" for role, player in seating.items())
-        played.append((name, arena.play(seating, seeds)))
+        try:
+            played.append((name, arena.play(seating, seeds)))
+        except (CannotCompare, RunFailed, ServerProblem, SimulationFailed) as error:
+            notes.append(f"the scripted policy {label!r} is no baseline: {error}")
     baselines = []
     for name, by_agent in played:
         returns = {}
@@ -383,4 +399,4 @@ def play_baselines(
             if len(values):
                 returns[subject.key] = mean_interval([values])
         baselines.append(Baseline(name, returns, len(seeds)))
-    return tuple(baselines)
+    return tuple(baselines), notes

@@ -112,7 +112,7 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
                 "at all set while_learning: wait"
             )
     for key, seed in {"seed": config.seed, "evaluation.seed": config.evaluation.seed}.items():
-        if seed > _MAX_SEED:
+        if seed is not None and seed > _MAX_SEED:
             yield f"{key}: is {seed}, must be at most {_MAX_SEED}"
 
 

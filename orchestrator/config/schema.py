@@ -133,8 +133,10 @@ class EvaluationConfig:
     should_explore: bool = False
     """Whether stochastic policies (PPO, A2C) are sampled; false: their likeliest action.
     Value-based ones (QMIX) are greedy, deterministic ones (MADDPG) without noise in any case."""
-    seed: NotNegative[int] = 10_000
-    """Seed of the first episode of every evaluation."""
+    seed: NotNegative[int | None] = None
+    """Seed of the first episode of every evaluation. null: 10,000 and a million for each unit of
+    the run's `seed`, so that runs of one seed play the same episodes, and others do not: an
+    interval over seeds then holds the luck of the episodes, too."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of `simulation.parameters`, those that are others here: a number, or what is drawn from each
     episode's seed. The rest: a schedule's last value, the last lesson, and what is drawn."""

@@ -26,6 +26,7 @@ from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
@@ -77,7 +78,7 @@ def evaluate_run(
         run: its directory.
         num_episodes: how many.
         seed: of the first episode's reset; the next ones count on. None: the run's own
-            ``evaluation.seed``, so that its final evaluation met the same episodes.
+            evaluation's, so that its final evaluation met the same episodes.
         should_explore: whether stochastic policies are sampled as in training, or take their
             likeliest action; None: as in the run's own evaluations. Value-based ones are greedy
             in any case.
@@ -113,7 +114,7 @@ def evaluate_run(
             )
     if should_explore is None:
         should_explore = config.evaluation.should_explore
-    first_seed = config.evaluation.seed if seed is None else seed
+    first_seed = evaluation_seed(config) if seed is None else seed
     fixed = {**config.evaluation.parameters, **(parameters or {})}
     frozen = dataclasses.replace(
         config,
@@ -257,10 +258,10 @@ def _metrics(values: Metrics, experiment: Experiment) -> dict[str, Returns]:
     found = {}
     for name, by_agent in values.items():
         if COMMON in by_agent:
-            found[name] = returns_of(by_agent, [COMMON])
+            found[name] = returns_of(by_agent, [COMMON], is_metric=True)
         for server_id, plan in experiment.servers.items():
             if ours := [agent for agent in plan.agents if agent in by_agent]:
-                found[f"{name}/{server_id}"] = returns_of(by_agent, ours)
+                found[f"{name}/{server_id}"] = returns_of(by_agent, ours, is_metric=True)
     return found
 
 

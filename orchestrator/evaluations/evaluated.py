@@ -12,7 +12,13 @@ import numpy as np
 from rich.console import Console
 
 from muxrl.orchestrator.measure.rliable import interquartile_mean
-from muxrl.orchestrator.measure.statistics import Estimate, mean_interval
+from muxrl.orchestrator.measure.statistics import (
+    Estimate,
+    Unit,
+    are_proportions,
+    estimate_of,
+    mean_interval,
+)
 from muxrl.orchestrator.records.rows import AgentReturns, Metrics
 from muxrl.orchestrator.records.series import returns_by_episode
 from muxrl.orchestrator.reports.plain_table import grid_table
@@ -27,7 +33,7 @@ class Returns:
     Attributes:
         agents: whose; one that took no part in an episode does not count there.
         mean: of an episode's mean over the agents.
-        low, high: the ends of its 95 % bootstrap interval; None of one episode.
+        low, high: the ends of its 95 % interval over episodes; None of one episode.
         deviation: standard deviation over the episodes, unbiased; None of one episode.
         interquartile_mean: over the episodes.
         total: of the sum over the agents, with its interval, whose ends are NaN of one episode.
@@ -109,8 +115,15 @@ class EvaluationResult:
         return fields
 
 
-def returns_of(episode_returns: AgentReturns, agents: Sequence[str]) -> Returns:
+def returns_of(
+    episode_returns: AgentReturns, agents: Sequence[str], *, is_metric: bool = False
+) -> Returns:
     """Returns the statistics of these agents.
+
+    Args:
+        episode_returns: of each agent in each episode.
+        agents: which of them.
+        is_metric: whether it is a metric; one that is 0 or 1 in every episode is a proportion.
 
     Raises:
         ValueError: none of them was in any episode.
@@ -121,7 +134,8 @@ def returns_of(episode_returns: AgentReturns, agents: Sequence[str]) -> Returns:
     means, totals = means[np.isfinite(means)], totals[np.isfinite(totals)]
     if not len(means):
         raise ValueError(f"no episode had any of the agents {', '.join(agents)}")
-    estimate = mean_interval([means])
+    is_proportion = is_metric and are_proportions([means])
+    estimate = estimate_of([means], Unit.EPISODES, is_proportion=is_proportion)
     has_interval = math.isfinite(estimate.low)
     return Returns(
         agents=tuple(agents),
@@ -164,10 +178,10 @@ _TABLE = Table[_Row](
     (
         Column("who", css="text"),
         Column("rule", "actions", shown=str, css="text", is_whole=True),
-        Column("return\n[95 %]", value=lambda row: row.returns.estimate),
+        Column("return\n[95 %, episodes]", value=lambda row: row.returns.estimate),
         Column("std", value=lambda row: row.returns.deviation),
         Column("IQM", value=lambda row: row.returns.interquartile_mean),
-        Column("total", "team total\n[95 %]"),
+        Column("total", "team total\n[95 %, episodes]"),
     )
 )
 
@@ -214,7 +228,7 @@ def _caption(result: EvaluationResult) -> str:
         f"{len(result.seeds)} episodes, seeds {first} to {last}.{replaced}"
         f"{forgot if scripted else ''}{dropped} "
         "Return: sum of an agent's raw rewards in an episode; of several agents, the mean over "
-        "them, and beside it their sum. Intervals: 95 %, bootstrap over episodes: they speak of "
+        "them, and beside it their sum. Intervals: 95 % over episodes: they speak of "
         "these policies. IQM: mean of the middle half of the episodes. Metrics: what the "
         "simulation says of an episode, or the mean over the server's agents."
     )

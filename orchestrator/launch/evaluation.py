@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.resolve import compares_untrained
+from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.measure.sides import find_sides
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter, last_rows
@@ -99,6 +100,7 @@ class Evaluations(Supervision[ProcessReport]):
         self.bytes_before = 0
         """Length of the file of evaluations before the one under way."""
         self._evaluation = evaluation
+        self._first_seed = evaluation_seed(experiment.config)
         self._learning = experiment.learning
         self._compares = compares_untrained(experiment.config)
         self._not_updated: Collection[str] = ()
@@ -230,6 +232,7 @@ class Evaluations(Supervision[ProcessReport]):
             env_steps_played=env_steps,
             should_explore=config.should_explore,
             num_episodes=num,
+            first_seed=self._first_seed if self._gateway is None else None,
             is_final=is_final,
             replaced=None,
             returns={},
@@ -250,7 +253,7 @@ class Evaluations(Supervision[ProcessReport]):
             self._player = self._actors[_NAME] if gateway is None else gateway()
             self._ref = self._player.evaluate.remote(
                 [Condition.of_row(row) for row in (rows[:1] if gateway is None else rows)],
-                self._evaluation.seed,
+                self._first_seed,
                 rows[0].num_episodes,
                 self._should_explore,
             )

@@ -24,6 +24,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     tables_of,
 )
 from muxrl.orchestrator.config.parameters import of_evaluations
+from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League
 from muxrl.protocol.patterns import match
@@ -94,7 +95,8 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
         if (seats := _seats(seating)) not in known:
             todo.setdefault(str(seats), seating)
     evaluation = league.config.experiment.evaluation
-    seeds = range(evaluation.seed, evaluation.seed + league.config.num_episodes)
+    first_seed = evaluation_seed(league.config.experiment)
+    seeds = range(first_seed, first_seed + league.config.num_episodes)
     run = read_run(entries[0].run)
     rest = {  # servers with fixed policies, which are no roles
         server_id: match(server.agents, list(league.facts.agents))[0]
@@ -117,7 +119,7 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
     games = []
     experiment = league.config.experiment
     given = of_evaluations(experiment)
-    with Arena(experiment.simulation, roles, evaluation.seed, given) as arena:
+    with Arena(experiment.simulation, roles, first_seed, given) as arena:
         for seating in todo.values():
             seated = {role: player(entry, role) for role, entry in seating.items()}
             returns = arena.play({**seated, **always}, seeds)
@@ -174,7 +176,7 @@ def meet(league: League, folder: LeagueDirectory, last: int) -> HeadToHead:
         matches=tuple(matches),
         pairs=({},),
         num_episodes=league.config.num_episodes,
-        first_seed=evaluation.seed,
+        first_seed=evaluation_seed(league.config.experiment),
         interchangeable=tuple(league.config.interchangeable),
         should_explore=evaluation.should_explore,
         snapshots=tuple(dict.fromkeys(entry.round for entry in entries)),

@@ -6,19 +6,21 @@ only because it acts by one rule throughout an episode, or greedily.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 
 from muxrl.orchestrator.measure.rliable import interquartile_mean
 from muxrl.orchestrator.measure.statistics import (
-    NUM_RESAMPLES,
+    NO_LUCK,
     Estimate,
+    Unit,
     difference_interval,
+    estimate_of,
     mean_interval,
+    shared_luck,
 )
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.series import EvaluationPoint, Floats
@@ -50,6 +52,8 @@ class AgainstRandom:
 
     env_steps: float
     """Mean over the seeds."""
+    unit: Unit
+    """What intervals are over."""
     num_episodes: int
     """With all policies as learned, over all seeds; only episodes that the agents were in."""
     learned: Estimate
@@ -62,6 +66,8 @@ class AgainstRandom:
     """`learned` less `random`: where both played the same episodes, the mean over these pairs."""
     num_seeds_above: int
     """Seeds whose own advantage is above 0."""
+    num_seeds_below: int
+    """And below."""
     num_untrained_episodes: int = 0
     """With this server's agents as it began; 0 if that was not measured."""
     untrained: Estimate | None = None
@@ -88,9 +94,9 @@ def against_random(
     random: Strata | None,
     untrained: Strata | None = None,
     *,
-    over_seeds: bool = False,
+    unit: Unit = Unit.EPISODES,
     shares_resets: bool = True,
-    num_resamples: int = NUM_RESAMPLES,
+    share_episodes: bool = False,
 ) -> AgainstRandom:
     """Compares the returns of learned policies with those under random actions.
 
@@ -105,9 +111,9 @@ def against_random(
         learned: for each seed, each episode's return.
         random: the same with random actions, seeds in the same order; None: not measured.
         untrained: likewise with the policies that training began with.
-        over_seeds: whether intervals speak of training with any seed, not of these seeds.
+        unit: what intervals are over.
         shares_resets: whether it does.
-        num_resamples: of the bootstrap.
+        share_episodes: whether all seeds played the same episodes, too.
 
     Raises:
         ValueError: a seed has no episode, or the two do not have the same seeds.
@@ -116,43 +122,35 @@ def against_random(
         if others is not None and len(others) != len(learned):
             raise ValueError(f"{len(learned)} seeds as learned against {len(others)} {how}")
 
-    is_of_means = over_seeds and len(learned) > 1
-
     def interval(strata: Strata) -> Estimate:
-        return mean_interval(
-            [_means(strata)] if is_of_means else strata, num_resamples=num_resamples
-        )
+        return estimate_of(strata, unit, share_episodes=share_episodes)
 
-    def compare(others: Strata) -> tuple[Estimate, int]:
-        """Returns the advantage over the others, and how many seeds have one."""
-        if differences := _paired_differences(learned, others) if shares_resets else None:
-            by_seed = _means(differences)
-        else:
-            by_seed = _means(_known(learned)) - _means(_known(others))
-        if is_of_means:
-            advantage = mean_interval([by_seed], num_resamples=num_resamples)
-        elif differences:
-            advantage = mean_interval(differences, num_resamples=num_resamples)
-        else:
-            advantage = difference_interval(
-                _known(learned), _known(others), num_resamples=num_resamples
-            )
-        return advantage, int((by_seed > 0).sum())
+    def compare(others: Strata) -> tuple[Estimate, Floats]:
+        """Returns the advantage over the others, and each seed's."""
+        if pairs := _paired_differences(learned, others) if shares_resets else None:
+            return interval(pairs), _means(pairs)
+        by_seed = _means(learned) - _means(others)
+        if unit is Unit.SEEDS:
+            luck = shared_luck(learned) + shared_luck(others) if share_episodes else NO_LUCK
+            return mean_interval([by_seed], luck), by_seed
+        return difference_interval(_known(learned), _known(others)), by_seed
 
-    advantage, num_seeds_above = compare(random) if random is not None else (None, 0)
+    advantage, by_seed = compare(random) if random is not None else (None, np.empty(0))
     over_untrained = compare(untrained)[0] if untrained is not None else None
     played = _known(learned)
     return AgainstRandom(
         env_steps=env_steps,
+        unit=unit,
         num_episodes=sum(map(len, played)),
-        learned=interval(played),
+        learned=interval(learned),
         learned_interquartile_mean=interquartile_mean(np.concatenate(played)),
         num_random_episodes=sum(map(len, _known(random or []))),
-        random=None if random is None else interval(_known(random)),
+        random=None if random is None else interval(random),
         advantage=advantage,
-        num_seeds_above=num_seeds_above,
+        num_seeds_above=int((by_seed > 0).sum()),
+        num_seeds_below=int((by_seed < 0).sum()),
         num_untrained_episodes=sum(map(len, _known(untrained or []))),
-        untrained=None if untrained is None else interval(_known(untrained)),
+        untrained=None if untrained is None else interval(untrained),
         over_untrained=over_untrained,
     )
 
@@ -166,6 +164,8 @@ class Measured:
     learned: Floats
     random: Floats | None
     untrained: Floats | None
+    first_seed: int | None
+    """As `EvaluationPoint.first_seed`."""
 
     @classmethod
     def of(
@@ -186,15 +186,21 @@ class Measured:
             point.returns_of(agents, Condition(server_id, side, is_untrained=how).key)
             for how in (False, True)
         )
-        return cls(point.env_steps, learned, random, untrained)
+        return cls(point.env_steps, learned, random, untrained, point.first_seed)
 
 
-def compared(points: Sequence[Measured], **settings: Any) -> AgainstRandom:
+def share_episodes(points: Iterable[EvaluationPoint | Measured]) -> bool:
+    """Returns whether evaluations of several runs played the same episodes."""
+    first_seeds = [point.first_seed for point in points]
+    return None not in first_seeds and len(set(first_seeds)) < len(first_seeds)
+
+
+def compared(points: Sequence[Measured], unit: Unit = Unit.EPISODES) -> AgainstRandom:
     """Compares one evaluation of each seed; what one of them did not measure is left out.
 
     Args:
         points: of the seeds.
-        settings: of `against_random`.
+        unit: what intervals are over.
     """
     random = [point.random for point in points if point.random is not None]
     untrained = [point.untrained for point in points if point.untrained is not None]
@@ -203,7 +209,9 @@ def compared(points: Sequence[Measured], **settings: Any) -> AgainstRandom:
         [point.learned for point in points],
         random if len(random) == len(points) else None,
         untrained if len(untrained) == len(points) else None,
-        **settings,
+        unit=unit,
+        shares_resets=all(point.first_seed is not None for point in points),
+        share_episodes=share_episodes(points),
     )
 
 
@@ -212,8 +220,8 @@ def _paired_differences(learned: Strata, random: Strata) -> Strata | None:
     played = list(zip(learned, random, strict=True))
     if any(len(ours) != len(theirs) for ours, theirs in played):
         return None
-    differences = _known([ours - theirs for ours, theirs in played])
-    return differences if all(map(len, differences)) else None
+    differences = [ours - theirs for ours, theirs in played]
+    return differences if all(np.isfinite(pairs).any() for pairs in differences) else None
 
 
 def _known(strata: Strata) -> Strata:
@@ -221,4 +229,4 @@ def _known(strata: Strata) -> Strata:
 
 
 def _means(strata: Strata) -> Floats:
-    return np.array([stratum.mean() for stratum in strata])
+    return np.array([stratum.mean() for stratum in _known(strata)])

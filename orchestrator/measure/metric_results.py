@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.orchestrator.measure.statistics import Estimate, mean_interval
+from muxrl.orchestrator.measure.against_random import share_episodes
+from muxrl.orchestrator.measure.statistics import Estimate, Unit, are_proportions, estimate_of
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.series import EvaluationPoint, Floats
 
@@ -53,16 +54,16 @@ class MetricResult:
 
 
 def metric_results(
-    runs: Sequence[RecordedRun], *, over_seeds: bool = False
+    runs: Sequence[RecordedRun], unit: Unit = Unit.EPISODES
 ) -> tuple[MetricResult, ...]:
     """Computes every metric that was recorded, those of whole episodes first.
 
     Args:
         runs: with the same servers.
-        over_seeds: as for `results_of`.
+        unit: what intervals are over.
     """
     found = (
-        _result(runs, name, server_id, over_seeds)
+        _result(runs, name, server_id, unit)
         for name in sorted({name for run in runs for name in run.metric_names})
         for server_id in (None, *runs[0].servers)
     )
@@ -70,7 +71,7 @@ def metric_results(
 
 
 def _result(
-    runs: Sequence[RecordedRun], name: str, server_id: str | None, over_seeds: bool
+    runs: Sequence[RecordedRun], name: str, server_id: str | None, unit: Unit
 ) -> MetricResult:
     servers = runs[0].servers
     agents = (COMMON,) if server_id is None else servers[server_id].agents
@@ -81,14 +82,18 @@ def _result(
         return episodes[np.isfinite(episodes)]
 
     def estimate(points: Sequence[EvaluationPoint], replaced: str | None) -> Estimate | None:
-        strata = [values(point, replaced) for point in points]
-        if not all(map(len, strata)):
+        if not all(len(values(point, replaced)) for point in points):
             return None
-        if over_seeds and len(strata) > 1:
-            strata = [np.array([stratum.mean() for stratum in strata])]
-        return mean_interval(strata)
+        return estimate_of(
+            [point.episodes(agents, replaced, name) for point in points],
+            unit,
+            share_episodes=share_episodes(points),
+            is_proportion=is_proportion,
+        )
 
     measured = [[point for point in run.points if len(values(point, None))] for run in runs]
+    points = [point for run in runs for point in run.points]
+    is_proportion = are_proportions(values(p, who) for p in points for who in p.metrics)
     whole = [[p for p in points if all(len(values(p, s)) for s in compared)] for points in measured]
     usable = whole if all(whole) else measured
     last = [points[-1] for points in usable] if all(usable) else []

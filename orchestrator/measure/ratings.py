@@ -16,7 +16,7 @@ from itertools import combinations
 
 import numpy as np
 
-from muxrl.orchestrator.measure.statistics import Estimate, Floats, widened_quantiles
+from muxrl.orchestrator.measure.statistics import Estimate, Floats, widened
 
 _NUM_RESAMPLES = 1_000  # each is fitted
 _SCALE = 400 / math.log(10)
@@ -40,7 +40,7 @@ class Ratings:
 
 
 def rate(wins: Floats, anchor: int, *, seed: int = 0) -> Ratings:
-    """Rates players, with intervals widened as those of `statistics.mean_interval`.
+    """Rates players, with intervals as `statistics.widened` has them.
 
     Args:
         wins: ``[num_units, num_players, num_players]``, how often the row beat the column (a draw
@@ -73,7 +73,8 @@ def rate(wins: Floats, anchor: int, *, seed: int = 0) -> Ratings:
 def _ends(deviations: Floats, num_units: int) -> tuple[Floats, Floats]:
     if num_units == 1:
         return (np.full(deviations.shape[1:], math.nan),) * 2
-    return widened_quantiles(deviations * math.sqrt(num_units / (num_units - 1)), num_units - 1)
+    low, high = widened(deviations, num_units, 1)
+    return low, high
 
 
 def wins_of(returns: Sequence[Sequence[Floats]]) -> Floats:

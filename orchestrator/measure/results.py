@@ -13,16 +13,20 @@ from muxrl.orchestrator.measure.against_random import AgainstRandom, Measured, V
 from muxrl.orchestrator.measure.fallen import find_fall
 from muxrl.orchestrator.measure.metric_results import MetricResult, metric_results
 from muxrl.orchestrator.measure.sides import MAX_SIDES, play_against_each_other
+from muxrl.orchestrator.measure.statistics import Unit
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.run_status import NOT_ENDED, RunStatus
 from muxrl.orchestrator.storage.versions import version_notes
 
-_CURVE_RESAMPLES = 2_000  # enough for a drawn band, of which there are many points
 _RANDOM_RULE = (
     "Random in its place: this server's agents act uniformly at random, the others as learned. "
 )
 _UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
 
+_SPEAKS_OF = {
+    Unit.SEEDS: "they speak of training again, with other seeds",
+    Unit.EPISODES: "they speak of these policies, in other episodes",
+}
 _RULES = {None: None, True: "sampled", False: "greedy"}
 _WRITTEN = ("algorithm", "agents", "learns", "has_updates", "env_steps", "train_return")
 """Of a server, into ``summary.json``."""
@@ -99,8 +103,8 @@ class Report:
     seeds: tuple[int | None, ...]
     should_explore: bool | None
     """Whether evaluated policies sampled their actions; None if nothing was evaluated."""
-    is_over_seeds: bool
-    """Whether intervals speak of training on any seed, not of these seeds' policies."""
+    unit: Unit
+    """What intervals are over: of several runs their seeds, unless their episodes are asked for."""
     servers: tuple[ServerResult, ...]
     notes: tuple[str, ...]
     """What a reader must know before trusting the numbers."""
@@ -114,8 +118,11 @@ class Report:
     """Training episodes of all runs that were closed early since a process was lost."""
     metrics: tuple[MetricResult, ...] = ()
     """What the simulation says of its episodes."""
-    is_external: bool = False
-    """Whether somebody else's simulation played, so that conditions share no seeds."""
+
+    @property
+    def interval_unit(self) -> str:
+        """What the intervals are over, in words."""
+        return "episodes" if self.unit is Unit.EPISODES else f"{len(self.seeds)} seeds"
 
     @property
     def has_untrained(self) -> bool:
@@ -141,9 +148,6 @@ class Report:
         )
         counted = "episodes" if num_seeds == 1 else f"episodes in all, of {num_seeds} seeds"
         counts = f"{episodes} {counted}"
-        # Evaluations of different lengths are not paired.
-        are_unlike = random_episodes and random_episodes != episodes
-        drawn = "episodes" if are_unlike or self.is_external else "pairs of episodes"
         earlier = _spread([c.num_episodes for s in self.servers for c in s.curve[:-1]])
         if earlier and earlier != episodes:
             counts += f" ({earlier} at each earlier point)"
@@ -151,18 +155,13 @@ class Report:
             counts += f", {random_episodes} with random in place"
         actions = "sampled (of value-based learners greedy)" if self.should_explore else "greedy"
         seeds = ", ".join(map(str, self.seeds))
-        resampled = {
-            (False, False): f"over {drawn}",
-            (True, False): f"over {drawn}, stratified by seed: it speaks of these seeds only",
-            (True, True): "over the seeds' means",
-        }[(num_seeds > 1, self.is_over_seeds and num_seeds > 1)]
         return (
             f"Evaluated after {env_steps} env steps: {counts}, {actions} actions, "
             f"seed{'s' if num_seeds > 1 else ''} {seeds}. "
             "Return: sum of an agent's rewards in an episode, mean over the server's agents. "
             + (_RANDOM_RULE if any(server.learns for server in self.servers) else "")
             + (_UNTRAINED_RULE if self.has_untrained else "")
-            + f"Intervals: 95 %, bootstrap {resampled}. "
+            + f"Intervals: 95 % over {self.interval_unit}: {_SPEAKS_OF[self.unit]}. "
             + "Train return: exploration included, recent episodes."
         )
 
@@ -177,6 +176,7 @@ class Report:
             "resumed_at": self.resumed_at,
             "restarted_at": self.restarted_at,
             "num_lost_episodes": self.num_lost_episodes,
+            "intervals_over": self.unit,
             "evaluated_actions": _RULES[self.should_explore],
             "caption": self.caption,
             "notes": self.notes,
@@ -201,8 +201,13 @@ class Report:
         }
 
 
-def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Report:
+def results_of(runs: Sequence[RecordedRun], *, over_episodes: bool = False) -> Report:
     """Computes the results of one run, or of one run for each seed of an experiment.
+
+    Args:
+        runs: of one experiment.
+        over_episodes: whether the intervals of several runs speak of their episodes, not of
+            training with any seed.
 
     Raises:
         ValueError: there is no run.
@@ -212,13 +217,14 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
         raise ValueError("a report needs at least one run")
     for run in runs[1:]:
         _check_same_experiment(runs[0], run)
-    servers = tuple(_server_result(runs, server_id, over_seeds) for server_id in runs[0].servers)
+    unit = Unit.SEEDS if len(runs) > 1 and not over_episodes else Unit.EPISODES
+    servers = tuple(_server_result(runs, server_id, unit) for server_id in runs[0].servers)
     return Report(
         names=tuple(run.name for run in runs),
         assignment=runs[0].assignment,
         seeds=tuple(run.seed for run in runs),
         should_explore=next((r.should_explore for r in runs if r.should_explore is not None), None),
-        is_over_seeds=over_seeds,
+        unit=unit,
         servers=servers,
         notes=tuple(_notes(runs, servers)),
         statuses=tuple(run.status for run in runs),
@@ -228,8 +234,7 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
             for name in sorted({name for run in runs for name in run.restarted_at})
         },
         num_lost_episodes=sum(run.num_lost_episodes for run in runs),
-        metrics=metric_results(runs, over_seeds=over_seeds),
-        is_external=any(run.is_external for run in runs),
+        metrics=metric_results(runs, unit),
     )
 
 
@@ -237,7 +242,7 @@ def _judged(
     runs: Sequence[RecordedRun],
     server_id: str,
     agents: Sequence[str],
-    over_seeds: bool,
+    unit: Unit,
     side: str = "",
 ) -> tuple[AgainstRandom | None, tuple[AgainstRandom, ...], tuple[SeedCurve, ...]]:
     """Returns the final evaluation of some of a server's agents, the curve, and each seed's.
@@ -249,12 +254,9 @@ def _judged(
     with_random = [[point for point in points if point.random is not None] for points in measured]
     usable = with_random if all(with_random) else measured
     last = [points[-1] for points in usable] if all(usable) else []
-    how = {"over_seeds": over_seeds, "shares_resets": not any(run.is_external for run in runs)}
     return (
-        compared(last, **how) if last else None,
-        tuple(
-            compared(points, **how, num_resamples=_CURVE_RESAMPLES) for points in _aligned(measured)
-        ),
+        compared(last, unit) if last else None,
+        tuple(compared(points, unit) for points in _aligned(measured)),
         tuple(
             tuple((float(point.env_steps), float(np.nanmean(point.learned))) for point in points)
             for points in measured
@@ -262,26 +264,24 @@ def _judged(
     )
 
 
-def _side_results(
-    runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
-) -> Iterator[SideResult]:
+def _side_results(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> Iterator[SideResult]:
     """Yields the sides that all runs have, each at the run's last evaluation side by side."""
     last = [next((p for p in run.points[::-1] if server_id in p.sides), None) for run in runs]
     sides = [point.sides[server_id] for point in last if point is not None]
     if len(sides) < len(runs):
         return
     for side, agents in sides[0].items():
-        final, curve, seed_curves = _judged(runs, server_id, agents, over_seeds, side)
+        final, curve, seed_curves = _judged(runs, server_id, agents, unit, side)
         if final and final.random and all(other.get(side) == agents for other in sides):
             yield SideResult(side, agents, final, curve, seed_curves)
 
 
-def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool) -> ServerResult:
+def _server_result(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> ServerResult:
     server = runs[0].servers[server_id]
     training = tuple(run.training[server_id] for run in runs)
     last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
-    final, curve, seed_curves = _judged(runs, server_id, server.agents, over_seeds)
-    sides = tuple(_side_results(runs, server_id, over_seeds)) if server.learns else ()
+    final, curve, seed_curves = _judged(runs, server_id, server.agents, unit)
+    sides = tuple(_side_results(runs, server_id, unit)) if server.learns else ()
     return ServerResult(
         server_id=server_id,
         algorithm=server.algorithm,

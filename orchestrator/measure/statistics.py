@@ -1,28 +1,24 @@
-"""Means with bootstrap intervals that are widened for small samples.
+"""Means, proportions and differences with 95 % intervals, in closed form.
 
-Observations come as *strata*: one array for each seed, holding one number for each episode. The
-mean is the mean of the strata's means, so every seed has the same weight. The interval is a
-percentile bootstrap that draws episodes again inside their own seed. Each seed's deviations are
-widened by ``sqrt(n / (n - 1))`` (n episodes), and all of them by ``t / z`` (Student's t quantile
-by the normal one), since a plain percentile interval is too narrow in small samples (Hesterberg,
-"What Teachers Should Know About the Bootstrap", 2015): of seven normal numbers it covers 88 %, the
-widened one 95 %. `scipy.stats.bootstrap` has neither strata nor the widening.
+What an interval speaks of is its `Unit`. Over *episodes* it speaks of the policies that were
+trained: had they played other episodes, what would the mean be? Over *seeds* it speaks of training
+again: each run counts as one number, its mean over its episodes. Evaluations of different seeds
+play different episodes, so the luck of the episodes is in how the runs differ. Where runs played
+the same episodes all the same, what these have in common is added (`shared_luck`).
 
-The degrees of freedom are Satterthwaite's, all seeds being assumed to have the same variance: N - K
-for K seeds with N episodes in all, if each seed has equally many; fewer otherwise, because a seed
-with few episodes has the same weight in the mean and is known less well. With a seed of one episode
-there is no interval at all.
-
-Such an interval speaks of *these* seeds, the policies that were trained. For an interval that
-speaks of training again, pass one stratum that holds each seed's mean.
+Numbers come as *strata*, one array for each seed (or for each set of opponents): the mean is the
+mean of the strata's means, so every stratum has the same weight. Intervals are Student's t with
+Satterthwaite's degrees of freedom, all strata being assumed to have the same variance: N - K for K
+strata with N numbers in all, if each has equally many; fewer otherwise, because a small stratum has
+the same weight and is known less well. With a stratum of one number there is no interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,8 +27,19 @@ from scipy.special import ndtri, stdtrit  # what scipy.stats calls; that would t
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 10_000
 """The ends of a 95 % interval then move by about 1 % of its width from one RNG seed to another."""
-_MAX_DRAWN = 4_000_000  # numbers held at once, 32 MB
+_TAIL = (1 + CONFIDENCE) / 2
+NORMAL = float(ndtri(_TAIL))
+"""How many standard deviations a normal interval reaches: 1.96."""
 Floats = NDArray[np.float64]
+
+
+class Unit(StrEnum):
+    """What an interval is over."""
+
+    EPISODES = "episodes"
+    """Of these policies."""
+    SEEDS = "seeds"
+    """Of training again."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +57,51 @@ Line = Sequence[tuple[float, Estimate]]
 """What is drawn: estimates by their place on the horizontal axis."""
 
 
-def mean_interval(
-    strata: Sequence[ArrayLike], *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
-) -> Estimate:
-    """The mean of the strata's means, with its bootstrap interval.
+@dataclass(frozen=True)
+class Variance:
+    """The variance of a mean, as far as it is known.
+
+    Attributes:
+        value: the estimate; NaN: unknown.
+        freedom: its degrees of freedom.
+    """
+
+    value: float
+    freedom: float
+
+    def __add__(self, other: Variance) -> Variance:
+        """That of a sum of independent means, with Satterthwaite's degrees of freedom."""
+        total = self.value + other.value
+        parts = self.value**2 / self.freedom + other.value**2 / other.freedom
+        return Variance(total, total**2 / parts if parts > 0 else self.freedom)
+
+    def share(self, luck: Variance) -> float:
+        """The part that this one is of its sum with `luck`: how many of the runs count as
+        independent, if `luck` is what they have in common."""
+        total = self.value + luck.value
+        return self.value / total if total > 0 else 1.0
+
+    @property
+    def quantile(self) -> float:
+        """How many standard deviations the interval reaches on each side."""
+        return float(stdtrit(self.freedom, _TAIL))
+
+    def around(self, mean: float) -> Estimate:
+        """Returns a mean with its interval."""
+        reach = self.quantile * math.sqrt(self.value)
+        return Estimate(mean, mean - reach, mean + reach)
+
+
+NO_LUCK = Variance(0.0, math.inf)
+"""Of runs that share no episodes."""
+
+
+def mean_interval(strata: Sequence[ArrayLike], luck: Variance = NO_LUCK) -> Estimate:
+    """The mean of the strata's means, with its interval.
 
     Args:
-        strata: one array ``[num_episodes]`` for each seed; one array alone is the usual bootstrap.
-        seed: of the resampling, so that a report can be reproduced to the last digit.
-        num_resamples: more make the ends steadier, not the interval narrower.
+        strata: one array ``[num_numbers]`` each.
+        luck: the variance that all of them have in common, see `shared_luck`.
 
     Returns:
         The estimate; NaN at both ends if a stratum has one number, whose variance is unknown.
@@ -66,92 +109,148 @@ def mean_interval(
     Raises:
         ValueError: there is no stratum, an empty one, or a number that is not finite.
     """
-    rng = np.random.default_rng(seed)
-    return _estimate(_Bootstrap.of(strata, rng, num_resamples))
+    arrays = checked_strata(strata, "mean")
+    return (variance_of(arrays) + luck).around(_mean(arrays))
 
 
-def difference_interval(
-    strata: Sequence[ArrayLike],
-    other_strata: Sequence[ArrayLike],
-    *,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
-) -> Estimate:
-    """The mean of the first less that of the second, for two independent samples.
-
-    As `mean_interval`, with Welch's degrees of freedom: variances and sizes may differ.
+def difference_interval(strata: Sequence[ArrayLike], other_strata: Sequence[ArrayLike]) -> Estimate:
+    """The mean of the first less that of the second, for two independent samples (Welch).
 
     Raises:
         ValueError: as `mean_interval`.
     """
-    rng = np.random.default_rng(seed)
-    return _estimate(
-        _Bootstrap.of(strata, rng, num_resamples), _Bootstrap.of(other_strata, rng, num_resamples)
-    )
+    ours, theirs = checked_strata(strata, "mean"), checked_strata(other_strata, "mean")
+    return (variance_of(ours) + variance_of(theirs)).around(_mean(ours) - _mean(theirs))
 
 
-@dataclass(frozen=True)
-class _Bootstrap:
-    """A mean and how resampled means deviate from it (widened by ``sqrt(n / (n - 1))``).
+def estimate_of(
+    runs: Sequence[Floats],
+    unit: Unit,
+    *,
+    share_episodes: bool = False,
+    is_proportion: bool = False,
+) -> Estimate:
+    """The mean over runs of what each had in its episodes.
 
-    With 0 degrees of freedom the deviations are unknown.
+    Args:
+        runs: for each run ``[num_episodes]``, NaN for an episode that does not count.
+        unit: what the interval is over.
+        share_episodes: whether the k-th episode is the same one in all runs.
+        is_proportion: whether every number is 0 or 1; the interval is then Wilson's.
+
+    Raises:
+        ValueError: as `mean_interval`.
     """
-
-    mean: float
-    deviations: Floats
-    degrees_of_freedom: float
-
-    @classmethod
-    def of(
-        cls, strata: Sequence[ArrayLike], rng: np.random.Generator, num_resamples: int
-    ) -> _Bootstrap:
-        arrays = checked_strata(strata, "mean")
-        mean = float(np.mean([array.mean() for array in arrays]))
-        sizes = [len(array) for array in arrays]
-        if min(sizes) == 1:
-            return cls(mean, np.full(num_resamples, math.nan), 0.0)
-        # Resampling has the variance sum((x - mean)^2) / n; an unbiased one divides by n - 1.
-        deviations = [
-            (_resampled_means(array, rng, num_resamples) - array.mean()) * math.sqrt(n / (n - 1))
-            for array, n in zip(arrays, sizes, strict=True)
-        ]
-        # Fractions, so that equal sizes give exactly N - K degrees.
-        variances = [Fraction(1, n) for n in sizes]
-        freedom = sum(variances) ** 2 / sum(
-            variance**2 / (n - 1) for variance, n in zip(variances, sizes, strict=True)
-        )
-        return cls(mean, np.mean(deviations, axis=0), float(freedom))
+    known = [run[np.isfinite(run)] for run in runs]
+    if unit is Unit.EPISODES:
+        return wilson_interval(known) if is_proportion else mean_interval(known)
+    means = [checked(run).mean() for run in known]
+    luck = shared_luck(runs) if share_episodes else NO_LUCK
+    if not is_proportion:
+        return mean_interval([means], luck)
+    variance = variance_of([np.array(means)]) + luck
+    return _wilson(float(np.mean(means)), variance, sum(map(len, known)), variance.quantile)
 
 
-def _estimate(first: _Bootstrap, second: _Bootstrap | None = None) -> Estimate:
-    mean, deviations, freedom = first.mean, first.deviations, first.degrees_of_freedom
-    if second is not None:
-        mean -= second.mean
-        deviations = deviations - second.deviations
-        if first.degrees_of_freedom and second.degrees_of_freedom:
-            variances = float(np.var(first.deviations)), float(np.var(second.deviations))
-            if sum(variances) > 0:
-                freedom = sum(variances) ** 2 / (
-                    variances[0] ** 2 / first.degrees_of_freedom
-                    + variances[1] ** 2 / second.degrees_of_freedom
-                )
-        else:
-            freedom = 0.0
-    if not freedom:
-        return Estimate(mean, math.nan, math.nan)
-    low, high = widened_quantiles(deviations, freedom)
-    return Estimate(mean, mean + float(low), mean + float(high))
+def are_proportions(values: Iterable[Floats]) -> bool:
+    """Returns whether each of the numbers is 0 or 1; those that are not finite do not count."""
+    return all(np.isin(array[np.isfinite(array)], (0.0, 1.0)).all() for array in values)
 
 
-def widened_quantiles(deviations: Floats, freedom: float) -> tuple[Floats, Floats]:
-    """The ends of the interval of deviations ``[num_resamples, ...]``, by Student's t wider."""
-    tail = (1 + CONFIDENCE) / 2
-    widened = deviations * (float(stdtrit(freedom, tail)) / float(ndtri(tail)))
-    low, high = np.quantile(widened, [1 - tail, tail], axis=0)
-    return low, high
+def shared_luck(runs: Sequence[Floats]) -> Variance:
+    """The variance of a mean over runs that comes of the episodes they all played.
+
+    That the third episode was an easy one for everybody does not show in how the runs differ. It is
+    the variance component of the episodes in a table of runs by episodes, without replication
+    (Searle, Casella & McCulloch 1992, "Variance Components", chapter 4).
+
+    Args:
+        runs: for each run ``[num_episodes]``; episodes in which one of them has a NaN are left out.
+    """
+    num = min(map(len, runs), default=0)
+    table = np.array([run[:num] for run in runs], np.float64).reshape(len(runs), num)
+    table = table[:, np.isfinite(table).all(axis=0)]
+    num_runs, num_episodes = table.shape
+    if num_runs < 2 or num_episodes < 2:
+        return NO_LUCK
+    by_episode = table.mean(axis=0)
+    rest = table - table.mean(axis=1, keepdims=True) - by_episode + table.mean()
+    residual = float((rest**2).sum()) / ((num_runs - 1) * (num_episodes - 1))
+    component = float(by_episode.var(ddof=1)) - residual / num_runs
+    return Variance(max(0.0, component) / num_episodes, num_episodes - 1)
 
 
-def checked(values: ArrayLike) -> Floats:
+def wilson_interval(strata: Sequence[ArrayLike], share: float = 1.0) -> Estimate:
+    """The mean of the strata's means, each of zeros and ones, with Wilson's interval.
+
+    Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference": 0 of 20 is
+    not [0, 0], but [0, 0.16].
+
+    Args:
+        strata: one array ``[num_numbers]`` each.
+        share: the part of them that count as independent.
+
+    Raises:
+        ValueError: as `mean_interval`.
+    """
+    arrays = checked_strata(strata, "proportion")
+    num = sum(map(len, arrays))
+    share = max(share, 1 / num)
+    parts = [array.var() / (len(array) * share) for array in arrays]
+    variance = Variance(float(np.sum(parts)) / len(arrays) ** 2, math.inf)
+    return _wilson(_mean(arrays), variance, num * share, NORMAL)
+
+
+def _wilson(part: float, variance: Variance, num: float, quantile: float) -> Estimate:
+    """Wilson's interval for as many independent episodes as have this variance.
+
+    Where nothing varied there is no such number, and all `num` of them count (Korn & Graubard 1998,
+    "Confidence Intervals for Proportions with Small Expected Number of Positive Counts").
+    """
+    if math.isnan(variance.value):
+        return Estimate(part, math.nan, math.nan)
+    spread = part * (1 - part)
+    effective = spread / variance.value if spread > 0 and variance.value > 0 else num
+    weight = quantile**2 / effective
+    centre = (part + weight / 2) / (1 + weight)
+    reach = math.sqrt(weight * (spread + weight / 4)) / (1 + weight)
+    return Estimate(part, max(0.0, centre - reach), min(1.0, centre + reach))
+
+
+def variance_of(strata: Sequence[Floats]) -> Variance:
+    """The variance of the mean of the strata's means; unknown if one of them has one number."""
+    sizes = np.array([len(stratum) for stratum in strata])
+    if sizes.min() == 1:
+        return Variance(math.nan, 1.0)
+    parts = [stratum.var(ddof=1) / len(stratum) for stratum in strata]
+    freedom = (1 / sizes).sum() ** 2 / (1 / sizes**2 / (sizes - 1)).sum()
+    return Variance(float(np.sum(parts)) / len(strata) ** 2, float(freedom))
+
+
+def widened(deviations: Floats, num: int, num_strata: int, luck: Variance = NO_LUCK) -> Floats:
+    """The ends of an interval, from how a statistic deviates in resamples: ``[2, ...]``.
+
+    A plain percentile interval is too narrow in small samples. Deviations are widened by
+    ``sqrt(N / (N - K))``, what resampling lacks of an unbiased variance, and by Student's t
+    quantile over the normal one (Hesterberg 2015, "What Teachers Should Know About the Bootstrap").
+
+    Args:
+        deviations: ``[num_resamples, ...]``.
+        num: numbers that were drawn from, N.
+        num_strata: in which they were drawn, K.
+        luck: as for `mean_interval`.
+    """
+    deviations = deviations * math.sqrt(num / (num - num_strata))
+    freedom = float(num - num_strata)
+    if luck.value > 0:
+        freedom = (Variance(float(deviations.var()), freedom) + luck).freedom
+        noise = np.random.default_rng(1).normal(0.0, math.sqrt(luck.value), deviations.shape)
+        deviations = deviations + noise
+    factor = float(stdtrit(freedom, _TAIL)) / NORMAL
+    return np.quantile(deviations * factor, [1 - _TAIL, _TAIL], axis=0)
+
+
+def checked(values: ArrayLike, what: str = "mean") -> Floats:
     """Returns the numbers as one flat array.
 
     Raises:
@@ -159,9 +258,9 @@ def checked(values: ArrayLike) -> Floats:
     """
     array = np.asarray(values, dtype=np.float64).ravel()
     if not len(array):
-        raise ValueError("a mean needs at least one number")
+        raise ValueError(f"a {what} needs at least one number")
     if not np.isfinite(array).all():
-        raise ValueError("a mean needs finite numbers; leave NaN and infinities out first")
+        raise ValueError(f"a {what} needs finite numbers; leave NaN and infinities out first")
     return array
 
 
@@ -173,15 +272,8 @@ def checked_strata(strata: Sequence[ArrayLike], what: str) -> list[Floats]:
     """
     if not len(strata):
         raise ValueError(f"a {what} needs at least one stratum")
-    return [checked(stratum) for stratum in strata]
+    return [checked(stratum, what) for stratum in strata]
 
 
-def _resampled_means(values: Floats, rng: np.random.Generator, num_resamples: int) -> Floats:
-    """Means of `num_resamples` samples of the same size, drawn with replacement."""
-    means = np.empty(num_resamples)
-    step = max(1, _MAX_DRAWN // len(values))
-    for start in range(0, num_resamples, step):
-        stop = min(start + step, num_resamples)
-        drawn = rng.integers(len(values), size=(stop - start, len(values)))
-        means[start:stop] = values[drawn].mean(axis=1)
-    return means
+def _mean(strata: Sequence[Floats]) -> float:
+    return float(np.mean([stratum.mean() for stratum in strata]))

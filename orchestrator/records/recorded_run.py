@@ -118,7 +118,7 @@ class RecordedRun(Plan):
                     of_server[server_id] = state.num_env_steps
                 if state.num_logged_actions:
                     logged[server_id] = state.num_logged_actions
-        evaluations = EvaluationSeries()
+        evaluations = EvaluationSeries(is_external=plan.is_external)
         for row in iter_rows(directory.metrics / "evaluation.jsonl", EvaluationRow):
             evaluations.add(row)
         curves = {}

@@ -143,6 +143,8 @@ class EvaluationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         env_steps_played: what open episodes have played beyond it, too.
         should_explore: whether policies sampled their actions.
         num_episodes: that were to be played.
+        first_seed: of the first one's reset, the next ones count on; None: the episodes are an
+            external simulation's own.
         is_final: whether it is the one at the end.
         replaced: the condition, see `muxrl.orchestrator.records.conditions`; None: all agents
             acted as learned.
@@ -157,6 +159,7 @@ class EvaluationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     env_steps_played: int | None = _always(None)
     should_explore: bool = _always(False)
     num_episodes: int | None = _always(None)
+    first_seed: int | None = None
     is_final: bool = _always(False)
     replaced: str | None
     agents: Sequence[str] = ()

@@ -21,6 +21,9 @@ from muxrl.orchestrator.records.thinned import Thinned
 
 Floats = NDArray[np.float64]
 
+_UNRECORDED = 10_000
+"""The first seed of evaluations whose rows do not say it: those of all runs were the same then."""
+
 
 def mean(values: Iterable[float | None]) -> float | None:
     """Returns the mean of those that are finite numbers; None if there are none."""
@@ -113,6 +116,8 @@ class EvaluationPoint:
     """As `returns`; empty in runs that were made before there were metrics."""
     sides: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     """By server whose agents were found to play against each other: side to agents."""
+    first_seed: int | None = None
+    """Of its episodes' resets; None: those of an external simulation, which are its own."""
     logged_agents: set[str] = field(default_factory=set)
     """Of whose actions the simulation chose any itself, in any condition."""
 
@@ -162,10 +167,12 @@ class EvaluationSeries:
 
     Args:
         most: how many points are kept, the newest ones; None: all.
+        is_external: whether somebody else's simulation played them.
     """
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, *, is_external: bool = False) -> None:
         self._most = most
+        self._first_seed = None if is_external else _UNRECORDED
         self.should_explore: bool | None = None
         """Whether policies sampled their actions; None: nothing was evaluated."""
         self._by_rule: dict[bool, dict[int, EvaluationPoint]] = {}
@@ -185,7 +192,8 @@ class EvaluationSeries:
         if rule not in self._newest or row.replaced in seen:
             seen.clear()
             time_s = math.nan if row.time_s is None else row.time_s
-            new = EvaluationPoint(row.env_steps, time_s)
+            first_seed = self._first_seed if row.first_seed is None else row.first_seed
+            new = EvaluationPoint(row.env_steps, time_s, first_seed=first_seed)
             self._newest[rule] = points.setdefault(row.env_steps, new)
         if self._most is not None and len(points) > self._most:
             del points[next(iter(points))]

@@ -104,7 +104,7 @@ def _figure(report: Report) -> Any:
     heading = "\n".join(_wrapped_assignment(report.assignment))
     if drawn:
         figure.legend(
-            handles=_key(is_of_seeds=len(report.seeds) > 1),
+            handles=_key(report),
             title=heading,
             title_fontproperties={"size": _TEXT + 1.5, "weight": "bold"},
             loc="outside upper center",
@@ -116,14 +116,14 @@ def _figure(report: Report) -> Any:
     return figure
 
 
-def _key(is_of_seeds: bool) -> list[Any]:
+def _key(report: Report) -> list[Any]:
     """The legend of the servers' panels."""
     handles = [
         Line2D([], [], color="black", **_LEARNED, label="all as learned"),
         Line2D([], [], **_RANDOM, label="random in its place"),
-        Patch(color="black", alpha=0.2, linewidth=0, label="95 % interval"),
+        Patch(color="black", alpha=0.2, linewidth=0, label=f"95 % over {report.interval_unit}"),
     ]
-    if is_of_seeds:
+    if len(report.seeds) > 1:
         handles.append(Line2D([], [], color="black", linewidth=0.6, alpha=0.6, label="one seed"))
     return handles
 

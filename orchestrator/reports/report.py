@@ -46,21 +46,21 @@ def write_report(run_directory: RunDirectory) -> Report:
     return report
 
 
-def combine_runs(paths: Sequence[Path], out: Path, *, over_seeds: bool = False) -> Report:
+def combine_runs(paths: Sequence[Path], out: Path, *, over_episodes: bool = False) -> Report:
     """Writes the same of several seeds into `out`, the picture as ``learning.png``.
 
     Args:
         paths: the run directories, which differ in nothing but the seed.
         out: a folder; made if absent.
-        over_seeds: let the intervals speak of training on any seed (a bootstrap of the seeds'
-            means) instead of these seeds' policies (of their episodes, stratified by seed).
+        over_episodes: let the intervals speak of these seeds' policies in other episodes, instead
+            of training with any seed.
 
     Raises:
         ValueError: there is no path.
         DifferentRuns: the runs differ in more than the seed.
         NotARunDirectory, MalformedMetrics, OSError: as `write_report`.
     """
-    report = results_of([RecordedRun.read(path) for path in paths], over_seeds=over_seeds)
+    report = results_of([RecordedRun.read(path) for path in paths], over_episodes=over_episodes)
     _check_same_settings(paths)
     out.mkdir(parents=True, exist_ok=True)
     _write(report, out, "learning.png", paths)

@@ -47,9 +47,7 @@ def write_run_page(report: Report, picture: bytes, path: Path, run_dirs: Sequenc
         sentences=list(sentences(report)),
         notes=report.notes,
         grid=servers_grid(report),
-        metrics=metrics_table(report).grid(headings={"evaluated": "evaluated"})
-        if report.metrics
-        else None,
+        metrics=metrics_table(report).grid() if report.metrics else None,
         metrics_caption=METRIC_CAPTION,
         learners=learner_table(run_dirs[0]).grid(),
         picture_key=metrics_key(report),
@@ -71,20 +69,23 @@ def sentences(report: Report) -> Iterator[str]:
         elif server.final is None:
             yield f"{who} was never evaluated."
         elif not server.plays_itself:
-            yield _sentence(who, server.final, len(report.seeds))
+            yield _sentence(who, server.final, report)
         elif not server.sides:
             yield f"{who} plays itself, and was not judged side by side."
         else:
             for side in server.sides:
                 name = f"{server.server_id}/{side.name} ({server.algorithm})"
-                yield _sentence(name, side.final, len(report.seeds))
+                yield _sentence(name, side.final, report)
 
 
-def _sentence(who: str, final: AgainstRandom, num_seeds: int) -> str:
+def _sentence(who: str, final: AgainstRandom, report: Report) -> str:
+    num_seeds, over = len(report.seeds), f"over {report.interval_unit}"
     if final.advantage is None or final.verdict is None:
-        return f"{who} returns {interval(final.learned)}; random in its place was not measured."
-    above = f", {final.num_seeds_above} of {num_seeds} seeds above" if num_seeds > 1 else ""
-    return f"{who} is {_CLAIMS[final.verdict]}: {signed_interval(final.advantage)}{above}."
+        return (
+            f"{who} returns {interval(final.learned)} {over}; random in its place was not measured."
+        )
+    above = f", {final.num_seeds_above} of {num_seeds} above" if num_seeds > 1 else ""
+    return f"{who} is {_CLAIMS[final.verdict]}: {signed_interval(final.advantage)} {over}{above}."
 
 
 def _text_of(path: Path) -> str:

@@ -77,7 +77,7 @@ def judged_rows(report: Report) -> Iterator[JudgedRow]:
 
 def servers_table(report: Report) -> Table[JudgedRow]:
     """Returns a row for each server, and each side of one."""
-    num_seeds = len(report.seeds)
+    num_seeds, over = len(report.seeds), f"[95 %,\n{report.interval_unit}]"
 
     def judged(row: JudgedRow) -> tuple[str, ...]:
         lines = broken(row.judgement or MISSING, _VERDICT_WIDTH)
@@ -96,8 +96,8 @@ def servers_table(report: Report) -> Table[JudgedRow]:
             *_estimate("learned", "evaluated\nreturn"),
             *_estimate("random", "random in\nits place"),
             *_estimate("untrained", "untrained in its place"),
-            *_estimate("advantage", "advantage\n[95 %]", signed_lines),
-            *_estimate("over_untrained", "over untrained [95 %]", signed_lines),
+            *_estimate("advantage", f"advantage\n{over}", signed_lines),
+            *_estimate("over_untrained", f"over untrained {over}", signed_lines),
             Column("judgement", "verdict", css="text words"),
             Column(
                 "judged_seeds",
@@ -128,7 +128,7 @@ def metrics_table(report: Report) -> Table[MetricResult]:
             Column("name", "metric", css="text"),
             Column("of", value=lambda metric: metric.server_id or "episode", css="text"),
             Column("train"),
-            Column("evaluated", "evaluated\n[95 %]", css="words"),
+            Column("evaluated", f"evaluated\n[95 %, {report.interval_unit}]", css="words"),
             Column("random", "random\nin place", text=_at_random, css="words", gap=", "),
         ),
         report.metrics,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +22,6 @@ from muxrl.orchestrator.watch.activity import STATES, Activities
 from muxrl.orchestrator.watch.returns import MOST_EVALUATIONS, EvaluatedReturns
 from muxrl.orchestrator.watch.tail import Tail
 
-_INTERVALS_S = 0.5
-"""Spent on intervals each time: a page comes up at once, and its bands soon."""
 _LOG_BYTES = 6_000
 _LOG_LINES = 15
 _MOST_LOGS = 32
@@ -98,7 +95,7 @@ class RunView:
         self._latest = row
 
     def _begin_evaluations(self) -> Callable[[EvaluationRow], None]:
-        self._evaluated = EvaluatedReturns(self._roles, shares_resets=not self._plan.is_external)
+        self._evaluated = EvaluatedReturns(self._roles, is_external=self._plan.is_external)
         self._evaluated_metrics = MetricCurves(
             self._agents, _MOST_CURVES, most_points=MOST_EVALUATIONS
         )
@@ -131,19 +128,18 @@ class RunView:
             OSError: a file cannot be read.
         """
         is_read = not any([tail.read() for tail in self._tails])  # noqa: C419, all of them
-        until_s = time.monotonic() + _INTERVALS_S
         status = read_status(self._folder)
         latest = self._latest
         env_steps = latest and latest.env_steps
         num_restarts = status.num_restarts if status else {}
         servers = [
-            {**self._server(server_id, until_s), "num_restarts": num_restarts.get(server_id, 0)}
+            {**self._server(server_id), "num_restarts": num_restarts.get(server_id, 0)}
             for server_id in self._agents
         ]
         return {
             "kind": "run",
             "name": self._folder.path.resolve().name,
-            "is_whole": is_read and not any(r["has_more"] for s in servers for r in s["roles"]),
+            "is_whole": is_read,
             "problems": [tail.problem for tail in self._tails if tail.problem],
             **self._about,
             "status": {**asdict(status), "state": status.state_now} if status else None,
@@ -161,7 +157,7 @@ class RunView:
             "logs": self._read_logs(),
         }
 
-    def _server(self, server_id: str, until_s: float) -> dict[str, Any]:
+    def _server(self, server_id: str) -> dict[str, Any]:
         roles = [role for role in self._roles if role.server_id == server_id]
         # Of a simulation that is not the run's own, only servers know returns.
         own = self._own_returns[server_id].points if len(roles) == 1 else []
@@ -182,7 +178,7 @@ class RunView:
                     "name": role.name,
                     "agents": role.agents,
                     "training": self._training.returns[role].points or own,
-                    **self._evaluated.shown(role, until_s),
+                    **self._evaluated.shown(role),
                 }
                 for role in roles
             ],

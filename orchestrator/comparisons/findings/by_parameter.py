@@ -15,8 +15,10 @@ from muxrl.client.episode_parameters import draw
 from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, ComparedRun, point_at
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
 from muxrl.orchestrator.config.parameters import of_evaluations
+from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.measure.against_random import share_episodes
 from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
-from muxrl.orchestrator.measure.statistics import Estimate, Floats
+from muxrl.orchestrator.measure.statistics import NO_LUCK, Estimate, Floats, shared_luck
 from muxrl.orchestrator.records.series import EvaluationPoint
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
 from muxrl.protocol.suggestions import listed
@@ -68,13 +70,15 @@ def compare_by_parameter(
             found = [counted[run].returns(subject, low, high) for run in contestant.runs]
             of_runs = [returns for returns in found if len(returns)]
             if of_runs:
+                own = [played[run][0].point for run in contestant.runs]
+                luck = shared_luck(of_runs) if share_episodes(own) else NO_LUCK
                 means = np.array([returns.mean() for returns in of_runs])
                 yield AtValue(
                     contestant=contestant.name,
                     subject=subject.key,
                     parameter=name,
                     value=value,
-                    score=interquartile_mean_interval([means]),
+                    score=interquartile_mean_interval([means], luck),
                     num_runs=len(of_runs),
                     num_episodes=sum(map(len, of_runs)),
                 )
@@ -161,7 +165,7 @@ def _played(run: ComparedRun, budget: Budget) -> Iterator[_Played]:
     """Yields the run's evaluation, and those of the same policies afterwards."""
     names = list(run.config.simulation.parameters)
     given = of_evaluations(run.config)
-    first = run.config.evaluation.seed
+    first = evaluation_seed(run.config)
     known: set[tuple[float, ...]] = set()
     own = point_at(run, budget)
     num = max((len(values) for values in own.returns[None].values()), default=0)

@@ -1,9 +1,9 @@
 """Which runs are compared, and at how much training: read from their directories, or a sweep's.
 
-Comparable runs have one simulation, made with the same arguments, and the same evaluation episodes
-under the same rule (greedy or sampled). A refusal names two runs and what differs between them.
-They are compared at the largest number of env steps at which every one of them was evaluated; where
-clocks ended them and there is none, give or take `TOLERANCE`.
+Comparable runs have one simulation, made with the same arguments, and were evaluated under the same
+rule (greedy or sampled), maybe on other episodes. A refusal names two runs and what differs between
+them. They are compared at the largest number of env steps at which every one of them was evaluated;
+where clocks ended them and there is none, give or take `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -219,11 +219,6 @@ def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:
     if set(first.server_of) != set(other.server_of):
         differing = sorted(set(first.server_of) ^ set(other.server_of))
         refuse(f"the agents differ in {listed(differing)}")
-    if first.config.evaluation.seed != other.config.evaluation.seed:
-        refuse(
-            f"evaluation episodes begin with seed {first.config.evaluation.seed} against "
-            f"{other.config.evaluation.seed}"
-        )
     explore = [run.should_explore for run in (first, other)]
     if None not in explore and explore[0] != explore[1]:
         names = ["sampled" if one else "greedy" for one in explore]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.by_parameter import AtValue
-from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, ComparedRun
+from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, ComparedRun, point_at
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles, Subject
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.learned import Learner
@@ -18,10 +18,6 @@ from muxrl.orchestrator.comparisons.findings.scores import Measure, RunScore, St
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.protocol.suggestions import listed
 
-_FEW_SEEDS = 5
-"""With fewer, a percentile interval of an interquartile mean covers clearly less than 95 %."""
-_COVERAGE = {2: 50, 3: 75, 4: 87}
-"""By number of runs, how much it covers, in per cent; the tests of comparisons measure it."""
 _FEW_EPISODES = 20
 
 
@@ -52,9 +48,8 @@ class Findings:
         subjects: whose returns were measured.
         budget: at how much training.
         should_explore: whether stochastic policies were sampled in the runs' evaluations.
-        first_seed: of the evaluations' episodes, which are the same for all runs.
-        baselines: fixed policies on the same episodes, random ones first; () if none could be
-            played.
+        first_seed: of the baselines' episodes, and of the head to head's.
+        baselines: fixed policies, random ones first; () if none could be played.
         thresholds: by subject's key, the return whose first reaching counts.
         given_thresholds: keys of those that the user chose.
         measures: by subject's key, of what its thresholds and areas are.
@@ -91,6 +86,18 @@ class Findings:
     def main_subjects(self) -> tuple[Subject, ...]:
         """The roles, and all agents together if they cooperate: what the first tables show."""
         return tuple(s for s in self.subjects if s.kind in ("role", "total"))
+
+    @property
+    def episodes_in_words(self) -> str:
+        """Which runs were evaluated on the same episodes."""
+        runs = [run for contestant in self.contestants for run in contestant.runs]
+        first_seeds = dict.fromkeys(point_at(run, self.budget).first_seed for run in runs)
+        if None in first_seeds:
+            return "of an external simulation"
+        same = "for all" if len(first_seeds) == 1 else "for runs of one seed"
+        return (
+            f"environment seeds from {listed([f'{n:,}' for n in first_seeds], 6)}, the same {same}"
+        )
 
     @property
     def metrics(self) -> tuple[Subject, ...]:
@@ -151,11 +158,6 @@ def reached_notes(scores: Sequence[RunScore]) -> list[str]:
     ]
 
 
-def has_few_seeds(contestants: Sequence[Contestant]) -> bool:
-    """Whether intervals over the runs of a contestant that learns are clearly too narrow."""
-    return min((len(c.seeds) for c in contestants if c.learns), default=_FEW_SEEDS) < _FEW_SEEDS
-
-
 def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
     notes = []
     seeds = {contestant.seeds for contestant in learning}
@@ -170,13 +172,6 @@ def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
         notes.append(
             "a contestant has one seed: nothing is known of how its runs differ, and no interval "
             "over seeds exists"
-        )
-    elif has_few_seeds(learning):
-        notes.append(
-            f"with {fewest} seeds the 95 % interval of an interquartile mean covers about "
-            f"{_COVERAGE[fewest]} % (measured on normal scores), and that of a probability of "
-            "improvement is as narrow: 1.00 [1.00, 1.00] says no more than that these few runs "
-            "agree; paired differences and advantages over random are widened, and keep their 95 %"
         )
     return notes
 

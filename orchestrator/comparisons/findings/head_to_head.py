@@ -2,8 +2,8 @@
 
 No return of one role is compared with a return of another, and all players of a role meet the same
 others. So neither the position nor the opponents are taken for merit. Matches of different pairs of
-seeds share no run, so the pair is what the bootstrap draws again, and intervals speak of training
-with any seed. The matches are played in `muxrl.orchestrator.comparisons.matches`.
+seeds share neither runs nor episodes, so the pair is what the bootstrap draws again, and intervals
+speak of training with any seed. The matches are played in `muxrl.orchestrator.comparisons.matches`.
 
 A merit is in returns. A rating counts episodes, whatever a return is made of: one player of a role
 beats another in an episode if it returns more there, among the same others.
@@ -88,8 +88,8 @@ class CrossPlay:
         others: columns, those that play the other roles.
         cells: by row and column; a pair that never met has none.
         merits: by row, its mean over the columns less the mean of all rows: what a player is worth
-            in this role when all meet the same others; widened for small samples.
-        ratings: by row, in Elo points above random actions; widened, over pairs of seeds, of one
+            in this role when all meet the same others.
+        ratings: by row, in Elo points above random actions, over pairs of seeds, of one
             pair over episodes.
         cycles: rows of which each beats the next, and the last the first: no rating can tell that.
         num_triples: of rows.
@@ -115,7 +115,7 @@ class HeadToHead:
         matches: all matches that were played.
         pairs: the seeds that met: contestant to seed, for each pair.
         num_episodes: of each match and seat.
-        first_seed: of the first episode.
+        first_seed: of the first pair's first episode; the episodes of the next pairs count on.
         interchangeable: roles whose seats were rotated.
         should_explore: whether stochastic policies were sampled.
         snapshots: env steps of the checkpoints of each run that met, () if its last alone did.

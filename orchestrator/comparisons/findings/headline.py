@@ -1,6 +1,6 @@
 """What a comparison comes to, in sentences: who is better in which role, and who has learned.
 
-A sentence claims a difference only where its widened interval leaves out 0.
+A sentence claims a difference only where its interval over seeds leaves out 0.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def _role_sentence(result: RoleResult) -> str:
             clear.append(f"{pairing.first} over {pairing.second} by {interval(difference)}")
         else:
             unclear.append(f"{names} cannot be told apart ({signed_interval(difference)})")
-    return f"As {result.subject.name}{among}: {'; '.join([*clear, *unclear])}."
+    over = " [95 % over seeds]" if clear or any("[" in one for one in unclear) else ""
+    return f"As {result.subject.name}{among}{over}: {'; '.join([*clear, *unclear])}."
 
 
 def _told_pairings(result: RoleResult) -> Iterator[Pairing]:
@@ -118,7 +119,7 @@ def _meeting_sentences(played: HeadToHead | None) -> Iterator[str]:
         known = {p: merit for p, merit in table.merits.items() if math.isfinite(merit.mean)}
         if known:
             best = max(known, key=lambda player: known[player].mean)
-            text = signed_interval(known[best])
+            text = f"{signed_interval(known[best])} over pairs of seeds"
             yield f"Head to head as {table.role}, " + (
                 f"{best} has the highest merit, {text}."
                 if known[best].low > 0

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
 from muxrl.orchestrator.comparisons.findings.scores import Standing
-from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, mean_interval
+from muxrl.orchestrator.measure.against_random import compared
+from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Unit
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Learner:
         label: what played it.
         others: who played the other roles; "" if there are none.
         advantage: mean over runs of the return less that of random agents in its place, among the
-            same others; the interval is widened for small samples. NaN if that was not measured.
+            same others, with its interval over seeds. NaN if that was not measured.
         num_runs: that were measured so, maybe 0.
         num_below: of these, runs that end below random.
         over_untrained: as `advantage`, over the policies that the runs began with.
@@ -71,26 +72,20 @@ def find_learners(
         agent = roles[standing.subject].agents[0]
         if not all(run.servers[run.server_of[agent]].learns for run in contestant.runs):
             continue
-        runs = [run for run in standing.runs if math.isfinite(run.score)]
-        advantages = [r.score - r.random_in_place for r in runs if r.random_in_place is not None]
-        over_untrained = [
-            r.score - r.untrained_in_place for r in runs if r.untrained_in_place is not None
-        ]
+        measured = [run.played for run in standing.runs if math.isfinite(run.score)]
+        measured = [one for one in measured if one.random is not None]
+        found = compared(measured, Unit.SEEDS) if measured else None
         learners.append(
             Learner(
                 contestant=contestant.name,
                 role=role,
                 label=contestant.played[role],
                 others=contestant.others(role),
-                advantage=mean_interval([advantages]) if advantages else UNKNOWN,
-                num_runs=len(advantages),
-                num_below=sum(advantage < 0 for advantage in advantages),
+                advantage=(found and found.advantage) or UNKNOWN,
+                num_runs=len(measured),
+                num_below=found.num_seeds_below if found else 0,
                 # Of some runs only it would not be of the same ones.
-                over_untrained=(
-                    mean_interval([over_untrained])
-                    if advantages and len(over_untrained) == len(advantages)
-                    else UNKNOWN
-                ),
+                over_untrained=(found and found.over_untrained) or UNKNOWN,
             )
         )
     return learners

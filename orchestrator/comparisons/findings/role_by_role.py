@@ -14,13 +14,19 @@ from itertools import permutations
 import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
-from muxrl.orchestrator.comparisons.findings.scores import RunScore
+from muxrl.orchestrator.comparisons.findings.scores import RunScore, luck_of
 from muxrl.orchestrator.measure.rliable import (
     interquartile_mean_interval,
     performance_profile,
     probability_of_improvement,
 )
-from muxrl.orchestrator.measure.statistics import Estimate, Line, mean_interval
+from muxrl.orchestrator.measure.statistics import (
+    Estimate,
+    Floats,
+    Line,
+    mean_interval,
+    variance_of,
+)
 
 _NUM_THRESHOLDS = 60  # of a drawn profile
 
@@ -56,8 +62,8 @@ class Pairing:
         role: its name.
         first, second: the labels.
         improvement: probability that a run of the first scores higher.
-        difference: mean of the first's score less the second's, paired by seed and by others,
-            widened for small samples; None without a common seed, and no interval where they
+        difference: mean of the first's score less the second's, paired by seed and by others;
+            None without a common seed, and no interval where they
             share only one seed among some others.
         num_pairs: runs of the first that have a counterpart.
     """
@@ -148,6 +154,7 @@ def _role_result(
     places = np.linspace(every.min() - margin, every.max() + margin, _NUM_THRESHOLDS)
     standings = []
     for label, ours in strata.items():
+        luck = luck_of([s for context in common for s in tables[label][context].values()])
         in_place = [
             score.random_in_place
             for context in common
@@ -160,30 +167,39 @@ def _role_result(
                 label=label,
                 num_runs=sum(map(len, ours)),
                 num_contexts=len(common),
-                score=interquartile_mean_interval(ours),
+                score=interquartile_mean_interval(ours, luck),
                 random_in_place=float(np.mean(in_place)) if in_place else None,
-                profile=performance_profile(ours, places),
+                profile=performance_profile(ours, places, variance_of(_arrays(ours)).share(luck)),
             )
         )
     pairings = []
     for first, second in permutations(tables, 2):
-        differences = [
+        pairs = [
             [
-                tables[first][context][seed].score - tables[second][context][seed].score
+                (tables[first][context][seed], tables[second][context][seed])
                 for seed in tables[first][context]
                 if seed in tables[second][context]
             ]
             for context in common
         ]
-        paired = [each for each in differences if each]
+        both = [pair for those in pairs for pair in those]
+        luck = luck_of([one for one, _ in both], [other for _, other in both])
+        differences = [[a.score - b.score for a, b in those] for those in pairs if those]
+        variance = variance_of(_arrays(strata[first])) + variance_of(_arrays(strata[second]))
         pairings.append(
             Pairing(
                 role=subject.name,
                 first=first,
                 second=second,
-                improvement=probability_of_improvement(strata[first], strata[second]),
-                difference=mean_interval(paired) if paired else None,
-                num_pairs=sum(map(len, paired)),
+                improvement=probability_of_improvement(
+                    strata[first], strata[second], variance.share(luck)
+                ),
+                difference=mean_interval(differences, luck) if differences else None,
+                num_pairs=len(both),
             )
         )
     return RoleResult(subject, tuple(common), tuple(standings), tuple(pairings))
+
+
+def _arrays(strata: Sequence[Sequence[float]]) -> list[Floats]:
+    return [np.array(scores) for scores in strata]

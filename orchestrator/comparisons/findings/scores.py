@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -21,8 +21,20 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import (
     point_at,
 )
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
+from muxrl.orchestrator.measure.against_random import Measured, share_episodes
 from muxrl.orchestrator.measure.rliable import interquartile_mean, interquartile_mean_interval
-from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Line, mean_interval
+from muxrl.orchestrator.measure.statistics import (
+    NO_LUCK,
+    UNKNOWN,
+    Estimate,
+    Line,
+    Unit,
+    Variance,
+    are_proportions,
+    estimate_of,
+    mean_interval,
+    shared_luck,
+)
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.series import EvaluationPoint, Floats
 
@@ -73,16 +85,17 @@ class Curve:
         return int(reached[0]) if len(reached) else None
 
 
-def band(curves: Sequence[Curve], axis: Axis) -> Line:
-    """The interquartile mean over runs, over the part of the axis that all curves cover.
+def band(runs: Sequence[RunScore], axis: Axis) -> Line:
+    """The interquartile mean over runs, over the part of the axis that all their curves cover.
 
     Args:
-        curves: of runs that differ in nothing but the seed.
+        runs: that differ in nothing but the seed.
         axis: the horizontal one.
 
     Returns:
         () where there is nothing to draw: a run with one evaluation, or without known times.
     """
+    curves = [run.curve for run in runs]
     if not curves or any(len(curve.returns) < 2 for curve in curves):
         return ()
     ends = [(getattr(curve, axis)[0], getattr(curve, axis)[-1]) for curve in curves]
@@ -97,8 +110,9 @@ def band(curves: Sequence[Curve], axis: Axis) -> Line:
     if axis == "time_s":
         places = np.unique(np.concatenate([places, np.linspace(start, stop, _NUM_PLACES)]))
     table = np.array([np.interp(places, getattr(one, axis), one.returns) for one in curves])
+    luck = luck_of(runs)  # that of the last evaluation stands for all
     return [
-        (place, interquartile_mean_interval([column], num_resamples=_NUM_RESAMPLES))
+        (place, interquartile_mean_interval([column], luck, num_resamples=_NUM_RESAMPLES))
         for place, column in zip(places, table.T, strict=True)
     ]
 
@@ -113,21 +127,18 @@ class RunScore:
         run: the run's directory.
         seed: of its training.
         subject: key of the agents measured.
-        score: mean return over the evaluation's episodes.
-        num_episodes: of that evaluation.
+        played: in each of the evaluation's episodes: what these agents returned, and what with
+            them at random or untrained among the same others, as far as that was measured. Only
+            the last evaluation of a run measures untrained ones.
         env_steps: of training before it.
         time_s: seconds of training before it, NaN if unknown.
         area: mean height of the learning curve up to the budget, by the subject's `Measure`; NaN
             if there is no such curve, or nobody learned to play these agents.
         env_steps_to_threshold: of the first evaluation that reached the threshold, None: none did.
         time_s_to_threshold: likewise in seconds.
-        random_in_place: score of the same agents acting at random among the same others, None:
-            not measured.
         met_untrained: whether its policies met the threshold before training, by which nothing
             is reached.
         curve: of its evaluations up to the budget.
-        untrained_in_place: as `random_in_place`, with the policies that the run began with; only
-            the last evaluation of a run measures it.
     """
 
     contestant: str
@@ -135,17 +146,48 @@ class RunScore:
     run: Path
     seed: int
     subject: str
-    score: float
-    num_episodes: int
+    played: Measured = field(repr=False, compare=False)
     env_steps: int
     time_s: float
     area: float
     env_steps_to_threshold: int | None
     time_s_to_threshold: float | None
-    random_in_place: float | None
     met_untrained: bool
     curve: Curve
-    untrained_in_place: float | None = None
+
+    @property
+    def score(self) -> float:
+        """Mean return over the evaluation's episodes; NaN if the agents were in none."""
+        return _mean(self.played.learned)
+
+    @property
+    def num_episodes(self) -> int:
+        """Of that evaluation, that the agents were in."""
+        return int(np.isfinite(self.played.learned).sum())
+
+    @property
+    def random_in_place(self) -> float | None:
+        """The same with these agents at random; None: not measured."""
+        return None if self.played.random is None else _mean(self.played.random)
+
+
+def luck_of(runs: Sequence[RunScore], others: Sequence[RunScore] = ()) -> Variance:
+    """The variance of the mean score that comes of episodes that several runs played.
+
+    Args:
+        runs: whose score.
+        others: less that of these, one for each run.
+    """
+    played, theirs = [run.played for run in runs], [run.played for run in others]
+    if not share_episodes(played) and not share_episodes(theirs):
+        return NO_LUCK
+    pairs = list(zip(played, theirs, strict=False))
+    if not pairs:
+        return shared_luck([one.learned for one in played])
+    if any(one.first_seed != other.first_seed for one, other in pairs):
+        return luck_of(runs) + luck_of(others)
+    num = min(len(one.learned) for one in (*played, *theirs))
+    return shared_luck([one.learned[:num] - other.learned[:num] for one, other in pairs])
 
 
 @dataclass(frozen=True)
@@ -155,8 +197,8 @@ class Standing:
     Attributes:
         contestant: its name.
         subject: key of the agents.
-        score: interquartile mean over its runs.
-        mean: over its runs, with an interval widened for small samples.
+        score: interquartile mean over its runs; of a metric that is 0 or 1 in every episode `mean`.
+        mean: over its runs; of such a metric with Wilson's interval.
         area: interquartile mean of the runs' areas; None without curves.
         num_reached: runs that reached the threshold.
         env_steps_to_threshold: median over all its runs, None: less than half of them reached it.
@@ -185,11 +227,13 @@ class Scores:
             random in its place wherever all evaluations have that, of all runs that learn for it.
         thresholds: by subject's key; by default halfway from random to the best contestant.
             Subjects in which no contestant is above random have none.
+        proportions: keys of metrics that are 0 or 1 in every episode.
     """
 
     runs: list[RunScore]
     measures: dict[str, Measure]
     thresholds: dict[str, float]
+    proportions: frozenset[str]
 
     @property
     def standings(self) -> tuple[Standing, ...]:
@@ -197,7 +241,10 @@ class Scores:
         groups: dict[tuple[str, str], list[RunScore]] = {}
         for score in self.runs:
             groups.setdefault((score.contestant, score.subject), []).append(score)
-        return tuple(_standing(runs) for runs in groups.values())
+        return tuple(
+            _standing(runs, is_proportion=key in self.proportions)
+            for (_, key), runs in groups.items()
+        )
 
 
 def score_runs(
@@ -240,7 +287,10 @@ def score_runs(
         for run in contestant.runs
         for key, measure in measures.items()
     ]
-    return Scores(scores, measures, thresholds)
+    metrics = {subject.key for subject in subjects if subject.metric}
+    by_metric = {m: [s.played.learned for s in scores if s.subject == m] for m in metrics}
+    proportions = frozenset(m for m, values in by_metric.items() if are_proportions(values))
+    return Scores(scores, measures, thresholds, proportions)
 
 
 def _have_advantages(played: Iterable[_Played]) -> bool:
@@ -269,10 +319,11 @@ class _Played:
         self, contestant: Contestant, start: int, threshold: float | None, measure: Measure
     ) -> RunScore:
         run, point = self._run, self._point
-        random = untrained = None
-        if self._own_server is not None:
-            random = self._in_place(Condition(self._own_server))
-            untrained = self._in_place(Condition(self._own_server, is_untrained=True))
+        own = self._own_server
+        random, untrained = (
+            None if own is None else self._in_place(Condition(own, is_untrained=how))
+            for how in (False, True)
+        )
         curve = self.curve()
         progress = curve if measure == "return" else self.curve(measure)
         first = None if threshold is None or not self.learns else progress.first_at(threshold)
@@ -286,17 +337,14 @@ class _Played:
             run=run.path,
             seed=run.seed,
             subject=self._subject.key,
-            score=_mean(learned),
-            num_episodes=len(learned),
+            played=Measured(point.env_steps, learned, random, untrained, point.first_seed),
             env_steps=point.env_steps if contestant.learns else 0,
             time_s=point.time_s if contestant.learns else math.nan,
             area=progress.area(start, self._budget.env_steps) if self.learns else math.nan,
             env_steps_to_threshold=None if first is None else int(progress.env_steps[first]),
             time_s_to_threshold=None if first is None else float(progress.time_s[first]),
-            random_in_place=random,
             met_untrained=met_untrained,
             curve=curve,
-            untrained_in_place=untrained,
         )
 
     def final(self, measure: Measure) -> float:
@@ -321,34 +369,42 @@ class _Played:
         return Curve(env_steps, time_s, values[known])
 
     def _returns(self, replaced: str | None = None) -> Floats:
-        """One return for each of the episodes that count; without those that no agent was in."""
-        return _known(self._subject.measured(self._point, replaced)[: self._budget.num_episodes])
+        """One return for each of the episodes that count; NaN for one that no agent was in."""
+        return self._subject.measured(self._point, replaced)[: self._budget.num_episodes]
 
-    def _in_place(self, condition: Condition) -> float | None:
+    def _in_place(self, condition: Condition) -> Floats | None:
         returns = self._returns(condition.key)
-        return _mean(returns) if len(returns) else None
+        return returns if np.isfinite(returns).any() else None
 
     def _mean_at(self, point: EvaluationPoint, replaced: str | None) -> float:
-        return _mean(_known(self._subject.measured(point, replaced)[: num_episodes_of(point)]))
-
-
-def _known(returns: Floats) -> Floats:
-    return returns[np.isfinite(returns)]
+        return _mean(self._subject.measured(point, replaced)[: num_episodes_of(point)])
 
 
 def _mean(returns: Floats) -> float:
-    return float(returns.mean()) if len(returns) else math.nan
+    known = returns[np.isfinite(returns)]
+    return float(known.mean()) if len(known) else math.nan
 
 
-def _standing(runs: Sequence[RunScore]) -> Standing:
-    scores = [run.score for run in runs if math.isfinite(run.score)]
+def _standing(runs: Sequence[RunScore], *, is_proportion: bool) -> Standing:
+    known = [run for run in runs if math.isfinite(run.score)]
+    scores, luck = [run.score for run in known], luck_of(known)
+    mean = score = UNKNOWN
+    if is_proportion and known:
+        score = mean = estimate_of(
+            [run.played.learned for run in known],
+            Unit.SEEDS,
+            share_episodes=share_episodes(run.played for run in known),
+            is_proportion=True,
+        )
+    elif known:
+        score, mean = interquartile_mean_interval([scores], luck), mean_interval([scores], luck)
     areas = [run.area for run in runs]
     return Standing(
         contestant=runs[0].contestant,
         subject=runs[0].subject,
-        score=interquartile_mean_interval([scores]) if scores else UNKNOWN,
-        mean=mean_interval([scores]) if scores else UNKNOWN,
-        area=interquartile_mean_interval([areas]) if all(map(math.isfinite, areas)) else None,
+        score=score,
+        mean=mean,
+        area=interquartile_mean_interval([areas], luck) if all(map(math.isfinite, areas)) else None,
         num_reached=sum(run.env_steps_to_threshold is not None for run in runs),
         env_steps_to_threshold=_median([run.env_steps_to_threshold for run in runs]),
         time_s_to_threshold=_median([run.time_s_to_threshold for run in runs]),

@@ -81,7 +81,7 @@ def learning_curves(
     along = "env steps" if axis == "env_steps" else "seconds, evaluations included"
     names = [contestant.name for contestant in found.contestants if contestant.learns]
     runs = {name: found.standing(name, subject.key).runs for name in names}
-    lines = {name: band([run.curve for run in runs[name]], axis) for name in names}
+    lines = {name: band(runs[name], axis) for name in names}
     if not any(lines.values()):
         return None
     figure, axes = _panel(subject.title, along, "return per episode")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from muxrl.orchestrator.comparisons.findings.contestants import Subject, versions_of
-from muxrl.orchestrator.comparisons.findings.findings import Findings, has_few_seeds
+from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.output import tables
@@ -149,7 +149,6 @@ def _role(found: Findings, result: RoleResult) -> _Section:
         f"Who plays {role}",
         "role",
         result=result,
-        few=has_few_seeds(found.contestants),
         styles=styles,
         figures=[performance_profiles(result, styles)],
         standings=standings.of(result.standings).grid(
@@ -192,7 +191,7 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     console = console or Console()
     for sentence in found.headline:
         console.print(Text(sentence), style="bold")
-    of_runs = "interquartile mean over runs [95 %]"
+    of_runs = "interquartile mean over seeds [95 % over seeds]"
     grid = returns_grid(found, {subject.key: _heading(subject) for subject in found.main_subjects})
     console.print(grid_table(grid, f"Side by side: {of_runs}", min_text=_MIN_NAME))
     if found.metrics:
@@ -204,7 +203,8 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     if (played := found.head_to_head) is not None:
         among = (RANDOM,) if played.snapshots else ()  # for more of them the page has room
         for cross in played.by_label:
-            title = f"Head to head, return of {cross.role}: interquartile mean [95 %]"
+            over = "interquartile mean [95 % over pairs of seeds]"
+            title = f"Head to head, return of {cross.role}: {over}"
             console.print(grid_table(tables.cross_play(cross, among=among), title, folds=True))
     for note in found.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))

@@ -180,7 +180,7 @@ function numbers(run) {
     textCell("verdict", server.learns ? role.verdict || "–" : fixed(server)))));
   return el("section", {}, table(
     ["server", "algorithm", "training", "evaluated", "random in its place", ...(hasUntrained ? ["untrained in its place"] : []), "advantage", "verdict"], rows),
-    hasUntrained ? el("p", { class: "caption" }, "Untrained in its place: this server's agents act as it began. Advantage: evaluated over random, of the same episodes. In brackets: 95 % intervals.") : null);
+    hasUntrained ? el("p", { class: "caption" }, "Untrained in its place: this server's agents act as it began. Advantage: evaluated over random, of the same episodes. In brackets: 95 % intervals over episodes.") : null);
 }
 
 function metricsHead() {

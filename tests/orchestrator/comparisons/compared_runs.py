@@ -5,7 +5,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.config import (
+    EvaluationConfig,
+    ExperimentConfig,
+    SimulationConfig,
+    seeds,
+    to_yaml,
+)
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.protocol import assignment
@@ -29,7 +35,7 @@ def made_up_run(
     num_episodes: int = 4,
     kwargs: Mapping[str, Any] = KWARGS,
     should_explore: bool = False,
-    evaluation_seed: int = 10_000,
+    evaluation_seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
     env: str = ENV,
     simulation: Mapping[str, Any] | None = None,
@@ -97,6 +103,7 @@ def made_up_run(
                         "replaced": replaced,
                         "should_explore": should_explore,
                         "num_episodes": num_episodes,
+                        "first_seed": seeds.evaluation_seed(config),
                         "returns": {
                             "agent_0": hunting,
                             "agent_1": hunting,

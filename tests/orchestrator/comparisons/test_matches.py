@@ -41,12 +41,14 @@ class Ledger:
 
     def __init__(self) -> None:
         self.seatings: list[Mapping[str, Player]] = []
+        self.episodes: list[Sequence[int]] = []
 
     def check_interchangeable(self, roles: Sequence[str]) -> None:
         assert set(roles) <= set(ROLES)
 
     def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
         self.seatings.append(dict(seating))
+        self.episodes.append(seeds)
         strengths = {
             role: STRENGTH[p.label] + (0.1 * p.run.seed if p.run else 0.0)
             for role, p in seating.items()
@@ -95,7 +97,8 @@ def meet(
         who,
         settings.pop("roles", ROLES),
         settings.pop("scripts", {}),
-        (7, 8, 9),
+        3,
+        first_seed=7,
         should_explore=False,
         **settings,
     )
@@ -171,18 +174,24 @@ def test_a_cell_is_the_mean_over_pairs_of_seeds(
     assert (cell.num_pairs, cell.num_matches) == (2, 2 * 2 * 2)
     assert cell.num_partners == 2  # the contestant that has both, once for each seed
     against_random = played.by_label[0].cells["qmix", "random"].score
-    assert (against_random.low, against_random.high) == pytest.approx((14.1, 14.2))
+    reach = 0.05 * np.sqrt(2) * 12.7062 / 1.95996  # of 14.1 and 14.2, widened
+    ends = (14.15 - reach, 14.15 + reach)
+    assert (against_random.low, against_random.high) == pytest.approx(ends)
 
 
 def test_runs_of_equal_seeds_meet_and_no_others(
     ledger: Ledger, four: tuple[Contestant, ...]
 ) -> None:
     meet(ledger, four)
-    for seating in ledger.seatings:
+    played: dict[int, set[range]] = {}
+    for seating, episodes in zip(ledger.seatings, ledger.episodes, strict=True):
         seeds = {p.run.seed for p in seating.values() if p.run is not None}
         assert len(seeds) <= 1
+        for seed in seeds:
+            played.setdefault(seed, set()).add(episodes)
     # 4 hunters and 4 prey of each seed, random with each, and random alone.
-    assert len(ledger.seatings) == 2 * (4 * 4 + 4 + 4) + 1
+    assert len(ledger.seatings) == 2 * (4 * 4 + 4 + 4 + 1)
+    assert played == {1: {range(7, 10)}, 2: {range(10, 13)}}, "each pair has its own episodes"
 
 
 def test_seeds_that_not_all_have_are_left_out_and_said(ledger: Ledger, tmp_path: Path) -> None:
@@ -242,10 +251,10 @@ def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own
     meet(ledger, who, scripts={"flee": {"prey": one}})
     num_alone = len(ledger.seatings)
     arena: Any = ledger
-    games = matches._Games(arena, (7,), ())
+    games = matches._Games(arena, 7, 1, ())
     hunters = Player("random", "hunters", ServerConfig("RANDOM", ["agent_0", "agent_1"]))
     for prey in (one, other, one):
-        games.returns({"hunters": hunters, "prey": prey})
+        games.returns({"hunters": hunters, "prey": prey}, 0)
     assert [seating["prey"] for seating in ledger.seatings[num_alone:]] == [one, other]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from muxrl.orchestrator.measure.against_random import Verdict, against_random
-from muxrl.orchestrator.measure.statistics import difference_interval, mean_interval
+from muxrl.orchestrator.measure.statistics import Unit, difference_interval, mean_interval
 
 
 def test_the_verdict_follows_the_interval() -> None:
@@ -46,7 +46,7 @@ def test_seeds_that_disagree_widen_only_the_interval_over_seeds() -> None:
     random = [np.array([2.0, 2.1]), np.array([0.0, 0.1]), np.array([1.0, 1.1])]
     these, any_seed = (
         against_random(1, learned, random),
-        against_random(1, learned, random, over_seeds=True),
+        against_random(1, learned, random, unit=Unit.SEEDS),
     )
     assert these.num_seeds_above == 2
     assert these.verdict is Verdict.BETTER
@@ -104,5 +104,5 @@ def test_a_seed_without_a_single_pair_makes_two_samples() -> None:
 def test_over_seeds_each_seed_s_advantage_is_that_of_its_pairs() -> None:
     learned = [np.array([3.0, math.nan, 9.0]), np.array([1.0, 2.0, 3.0])]
     random = [np.array([1.0, 40.0, 5.0]), np.array([1.0, 0.0, 1.0])]
-    comparison = against_random(100, learned, random, over_seeds=True)
+    comparison = against_random(100, learned, random, unit=Unit.SEEDS)
     assert comparison.advantage == mean_interval([[3.0, 4.0 / 3.0]])

@@ -12,7 +12,7 @@ from muxrl.orchestrator.records.recorded_run import TrainingCurve
 
 
 def point(env_steps: int, returns: ArrayLike) -> AgainstRandom:
-    return against_random(env_steps, [np.asarray(returns, float)], None, num_resamples=200)
+    return against_random(env_steps, [np.asarray(returns, float)], None)
 
 
 def training(returns: ArrayLike) -> TrainingCurve:

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
 from tests.orchestrator.reports.test_report import printed
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.measure.metric_results import metric_results
+from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.frames import metric_frame
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -68,7 +70,7 @@ def test_they_are_in_the_summary_and_on_the_terminal(tmp_path: Path) -> None:
     write_run(run)
     report = write_report(run)
     markdown = (run.path / "summary.md").read_text()
-    assert "| metric | of | train | evaluated [95 %] | random in place |" in markdown
+    assert "| metric | of | train | evaluated [95 %, episodes] | random in place |" in markdown
     assert "| win | episode | 0.75 | 0.33 [" in markdown
     assert "| 0.00 (wolves), 1.00 (sheep) |" in markdown
     assert "| hits | sheep | 1.00 | – | – |" in markdown
@@ -80,6 +82,21 @@ def test_they_are_in_the_summary_and_on_the_terminal(tmp_path: Path) -> None:
     for words in ("0.00 (wolves)", "win", "episode", "hits"):
         assert words in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_metric_of_zeros_and_ones_is_a_proportion(tmp_path: Path) -> None:
+    """Never won in 20 episodes is not certain never to be won; of other metrics t's interval."""
+    run = new_run(tmp_path)
+    nobody = [0.0] * 20
+    with MetricsWriter(run) as metrics:
+        told = {"win": {COMMON: nobody}, "captures": {COMMON: [*nobody[1:], 2.0]}}
+        for replaced in (None, "wolves", "sheep"):
+            row = evaluation(100, replaced, nobody, nobody, nobody)
+            metrics.evaluation({**row, "metrics": told})
+    of = {m.name: m.evaluated for m in metric_results([RecordedRun.read(run.path)])}
+    assert of["win"] is not None
+    assert (of["win"].low, of["win"].high) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert of["captures"] == mean_interval([[*nobody[1:], 2.0]])
 
 
 def test_seeds_are_put_together(tmp_path: Path) -> None:

@@ -1,14 +1,27 @@
+"""Means, proportions and differences by hand; `test_calibration` has whole sweeps."""
+
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from muxrl.orchestrator.measure import statistics
-from muxrl.orchestrator.measure.statistics import difference_interval, mean_interval
+from muxrl.orchestrator.measure.statistics import (
+    NO_LUCK,
+    Unit,
+    Variance,
+    are_proportions,
+    difference_interval,
+    estimate_of,
+    mean_interval,
+    shared_luck,
+    widened,
+    wilson_interval,
+)
 
-returns = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20)
+returns = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20)
 
 
 def test_every_seed_weighs_the_same_however_many_episodes_it_has() -> None:
@@ -22,20 +35,38 @@ def test_constant_returns_have_an_interval_of_no_width() -> None:
     assert (difference.mean, difference.low, difference.high) == (1.0, 1.0, 1.0)
 
 
-def test_episodes_are_drawn_inside_their_own_seed() -> None:
-    """Seeds far apart, episodes alike: between-seed spread does not enter a stratified interval."""
+def test_how_far_strata_are_apart_is_not_in_the_interval() -> None:
     estimate = mean_interval([[0.0] * 4, [100.0] * 4])
     assert (estimate.low, estimate.high) == (50.0, 50.0)
 
 
-def test_two_numbers_by_hand() -> None:
-    """Resampled means of {0, 2} are 0, 1, 2 with 1/4, 1/2, 1/4, so 95 % reach from 0 to 2.
+@given(returns)
+def test_one_stratum_has_student_s_interval(values: list[float]) -> None:
+    found = mean_interval([values])
+    expected = stats.ttest_1samp(values, 0.0) if np.ptp(values) > 1e-3 else None
+    if expected is not None:
+        ends = expected.confidence_interval(0.95)
+        assert (found.low, found.high) == pytest.approx((ends.low, ends.high), rel=1e-6, abs=1e-6)
 
-    Widened by sqrt(2 / 1) and t / z with one degree of freedom: 1 ± sqrt(2) · 12.706 / 1.960.
-    """
-    estimate = mean_interval([[0.0, 2.0]])
-    reach = math.sqrt(2) * 12.7062 / 1.95996
-    assert (estimate.low, estimate.high) == pytest.approx((1 - reach, 1 + reach), rel=1e-4)
+
+def test_two_samples_have_welch_s_interval() -> None:
+    rng = np.random.default_rng(1)
+    ours, theirs = rng.normal(1.0, 1.0, 20), rng.normal(0.0, 5.0, 6)
+    ends = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    found = difference_interval([ours], [theirs])
+    assert (found.low, found.high) == pytest.approx((ends.low, ends.high))
+
+
+@pytest.mark.parametrize(("num_strata", "size"), [(2, 3), (3, 5), (4, 2)])
+def test_strata_of_one_size_have_as_many_degrees_of_freedom_as_numbers_less_strata(
+    num_strata: int, size: int
+) -> None:
+    rng = np.random.default_rng(size)
+    strata = [rng.normal(size=size) for _ in range(num_strata)]
+    error = math.sqrt(np.mean([s.var(ddof=1) for s in strata]) / (num_strata * size))
+    reach = stats.t.ppf(0.975, num_strata * (size - 1)) * error
+    found = mean_interval(strata)
+    assert (found.high - found.mean, found.mean - found.low) == pytest.approx((reach, reach))
 
 
 def test_one_observation_gives_a_mean_and_no_interval() -> None:
@@ -46,77 +77,6 @@ def test_one_observation_gives_a_mean_and_no_interval() -> None:
     assert math.isnan(difference_interval([[3.0]], [[1.0, 2.0]]).low)
 
 
-@pytest.mark.parametrize("strata", [[], [[]], [[1.0], []], [[math.nan, 1.0]], [[math.inf]]])
-def test_what_has_no_mean_is_refused(strata: list[list[float]]) -> None:
-    with pytest.raises(ValueError, match="a mean needs"):
-        mean_interval(strata)
-
-
-@given(returns, st.floats(-100, 100))
-def test_moving_all_returns_moves_the_interval(values: list[float], shift: float) -> None:
-    here = mean_interval([values], num_resamples=50)
-    there = mean_interval([np.array(values) + shift], num_resamples=50)
-    expected = (here.mean + shift, here.low + shift, here.high + shift)
-    found = (there.mean, there.low, there.high)
-    assert found == pytest.approx(expected, abs=1e-3, nan_ok=True)
-
-
-@given(returns.filter(lambda values: len(values) > 1))
-def test_the_same_seed_gives_the_same_interval(values: list[float]) -> None:
-    first = mean_interval([values], seed=3, num_resamples=50)
-    assert first == mean_interval([values], seed=3, num_resamples=50)
-    assert first.low <= first.high
-
-
-@pytest.mark.parametrize("num_episodes", [5, 20])
-def test_intervals_of_a_mean_cover_it_95_times_in_100(num_episodes: int) -> None:
-    rng = np.random.default_rng(num_episodes)
-    hits = 0
-    for trial in range(600):
-        interval = mean_interval([rng.normal(size=num_episodes)], seed=trial, num_resamples=400)
-        hits += interval.low <= 0 <= interval.high
-    assert 0.91 < hits / 600 < 0.98  # 600 trials: a standard deviation of 0.9 %
-
-
-@pytest.mark.parametrize("sizes", [(3, 2), (5, 3), (10, 3), (3, 3, 2), (20, 4)])
-def test_intervals_over_strata_of_unequal_size_cover_at_least_95_times_in_100(
-    sizes: tuple[int, ...],
-) -> None:
-    rng = np.random.default_rng(sum(sizes))
-    hits = 0
-    for trial in range(600):
-        strata = [rng.normal(size=size) for size in sizes]
-        interval = mean_interval(strata, seed=trial, num_resamples=400)
-        hits += interval.low <= 0 <= interval.high
-    assert hits / 600 > 0.92
-
-
-def test_a_small_stratum_with_the_larger_spread_is_not_drowned_in_a_large_one() -> None:
-    """One factor for all of them, sqrt(N / (N - K)), and their common N - K covered 82 %."""
-    rng = np.random.default_rng(4)
-    hits = 0
-    for trial in range(600):
-        strata = [rng.normal(size=10), rng.normal(0.0, 3.0, 3)]
-        interval = mean_interval(strata, seed=trial, num_resamples=400)
-        hits += interval.low <= 0 <= interval.high
-    assert hits / 600 > 0.89  # (3, 3) with such spreads: 91 %
-
-
-@given(st.integers(1, 4), st.integers(2, 6))
-def test_strata_of_one_size_have_the_factor_and_the_freedom_of_all_numbers(
-    num_strata: int, size: int
-) -> None:
-    rng = np.random.default_rng(size)
-    strata = [rng.normal(size=size) for _ in range(num_strata)]
-    found = statistics._Bootstrap.of(strata, np.random.default_rng(0), 50)
-    again = np.random.default_rng(0)
-    means = np.mean([statistics._resampled_means(a, again, 50) for a in strata], axis=0)
-    num, freedom = num_strata * size, num_strata * (size - 1)
-    expected = (means - found.mean) * math.sqrt(num / freedom)
-    assert found.deviations == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert found.degrees_of_freedom == freedom
-
-
 def test_a_stratum_of_one_number_leaves_the_interval_unknown() -> None:
     """Nothing is known of its spread, and half of the mean is its."""
     estimate = mean_interval([[1.0, 2.0, 3.0], [10.0]])
@@ -125,30 +85,108 @@ def test_a_stratum_of_one_number_leaves_the_interval_unknown() -> None:
     assert math.isnan(difference_interval([[1.0, 2.0], [3.0]], [[1.0, 2.0]]).high)
 
 
-def test_intervals_of_a_difference_cover_it_with_unequal_spreads() -> None:
-    rng = np.random.default_rng(1)
-    hits = 0
-    for trial in range(600):
-        strata = [rng.normal(1.0, 1.0, 20), rng.normal(3.0, 1.0, 20)]
-        other_strata = [rng.normal(0.0, 5.0, 6), rng.normal(2.0, 5.0, 6)]
-        interval = difference_interval(strata, other_strata, seed=trial, num_resamples=400)
-        hits += interval.low <= 1.0 <= interval.high
-    assert 0.91 < hits / 600 < 0.985
+@pytest.mark.parametrize("strata", [[], [[]], [[1.0], []], [[math.nan, 1.0]], [[math.inf]]])
+def test_what_has_no_mean_is_refused(strata: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="a mean needs"):
+        mean_interval(strata)
 
 
-def test_one_stratum_of_seed_means_covers_what_training_again_would_bring() -> None:
-    rng = np.random.default_rng(2)
-    hits = 0
-    for trial in range(600):
-        means = [rng.normal(rng.normal(), 3.0, 20).mean() for _ in range(5)]
-        interval = mean_interval([means], seed=trial, num_resamples=400)
-        hits += interval.low <= 0 <= interval.high
-    assert 0.91 < hits / 600 < 0.985
+@given(returns, st.floats(-100, 100))
+def test_moving_all_returns_moves_the_interval(values: list[float], shift: float) -> None:
+    here, there = mean_interval([values]), mean_interval([np.array(values) + shift])
+    expected = (here.mean + shift, here.low + shift, here.high + shift)
+    assert (there.mean, there.low, there.high) == pytest.approx(expected, abs=1e-3)
 
 
-def test_many_episodes_are_drawn_in_slices_of_bounded_memory(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("sizes", "spreads"),
+    [((5, 3), (1, 1)), ((10, 3), (1, 1)), ((3, 3, 2), (1, 1, 1)), ((10, 3), (1, 3))],
+)
+def test_intervals_over_strata_of_unequal_size_and_spread_cover_the_mean(
+    sizes: tuple[int, ...], spreads: tuple[float, ...]
 ) -> None:
-    monkeypatch.setattr(statistics, "_MAX_DRAWN", 100)
-    estimate = mean_interval([np.arange(30.0)], num_resamples=500)
-    assert estimate.low < 14.5 < estimate.high
+    rng, hits = np.random.default_rng(sum(sizes)), 0
+    for _ in range(1_000):
+        strata = [rng.normal(0.0, s, n) for n, s in zip(sizes, spreads, strict=True)]
+        found = mean_interval(strata)
+        hits += found.low <= 0 <= found.high
+    assert hits / 1_000 > 0.90
+
+
+def test_wilson_s_interval_by_the_book() -> None:
+    """Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I."""
+    found = wilson_interval([[1.0] * 81 + [0.0] * 182])
+    assert (found.low, found.high) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    none = wilson_interval([[0.0] * 20])
+    assert (none.mean, none.low, none.high) == pytest.approx((0.0, 0.0, 0.1611), abs=5e-5)
+    every = wilson_interval([[1.0] * 29])
+    assert (every.low, every.high) == pytest.approx((0.8830, 1.0), abs=5e-5)
+
+
+def test_a_proportion_over_seeds_counts_as_many_episodes_as_vary_like_the_seeds() -> None:
+    runs = [np.repeat([1.0, 0.0], [k, 20 - k]) for k in (4, 10, 7)]
+    part, error = np.mean([0.2, 0.5, 0.35]), np.std([0.2, 0.5, 0.35], ddof=1) / math.sqrt(3)
+    quantile = stats.t.ppf(0.975, 2)
+    num = part * (1 - part) / error**2
+    found = estimate_of(runs, Unit.SEEDS, is_proportion=True)
+    for end in (found.low, found.high):  # where the score is as far away as its own deviation says
+        assert abs(end - part) == pytest.approx(quantile * math.sqrt(end * (1 - end) / num))
+
+
+def test_seeds_that_never_win_do_not_show_that_none_ever_will() -> None:
+    found = estimate_of([np.zeros(20)] * 3, Unit.SEEDS, is_proportion=True)
+    assert (found.mean, found.low) == (0.0, 0.0)
+    assert found.high == pytest.approx(0.2358, abs=1e-4)  # t² / (60 + t²), t with 2 degrees
+
+
+def test_one_seed_has_no_interval_over_seeds() -> None:
+    for is_proportion in (False, True):
+        found = estimate_of([np.array([0.0, 1.0])], Unit.SEEDS, is_proportion=is_proportion)
+        assert found.mean == 0.5
+        assert math.isnan(found.low)
+
+
+def test_what_is_0_or_1_everywhere_is_a_proportion() -> None:
+    assert are_proportions([np.array([0.0, 1.0, math.nan]), np.array([1.0])])
+    assert not are_proportions([np.array([0.0, 1.0]), np.array([2.0])])
+
+
+def test_shared_luck_is_what_runs_have_in_common() -> None:
+    """Two runs of two episodes, by hand: the second is 4 better for both, and nothing else varies:
+    the variance of the means by episode is 8, over two episodes 4."""
+    found = shared_luck([np.array([0.0, 4.0]), np.array([1.0, 5.0])])
+    assert (found.value, found.freedom) == (4.0, 1)
+    assert shared_luck([np.array([0.0, 4.0]), np.array([4.0, 0.0])]).value == 0.0
+    assert shared_luck([np.array([0.0, 4.0])]) == NO_LUCK
+    gaps = shared_luck([np.array([0.0, math.nan, 4.0]), np.array([1.0, 9.0, 5.0, 7.0])])
+    assert gaps.value == 4.0
+
+
+def test_an_interval_of_runs_that_share_their_episodes_covers_the_mean() -> None:
+    rng = np.random.default_rng(3)
+    hits = without = 0
+    for _ in range(500):
+        luck = rng.normal(size=20)
+        runs = [luck + rng.normal(0.0, 0.1) for _ in range(3)]
+        found = estimate_of(runs, Unit.SEEDS, share_episodes=True)
+        hits += found.low <= 0 <= found.high
+        apart = estimate_of(runs, Unit.SEEDS)
+        without += apart.low <= 0 <= apart.high
+    assert 0.92 < hits / 500 < 0.98
+    assert without / 500 < 0.75
+
+
+def test_variances_of_a_sum_have_satterthwaite_s_degrees_of_freedom() -> None:
+    assert Variance(3.0, 4.0) + Variance(1.0, 2.0) == Variance(4.0, 16 / (9 / 4 + 1 / 2))
+    assert Variance(3.0, 4.0) + NO_LUCK == Variance(3.0, 4.0)
+    assert Variance(0.0, 4.0) + NO_LUCK == Variance(0.0, 4.0)
+    assert Variance(3.0, 2.0).share(Variance(1.0, 9.0)) == 0.75
+    assert Variance(0.0, 2.0).share(NO_LUCK) == 1.0
+
+
+def test_deviations_are_widened_to_student_s_interval() -> None:
+    """Of normal deviations with the variance of a resampled mean of five numbers."""
+    deviations = np.random.default_rng(0).normal(0.0, math.sqrt(4 / 5 / 5), 200_000)
+    low, high = widened(deviations, 5, 1)
+    reach = stats.t.ppf(0.975, 4) * math.sqrt(1 / 5)
+    assert (-low, high) == pytest.approx((reach, reach), rel=0.02)

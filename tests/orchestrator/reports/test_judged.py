@@ -92,7 +92,7 @@ def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
     assert note.startswith("wolves is better than random, but not than untrained: it may owe that")
     assert next(sentences(report)) == (
         "wolves (QMIX) is better than random agents in its place, but not than untrained ones: "
-        "+5.00 [5.00, 5.00]."
+        "+5.00 [5.00, 5.00] over episodes."
     )
     final = json.loads((run.path / "summary.json").read_text())["servers"]["wolves"]["final"]
     assert final["untrained"]["mean"] == 5.5
@@ -101,8 +101,9 @@ def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
         "better than random, not than untrained",
     )
     markdown = (run.path / "summary.md").read_text()
-    assert "| untrained in its place | advantage [95 %] | over untrained [95 %] | verdict |" in (
-        markdown
+    assert (
+        "| untrained in its place | advantage [95 %, episodes] | over untrained [95 %, episodes] | verdict |"
+        in (markdown)
     )
     assert (
         "| 0.50 | 5.50 | +5.00 [5.00, 5.00] | 0.00 [0.00, 0.00] | better than random, not than "
@@ -138,7 +139,7 @@ def test_seeds_are_compared_with_untrained_if_all_were(tmp_path: Path) -> None:
     paths = [run.path for run in runs]
     assert combine_runs(paths, tmp_path / "some").servers[0].judgement is Verdict.BETTER
     add_untrained(runs[1], wolves=[1.0, 2.0], sheep=[-2.0, -2.0])
-    report = combine_runs(paths, tmp_path / "all", over_seeds=True)
+    report = combine_runs(paths, tmp_path / "all")
     assert report.servers[0].judgement is Verdict.BETTER_THAN_BOTH
     assert report.servers[0].final is not None
     assert report.servers[0].final.num_untrained_episodes == 4
@@ -218,9 +219,9 @@ def test_a_server_on_both_sides_is_judged_side_by_side(tmp_path: Path) -> None:
     assert right.final.verdict is Verdict.NOT_THAN_UNTRAINED
     assert list(sentences(report)) == [
         "both/left (PPO) is better than random agents and than untrained ones in its place: +2.00 "
-        "[2.00, 2.00].",
+        "[2.00, 2.00] over episodes.",
         "both/right (PPO) is better than random agents in its place, but not than untrained ones: "
-        "+1.00 [1.00, 1.00].",
+        "+1.00 [1.00, 1.00] over episodes.",
     ]
     text = printed(report)
     assert max(map(len, text.splitlines())) <= 80

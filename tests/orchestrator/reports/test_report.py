@@ -152,7 +152,7 @@ def test_episodes_of_a_simulation_of_somebody_elses_share_no_seeds(tmp_path: Pat
     run = new_run(tmp_path, is_external=True)
     write_whole_run(run)
     report = write_report(run)
-    assert "bootstrap over episodes." in report.caption
+    assert "95 % over episodes: they speak of these policies" in report.caption
     (final,) = {server.final for server in report.servers if server.server_id == "wolves"}
     assert final is not None
     assert final.advantage is not None
@@ -188,7 +188,8 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     assert "plots/learning.png" in markdown
     assert size[0] == 1_600
     assert "2 episodes, greedy actions, seed 1" in report.caption
-    assert "bootstrap over pairs of episodes. Train return" in report.caption
+    assert "95 % over episodes: they speak of these policies, in other" in report.caption
+    assert "pairs" not in report.caption
     text = printed(report)
     for expected in ("wolves", "QMIX", "wolf_1", "+5.00", "5.50", "worse", "greedy actions"):
         assert expected in text
@@ -275,11 +276,13 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
     assert final.advantage.mean == pytest.approx(5.0)
     assert (final.num_episodes, final.num_seeds_above) == (6, 3)
     assert report.seeds == (1, 2, 3)
-    assert "stratified by seed" in report.caption
+    assert "95 % over 3 seeds: they speak of training again" in report.caption
     assert [len(curve) for curve in report.servers[0].seed_curves] == [2, 2, 2]
-    over_seeds = combine_runs([run.path for run in runs], out, over_seeds=True).servers[0].final
-    assert over_seeds is not None
-    width, wider = (f.learned.high - f.learned.low for f in (final, over_seeds))
+    episodes = combine_runs([run.path for run in runs], out, over_episodes=True)
+    assert "95 % over episodes" in episodes.caption
+    over_episodes = episodes.servers[0].final
+    assert over_episodes is not None
+    wider, width = (f.learned.high - f.learned.low for f in (final, over_episodes))
     assert width < wider
 
 

@@ -43,8 +43,9 @@ def test_a_page_holds_the_report_and_needs_no_other_file(run: RunDirectory) -> N
     assert page.links == []
     assert [image[:22] for image in page.images] == ["data:image/png;base64,"]
     assert list(sentences(report)) == [
-        "wolves (QMIX) is better than random agents in its place: +5.00 [5.00, 5.00].",
-        "sheep (PPO) is worse than random agents in its place: −1.00 [−1.00, −1.00].",
+        "wolves (QMIX) is better than random agents in its place: +5.00 [5.00, 5.00] "
+        "over episodes.",
+        "sheep (PPO) is worse than random agents in its place: −1.00 [−1.00, −1.00] over episodes.",
     ]
     for sentence in (*sentences(report), report.caption):
         assert sentence in html.unescape(text)
@@ -126,8 +127,8 @@ def test_of_several_seeds_it_says_how_many_are_above(run: RunDirectory, tmp_path
     for each in (run, other):
         write_whole_run(each)
     report = combine_runs([run.path, other.path], tmp_path / "out")
-    assert "5.00], 2 of 2 seeds above." in next(sentences(report))
-    assert "2 of 2 seeds above" in (tmp_path / "out" / "report.html").read_text()
+    assert "5.00] over 2 seeds, 2 of 2 above." in next(sentences(report))
+    assert "over 2 seeds, 2 of 2 above" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_what_was_not_measured_is_said(run: RunDirectory) -> None:
@@ -143,6 +144,6 @@ def test_what_was_not_measured_is_said(run: RunDirectory) -> None:
         metrics.evaluation(evaluation(10, None, [1.0, 2.0], [1.0, 2.0], [0.0, 0.0]))
     wolves = next(sentences(write_report(run)))
     assert wolves.startswith("wolves (QMIX) returns 1.50 [")
-    assert wolves.endswith("]; random in its place was not measured.")
+    assert wolves.endswith("] over episodes; random in its place was not measured.")
     fixed = [replace(server, learns=False) for server in report.servers]
     assert list(sentences(replace(report, servers=tuple(fixed)))) == []

@@ -53,7 +53,6 @@ def test_runs_are_grouped_by_who_plays_what(tmp_path: Path) -> None:
         ({"env": "muxrl.experiments.simulations.cue_game:CueGame"}, "cue_game:CueGame'"),
         ({"kwargs": {**KWARGS, "num_steps": 6}}, "argument 'num_steps' is 5 against 6"),
         ({"kwargs": {"num_agents": 3}}, "argument 'num_steps' is 5 against its default"),
-        ({"evaluation_seed": 7}, "begin with seed 10000 against 7"),
         ({"should_explore": True}, "actions are greedy against sampled"),
         (
             {"simulation": {"metrics": {"hits": "mean"}}},

@@ -61,8 +61,8 @@ def test_a_difference_is_claimed_where_its_interval_leaves_out_0() -> None:
         ppo_a2c=Estimate(0.3, math.nan, math.nan),
     )
     assert headline([found], [], None) == [
-        "As predators, among the same others: ppo over qmix by 0.42 [0.23, 0.61]; "
-        "ppo and a2c differ by 0.30 [–], with no interval; "
+        "As predators, among the same others [95 % over seeds]: ppo over qmix by 0.42 "
+        "[0.23, 0.61]; ppo and a2c differ by 0.30 [–], with no interval; "
         "a2c and qmix cannot be told apart (+0.10 [−0.30, 0.50])."
     ]
 
@@ -76,7 +76,7 @@ def test_of_many_labels_each_is_told_against_the_best() -> None:
         if labels[first] > labels[second]
     }
     (sentence,) = headline([result(labels, **differences)], [], None)
-    assert sentence.count(" over ") == 4
+    assert sentence.count(" over ") == 4 + 1
     assert sentence.count("a over ") == 4
 
 
@@ -131,9 +131,16 @@ def test_who_has_learned(learners: list[Learner], sentences: list[str]) -> None:
 @pytest.mark.parametrize(
     ("low", "sentence"),
     [
-        (0.1, "qmix has the highest merit, +0.20 [0.10, 0.50]."),
-        (-0.1, "nobody's merit is shown to be above 0; qmix's is +0.20 [−0.10, 0.50]."),
-        (math.nan, "nobody's merit is shown to be above 0; qmix's is +0.20 [–]."),
+        (0.1, "qmix has the highest merit, +0.20 [0.10, 0.50] over pairs of seeds."),
+        (
+            -0.1,
+            "nobody's merit is shown to be above 0; "
+            "qmix's is +0.20 [−0.10, 0.50] over pairs of seeds.",
+        ),
+        (
+            math.nan,
+            "nobody's merit is shown to be above 0; qmix's is +0.20 [–] over pairs of seeds.",
+        ),
     ],
 )
 def test_the_highest_merit_of_a_head_to_head_is_told(low: float, sentence: str) -> None:
@@ -165,7 +172,7 @@ def test_runs_below_random_are_found_and_marked(tmp_path: Path) -> None:
     assert list(frame["verdict"]) == ["below random", "learned"]
     page = found.write(tmp_path / "out").read_text()
     assert page.index("1 of 2 ends below random") < page.index("<h2")
-    assert "−1.02 [−1.03, −1.01]\N{THIN SPACE}▼" in page
+    assert "−1.02 [−1.05, −0.99]\N{THIN SPACE}▼" in page
     assert isinstance(replace(found), Comparison)
 
 
