@@ -257,11 +257,12 @@ def _metrics(values: Metrics, experiment: Experiment) -> dict[str, Returns]:
     """Returns the statistics of each metric, of whole episodes and of each server's agents."""
     found = {}
     for name, by_agent in values.items():
+        is_asked = name in experiment.config.simulation.metrics
         if COMMON in by_agent:
-            found[name] = returns_of(by_agent, [COMMON], is_metric=True)
+            found[name] = returns_of(by_agent, [COMMON], is_metric=is_asked)
         for server_id, plan in experiment.servers.items():
             if ours := [agent for agent in plan.agents if agent in by_agent]:
-                found[f"{name}/{server_id}"] = returns_of(by_agent, ours, is_metric=True)
+                found[f"{name}/{server_id}"] = returns_of(by_agent, ours, is_metric=is_asked)
     return found
 
 

@@ -93,7 +93,10 @@ def _result(
 
     measured = [[point for point in run.points if len(values(point, None))] for run in runs]
     points = [point for run in runs for point in run.points]
-    is_proportion = are_proportions(values(p, who) for p in points for who in p.metrics)
+    # What the simulation says of an episode; its length and parameters are no proportions.
+    is_proportion = name in runs[0].metrics and are_proportions(
+        values(p, who) for p in points for who in p.metrics
+    )
     whole = [[p for p in points if all(len(values(p, s)) for s in compared)] for points in measured]
     usable = whole if all(whole) else measured
     last = [points[-1] for points in usable] if all(usable) else []

@@ -287,7 +287,8 @@ def score_runs(
         for run in contestant.runs
         for key, measure in measures.items()
     ]
-    metrics = {subject.key for subject in subjects if subject.metric}
+    asked = {name for c in contestants for run in c.runs for name in run.metrics}
+    metrics = {subject.key for subject in subjects if subject.metric in asked}
     by_metric = {m: [s.played.learned for s in scores if s.subject == m] for m in metrics}
     proportions = frozenset(m for m, values in by_metric.items() if are_proportions(values))
     return Scores(scores, measures, thresholds, proportions)

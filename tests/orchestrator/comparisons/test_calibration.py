@@ -1,0 +1,332 @@
+"""How often intervals hold the truth, and how often a difference is claimed where there is none.
+
+Sweeps of games whose true values are known are made up as files, and read and judged as those of
+real runs are: by `compare`, by `report` over seeds and over episodes, and by a head to head. The
+numbers that the night's test prints stand in docs/comparisons.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.comparisons.compare import compare_runs
+from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, Match, tables_of
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.measure.ratings import rate, wins_of
+from muxrl.orchestrator.measure.results import results_of
+from muxrl.orchestrator.measure.rliable import interquartile_mean
+from muxrl.orchestrator.measure.statistics import Estimate, Floats
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.servers.config import ServerConfig
+
+ONE, NIL = "PPO", "A2C"
+NUM_EPISODES = 40
+
+Played = Mapping[str, Floats]
+"""By who acts ("PPO", "A2C" or "random"): the return of each run in each episode, ``[num_runs,
+num_episodes]``. Runs of one seed play the same episodes."""
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game of known values.
+
+    Attributes:
+        play: what is returned, from the generator and the luck of the episodes ``[num_runs,
+            num_episodes, 2]``, standard normal.
+        gain: what the first contestant returns more than the second, in truth.
+        over_random: and more than random actions.
+    """
+
+    play: Callable[[np.random.Generator, Floats], Played]
+    gain: float = 0.0
+    over_random: float = 0.0
+
+
+def noisy(rng: np.random.Generator, luck: Floats) -> Played:
+    """Runs, episodes and actions all vary; the three act alike in the mean."""
+    num_runs, num_episodes, _ = luck.shape
+    return {
+        who: rng.normal(0.0, 0.3, (num_runs, 1))
+        + luck[..., 0]
+        + rng.normal(0.0, 1.0, (num_runs, num_episodes))
+        for who in (ONE, NIL, RANDOM)
+    }
+
+
+def equal_policies(rng: np.random.Generator, luck: Floats) -> Played:
+    """Each contestant always takes its own action, worth the episode's luck: 0 in the mean."""
+    tossed = rng.random(luck.shape[:2]) < 0.5
+    first, second = luck[..., 1], luck[..., 0]
+    return {ONE: first, NIL: second, RANDOM: np.where(tossed, first, second)}
+
+
+def better(rng: np.random.Generator, luck: Floats) -> Played:
+    """The first returns 0.5 more than the second, and 1 more than random."""
+    played = noisy(rng, luck)
+    return {ONE: played[ONE] + 1.0, NIL: played[NIL] + 0.5, RANDOM: played[RANDOM]}
+
+
+def rare_win(rng: np.random.Generator, luck: Floats) -> Played:
+    """One episode in twelve is won, whoever plays."""
+    return {who: (rng.random(luck.shape[:2]) < 1 / 12) * 1.0 for who in (ONE, NIL, RANDOM)}
+
+
+def constant(rng: np.random.Generator, luck: Floats) -> Played:
+    return {who: np.ones(luck.shape[:2]) for who in (ONE, NIL, RANDOM)}
+
+
+GAMES = {
+    "noisy": Game(noisy),
+    "equal policies": Game(equal_policies),
+    "better": Game(better, 0.5, 1.0),
+    "rare win": Game(rare_win),
+}
+
+
+class Sweep:
+    """Run directories of two contestants, whose evaluations are written anew for each sweep."""
+
+    def __init__(self, root: Path, num_seeds: int, *, shares_episodes: bool = False) -> None:
+        self.num_seeds, self._shares_episodes = num_seeds, shares_episodes
+        self.runs: dict[tuple[str, int], RunDirectory] = {}
+        self._configs: dict[tuple[str, int], ExperimentConfig] = {}
+        for who in (ONE, NIL):
+            for seed in range(num_seeds):
+                config = ExperimentConfig(
+                    name="made-up",
+                    seed=seed,
+                    simulation=SimulationConfig(env="nowhere:Game", metrics={"win": "last"}),
+                    servers={"p": ServerConfig(algorithm=who, agents=["p"])},
+                )
+                run = RunDirectory.create(root, f"{who}-{seed}".lower(), datetime(2026, 11, 21))
+                run.write_config(to_yaml(config))
+                server = {"algorithm": who, "agents": ["p"], "groups": {}, "learns": True}
+                plan = {"servers": {"p": server}, "assignment": f"{who.lower()}:p", "seed": seed}
+                run.write_plan({**plan, "metrics": ["win"]})
+                self.runs[who, seed], self._configs[who, seed] = run, config
+
+    def write(self, played: Played) -> None:
+        for (who, seed), run in self.runs.items():
+            for file in run.metrics.glob("*"):
+                file.unlink()
+            first_seed = evaluation_seed(self._configs[who, 0 if self._shares_episodes else seed])
+            with MetricsWriter(run) as metrics:
+                for env_steps in (0, 1_000):
+                    for replaced, acting in ((None, who if env_steps else RANDOM), ("p", RANDOM)):
+                        returns = played[acting][seed].tolist()
+                        row = {
+                            "env_steps": env_steps,
+                            "time_s": 1.0,
+                            "replaced": replaced,
+                            "num_episodes": NUM_EPISODES,
+                            "first_seed": first_seed,
+                            "returns": {"p": returns},
+                            "metrics": {"win": {COMMON: [float(v > 1.5) for v in returns]}},
+                        }
+                        if set(returns) <= {0.0, 1.0}:
+                            row["metrics"] = {"win": {COMMON: returns}}
+                        metrics.evaluation(row)
+                metrics.server("p", {"env_steps": 1_000, "weights_seq_no": 9})
+
+
+def luck_of(rng: np.random.Generator, num_seeds: int, *, shares_episodes: bool) -> Floats:
+    luck = rng.normal(size=(1 if shares_episodes else num_seeds, NUM_EPISODES, 2))
+    return np.broadcast_to(luck, (num_seeds, NUM_EPISODES, 2))
+
+
+@functools.cache
+def truth_of(name: str) -> dict[str, float]:
+    """What no formula says: medians and the like of very many runs."""
+    rng = np.random.default_rng(0)
+    played = GAMES[name].play(rng, rng.normal(size=(20_000, NUM_EPISODES, 2)))
+    scores = {who: values.mean(axis=1) for who, values in played.items()}
+    half = len(scores[ONE]) // 2
+    wins = np.array([[p[:half]] for p in (played[ONE], played[NIL], played[RANDOM])])
+    won = wins_of([[who.reshape(-1)] for who in wins[:, 0]]).sum(axis=0)
+    ratings = rate(won[None], 2).ratings
+    return {
+        "iqm": interquartile_mean(scores[ONE]),
+        "improvement": float(np.mean(scores[ONE][:half, None] > scores[NIL][:half][None, ::97]))
+        + float(np.mean(scores[ONE][:half, None] == scores[NIL][:half][None, ::97])) / 2,
+        "win": float(np.mean(played[ONE] > 1.5)) if name != "rare win" else 1 / 12,
+        "rating": ratings[0].mean,
+    }
+
+
+Found = Iterator[tuple[str, Estimate, float]]
+"""A kind of interval, one of its kind, and the truth."""
+
+
+def judged(sweep: Sweep, name: str, played: Played, claims: Counter[str]) -> Found:
+    """Yields each interval that the product gives of the sweep; counts what it claims wrongly."""
+    game, truth = GAMES[name], truth_of(name)
+    sweep.write(played)
+    ours = [run.path for (who, _), run in sweep.runs.items() if who == ONE]
+    found = compare_runs([run.path for run in sweep.runs.values()])
+    mean = game.over_random
+    standing = found.standing("ppo p", "role:p")
+    yield "interquartile mean", standing.score, truth["iqm"]
+    yield "mean", standing.mean, mean
+    assert standing.area is not None
+    yield "area under the curve", standing.area, mean / 2
+    yield "proportion", found.standing("ppo p", "metric:win").mean, truth["win"]
+    (pairing,) = found.roles_compared[0].unordered_pairings
+    assert pairing.difference is not None
+    yield "paired difference", pairing.difference, game.gain
+    yield "probability of improvement", pairing.improvement, truth["improvement"]
+    learner = next(one for one in found.learners if one.label == "ppo")
+    yield "advantage over random", learner.advantage, game.over_random
+    report = results_of([RecordedRun.read(path) for path in ours])
+    final = report.servers[0].final
+    assert final is not None
+    assert final.advantage == learner.advantage, "one verdict of the same runs"
+    (win,) = (metric for metric in report.metrics if metric.server_id is None)
+    assert win.evaluated == found.standing("ppo p", "metric:win").mean
+    if game.gain == 0:
+        claims["better or worse than the other"] += not (
+            pairing.difference.low <= 0 <= pairing.difference.high
+        )
+        claims["better or worse than random"] += learner.is_shown or learner.is_below
+        claims["all"] += 1
+
+
+def over_episodes(sweep: Sweep, name: str) -> Found:
+    """Of the first run alone: a policy's mean over other episodes, where all runs are alike."""
+    report = results_of([RecordedRun.read(sweep.runs[ONE, 0].path)])
+    final = report.servers[0].final
+    assert final is not None
+    yield "mean, over episodes", final.learned, GAMES[name].over_random
+    (win,) = (metric for metric in report.metrics if metric.server_id is None)
+    assert win.evaluated is not None
+    yield "proportion, over episodes", win.evaluated, truth_of(name)["win"]
+
+
+def met(name: str, played: Played) -> Found:
+    """Yields the merit and the rating of the first of three players who meet the same others."""
+    matches = [
+        Match(
+            role="p",
+            player=who.lower(),
+            player_lineup=who.lower(),
+            others="x",
+            others_lineup="x",
+            run=None if who == RANDOM else Path(f"{who}-{pair}"),
+            other_run=None,
+            pair=pair,
+            score=float(returns.mean()),
+            num_episodes=len(returns),
+            are_partners=False,
+            returns=returns,
+        )
+        for who, of_pairs in played.items()
+        for pair, returns in enumerate(of_pairs)
+    ]
+    (table,) = tables_of(matches, ["p"])[0]
+    game = GAMES[name]
+    merit = game.over_random - (2 * game.over_random - game.gain) / 3
+    yield "merit", table.merits["ppo"], merit
+    yield "rating", table.ratings["ppo"], truth_of(name)["rating"]
+
+
+@pytest.fixture(autouse=True)
+def _configs_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are read from the files of every sweep; their configs stay the same."""
+    monkeypatch.setattr(RunDirectory, "read_config", functools.cache(RunDirectory.read_config))
+
+
+def covered(
+    root: Path, num_seeds: int, num_sweeps: int, *, shares_episodes: bool = False
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns by kind of interval the part that holds the truth, and of sweeps that claim what is
+    not so."""
+    hits: Counter[str] = Counter()
+    num: Counter[str] = Counter()
+    claims: Counter[str] = Counter()
+    sweep = Sweep(root, num_seeds, shares_episodes=shares_episodes)
+    for name, game in GAMES.items():
+        rng = np.random.default_rng([num_seeds, *name.encode()])
+        for _ in range(num_sweeps):
+            luck = luck_of(rng, num_seeds, shares_episodes=shares_episodes)
+            played = game.play(rng, luck)
+            found = [*judged(sweep, name, played, claims)]
+            if not shares_episodes:  # pairs of seeds never do
+                found += met(name, played)
+            if name in ("equal policies", "rare win"):  # of runs that are all alike
+                found += over_episodes(sweep, name)
+            for kind, estimate, truth in found:
+                num[kind] += 1
+                hits[kind] += estimate.low - 1e-9 <= truth <= estimate.high + 1e-9
+    parts = {kind: hits[kind] / num[kind] for kind in num}
+    return parts, {kind: n / claims["all"] for kind, n in claims.items() if kind != "all"}
+
+
+def check(parts: dict[str, float], false_claims: dict[str, float], num_seeds: int) -> None:
+    told = " | ".join(f"{kind} {part:.3f}" for kind, part in (parts | false_claims).items())
+    sys.stdout.write(f"{num_seeds} seeds: {told}\n")
+    for kind, part in parts.items():
+        # Of three runs against three, a probability has ten values, and none is in 1 of 20 cases.
+        is_coarse = kind == "probability of improvement" and num_seeds == 3
+        assert 0.92 <= part <= (1.0 if is_coarse else 0.98), (kind, part, num_seeds)
+    for kind, part in false_claims.items():
+        assert part < 0.07, (kind, part, num_seeds)
+
+
+@pytest.mark.night
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("shares_episodes", [False, True])
+@pytest.mark.parametrize("num_seeds", [3, 5, 10])
+def test_intervals_hold_the_truth_95_times_in_100(
+    tmp_path: Path, num_seeds: int, shares_episodes: bool
+) -> None:
+    check(*covered(tmp_path, num_seeds, 300, shares_episodes=shares_episodes), num_seeds)
+
+
+def test_what_the_night_measures_holds_in_few_sweeps(tmp_path: Path) -> None:
+    parts, false_claims = covered(tmp_path, 3, 5)
+    assert len(parts) == 11
+    assert min(parts.values()) >= 0.7, parts
+    assert max(false_claims.values()) <= 0.3, false_claims
+
+
+def test_a_constant_game_is_known_exactly_and_shows_nothing(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, 3)
+    sweep.write(constant(np.random.default_rng(0), np.zeros((3, NUM_EPISODES, 2))))
+    found = compare_runs([run.path for run in sweep.runs.values()])
+    for who in ("ppo p", "a2c p"):
+        assert found.standing(who, "role:p").score == Estimate(1.0, 1.0, 1.0)
+    assert not any(learner.is_shown or learner.is_below for learner in found.learners)
+    assert all(" over " not in sentence.split(":")[-1] for sentence in found.headline)
+
+
+def test_a_lucky_set_of_shared_episodes_shows_nothing(tmp_path: Path) -> None:
+    """All runs of both contestants play the same episodes with constant actions: how seeds differ
+    says nothing, and every policy is worth 0."""
+    sweep = Sweep(tmp_path, 3, shares_episodes=True)
+    luck = luck_of(np.random.default_rng(4), 3, shares_episodes=True)
+    played = equal_policies(np.random.default_rng(4), luck)
+    gap = float((played[ONE] - played[NIL]).mean())
+    assert abs(gap) > 0.1, "these episodes favour one of them"
+    sweep.write(played)
+    found = compare_runs([run.path for run in sweep.runs.values()])
+    (pairing,) = found.roles_compared[0].unordered_pairings
+    assert pairing.difference is not None
+    assert pairing.difference.mean == pytest.approx(gap)
+    assert pairing.difference.low < 0 < pairing.difference.high
+    assert pairing.improvement.low < 0.5 < pairing.improvement.high
+    assert not any(learner.is_shown or learner.is_below for learner in found.learners)
+    assert math.isfinite(pairing.difference.low)
