@@ -48,13 +48,15 @@ class Game:
     Attributes:
         play: what is returned, from the generator and the luck of the episodes ``[num_runs,
             num_episodes, 2]``, standard normal.
-        gain: what the first contestant returns more than the second, in truth.
-        over_random: and more than random actions.
+        at_random: what random actions return, in truth.
+        over_random: what the first contestant returns more than these.
+        gain: and more than the second contestant.
     """
 
     play: Callable[[np.random.Generator, Floats], Played]
-    gain: float = 0.0
+    at_random: float = 0.0
     over_random: float = 0.0
+    gain: float = 0.0
 
 
 def noisy(rng: np.random.Generator, luck: Floats) -> Played:
@@ -93,8 +95,8 @@ def constant(rng: np.random.Generator, luck: Floats) -> Played:
 GAMES = {
     "noisy": Game(noisy),
     "equal policies": Game(equal_policies),
-    "better": Game(better, 0.5, 1.0),
-    "rare win": Game(rare_win),
+    "better": Game(better, over_random=1.0, gain=0.5),
+    "rare win": Game(rare_win, at_random=1 / 12),
 }
 
 
@@ -178,12 +180,12 @@ def judged(sweep: Sweep, name: str, played: Played, claims: Counter[str]) -> Fou
     sweep.write(played)
     ours = [run.path for (who, _), run in sweep.runs.items() if who == ONE]
     found = compare_runs([run.path for run in sweep.runs.values()])
-    mean = game.over_random
+    mean = game.at_random + game.over_random
     standing = found.standing("ppo p", "role:p")
     yield "interquartile mean", standing.score, truth["iqm"]
     yield "mean", standing.mean, mean
     assert standing.area is not None
-    yield "area under the curve", standing.area, mean / 2
+    yield "area under the curve", standing.area, (game.at_random + mean) / 2
     yield "proportion", found.standing("ppo p", "metric:win").mean, truth["win"]
     (pairing,) = found.roles_compared[0].unordered_pairings
     assert pairing.difference is not None
@@ -207,10 +209,11 @@ def judged(sweep: Sweep, name: str, played: Played, claims: Counter[str]) -> Fou
 
 def over_episodes(sweep: Sweep, name: str) -> Found:
     """Of the first run alone: a policy's mean over other episodes, where all runs are alike."""
+    game = GAMES[name]
     report = results_of([RecordedRun.read(sweep.runs[ONE, 0].path)])
     final = report.servers[0].final
     assert final is not None
-    yield "mean, over episodes", final.learned, GAMES[name].over_random
+    yield "mean, over episodes", final.learned, game.at_random + game.over_random
     (win,) = (metric for metric in report.metrics if metric.server_id is None)
     assert win.evaluated is not None
     yield "proportion, over episodes", win.evaluated, truth_of(name)["win"]
