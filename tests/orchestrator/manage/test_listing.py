@@ -39,7 +39,10 @@ def test_returns_are_found_before_any_length_of_other_conditions(tmp_path: Path)
     """Twenty agents, a hundred episodes and a metric: what was learned is written first, 330 KiB
     before the end."""
     fill(tmp_path)
-    returns = {agent: [-0.123456789012] * 100 for agent in ("wolf_0", "wolf_1", "sheep", *map(str, range(17)))}
+    returns = {
+        agent: [-0.123456789012] * 100
+        for agent in ("wolf_0", "wolf_1", "sheep", *map(str, range(17)))
+    }
     with MetricsWriter(RunDirectory(tmp_path / "runs" / "tag-20261121-000000")) as metrics:
         for replaced in (None, "wolves", "sheep", "dogs", "cats"):
             metrics.evaluation(
