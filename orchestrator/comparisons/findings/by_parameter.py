@@ -65,13 +65,18 @@ def compare_by_parameter(
     names = dict.fromkeys(key for run in runs for key in run.config.simulation.parameters)
     played = {run: list(_played(run, budget)) for run in runs} if names else {}
     for name in names:
-        counted = {run: _Counted(name, evaluations) for run, evaluations in played.items()}
+        counted = {
+            run: _Counted(name, evaluations)
+            for run, evaluations in played.items()
+            if name in run.config.simulation.parameters
+        }
         groups = _groups(np.concatenate([one.values for one in counted.values()]))
         if len(groups) < 2:
             continue
         told = [subject for subject in subjects if subject.metric != name]
         for (value, low, high), subject, contestant in product(groups, told, contestants):
-            found = [counted[run].returns(subject, low, high) for run in contestant.runs]
+            of_contestant = [counted[run] for run in contestant.runs if run in counted]
+            found = [run.returns(subject, low, high) for run in of_contestant]
             of_runs = [returns for returns in found if len(returns)]
             if of_runs:
                 means = np.array([returns.mean() for returns in of_runs])

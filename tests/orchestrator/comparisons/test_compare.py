@@ -234,6 +234,18 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
     assert {*found.frame("parameters")["value"]} == {"0", "1", "2"}
 
 
+def test_a_run_without_a_parameter_is_left_out_of_its_values(tmp_path: Path) -> None:
+    paths = [made_up_run(tmp_path, h, "PPO", 1, 5.0, has_metrics=True) for h in ("QMIX", "PPO")]
+    config = RunDirectory(paths[0]).read_config()
+    config.simulation.parameters = {"win": {"choice": [0, 1]}}
+    RunDirectory(paths[0]).write_config(to_yaml(config))
+    found = compare_runs(paths, num_episodes=2).frame("parameters")
+    assert {(row.contestant[:4], row.value) for row in found.itertuples()} == {
+        ("qmix", "0"),
+        ("qmix", "1"),
+    }
+
+
 def test_without_parameters_no_written_evaluation_is_read(tmp_path: Path) -> None:
     run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
     (run / "evaluations").mkdir()
