@@ -290,6 +290,9 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
     Raises:
         OSError: it exists, or cannot be made.
     """
+    # Here, not above: it imports RLlib, as resolving has.
+    from muxrl.orchestrator.config.server_plan import default_settings
+
     if run_dir is None:
         root = Path(experiment.config.runs_dir)
         folder = RunDirectory.create(root, experiment.config.name, datetime.now())
@@ -306,6 +309,7 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
                     "groups": {g: list(m) for g, m in plan.groups.items()},
                     "learns": server_id not in experiment.fixed_servers,
                     "seed": plan.seed,
+                    "defaults": default_settings(plan),
                 }
                 for server_id, plan in experiment.servers.items()
             },
