@@ -202,8 +202,9 @@ class RunDirectory:
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Saves which server has which agents as ``plan.json``.
 
-        `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups"}}, "assignment",
-        "seed", "metrics", "is_external"}``, where the metrics are those that the config asks for.
+        `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups", "learns", "seed",
+        "defaults"}}, "assignment", "seed", "metrics", "is_external"}``: see `PlannedServer`; the
+        metrics are those that the config asks for.
         """
         write_json(self.path / "plan.json", {"format": _FORMAT, **plan})
 
