@@ -23,6 +23,7 @@ from muxrl.experiments.studies.outcomes import (
     Figures,
     Outcome,
     draw_outcomes,
+    made_with,
     read_outcomes,
     write_outcomes,
 )
@@ -223,7 +224,8 @@ class CaseTable:
             measured = case.train(seed, env_steps)
         else:
             measured = case.train_until(seed, env_steps, until)
-        return Outcome(name, seed, case.levels, measured, software_versions())
+        versions = software_versions(case.experiment(seed).simulation.env)
+        return Outcome(name, seed, case.levels, measured, versions)
 
     def draw(self, outcomes: Sequence[Outcome], folder: Path) -> None:
         """Draws the picture into `folder`, if the study has one."""
@@ -260,4 +262,6 @@ def main(table: CaseTable, description: str | None) -> None:
             shown = ", ".join(f"{key} {value:.4g}" for key, value in outcome.final.items())
             levels = ", ".join(f"{key} {value:.4g}" for key, value in case.levels.items())
             print(f"{name}, seed {seed}: {shown}; known: {levels}", flush=True)
-    table.draw(read_outcomes(args.out), args.out)
+    outcomes = read_outcomes(args.out)
+    print(made_with(outcomes))
+    table.draw(outcomes, args.out)

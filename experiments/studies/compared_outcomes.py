@@ -11,13 +11,16 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from muxrl.experiments.studies.outcomes import (
     Figures,
     Outcome,
     draw_outcomes,
+    made_with,
     write_outcomes,
 )
+from muxrl.orchestrator.storage.versions import read_versions
 
 _ROLE = "role:all"
 
@@ -26,7 +29,7 @@ def compared_outcomes(folder: Path, subject: str = _ROLE, task: str = "") -> lis
     """Returns the outcomes of a comparison, in its order.
 
     Args:
-        folder: with ``curves.csv`` and ``runs.csv``.
+        folder: with ``curves.csv`` and ``runs.csv``; the runs still lie where it names them.
         subject: whose return: "role:NAME" is the mean over a role's agents, "total" the sum over
             all.
         task: begins the cases' names, "" for none; those that had the same others in the other
@@ -44,11 +47,20 @@ def compared_outcomes(folder: Path, subject: str = _ROLE, task: str = "") -> lis
     if not measured:
         raise ValueError(f"{folder / 'curves.csv'} has no curve of {subject}")
     at_random: dict[str, list[float]] = {}
+    versions: dict[tuple[str, int], dict[str, Any]] = {}
     for row in _rows(folder / "runs.csv", subject):
-        name = _case(row["contestant"], subject, task).rpartition(": ")[0]
-        at_random.setdefault(name, []).append(float(row["random_in_place"]))
+        case = _case(row["contestant"], subject, task)
+        at_random.setdefault(case.rpartition(": ")[0], []).append(float(row["random_in_place"]))
+        found = read_versions(folder / row["run"])
+        versions[case, int(row["seed"])] = {k: v for k, v in found.items() if k != "earlier"}
     return [
-        Outcome(case, seed, {"random": round(fmean(at_random[case.rpartition(": ")[0]]), 3)}, curve)
+        Outcome(
+            case,
+            seed,
+            {"random": round(fmean(at_random[case.rpartition(": ")[0]]), 3)},
+            curve,
+            versions[case, seed],
+        )
         for (case, seed), curve in measured.items()
     ]
 
@@ -83,6 +95,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     write_outcomes(args.out, outcomes)
     draw_outcomes(outcomes, args.title, args.out)
+    print(made_with(outcomes))
 
 
 if __name__ == "__main__":

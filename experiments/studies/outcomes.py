@@ -9,9 +9,12 @@ from pathlib import Path
 
 from muxrl.experiments.studies.pictures import Curve, Panel, draw_curves
 from muxrl.orchestrator.storage.json_files import write_text
+from muxrl.orchestrator.storage.versions import short_version
 
 OUTCOMES_FILE = "outcomes.json"
 PICTURE_FILE = "returns.png"
+
+_MOST_COMMITS = 4
 
 Figures = dict[str, float]
 """What one measurement found, by name; "return" is the one that curves show."""
@@ -29,7 +32,15 @@ class Outcome:
     measured: Mapping[int, Figures]
     """Figures by env steps."""
     versions: Mapping[str, str | None] = field(default_factory=dict)
-    """Of the software that it was made with; None: not known."""
+    """Of the software that it was made with; None: not known. ``recorded_in``, where
+    muxrl's own commit is not known or in no branch: the one that has recorded the outcome."""
+
+    @property
+    def commit(self) -> str:
+        """Which muxrl made it, as far as anybody can tell."""
+        if recorded := self.versions.get("recorded_in"):
+            return f"before {short_version(recorded)}"
+        return short_version(self.versions.get("git_commit") or "of an unknown commit")
 
     @property
     def returns(self) -> dict[int, float]:
@@ -67,6 +78,21 @@ def write_outcomes(folder: Path, outcomes: Iterable[Outcome]) -> None:
     """Writes the file whole, an outcome a line."""
     lines = ",\n".join(json.dumps(asdict(outcome)) for outcome in outcomes)
     write_text(folder / OUTCOMES_FILE, f"[\n{lines}\n]\n")
+
+
+def made_with(outcomes: Iterable[Outcome]) -> str:
+    """Returns the software that outcomes were made with, in a line for a page beside their file."""
+    told = list(outcomes)
+    commits = list(dict.fromkeys(outcome.commit for outcome in told))
+    if len(commits) > _MOST_COMMITS:
+        commits = [f"of [{len(commits)} commits](results/{OUTCOMES_FILE})"]
+    packages = {
+        f"{package} {outcome.versions[package]}": None
+        for package in ("ray", "torch")
+        for outcome in told
+        if outcome.versions.get(package)
+    }
+    return f"muxrl {', '.join(commits)}{''.join(f'; {one}' for one in packages)}."
 
 
 def draw_outcomes(outcomes: Sequence[Outcome], title: str, folder: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from muxrl.orchestrator.config.merge import KeyPath, dotted, leaves
@@ -42,14 +43,21 @@ Settings = Mapping[str, str]
 """Dotted key to value; what is not given has its default."""
 
 
-def server_settings(server: ServerConfig) -> Settings:
-    """Returns those of a server; keys of its ``settings`` stand for themselves."""
+def server_settings(
+    server: ServerConfig, defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> Settings:
+    """Returns those of a server; keys of its ``settings`` stand for themselves.
+
+    Args:
+        server: as the user wrote it.
+        defaults: of its ``settings`` and ``model``, where these give nothing.
+    """
     found = {
         dotted(path).removeprefix("settings."): str(value)
-        for path, value in _given(dataclasses.asdict(server))
+        for path, value in (*_given(defaults), *_given(dataclasses.asdict(server)))
         if path[0] not in _NOT_OF_A_SERVER
     }
-    return found | {"algorithm": server.algorithm.upper()}
+    return {"algorithm": ""} | found | {"algorithm": server.algorithm.upper()}
 
 
 def simulation_settings(simulation: SimulationConfig) -> Settings:

@@ -16,12 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from muxrl.orchestrator.config.checks import is_file_name
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.storage.json_files import finite
 from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.protocol.suggestions import listed
@@ -41,6 +43,20 @@ from muxrl.servers.training.callbacks import find_callback_problems
 DEFAULT_POLICY = "default"
 
 Algorithm = AlgorithmEntry | TrainerEntry | FixedAlgorithm
+
+
+def default_settings(plan: ServerPlan) -> dict[str, Any]:
+    """Returns, as plain data, a config's ``settings`` and ``model`` that holds where it gives
+    none."""
+    found: dict[str, Any]
+    if fixed := find_fixed(plan.algorithm):
+        found = {"settings": fixed.defaults}
+    else:
+        entry = find_entry(plan.algorithm)
+        found = {"settings": entry.settings()}
+        if isinstance(entry, AlgorithmEntry) and not plan.rl_module:
+            found["model"] = entry.model_settings()
+    return finite(msgspec.to_builtins(found, str_keys=True, enc_hook=repr))
 
 
 @dataclass(frozen=True)

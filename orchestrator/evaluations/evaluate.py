@@ -56,7 +56,7 @@ from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.fixed_policies import find_fixed
 
-_FORMAT = 2
+FORMAT = 2
 
 
 def evaluate_run(
@@ -290,7 +290,7 @@ def _written(result: EvaluationResult, folder: RunDirectory) -> EvaluationResult
     now = datetime.now()
     path = folder.new_evaluation(now)
     about = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "written_at": now.isoformat(timespec="seconds"),
         "versions": software_versions(),
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,8 @@ def film(run: Path, rows: list[Row], parameters: Mapping[str, float], folder: Pa
     simulation = filmed_copy(config, 0, folder)
     try:
         seen, _ = simulation.reset(rows[0]["seed"], parameters)
-        for t, step in enumerate(_steps(rows)):
+        for t, of_step in groupby(rows, itemgetter("t")):
+            step = list(of_step)
             was = {row["agent"]: row["observation"] for row in step}
             if not _equal({a: one for a, one in was.items() if one is not None}, seen):
                 return (
@@ -76,11 +79,6 @@ def film(run: Path, rows: list[Row], parameters: Mapping[str, float], folder: Pa
     finally:
         simulation.close()
     return ""
-
-
-def _steps(rows: list[Row]) -> Iterator[list[Row]]:
-    for t in range(rows[-1]["t"] + 1):
-        yield [row for row in rows if row["t"] == t]
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -29,8 +29,8 @@ from muxrl.orchestrator.storage.json_files import finite
 
 Row = TypeVar("Row")
 
-_LAST_BYTES, _PIECE_BYTES = 256 * 1024, 1 << 20
-"""Read at first for the newest records: holds the last evaluation, under all conditions."""
+_PIECE_BYTES = 256 * 1024
+"""Read at a time from the end: holds the newest rows of most files."""
 
 
 def iter_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
@@ -44,53 +44,67 @@ def iter_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
         kind: of its rows, or ``dict``.
 
     Raises:
-        MalformedMetrics: a line before the last is broken.
+        MalformedMetrics: a line is broken.
     """
+    return _rows(path, kind, whole_lines)
+
+
+def last_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
+    """Yields the same rows, the newest first; raises as `iter_rows`."""
+    return _rows(path, kind, _lines_from_end)
+
+
+def whole_lines(file: IO[bytes], begin: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yields each line from `begin` on, after its place; one without an end is not whole yet."""
+    file.seek(begin)
+    for line in file:
+        if not line.endswith(b"\n"):
+            return
+        yield begin, line
+        begin += len(line)
+
+
+def _lines_from_end(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yields the same as `whole_lines`, the last line first."""
+    ends = _line_ends(file)
+    end = next(ends)
+    for begin in ends:
+        file.seek(begin)
+        yield begin, file.read(end - begin)
+        end = begin
+
+
+def _line_ends(file: IO[bytes]) -> Iterator[int]:
+    """Yields the place after each newline, the last one first, then 0."""
+    begin = file.seek(0, os.SEEK_END)
+    while begin:
+        end, begin = begin, max(0, begin - _PIECE_BYTES)
+        file.seek(begin)
+        piece = file.read(end - begin)
+        newline = len(piece)
+        while (newline := piece.rfind(b"\n", 0, newline)) >= 0:
+            yield begin + newline + 1
+    yield 0
+
+
+def _rows(
+    path: Path, kind: type[Row], lines: Callable[[IO[bytes]], Iterator[tuple[int, bytes]]]
+) -> Iterator[Row]:
     decode = msgspec.json.Decoder(kind).decode
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        for number, line in enumerate(file, start=1):
+        for begin, line in lines(file):
             if line.isspace():
                 continue
             try:
                 row = decode(line)
             except ValueError as error:
-                if not line.endswith(b"\n"):  # the write was cut short
-                    return
+                number = sum(place <= begin for place, _ in whole_lines(file))
                 raise MalformedMetrics(path, number, str(error)) from None
             yield row
-
-
-def last_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
-    """Yields the newest whole rows of one file, the newest first; of a long file not all.
-
-    Raises:
-        MalformedMetrics: a line is broken.
-    """
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    whole: list[bytes] = []
-    with file:
-        end = file.seek(0, os.SEEK_END)
-        for num_bytes in (_LAST_BYTES, end):  # all of it, for a row that is so long
-            file.seek(max(0, end - num_bytes))
-            lines = file.read().split(b"\n")[:-1]  # the last one has no end yet
-            # What was read may begin inside of a line.
-            whole = [line for line in lines[num_bytes < end :] if line.strip()]
-            if whole:
-                break
-    for num_newer, line in enumerate(reversed(whole)):
-        try:
-            row = msgspec.json.decode(line, type=kind)
-        except ValueError as error:
-            number = path.read_bytes().count(b"\n") - num_newer
-            raise MalformedMetrics(path, number, str(error)) from None
-        yield row
 
 
 def last_row(path: Path, kind: type[Row]) -> Row | None:
@@ -258,12 +272,4 @@ def _drop_torn_line(path: Path) -> None:
     except FileNotFoundError:
         return
     with file:
-        begin = size = file.seek(0, os.SEEK_END)
-        whole = 0
-        while begin and not whole:
-            end, begin = begin, max(0, begin - _PIECE_BYTES)
-            file.seek(begin)
-            newline = file.read(end - begin).rfind(b"\n")
-            whole = begin + newline + 1 if newline >= 0 else 0
-        if whole < size:
-            file.truncate(whole)
+        file.truncate(next(_line_ends(file)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from muxrl.protocol.patterns import unnumbered
 
@@ -21,6 +22,8 @@ class PlannedServer:
     """Whether its policies changed during the run."""
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
     """Team to its agents; some runs are older than these."""
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    """``settings`` and ``model`` that the algorithm had where the config gives none; likewise."""
 
 
 @dataclass(frozen=True)

@@ -202,8 +202,9 @@ class RunDirectory:
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Saves which server has which agents as ``plan.json``.
 
-        `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups"}}, "assignment",
-        "seed", "metrics", "is_external"}``, where the metrics are those that the config asks for.
+        `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups", "learns", "seed",
+        "defaults"}}, "assignment", "seed", "metrics", "is_external"}``: see `PlannedServer`; the
+        metrics are those that the config asks for.
         """
         write_json(self.path / "plan.json", {"format": _FORMAT, **plan})
 
@@ -290,6 +291,9 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
     Raises:
         OSError: it exists, or cannot be made.
     """
+    # Here, not above: it imports RLlib, as resolving has.
+    from muxrl.orchestrator.config.server_plan import default_settings
+
     if run_dir is None:
         root = Path(experiment.config.runs_dir)
         folder = RunDirectory.create(root, experiment.config.name, datetime.now())
@@ -306,6 +310,7 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
                     "groups": {g: list(m) for g, m in plan.groups.items()},
                     "learns": server_id not in experiment.fixed_servers,
                     "seed": plan.seed,
+                    "defaults": default_settings(plan),
                 }
                 for server_id, plan in experiment.servers.items()
             },

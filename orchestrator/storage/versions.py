@@ -73,7 +73,7 @@ def version_notes(used: Sequence[Mapping[str, Sequence[str]]]) -> Iterator[str]:
     """
     found = {key: sorted({v for of in used for v in of.get(key, ())}) for key in SHOWN}
     if differing := [
-        f"{SHOWN[key]}: {listed([_short(v) for v in those])}"
+        f"{SHOWN[key]}: {listed([short_version(v) for v in those])}"
         for key, those in found.items()
         if len(those) > 1
     ]:
@@ -93,12 +93,12 @@ def changes_since(run_dir: Path, env: str = "") -> Iterator[str]:
     now = software_versions(env)
     for key, used in versions_used(run_dir).items():
         found = now.get(key)
-        is_now = "not known here" if found is None else _short(found)
+        is_now = "not known here" if found is None else short_version(found)
         for was in used if key in SHOWN else ():
             if was != found:
-                yield f"{SHOWN[key]} was {_short(was)}, and is {is_now}"
+                yield f"{SHOWN[key]} was {short_version(was)}, and is {is_now}"
             elif was.endswith(_DIRTY):
-                yield f"{SHOWN[key]} was {_short(was)}: it had changes that no commit holds"
+                yield f"{SHOWN[key]} was {short_version(was)}: it had changes that no commit holds"
     packages = run_dir / PACKAGES_FILE
     if packages.is_file():
         before = set(packages.read_text(encoding="utf-8").split())
@@ -106,7 +106,8 @@ def changes_since(run_dir: Path, env: str = "") -> Iterator[str]:
             yield f"of all its packages are missing {listed(others)}; see {packages}"
 
 
-def _short(version: str) -> str:
+def short_version(version: str) -> str:
+    """Returns a version as it is shown: a commit by its first ten digits."""
     commit, dirty, _ = version.partition(_DIRTY)
     is_commit = len(commit) == 40 and " " not in commit
     return f"{commit[:10] if is_commit else commit}{dirty}"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muxrl.orchestrator.config.trackers import is_local
+from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.trackers.beside import TrackerBeside, end_all
 from muxrl.orchestrator.trackers.session import Session, describe, end_state
@@ -59,7 +60,11 @@ class Tracking:
 
     def close(self) -> None:
         """Hands over the report, and waits until all is written or given up."""
-        state = end_state(self._folder)
+        try:
+            state = end_state(self._folder)
+        except (NotARunDirectory, OSError) as error:
+            logger.warning("the trackers are told that the run was interrupted: %s", error)
+            state = "interrupted"
         for tracker, session in list(self._sessions.items()):
             with self._guarded(tracker):
                 session.end(state)

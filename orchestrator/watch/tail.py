@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 
 from muxrl.orchestrator.errors import MalformedMetrics
+from muxrl.orchestrator.records.metrics import whole_lines
 
 _PIECE_BYTES = 4 * 2**20
-"""Read at a time: half a second of parsing, so that a page comes up while long files are read."""
+"""Read at a time, up to a line's end: half a second of parsing, so that a page comes up while long
+files are read."""
 _REMEMBERED_BYTES = 256
 
 
@@ -63,17 +65,16 @@ class Tail:
             file.seek(self._num_bytes - len(self._remembered))
             if file.read(len(self._remembered)) != self._remembered:
                 self._restart()
-                file.seek(0)
-            piece = file.read(_PIECE_BYTES)
-        is_cut = len(piece) == _PIECE_BYTES
-        whole = piece[: piece.rfind(b"\n") + 1] or (piece if is_cut else b"")
-        for line in whole.split(b"\n")[:-1]:
-            self._num_lines += 1
-            if line.strip():
-                self._take_line(line)
-        self._num_bytes += len(whole)
-        self._remembered = (self._remembered + whole)[-_REMEMBERED_BYTES:]
-        return is_cut
+            until = self._num_bytes + _PIECE_BYTES
+            for begin, line in whole_lines(file, self._num_bytes):
+                if begin >= until:
+                    return True
+                self._num_bytes += len(line)
+                self._num_lines += 1
+                self._remembered = (self._remembered + line)[-_REMEMBERED_BYTES:]
+                if not line.isspace():
+                    self._take_line(line)
+        return False
 
     def _take_line(self, line: bytes) -> None:
         try:

@@ -24,7 +24,9 @@ from muxrl.experiments.studies.compared_outcomes import compared_outcomes
 from muxrl.experiments.studies.outcomes import (
     PICTURE_FILE,
     Figures,
+    Outcome,
     draw_outcomes,
+    made_with,
     read_outcomes,
     write_outcomes,
 )
@@ -60,6 +62,27 @@ def test_every_folder_is_a_study_with_a_page_and_results() -> None:
         page = (path / "README.md").read_text()
         assert "**What cannot be concluded.**" in page
         assert len(page.split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("study", sorted(set(STUDIES) - {"chase"}))
+def test_a_page_names_the_software_that_made_its_numbers(study: str) -> None:
+    """That of each number is in `outcomes.json`."""
+    outcomes = read_outcomes(FOLDER / study / "results")
+    assert not [one.case for one in outcomes if "unknown" in one.commit]
+    assert made_with(outcomes) in (FOLDER / study / "README.md").read_text()
+
+
+def test_software_is_told_in_a_line() -> None:
+    def made_by(**versions: str) -> Outcome:
+        return Outcome("a", 0, {}, {}, versions)
+
+    one, other = made_by(git_commit="1" * 40, ray="2.60.0"), made_by(git_commit="2" * 40 + "-dirty")
+    assert made_with([one, one]) == "muxrl 1111111111; ray 2.60.0."
+    assert made_with([other, one]) == "muxrl 2222222222-dirty, 1111111111; ray 2.60.0."
+    assert made_with([made_by(recorded_in="3" * 40)]) == "muxrl before 3333333333."
+    assert made_with([made_by()]) == "muxrl of an unknown commit."
+    many = [made_by(git_commit=digit * 40) for digit in "12345"]
+    assert made_with(many) == "muxrl of [5 commits](results/outcomes.json)."
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -134,6 +157,7 @@ def test_the_files_of_a_comparison_become_outcomes(tmp_path: Path) -> None:
     assert [(o.case, o.seed) for o in outcomes] == [("Cues: ppo", s) for s in range(3)]
     assert outcomes[2].returns == {0: 2.0, 100: 102.0}
     assert outcomes[0].levels == {"random": 2.5}
+    assert [outcome.versions for outcome in outcomes] == [{"git_commit": f"c{s}"} for s in range(3)]
     write_outcomes(tmp_path, outcomes)
     assert read_outcomes(tmp_path) == outcomes
     with pytest.raises(ValueError, match="no curve of total"):
@@ -150,9 +174,13 @@ def write_comparison(folder: Path, contestant: str, subject: str) -> None:
     points = [f"{contestant},{s},{subject},{n},{n + s}" for s in range(3) for n in (0, 100)]
     head = "contestant,seed,subject,env_steps,return"
     (folder / "curves.csv").write_text("\n".join([head, *points]))
-    (folder / "runs.csv").write_text(
-        f"contestant,subject,random_in_place\n{contestant},{subject},2.5\n"
-    )
+    rows = [f"{contestant},{s},{subject},2.5,runs/{s}" for s in range(3)]
+    head = "contestant,seed,subject,random_in_place,run"
+    (folder / "runs.csv").write_text("\n".join([head, *rows]))
+    for seed in range(3):
+        (folder / "runs" / str(seed)).mkdir(parents=True)
+        versions = {"git_commit": f"c{seed}", "earlier": [{"git_commit": "b"}]}
+        (folder / "runs" / str(seed) / "versions.json").write_text(json.dumps(versions))
 
 
 def test_the_runs_beside_benchmarl_are_on_their_page() -> None:
@@ -198,8 +226,10 @@ def test_outcomes_that_are_there_are_not_made_again(
     monkeypatch.setattr("sys.argv", arguments)
     main(table, "A table.")
     assert made == [0, 1, 0, 1]
-    assert "A, seed 0: is there already" in capsys.readouterr().out
     outcomes = read_outcomes(tmp_path)
+    printed = capsys.readouterr().out
+    assert "A, seed 0: is there already" in printed
+    assert printed.rstrip().endswith(made_with(outcomes))
     assert [(o.case, o.seed) for o in outcomes] == [("A", 0), ("A", 1), ("B", 0), ("B", 1)]
     assert outcomes[0].measured == {7: {"return": 1.0}}
     (record, *_) = json.loads((tmp_path / "outcomes.json").read_text())

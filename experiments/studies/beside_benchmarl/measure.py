@@ -126,7 +126,7 @@ class Run:
     side: str
     setting: str
     seed: int
-    versions: dict[str, str]
+    versions: Mapping[str, str | None]
     num_updates: int
     """Gradient steps at the last count."""
     num_updates_env_steps: int

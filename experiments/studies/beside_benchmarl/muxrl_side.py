@@ -6,7 +6,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from muxrl.experiments.studies.beside_benchmarl.settings import (
 )
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
+from muxrl.orchestrator.storage.versions import software_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
 from muxrl.servers.algorithms.fused_adam import FusedAdam
 from muxrl.servers.config import ServerConfig
@@ -90,7 +90,7 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
         side,
         setting,
         seed,
-        {name: version(name) for name in ("ray", "torch", "numpy", "mpe2")},
+        software_versions(config.simulation.env),
         int(learned.get("num_updates", len(steps))),
         int(record["env_steps"]),
         sum(updating),

@@ -125,13 +125,13 @@ def measure_random(algorithm: str, out: Path) -> None:
 
 
 def report(folder: Path, out: Path) -> str:
-    """Writes `outcomes.json` and the picture into `out`; returns the table in Markdown.
+    """Writes `outcomes.json` and the picture into `out`; returns table and versions in Markdown.
 
     Raises:
         OSError: a folder cannot be read or written to.
         ValueError: there is no run in it.
     """
-    from muxrl.experiments.studies.outcomes import draw_outcomes, write_outcomes
+    from muxrl.experiments.studies.outcomes import draw_outcomes, made_with, write_outcomes
 
     outcomes = outcomes_of(folder)
     if not outcomes:
@@ -139,7 +139,8 @@ def report(folder: Path, out: Path) -> str:
     out.mkdir(parents=True, exist_ok=True)
     write_outcomes(out, outcomes)
     draw_outcomes(outcomes, TITLE, out)
-    return table(outcomes)
+    ours = (outcome for outcome in outcomes if "ray" in outcome.versions)
+    return f"{table(outcomes)}\n\n{made_with(ours)}"
 
 
 def outcomes_of(folder: Path) -> list[Outcome]:

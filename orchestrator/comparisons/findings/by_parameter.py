@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from muxrl.client.adapters.simulation import COMMON
@@ -16,12 +17,15 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, Compar
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.evaluations.evaluate import FORMAT
 from muxrl.orchestrator.measure.against_random import share_episodes
 from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
 from muxrl.orchestrator.measure.statistics import NO_LUCK, Estimate, Floats, shared_luck
+from muxrl.orchestrator.records.rows import AgentReturns, Metrics
 from muxrl.orchestrator.records.series import EvaluationPoint
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
 from muxrl.protocol.suggestions import listed
+from muxrl.servers.checkpoints.formats import format_problem
 
 _MOST_VALUES = 6
 """Of a parameter with more of them, each quarter of the episodes is one."""
@@ -59,15 +63,22 @@ def compare_by_parameter(
     the same policies the further episodes whose other parameters are as in the run's own. A
     parameter with one value in all of these is left out.
     """
-    played = {run: list(_played(run, budget)) for c in contestants for run in c.runs}
-    for name in dict.fromkeys(key for run in played for key in run.config.simulation.parameters):
-        counted = {run: _Counted(name, evaluations) for run, evaluations in played.items()}
+    runs = [run for contestant in contestants for run in contestant.runs]
+    names = dict.fromkeys(key for run in runs for key in run.config.simulation.parameters)
+    played = {run: list(_played(run, budget)) for run in runs} if names else {}
+    for name in names:
+        counted = {
+            run: _Counted(name, evaluations)
+            for run, evaluations in played.items()
+            if name in run.config.simulation.parameters
+        }
         groups = _groups(np.concatenate([one.values for one in counted.values()]))
         if len(groups) < 2:
             continue
         told = [subject for subject in subjects if subject.metric != name]
         for (value, low, high), subject, contestant in product(groups, told, contestants):
-            found = [counted[run].returns(subject, low, high) for run in contestant.runs]
+            of_contestant = [counted[run] for run in contestant.runs if run in counted]
+            found = [run.returns(subject, low, high) for run in of_contestant]
             of_runs = [returns for returns in found if len(returns)]
             if of_runs:
                 own = [played[run][0].point for run in contestant.runs]
@@ -85,18 +96,25 @@ def compare_by_parameter(
 
 
 def parameter_notes(runs: Sequence[ComparedRun]) -> list[str]:
-    """Says which parameters evaluations had at different values."""
+    """Says which parameters evaluations had at different values, and which are passed over."""
+    notes = [
+        f"returns by parameter leave out {path}: it {found}"
+        for run in runs
+        if run.config.simulation.parameters
+        for path, found in _evaluations(run)
+        if isinstance(found, str)
+    ]
     given = [of_evaluations(run.config) for run in runs]
     names = dict.fromkeys(name for one in given for name in one)
     differing = [
         name for name in names if any(one.get(name) != given[0].get(name) for one in given)
     ]
-    if not differing:
-        return []
-    return [
-        f"runs were evaluated with different values of {listed(differing)}, so only returns at one "
-        "value of it say who is better"
-    ]
+    if differing:
+        notes.append(
+            f"runs were evaluated with different values of {listed(differing)}, so only returns at "
+            "one value of it say who is better"
+        )
+    return notes
 
 
 def _groups(values: Floats) -> list[tuple[str, float, float]]:
@@ -188,13 +206,43 @@ def _written(run: ComparedRun, budget: Budget) -> Iterator[tuple[EvaluationPoint
     names = {str(budget.place)}
     if last is not None and not budget.is_cut:
         names |= {LAST, last.resolve().name}
-    for path in sorted((run.path / "evaluations").glob("*.json")):
-        told = json.loads(path.read_text())
-        checkpoints = {server["checkpoint"] for server in told["servers"].values()} - {""}
+    for _, told in _evaluations(run):
+        if isinstance(told, str):
+            continue
+        checkpoints = {server.checkpoint for server in told.servers.values()} - {""}
         known = {f"checkpoints/{name}/{server}" for name in names for server in run.servers}
-        rules = {server["rule"] for server in told["servers"].values()} - {"fixed"}
+        rules = {server.rule for server in told.servers.values()} - {"fixed"}
         rule = "sampled" if run.should_explore else "greedy"
-        if checkpoints <= known and not told["replaced"] and rules <= {rule}:
-            returns, metrics = told["episode_returns"], told["episode_metrics"]
-            point = EvaluationPoint(budget.place, returns={None: returns}, metrics={None: metrics})
-            yield point, told["seeds"]
+        if checkpoints <= known and not told.replaced and rules <= {rule}:
+            point = EvaluationPoint(
+                budget.place,
+                returns={None: told.episode_returns},
+                metrics={None: told.episode_metrics},
+            )
+            yield point, told.seeds
+
+
+class _Server(msgspec.Struct):
+    checkpoint: str
+    rule: str
+
+
+class _Evaluation(msgspec.Struct):
+    """What counts here of a file that ``muxrl evaluate`` wrote."""
+
+    servers: Mapping[str, _Server]
+    replaced: Mapping[str, str]
+    seeds: list[int]
+    episode_returns: AgentReturns
+    episode_metrics: Metrics
+
+
+def _evaluations(run: ComparedRun) -> Iterator[tuple[Path, _Evaluation | str]]:
+    """Yields each such file of a run, and what it says, or why it cannot be read."""
+    for path in sorted((run.path / "evaluations").glob("*.json")):
+        try:
+            told = msgspec.json.decode(path.read_bytes(), type=dict)
+            problem = format_problem(told.get("format", 1), FORMAT)
+            yield path, problem or msgspec.convert(told, _Evaluation)
+        except ValueError as error:
+            yield path, f"is none that this muxrl writes ({error})"

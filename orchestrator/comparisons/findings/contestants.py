@@ -366,6 +366,18 @@ def _settings_of_all(seeds: Sequence[ServerConfig]) -> Settings:
     return {**server_settings(seeds[0]), **({_SOURCE: _ONE_EACH} if is_pooled else {})}
 
 
+def settings_in_role(contestant: Contestant, agents: Sequence[str]) -> list[Settings]:
+    """Returns, of each run, every setting of the server that plays a role, as far as the run has
+    recorded its algorithm's defaults."""
+    served = [(run, *server_of_role(run, agents)) for run in contestant.runs]
+    is_pooled = len({server.initialize_from for _, _, server in served}) > 1
+    return [
+        {**server_settings(server, run.servers[server_id].defaults)}
+        | ({_SOURCE: _ONE_EACH} if is_pooled else {})
+        for run, server_id, server in served
+    ]
+
+
 def differing_settings(of_all: Sequence[Settings]) -> list[_Settings]:
     """Returns, of each, what is not the same in all."""
     keys = dict.fromkeys(key for one in of_all for key in one)

@@ -20,7 +20,7 @@ import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay
-from muxrl.orchestrator.comparisons.output.methods import methods, references
+from muxrl.orchestrator.comparisons.output.methods import all_settings, methods, references
 from muxrl.orchestrator.comparisons.output.tables import OF_HEAD_TO_HEAD, TABLE_NAMES, file_table
 from muxrl.orchestrator.reports.pages import from_folder
 from muxrl.orchestrator.storage.json_files import write_json, write_text
@@ -48,7 +48,7 @@ def write_files(found: Findings, folder: Path) -> None:
             writer.writerow(row | dict.fromkeys(unknown, ""))
         write_text(folder / f"{name}.csv", text.getvalue())
     write_json(folder / "comparison.json", _as_json(found, folder))
-    write_text(folder / "methods.md", f"{methods(found)}\n")
+    write_text(folder / "methods.md", f"{methods(found)}\n\n{all_settings(found)}\n")
     write_text(folder / "references.bib", references(found))
     if found.head_to_head is not None:
         write_payoffs(found.head_to_head.by_label, folder)

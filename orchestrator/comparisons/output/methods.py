@@ -1,20 +1,36 @@
-"""How a comparison was made: a paragraph for a methods section, and its references in BibTeX."""
+"""How a comparison was made: a paragraph for a methods section, its references in BibTeX, and every
+setting that shapes results."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
-from muxrl.orchestrator.comparisons.findings.contestants import label_settings, versions_of
+from muxrl.orchestrator.comparisons.findings.contestants import (
+    Contestant,
+    label_settings,
+    server_of_role,
+    settings_in_role,
+    versions_of,
+)
 from muxrl.orchestrator.comparisons.findings.findings import Findings
-from muxrl.orchestrator.storage.versions import installed_version
-from muxrl.protocol.suggestions import listed
+from muxrl.orchestrator.config.experiment_settings import Settings, simulation_settings
+from muxrl.orchestrator.config.merge import dotted, leaves
+from muxrl.orchestrator.measure.number_text import MISSING
+from muxrl.orchestrator.reports.table import Column, Table, markdown
+from muxrl.orchestrator.storage.versions import SHOWN, installed_version, short_version
+from muxrl.servers.fixed_names import POOL
 
 _REFERENCES = Path(__file__).with_name("references.bib")
 _SOFTWARE = ("muxrl", "RLlib", "rliable")
 _ALSO = {"MASAC": ("SAC", "MADDPG")}
 """Algorithms whose sources are those of others."""
+_NOTHING = ("None", "", "[]")
+_NO_SETTINGS: Settings = MappingProxyType({})
 
 
 def methods(found: Findings) -> str:
@@ -33,25 +49,124 @@ def references(found: Findings) -> str:
     return text.replace("VERSION", installed_version() or "unknown")
 
 
+def all_settings(found: Findings) -> str:
+    """Returns every setting as Markdown: once what all contestants share, then the rest by
+    contestant, and by what played a role."""
+    around = {one.name: _around(one) for one in found.contestants}
+    roles: list[tuple[list[str], dict[str, Settings]]] = []
+    for role, agents in found.roles.items():
+        played: dict[str, list[Settings]] = {}
+        for one in found.contestants:
+            played.setdefault(one.played[role], []).extend(settings_in_role(one, agents))
+        labels = {label: _merged(of_runs) for label, of_runs in played.items()}
+        same = next((names for names, theirs in roles if theirs == labels), None)
+        if same is None:
+            roles.append(([role], labels))
+        else:
+            same.append(role)
+    servers = [one for _, labels in roles for one in labels.values()]
+    shared = {**_shared(list(around.values())), **_shared(servers)}
+    parts = [
+        _part("All contestants", {"value": shared}),
+        _part("By contestant", around, without=shared),
+        *(_part(f"As {' or '.join(names)}", labels, without=shared) for names, labels in roles),
+    ]
+    return "\n\n".join(["## Settings", *filter(None, parts), *_unknown(found)])
+
+
+def _merged(of_runs: Sequence[Settings]) -> Settings:
+    """Returns each setting, with several values where runs differ."""
+    keys = dict.fromkeys(key for one in of_runs for key in one)
+    return {k: " or ".join(dict.fromkeys(one[k] for one in of_runs if k in one)) for k in keys}
+
+
+def _shared(of_all: Sequence[Settings]) -> Settings:
+    return {k: v for k, v in of_all[0].items() if all(one.get(k) == v for one in of_all)}
+
+
+def _part(title: str, columns: Mapping[str, Settings], without: Settings = _NO_SETTINGS) -> str:
+    """Returns a table with a row for each setting, and below it those that have no value; "" if
+    there is none."""
+    keys = dict.fromkeys(key for one in columns.values() for key in one if key not in without)
+    given = [
+        k for k in keys if any(one.get(k) not in (None, *_NOTHING) for one in columns.values())
+    ]
+    table = Table(
+        (
+            Column("setting", value=str, css="text"),
+            *(
+                Column(name.replace("|", r"\|"), value=partial(_value, one), css="text")
+                for name, one in columns.items()
+            ),
+        ),
+        tuple(given),
+    )
+    absent = ", ".join(f"`{key}`" for key in keys if key not in given)
+    told = [markdown(table.grid()) if given else "", absent and f"Not set: {absent}."]
+    return "\n\n".join([f"### {title}", *filter(None, told)]) if keys else ""
+
+
+def _value(settings: Settings, key: str) -> str:
+    value = settings.get(key, MISSING)
+    return "none" if value in _NOTHING else value
+
+
+def _around(contestant: Contestant) -> Settings:
+    """Returns the settings of a contestant's simulations, evaluations and end, and its seeds."""
+    of_runs = []
+    for run in contestant.runs:
+        parts = {"evaluation": asdict(run.config.evaluation), "stop": asdict(run.config.stop)}
+        if any(server.algorithm.upper() == POOL for server in run.config.servers.values()):
+            snapshots = run.config.checkpoint.keep_every_env_steps
+            parts["checkpoint"] = {"keep_every_env_steps": snapshots}
+        simulation = simulation_settings(run.config.simulation)
+        of_runs.append(
+            {f"simulation.{key}": value for key, value in simulation.items()}
+            | {dotted(k): str(v) for k, v in leaves(parts) if not isinstance(v, Mapping)}
+        )
+    return {"seeds": ", ".join(map(str, contestant.seeds)), **_merged(of_runs)}
+
+
+def _unknown(found: Findings) -> Iterator[str]:
+    """Says whose defaults the runs did not write down."""
+    labels = {
+        contestant.played[role]: None
+        for role, agents in found.roles.items()
+        for contestant in found.contestants
+        for run in contestant.runs
+        if (plan := run.servers[server_of_role(run, agents)[0]]).learns and not plan.defaults
+    }
+    if labels:
+        yield (
+            f"Runs of {', '.join(labels)} did not record their algorithms' defaults: what is "
+            "not named here is as in the versions above."
+        )
+
+
 def _sentences(found: Findings) -> Iterator[str]:
+    runs = [run for contestant in found.contestants for run in contestant.runs]
     versions = versions_of(found.contestants)
-    software = [f"{name} {listed(versions[name])}" for name in ("ray", "torch") if name in versions]
     yield (
         f"We trained the contestants below on one shared simulation ({found.env}) with muxrl "
-        f"{listed(versions.get('muxrl', ['of unknown version']))} [muxrl] and RLlib [RLlib]"
-        f"{f' ({listed(software)})' if software else ''}, each algorithm on a policy server of "
-        "its own."
+        f"{', '.join(versions.get('muxrl', ['of unknown version']))} [muxrl] and RLlib [RLlib], "
+        "each algorithm on a policy server of its own."
     )
+    software = [
+        f"{SHOWN[key]} {' and '.join(map(short_version, those))}" for key, those in versions.items()
+    ]
+    hardware = dict.fromkeys(kind for run in runs for kind in run.versions.get("hardware", ()))
+    if software:
+        yield f"Software: {', '.join(software)}; hardware: {' and '.join(hardware) or 'unknown'}."
     for name, agents in found.roles.items():
         used = [s for s in label_settings(found.contestants, found.roles) if s.role == name]
         played = [_algorithm(s.label, s.algorithm, s.differing) for s in used]
-        yield f"The role {name} ({listed(agents)}) was played by {'; or by '.join(played)}."
+        yield f"The role {name} ({', '.join(agents)}) was played by {'; or by '.join(played)}."
     if len(found.contestants) > 1:
         yield "Brackets hold the settings in which they differ."
     seeds = {contestant.seeds for contestant in found.contestants if contestant.learns}
     if len(seeds) == 1:
         (same,) = seeds
-        yield f"Each was trained with {len(same)} seeds ({listed(list(map(str, same)))})"
+        yield f"Each was trained with {len(same)} seeds ({', '.join(map(str, same))})"
     elif seeds:
         least, most = min(map(len, seeds)), max(map(len, seeds))
         yield f"They were trained with {least} to {most} seeds"
@@ -63,15 +178,19 @@ def _sentences(found: Findings) -> Iterator[str]:
         f"{'sampled' if found.should_explore else 'greedy'} actions; baselines act uniformly at "
         "random on the same episodes."
     )
-    yield (
-        "We report interquartile means over seeds with 95 % intervals of a stratified bootstrap "
-        "[rliable]."
-    )
+    yield from _statistics()
     if (met := found.head_to_head) is not None:
         yield (
             f"Policies of different contestants met in {met.num_episodes} episodes for each pair "
             f"of seeds, with {'sampled' if met.should_explore else 'greedy'} actions."
         )
+
+
+def _statistics() -> Iterator[str]:
+    yield (
+        "We report interquartile means over seeds with 95 % intervals of a stratified bootstrap "
+        "[rliable]."
+    )
 
 
 def _algorithm(label: str, algorithm: str, differing: tuple[tuple[str, str], ...]) -> str:

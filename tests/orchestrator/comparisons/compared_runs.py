@@ -42,13 +42,15 @@ def made_up_run(
     prey_gain: float | None = None,
     has_metrics: bool = False,
     untrained: float | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Path:
     """Hunters rise from 0 to `level`, the prey falls from 0 to -`level`; episodes lie around it.
 
     With random actions in the hunters' place their return is 0. With random actions in the prey's
     it would end `prey_gain` lower; None: that is not measured. At the last point untrained hunters
     return `untrained`; None: not measured. Metrics: every second episode is
-    won, and agent_1 hits as often as it earns, ten times.
+    won, and agent_1 hits as often as it earns, ten times. `defaults` are those of both algorithms'
+    settings; None: they were not recorded.
     """
     servers = {
         "hunters": ServerConfig(algorithm=hunters, agents=HUNTERS, settings=dict(settings or {})),
@@ -73,6 +75,7 @@ def made_up_run(
                     "agents": server.agents,
                     "groups": {},
                     "learns": server.algorithm not in FIXED,
+                    **({} if defaults is None else {"defaults": {"settings": defaults}}),
                 }
                 for server_id, server in servers.items()
             },

@@ -210,6 +210,10 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
             "episode_metrics": {"win": {COMMON: [2.0]}, "wind": {COMMON: [wind]}},
         }
         write_json(paths[1] / "evaluations" / f"{number}.json", told)
+    del told["episode_metrics"]
+    others = {"old": {**told, "format": 1}, "new": {"format": 99}, "foreign": []}
+    for name, content in others.items():
+        write_json(paths[1] / "evaluations" / f"{name}.json", content)
     found = compare_runs(paths, num_episodes=2)
     of_hunters = [x for x in found.by_parameter if x.subject == "role:hunters"]
     assert {x.parameter for x in of_hunters} == {"win"}, "each wind has another win"
@@ -220,8 +224,35 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
          ("ppo ", "2"): 8.0}
     )  # fmt: skip
     assert any("evaluated with different values of win" in note for note in found.notes)
+    left_out = "".join(note for note in found.notes if "leave out" in note)
+    for name, why in (
+        ("old", "is none that this muxrl writes (Object missing required field `episode_metrics`)"),
+        ("new", "was made by a newer muxrl (format 99; this one reads up to 2): update muxrl"),
+        ("foreign", "is none that this muxrl writes (Expected `object`, got `array`)"),
+    ):
+        path = paths[1] / "evaluations" / f"{name}.json"
+        assert f"returns by parameter leave out {path}: it {why}" in left_out
     assert "Return of hunters (mean over 2 agents) by win" in found.write(tmp_path).read_text()
     assert {*found.frame("parameters")["value"]} == {"0", "1", "2"}
+
+
+def test_a_run_without_a_parameter_is_left_out_of_its_values(tmp_path: Path) -> None:
+    paths = [made_up_run(tmp_path, h, "PPO", 1, 5.0, has_metrics=True) for h in ("QMIX", "PPO")]
+    config = RunDirectory(paths[0]).read_config()
+    config.simulation.parameters = {"win": {"choice": [0, 1]}}
+    RunDirectory(paths[0]).write_config(to_yaml(config))
+    found = compare_runs(paths, num_episodes=2).frame("parameters")
+    assert {(row.contestant[:4], row.value) for row in found.itertuples()} == {
+        ("qmix", "0"),
+        ("qmix", "1"),
+    }
+
+
+def test_without_parameters_no_written_evaluation_is_read(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
+    (run / "evaluations").mkdir()
+    write_json(run / "evaluations" / "old.json", {"format": 1})
+    assert not any("old.json" in note for note in compare_runs([run], num_episodes=2).notes)
 
 
 def test_a_parameter_with_many_values_is_compared_by_ranges() -> None:

@@ -19,6 +19,7 @@ from muxrl.client.adapters import make_simulation
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.errors import CannotEvaluate
+from muxrl.orchestrator.evaluations import replay
 from muxrl.orchestrator.evaluations.evaluate import evaluate_run
 from muxrl.orchestrator.evaluations.recording import Filmed
 from muxrl.orchestrator.records.played import Recorded, keep_share
@@ -109,6 +110,28 @@ def test_an_environment_that_does_not_repeat_itself_is_told(
     pq.write_table(other, file.with_name("4.parquet"))
     assert cli.main(["replay", str(run), "--video", str(tmp_path / "film")]) == 1
     assert "at step 0 agents observe something else" in capfd.readouterr().out
+
+
+def test_a_long_episode_is_filmed_with_one_look_at_each_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    class Counted(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            looks.append(key)
+            return super().__getitem__(key)
+
+    played = CountingSimulation(num_steps=300)
+    rows: list[dict[str, Any]] = []
+    simulation = Recorded(played, lambda of_one, _: rows.extend(map(Counted, of_one)))
+    observations, _ = simulation.reset(3)
+    while observations:
+        observations = simulation.step(dict.fromkeys(observations, len(rows))).observations
+    monkeypatch.setattr(replay, "filmed_copy", lambda *_: CountingSimulation(num_steps=300))
+    assert replay.film(run_of(tmp_path, TAG), rows, {}, tmp_path / "film") == ""
+    assert len(rows) == 2 * 300
+    assert looks.count("t") == len(rows)
 
 
 def test_a_row_is_also_of_who_only_earned_something() -> None:

@@ -35,6 +35,28 @@ def test_all_that_was_run_is_listed_what_began_last_first(tmp_path: Path) -> Non
     json.dumps(entries)
 
 
+def test_returns_are_found_before_any_length_of_other_conditions(tmp_path: Path) -> None:
+    """Twenty agents, a hundred episodes and a metric: what was learned is written first, 330 KiB
+    before the end."""
+    fill(tmp_path)
+    returns = {
+        agent: [-0.123456789012] * 100
+        for agent in ("wolf_0", "wolf_1", "sheep", *map(str, range(17)))
+    }
+    with MetricsWriter(RunDirectory(tmp_path / "runs" / "tag-20261121-000000")) as metrics:
+        for replaced in (None, "wolves", "sheep", "dogs", "cats"):
+            metrics.evaluation(
+                {
+                    "env_steps": 1_234,
+                    "replaced": replaced,
+                    "returns": returns,
+                    "metrics": {"caught": returns},
+                }
+            )
+    (entry,) = (e for e in Listing(tmp_path).read() if "tag" in e["name"])
+    assert [s["evaluated"] for s in entry["servers"]] == [pytest.approx(-0.123456789012)] * 2
+
+
 def test_only_what_has_changed_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,9 +10,15 @@ import gymnasium
 import pytest
 from packaging.requirements import Requirement
 
+from muxrl.orchestrator.config import load_config, prepare
 from muxrl.orchestrator.errors import NotARunDirectory, OtherFormat
 from muxrl.orchestrator.records import run_directory
-from muxrl.orchestrator.records.run_directory import RunDirectory, make_next_folder, next_path
+from muxrl.orchestrator.records.run_directory import (
+    RunDirectory,
+    make_folder,
+    make_next_folder,
+    next_path,
+)
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.storage.versions import (
     read_versions,
@@ -200,3 +206,13 @@ def test_numbers_begin_at_two_and_skip_what_is_there(tmp_path: Path) -> None:
 def test_a_dot_in_the_name_is_no_suffix(tmp_path: Path) -> None:
     made = [make_next_folder(tmp_path / "runs", "lr-0.1") for _ in range(3)]
     assert [path.name for path in made] == ["lr-0.1", "lr-0.1-2", "lr-0.1-3"]
+
+
+def test_a_run_records_the_defaults_of_its_algorithms(tmp_path: Path) -> None:
+    config = load_config("chase", ["servers.a2c.algorithm=RANDOM", "servers.a2c.settings={}"])
+    made = make_folder(prepare(config), tmp_path / "run").read_plan().servers
+    assert made["qmix"].defaults["settings"]["lr"] == 0.0005
+    assert made["qmix"].defaults["settings"]["epsilon"] == [[0, 1.0], [50_000, 0.05]]
+    assert made["ppo"].defaults["settings"]["clip_param"] == 0.3
+    assert made["ppo"].defaults["model"]["fcnet_hiddens"] == [64, 64]
+    assert made["a2c"].defaults == {"settings": {}}

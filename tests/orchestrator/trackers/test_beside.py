@@ -65,6 +65,17 @@ def test_a_resumed_run_goes_on_in_the_tracker_s_own(run: RunDirectory) -> None:
     assert [what for call, what in notes(run) if call == "end"] == ["interrupted"] * 3
 
 
+def test_a_status_that_cannot_be_read_ends_no_run(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Tracking(run, [f"{HERE}:Notes"])):
+        (run.path / "status.json").write_text("{")
+    assert notes(run)[-1] == ["end", "interrupted"]
+    (said,) = caplog.messages
+    assert said.startswith("the trackers are told that the run was interrupted: ")
+    assert "its status.json is broken" in said
+
+
 @pytest.mark.parametrize(
     ("tracker", "cause"),
     [

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muxrl.orchestrator.records import metrics as metrics_module
+from muxrl.orchestrator.records.metrics import iter_rows, last_rows
 from muxrl.orchestrator.watch import tail as tail_module
 from muxrl.orchestrator.watch.tail import Tail
 
@@ -43,6 +45,33 @@ def test_each_record_comes_once_in_whatever_pieces_it_is_written(
         taken.tail.read()
     assert taken.records == [{"n": n} for n in range(size)]
     assert taken.tail.problem == ""
+
+
+@given(
+    lengths=st.lists(st.integers(-1, 300), max_size=12),
+    torn=st.integers(0, 300),
+    size=st.integers(1, 300),
+)
+def test_all_readers_find_the_same_rows_of_any_length(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], torn: int, size: int
+) -> None:
+    """Of lines (-1 is an empty one) that may be longer than what is read at a time, the last torn
+    anywhere, also before its end."""
+    rows = [{"n": "x" * length} for length in lengths if length >= 0]
+    whole = [json.dumps({"n": "x" * length}) if length >= 0 else " " for length in lengths]
+    path = tmp_path_factory.mktemp("readers") / "joint.jsonl"
+    path.write_text("".join(f"{line}\n" for line in whole) + json.dumps({"n": "x" * 291})[:torn])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics_module, "_PIECE_BYTES", size)
+        patch.setattr(tail_module, "_PIECE_BYTES", size)
+        taken = Taken(path)
+        num_reads = 1
+        while taken.tail.read():
+            num_reads += 1
+        assert list(iter_rows(path, dict)) == taken.records == rows
+        assert list(last_rows(path, dict)) == rows[::-1]
+    assert taken.tail.problem == ""
+    assert num_reads <= 1 + path.stat().st_size // size
 
 
 def test_a_long_file_comes_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

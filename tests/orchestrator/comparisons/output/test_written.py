@@ -13,6 +13,7 @@ from tests.orchestrator.comparisons.compared_runs import made_up_run
 
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 from muxrl.orchestrator.comparisons.output.methods import _algorithm
+from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.servers.algorithms.registry import own_algorithms
 
 QMIX_PPO = "qmix hunters | ppo prey"
@@ -74,7 +75,7 @@ def test_how_runs_were_measured_is_said_once_and_all_settings_are_there(written:
 
 
 def test_a_paper_s_paragraph_names_roles_seeds_budget_and_its_references(written: Path) -> None:
-    text = (written / "methods.md").read_text()
+    text = (written / "methods.md").read_text().partition("\n\n")[0]
     assert "Each was trained with 3 seeds (1, 2, 3) for 1,000 env steps" in text
     assert "played by QMIX [QMIX]" in text
     assert "greedy actions" in text
@@ -86,6 +87,76 @@ def test_a_paper_s_paragraph_names_roles_seeds_budget_and_its_references(written
     assert f"Version {importlib.metadata.version('muxrl')}" in entries
     page = (written / "report.html").read_text()
     assert text.strip() in html.unescape(page)
+
+
+def table_of(text: str, title: str) -> list[list[str]]:
+    """The cells of the table under a heading."""
+    part = text.partition(f"### {title}\n")[2].partition("\n#")[0]
+    rows = [line for line in part.splitlines() if line.startswith("|") and "---" not in line]
+    split = (re.split(r"(?<!\\)\|", row.strip("|")) for row in rows)
+    return [[re.sub(r"\\(.)", r"\1", cell).strip() for cell in row] for row in split]
+
+
+def test_all_settings_are_there_and_shared_ones_once(tmp_path: Path) -> None:
+    """Given or not: by the defaults that a run has recorded."""
+    defaults = {"lr": 0.1, "gamma": 0.9, "clip": None, "replay": {"kind": "steps", "size": 5}}
+    paths = [
+        made_up_run(
+            tmp_path,
+            hunters,
+            "PPO",
+            seed,
+            5.0,
+            settings=settings,
+            simulation={"num_processes": processes},
+            defaults={**defaults, **({"mixer": "a|b"} if hunters == "QMIX" else {})},
+        )
+        for seed in (1, 2)
+        for hunters, settings, processes in (
+            ("QMIX", {"replay": {"size": 7}, "note": "given"}, 1),
+            ("PPO", {"lr": 0.5}, 2),
+        )
+    ]
+    found = compare_runs(paths, num_episodes=2)
+    text = (found.write(tmp_path / "out").parent / "methods.md").read_text()
+    shared = dict(table_of(text, "All contestants")[1:])
+    assert shared["seeds"] == "1, 2"
+    assert shared["simulation.kwargs.num_steps"] == "5"
+    assert (shared["gamma"], shared["replay.kind"]) == ("0.9", "steps")
+    assert (shared["evaluation.seed"], shared["frame_stack"]) == ("10000", "1")
+    assert "lr" not in shared
+    heading, *rows = table_of(text, "By contestant")
+    assert heading == ["setting", *(contestant.name for contestant in found.contestants)]
+    assert rows == [["simulation.num_processes", "1", "2"]]
+    heading, *rows = table_of(text, "As hunters")
+    assert heading == ["setting", "qmix", "ppo"]
+    assert {name: cells for name, *cells in rows} == {
+        "algorithm": ["QMIX", "PPO"],
+        "lr": ["0.1", "0.5"],
+        "replay.size": ["7", "5"],
+        "mixer": ["a|b", "–"],
+        "note": ["given", "–"],
+    }
+    assert ["lr", "0.1"] in table_of(text, "As prey")
+    assert re.search(r"Not set: .*`clip`", text)
+    assert "did not record" not in text
+
+
+def test_defaults_that_were_not_recorded_are_said(written: Path) -> None:
+    text = (written / "methods.md").read_text()
+    assert "Runs of qmix, ppo, a2c did not record their algorithms' defaults" in text
+
+
+def test_a_paper_s_paragraph_names_software_and_hardware(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
+    commit = "0123456789abcdef" * 2 + "01234567"
+    versions = {"ray": "2.60.0", "python": "3.11.7", "git_commit": commit, "hardware": "8 x EPYC"}
+    write_json(run / "versions.json", versions)
+    text = (compare_runs([run], num_episodes=2).write(tmp_path).parent / "methods.md").read_text()
+    assert (
+        "Software: python 3.11.7, ray 2.60.0, muxrl's source 0123456789; hardware: 8 x EPYC."
+        in text
+    )
 
 
 def test_every_algorithm_has_a_source() -> None:
