@@ -13,6 +13,7 @@ from tests.servers.export.untrained import plan_of, save
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.observing import Observing
+from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, STATE_FILE
 from muxrl.servers.checkpoints.resuming import Normalization
 from muxrl.servers.checkpoints.state_file import write_state
@@ -81,8 +82,6 @@ def test_a_value_is_in_the_rewards_own_units_and_of_what_the_network_reads(tmp_p
     plan = plan_of("PPO", SEES, THREE, normalize_observations=True, normalize_rewards=True)
     save(plan, tmp_path, constant)
     observing, scale = Observing.of(plan), RewardScale(0.9)
-    from muxrl.servers.algorithms.registry import get_algorithm
-
     get_algorithm("PPO").seating.make_seats(plan, observing)
     for number in (1.0, 3.0):  # mean 2, deviation 1
         observing.add({"a": np.full(2, number)}, None)
@@ -189,3 +188,16 @@ def test_checkpoints_without_a_word_on_states_have_values_too(tmp_path: Path) ->
     del about["use_global_state"]
     (tmp_path / ABOUT_FILE).write_text(json.dumps(about))
     assert load_checkpoint(tmp_path)["a"].value(SEEN) == pytest.approx(critic(-1), rel=1e-6)
+
+
+def test_a_normalised_state_is_read_as_in_training(tmp_path: Path) -> None:
+    plan = central("MAPPO", state_size=3, normalize_observations=True)
+    save(plan, tmp_path, constant)
+    observing = Observing.of(plan)
+    get_algorithm("MAPPO").seating.make_seats(plan, observing)
+    for number in (1.0, 3.0):  # mean 2, deviation 1
+        observing.add({a: np.full(2, number) for a in "ab"}, np.full(3, number))
+    state = Normalization(observing).get_state()
+    write_state(tmp_path / STATE_FILE, {"normalization": state})
+    value = load_checkpoint(tmp_path)["a"].value(SEEN, np.array([1.0, 2.0, 3.0]))
+    assert value == pytest.approx(critic(6 - 3 * 2, 1, -1 - 2 * 2), rel=1e-6)
