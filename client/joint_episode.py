@@ -37,6 +37,8 @@ from muxrl.protocol.messages import (
 )
 from muxrl.protocol.values import Mismatch, number
 
+RETURN_AGAINST = "return_against_"
+"""Begins the name of a metric by opponent."""
 _TOLD_PER_TIMEOUT = 3
 """How often a server is told of an open episode, at least, in its `episode_timeout_s`."""
 
@@ -107,7 +109,7 @@ class JointEpisode:
     def returns_against(self) -> dict[str, dict[str, float]]:
         """By server and entry that played there, as a metric: the returns of all others' agents."""
         against = {
-            f"return_against_{server_id}.{member.partition('@')[0]}": {
+            f"{RETURN_AGAINST}{server_id}.{member.partition('@')[0]}": {
                 agent: value
                 for other, side in self._sides.items()
                 if other != server_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muxrl.client.onnx_policy import OnnxPolicy, load_onnx
 from muxrl.orchestrator.storage.checkpoints import LAST
@@ -12,8 +12,27 @@ if TYPE_CHECKING:
     from muxrl.servers.fixed_policies.loaded_policies import LoadedPolicy
 
 
-def load_policy(path: str | Path) -> dict[str, LoadedPolicy | OnnxPolicy]:
+class Policies(dict[str, "LoadedPolicy | OnnxPolicy"]):
+    """Policies by agent.
+
+    Attributes:
+        left_out: by agent that has none, why; `KeyError` says it, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out: dict[str, str] = {}
+
+    def __missing__(self, agent_id: str) -> Any:
+        story = self.left_out.get(agent_id, f"there are policies of {', '.join(self)}")
+        raise KeyError(f"agent {agent_id!r} has no policy here: {story}")
+
+
+def load_policy(path: str | Path) -> Policies:
     """Returns a policy for each agent, ``policies[agent_id](observation)``, which acts greedily.
+
+    A POOL, RANDOM or SCRIPTED server has none, nor has a trainer that acts for a team at once:
+    their agents are left out.
 
     Recurrent policies, those that read their last action and stacked frames remember an episode:
     call their ``reset()`` at its start.
@@ -25,10 +44,11 @@ def load_policy(path: str | Path) -> dict[str, LoadedPolicy | OnnxPolicy]:
 
     Raises:
         FileNotFoundError: there is neither a checkpoint nor an ONNX file.
-        AlgorithmProblem: a checkpoint cannot be read.
+        AlgorithmProblem: a checkpoint cannot be read, or nobody has a policy.
     """
     from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
-    from muxrl.servers.fixed_policies.loaded_policies import load_checkpoint
+    from muxrl.servers.fixed_policies.loaded_policies import NoFunction, load_checkpoint
+    from muxrl.servers.setting_values import AlgorithmProblem
 
     path = Path(path).expanduser()
     last = path / "checkpoints" / LAST
@@ -36,11 +56,17 @@ def load_policy(path: str | Path) -> dict[str, LoadedPolicy | OnnxPolicy]:
     checkpoints = sorted(
         note.parent for note in (*whole.glob(ABOUT_FILE), *whole.glob(f"*/{ABOUT_FILE}"))
     )
-    policies: dict[str, LoadedPolicy | OnnxPolicy] = {}
+    policies = Policies()
     for checkpoint in checkpoints:
-        policies |= load_checkpoint(checkpoint)
+        try:
+            policies.update(load_checkpoint(checkpoint))
+        except NoFunction as problem:
+            policies.left_out |= dict.fromkeys(problem.agents, str(problem))
     if not checkpoints:
-        policies |= load_onnx(path)
+        policies.update(load_onnx(path))
+    if policies.left_out and not policies:
+        stories = "; ".join(dict.fromkeys(policies.left_out.values()))
+        raise AlgorithmProblem(f"{str(path)!r} has no policy to load: {stories}")
     if not policies:
         raise FileNotFoundError(
             f"{str(path)!r} is no run with a checkpoint, no checkpoint, and has no ONNX files of "

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from muxrl.client.adapters.simulation import SimulationError
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.config.parameters import of_evaluations
-from muxrl.orchestrator.measure.exact_games import ExactGame
+from muxrl.orchestrator.errors import CannotEvaluate
+from muxrl.orchestrator.evaluations.frozen_servers import with_members
+from muxrl.orchestrator.measure.exact_games import ExactGame, Mean, Table
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
-from muxrl.servers.fixed_policies import find_fixed
-from muxrl.servers.fixed_policies.loaded_policies import LoadedPolicy, load_checkpoint
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.fixed_names import FROZEN, POOL, RANDOM, SCRIPTED
+from muxrl.servers.fixed_policies.frozen import plan_of
+from muxrl.servers.fixed_policies.loaded_policies import (
+    LoadedPolicy,
+    load_checkpoint,
+    load_policies,
+)
 from muxrl.servers.setting_values import AlgorithmProblem
 
 
@@ -36,7 +46,8 @@ def exact_response(
     """Returns what a best response of an agent is worth; None where it is not computed.
 
     It is of a small sequential game of OpenSpiel's whose other agents are at random, or have
-    policies that give probabilities. Where agents swap sides, it is the mean over these.
+    policies that give probabilities, also a pool of such, drawn by their weights. Where agents swap
+    sides, it is the mean over these.
 
     Args:
         run: whose policies play.
@@ -51,44 +62,73 @@ def exact_response(
     if kind != "open_spiel" or len(given) > len(sides) or len(agents) != 2 or len(sides) > 1:
         return None
     own = agents.index(agent)
-    policies: list[LoadedPolicy | None] = [None, None]
+    players = [[_Player(None)], [_Player(None)]]
     is_known = True
     try:
         game = ExactGame(name, **run.config.simulation.kwargs)
         for seat, each in enumerate(agents):
             try:
-                policies[seat] = _policy(run, each, checkpoint)
+                players[seat] = list(_players(run, each, checkpoint, should_explore))
             except AlgorithmProblem:
                 if seat != own:
                     raise
                 is_known = False
-        seated = [(policies, own)]
+        seated = [(players, own)]
         if sides:
-            seated.append((policies[::-1], 1 - own))
-        values = [
-            game.best_response(game.table(who, is_greedy=not should_explore), seat)
-            for who, seat in seated
-        ]
-    except (SimulationError, AlgorithmProblem):
+            seated.append((players[::-1], 1 - own))
+        values = [game.best_response(_table(game, who), seat) for who, seat in seated]
+    except (SimulationError, AlgorithmProblem, CannotEvaluate):
         return None
     best, value = np.mean(values, axis=0).tolist()
     return Exact(best, value if is_known else None)
 
 
-def _policy(run: ComparedRun, agent: str, checkpoint: str) -> LoadedPolicy | None:
-    """Returns an agent's policy, None for random actions.
+class _Player(NamedTuple):
+    """Who may act in a seat, and how often it is drawn for an episode; None: at random."""
+
+    policy: LoadedPolicy | None
+    weight: float = 1.0
+    is_greedy: bool = False
+
+
+def _table(game: ExactGame, seats: Sequence[Sequence[_Player]]) -> Table:
+    mean = Mean(game)
+    for seat, players in enumerate(seats):
+        for policy, weight, is_greedy in players:
+            alone = [policy if seat == i else None for i in range(len(seats))]
+            mean.add(game.table(alone, is_greedy=is_greedy), weight * (game.seats == seat))
+    return mean.table
+
+
+def _players(
+    run: ComparedRun, agent: str, checkpoint: str, should_explore: bool
+) -> Iterator[_Player]:
+    """Yields who plays an agent.
 
     Raises:
-        AlgorithmProblem: it is of neither kind, or has a memory of its episode.
+        AlgorithmProblem: there is no such policy, or it has a memory of its episode.
+        CannotEvaluate: a pool's member has no such checkpoint.
     """
     server_id = run.server_of[agent]
-    algorithm = run.config.servers[server_id].algorithm
-    if algorithm.upper() == "RANDOM":
-        return None
+    server = run.config.servers[server_id]
     path = CheckpointFolder(run.path / "checkpoints").of_server(server_id, checkpoint)
-    if find_fixed(algorithm) is not None or path is None:
-        raise AlgorithmProblem(f"server {server_id!r} has no checkpoint with policies of its own")
-    policy = load_checkpoint(path)[agent]
-    if policy.remembers:
-        raise AlgorithmProblem(f"what agent {agent!r} does depends on what it did before")
-    return policy
+    settings = with_members(server, run.config, RunDirectory(run.path), checkpoint)
+    members = [{**settings, "algorithm": server.algorithm}]
+    if server.algorithm.upper() == POOL:
+        members = list(settings["members"].values())
+    for member in members:
+        name, weight = member["algorithm"].upper(), member.get("weight", 1.0)
+        is_greedy = not member.get("should_explore", False)
+        if name == RANDOM:
+            yield _Player(None, weight)
+            continue
+        if path is None or name == SCRIPTED:
+            raise AlgorithmProblem(f"server {server_id!r} has no checkpoint with its policies")
+        if name == FROZEN:
+            plan = plan_of(Checkpoint.open(path, has_networks=False).about)
+            policy = load_policies(plan, **{"policies": {}, **member})[agent]
+        else:
+            policy, is_greedy = load_checkpoint(path)[agent], not should_explore
+        if policy.remembers:
+            raise AlgorithmProblem(f"what agent {agent!r} does depends on what it did before")
+        yield _Player(policy, weight, is_greedy)

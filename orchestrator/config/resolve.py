@@ -178,7 +178,7 @@ def _source_problems(
     experiment: Experiment, pool: str, entry: str, kind: str, source: str
 ) -> Iterator[str]:
     """Yields a sentence for each reason why a pool cannot play with a server's weights."""
-    from muxrl.servers.fixed_policies.frozen import FrozenModules  # it imports RLlib
+    from muxrl.servers.fixed_policies.frozen_trainers import open_policies  # it imports RLlib
     from muxrl.servers.trainers.lookup import find_trainer
 
     if source not in experiment.config.servers:
@@ -191,10 +191,12 @@ def _source_problems(
     if source in experiment.fixed_servers:
         yield f"{kind}: server {source!r} does not learn; name one that does"
         return
-    if find_trainer(theirs.algorithm) is not None:
+    trainer = find_trainer(theirs.algorithm)
+    if trainer is not None and not trainer.has_weights:
         yield (
-            f"{kind}: server {source!r} is {theirs.algorithm}, whose weights RLlib does not know; "
-            "give a checkpoint of it with algorithm: FROZEN"
+            f"{kind}: server {source!r} is {theirs.algorithm}, which has no weights() and "
+            "set_weights() to bring its newest weights by; give a checkpoint of it with algorithm: "
+            "FROZEN"
         )
         return
     if kind == "snapshots" and experiment.config.checkpoint.keep_every_env_steps is None:
@@ -203,7 +205,7 @@ def _source_problems(
     policies = plan.settings["members"][entry].get("policies", {})
     try:
         live = LiveCheckpoint.of_plan(theirs, {}, {})
-        modules = FrozenModules(live, policies, may_run_code=False)
+        modules = open_policies(live, policies, may_run_code=False)
     except AlgorithmProblem as problem:
         yield str(problem)
         return

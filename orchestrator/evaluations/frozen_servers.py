@@ -110,7 +110,7 @@ def with_members(
             continue
         names = kept[-member.get("last", 5) :] if "snapshots" in member else []
         for name in names or [checkpoint]:
-            members[f"{entry}.{name}" if names else entry] = {
+            members[f"{entry}@{name}" if names else entry] = {
                 "algorithm": "FROZEN",
                 "checkpoint": str(_checkpoint(folder, source, name).absolute()),
                 "policies": member.get("policies", {}),

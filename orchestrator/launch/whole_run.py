@@ -47,6 +47,7 @@ def run_experiment(
     *,
     show_progress: bool = False,
     console: Console | None = None,
+    hidden_metrics: str = "",
 ) -> RunResult:
     """Runs an experiment to its end, on a Ray of its own or the cluster it names, and reports.
 
@@ -58,6 +59,7 @@ def run_experiment(
             None makes one under the experiment's `runs_dir`.
         show_progress: whether to show the run's state while it goes on.
         console: where to write what is going on; None: nowhere.
+        hidden_metrics: how the names of those begin that are not written there; "": none.
 
     Raises:
         ConfigError: a server wants a GPU that is not there.
@@ -66,7 +68,7 @@ def run_experiment(
     check_gpus(experiment.config)
     folder = run_dir if isinstance(run_dir, RunDirectory) else make_folder(experiment, run_dir)
     with locked(folder):
-        return _run(experiment, folder, None, show_progress, console)
+        return _run(experiment, folder, None, show_progress, console, hidden_metrics)
 
 
 def resume_experiment(
@@ -105,6 +107,7 @@ def _run(
     before: Manifest | None,
     show_progress: bool,
     console: Console | None,
+    hidden_metrics: str = "",
 ) -> RunResult:
     say = (console or Console(quiet=True)).print
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
@@ -138,7 +141,7 @@ def _run(
                 run.stop()
         result = run.end(outcome, problem, how_to_go_on)
         if result.report is not None and console is not None:
-            print_report(result.report, console)
+            print_report(result.report, console, hidden_metrics)
         say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     return result
 

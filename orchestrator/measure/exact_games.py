@@ -44,6 +44,10 @@ class ExactGame:
         self._num_states = 0
         self._walk(self._game.new_initial_state(), (None,) * self._game.num_players(), before)
         self._policy = TabularPolicy(self._game)
+        self.uniform: Table = self._policy.action_probability_array.copy()
+        """Over legal actions."""
+        self.seats = np.array([state.current_player() for state in self._policy.states])
+        """By information state, whose it is."""
         row_of = self._policy.state_lookup
         self._before = {
             row_of[state]: last and (row_of[last[0]], last[1]) for state, last in before.items()
@@ -81,7 +85,7 @@ class ExactGame:
         Raises:
             AlgorithmProblem: one gives no probabilities.
         """
-        rows = self._policy.action_probability_array.copy()  # uniform over legal actions
+        rows = self.uniform.copy()
         for row, state in enumerate(self._policy.states):
             seat = state.current_player()
             if (policy := policies[seat]) is not None:
@@ -129,11 +133,12 @@ class Mean:
         self._game = game
         self._sum: Any = 0.0
 
-    def add(self, table: Table) -> None:
-        """Adds a policy."""
-        self._sum = self._sum + self._game.reach(table)[:, None] * table
+    def add(self, table: Table, weight: Any = 1.0) -> None:
+        """Adds a policy; its weight may be one by information state."""
+        self._sum = self._sum + (weight * self._game.reach(table))[:, None] * table
 
     @property
     def table(self) -> Table:
-        """The mean of what was added."""
-        return self._sum / self._sum.sum(axis=1, keepdims=True)
+        """The mean of what was added; uniform where none of that gets."""
+        num = self._sum.sum(axis=1, keepdims=True)
+        return np.divide(self._sum, num, out=self._game.uniform.copy(), where=num > 0)

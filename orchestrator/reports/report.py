@@ -8,6 +8,7 @@ word of the table is broken.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -116,9 +117,12 @@ def _markdown(report: Report, picture: str) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def print_report(report: Report, console: Console | None = None) -> None:
-    """Prints the table, its caption and its notes."""
+def print_report(report: Report, console: Console | None = None, hidden_metrics: str = "") -> None:
+    """Prints the tables, their captions and notes; see `run_experiment`."""
     console = console or Console()
+    if hidden_metrics:
+        shown = tuple(m for m in report.metrics if not m.name.startswith(hidden_metrics))
+        report = dataclasses.replace(report, metrics=shown)
     # Algorithm and agents stand under their server, and the verdict under what it is about. How
     # much it is over untrained is in ``summary.md``.
     random = "random_mean untrained_mean" if report.has_untrained else "random_mean"

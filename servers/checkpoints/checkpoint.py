@@ -218,19 +218,30 @@ class Checkpoint:
                     f"the {ABOUT_FILE} of checkpoint {str(path)!r} is not JSON ({error}); was it "
                     "edited?"
                 ) from error
-        if has_networks and not (path / _MODULES).is_dir() and not about.get("is_of_trainers"):
-            inside = sorted(str(p.relative_to(path)) for p in _checkpoints_below(path))
-            shown = ", ".join(map(repr, inside[:_MOST_LISTED]))
-            raise AlgorithmProblem(
-                f"{str(path)!r} is no RLlib checkpoint: it has no folder {str(_MODULES)!r}"
-                + (f"; did you mean one of those in it: {shown}?" if inside else "")
-            )
+        found = cls(path, about)
+        if has_networks:
+            found.check_networks()
         if about and (problem := format_problem(about.get("format"), _FORMAT)):
             raise AlgorithmProblem(f"the {ABOUT_FILE} of checkpoint {str(path)!r} {problem}")
         # A replay may be large, and policies do not need it.
         if damage := damage_of_server(path, but=(REPLAY_FILE,)):
             raise AlgorithmProblem(damage)
-        return cls(path, about)
+        return found
+
+    def check_networks(self) -> None:
+        """Checks that it is of policies that learn.
+
+        Raises:
+            AlgorithmProblem: it is not; the sentence names checkpoints inside of it.
+        """
+        if (self.path / _MODULES).is_dir() or self.about.get("is_of_trainers"):
+            return
+        inside = sorted(str(p.relative_to(self.path)) for p in _checkpoints_below(self.path))
+        shown = ", ".join(map(repr, inside[:_MOST_LISTED]))
+        raise AlgorithmProblem(
+            f"{str(self.path)!r} is no RLlib checkpoint: it has no folder {str(_MODULES)!r}"
+            + (f"; did you mean one of those in it: {shown}?" if inside else "")
+        )
 
     @property
     def algorithm(self) -> str | None:
@@ -395,11 +406,14 @@ class Checkpoint:
                 ) from error
         return networks
 
-    def load_modules(self) -> dict[str, RLModule]:
-        """Builds the modules for acting: without critics, mixers and targets.
+    def load_modules(self, *, only_acting: bool = True) -> dict[str, RLModule]:
+        """Builds the modules, for acting: without critics, mixers and targets.
 
         A module may have another ``model_config`` for this, its `frozen_model_config`. Their files
         are pickles, whose code is run.
+
+        Args:
+            only_acting: False: as they were saved, with all that they have.
 
         Raises:
             AlgorithmProblem: a file is missing or broken, or a class cannot be imported.
@@ -411,7 +425,9 @@ class Checkpoint:
             whole = MultiRLModule.from_checkpoint(self.path / _MODULES)
             for name, module in whole.items():
                 spec = acting_spec(module)
-                if not spec.learner_only:
+                if not only_acting:
+                    modules[name] = module
+                elif not spec.learner_only:
                     modules[name] = spec.build()
                     modules[name].set_state(module.get_state(inference_only=True))
         except Exception as error:  # pickles of foreign code may raise anything

@@ -262,9 +262,11 @@ class PoolAlgorithm(FixedAlgorithm):
 
     def _read(self, entry: str, given: Any, may_run_code: bool) -> dict[str, Any]:
         """Returns a member's settings, whole; what does not change is made."""
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,49}", str(entry)):
-            raise AlgorithmProblem("it names metrics; use letters, digits, '_', '-' and '.'")
         is_read = isinstance(given, Mapping)
+        # As a run calls snapshots: those of an entry are one in its metrics.
+        name = re.sub(r"@[0-9]+$", "", str(entry)) if is_read and "algorithm" in given else entry
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,49}", str(name)):
+            raise AlgorithmProblem("it names metrics; use letters, digits, '_', '-' and '.'")
         kinds = [kind for kind in (*_FROM, "algorithm") if is_read and kind in given]
         if len(kinds) != 1:
             raise AlgorithmProblem(

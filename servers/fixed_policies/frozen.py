@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import msgspec
@@ -21,6 +21,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 from muxrl.protocol.spaces import Space
 from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.running_statistics import RunningStatistics
 from muxrl.servers.agents.seats import Seat, SeatAction
 from muxrl.servers.agents.spaces import split_state, without_bounds
 from muxrl.servers.algorithms.registry import find_entry, seating_of
@@ -135,12 +136,55 @@ class FrozenModules:
             frame_stack=about.get("frame_stack", 1),
         )
 
-    def make_seats(self, plan: ServerPlan, observing: Observing) -> dict[str, Seat]:
+    @property
+    def state_size(self) -> int | None:
+        """Length of the simulation's global state in training; None: it sent none."""
+        size: int | None = self._checkpoint.about.get("state_size")
+        return size
+
+    def load_critics(self, plan: ServerPlan) -> tuple[dict[str, RLModule], dict[str, Seat]]:
+        """Returns whole modules by a server's policies, and seats that observe what they read.
+
+        Raises:
+            AlgorithmProblem: they cannot be loaded.
+        """
+        about, whole = self._checkpoint.about, self._checkpoint.load_modules(only_acting=False)
+        modules = {policy_id: whole[name] for policy_id, name in self.names_of(plan).items()}
+        seats: dict[str, Seat] = {}
+        late: Literal["refuse", "allow"]
+        for late in ("refuse", "allow"):  # the note does not say, and it adds to a state
+            seen = replace(
+                plan,
+                state_size=self.state_size,
+                use_global_state=about.get("use_global_state", True),
+                late_members=late,
+            )
+            seats = self.make_seats(seen, self.observing(seen), has_states=True)
+            if all(
+                _observed(spaces_of(seat)[0], ())
+                == _observed(modules[seat.policy_id].observation_space, ())
+                for seat in seats.values()
+            ):
+                break
+        return modules, seats
+
+    def reward_deviation(self, plan: ServerPlan, policy_id: str) -> float:
+        """Returns what a policy's rewards were divided by in the end, 1 if they were not."""
+        states = self._checkpoint.read_normalization()["rewards"]
+        scale = RunningStatistics(())
+        if (name := self.names_of(plan)[policy_id]) in states:
+            scale.set_state(states[name])
+        return float(scale.variance) ** 0.5 or 1.0
+
+    def make_seats(
+        self, plan: ServerPlan, observing: Observing, *, has_states: bool = False
+    ) -> dict[str, Seat]:
         """Returns a server's seats by id.
 
         Args:
             plan: the server.
             observing: its own; gets the statistics of training, which do not change any more.
+            has_states: whether those of global states are needed: not to act.
 
         Raises:
             AlgorithmProblem: the statistics cannot be read.
@@ -149,7 +193,8 @@ class FrozenModules:
         if observing.normalizes:
             try:
                 statistics = self._checkpoint.read_normalization()["observations"]
-                observing.set_state(statistics, names=self.names_of(plan), has_states=False)
+                names = self.names_of(plan)
+                observing.set_state(statistics, names=names, has_states=has_states)
             except (OSError, KeyError, ValueError) as error:
                 raise AlgorithmProblem(
                     f"the statistics of checkpoint {str(self._checkpoint.path)!r} cannot be read: "
@@ -279,8 +324,7 @@ class FrozenActing:
         return self._inference.noise(shape, is_training=is_training)
 
     def load(self, state: Mapping[str, Any], newer: LiveCheckpoint) -> None:
-        """Acts with newer weights of RLlib's modules from now on, by the server's policies."""
-        assert isinstance(self._inference, Inference)
+        """Acts with newer weights from now on, by the server's policies."""
         self._inference.load(state, newer.about["weights_seq_no"])
         self._inference.num_env_steps_sampled = newer.env_steps
 

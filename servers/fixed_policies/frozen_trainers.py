@@ -38,9 +38,13 @@ class FrozenTrainers(FrozenModules):
         sizes = about.get("state_sizes", {})
         of_policies = {p: sizes[name] for p, name in self.names_of(plan).items() if name in sizes}
         actors = self._entry.make_actors(begun, seats, of_policies)
+        actors.is_learned_from = False
         try:
-            saved = self._checkpoint.read_state()["trainers"]
-            actors.set_state({p: saved[name] for p, name in self.names_of(plan).items()})
+            saved, names = self._checkpoint.read_state(), self.names_of(plan)
+            if "trainers" in saved:
+                actors.set_state({p: saved["trainers"][name] for p, name in names.items()})
+            else:  # live
+                actors.load({p: saved["weights"][name] for p, name in names.items()}, 0)
         except (OSError, KeyError, ValueError, TrainerFailed) as error:
             raise AlgorithmProblem(
                 f"checkpoint {str(self._checkpoint.path)!r} cannot be loaded: "

@@ -3,24 +3,77 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from ray.rllib.core.rl_module.rl_module import RLModule
 
-from muxrl.protocol.spaces import Discrete, Space
+from muxrl.protocol.spaces import Discrete
 from muxrl.protocol.values import conform
 from muxrl.servers.agents.frames import Frames
 from muxrl.servers.agents.log_probs import DISTRIBUTION, log_probs_of
+from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.spaces import split_state
 from muxrl.servers.agents.team_seats import TeamSeat
+from muxrl.servers.agents.teams import STATE
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
-from muxrl.servers.fixed_policies.frozen import plan_of
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.fixed_names import FIXED_NAMES, FROZEN
+from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
 from muxrl.servers.fixed_policies.frozen_trainers import open_policies
-from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.rllib.asked import Asked
+from muxrl.servers.rllib.inference import Inference, batch_of
+from muxrl.servers.rllib.state_values import state_values
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
+from muxrl.servers.trainers.entry import drawn_observation
+
+
+class NoFunction(AlgorithmProblem):
+    """A server's policies are no functions of what one agent observes.
+
+    Args:
+        story: why.
+        agents: its own.
+    """
+
+    def __init__(self, story: str, agents: Sequence[str]) -> None:
+        super().__init__(story)
+        self.agents = agents
+
+
+class _Saved:
+    """A checkpoint's policies for a server's agents, and its critics once they are asked for."""
+
+    def __init__(self, modules: FrozenModules, plan: ServerPlan) -> None:
+        self.modules = modules
+        self._plan = plan
+        # A member acts alone here; what a mixer or critic sees does not matter.
+        alone = dataclasses.replace(plan, late_members="allow", state_size=None)
+        self.agents = plan.agents
+        self.inference = modules.make_inference(alone)
+        self.seats = modules.make_seats(alone, modules.observing(alone))
+
+    @functools.cached_property
+    def critics(self) -> tuple[dict[str, RLModule], dict[str, Seat]]:
+        """See `FrozenModules.load_critics`."""
+        return self.modules.load_critics(self._plan)
+
+    def reward_deviation(self, policy_id: str) -> float:
+        """See `FrozenModules.reward_deviation`."""
+        return self.modules.reward_deviation(self._plan, policy_id)
+
+    def others_of(self, agent_id: str) -> list[str]:
+        """Returns the agents whose observations a central critic reads beside an agent's."""
+        group = self.agents[agent_id].group
+        view = self.agents if group is None else self._plan.groups[group]
+        return [other for other in view if other != agent_id]
 
 
 class LoadedPolicy:
@@ -28,25 +81,16 @@ class LoadedPolicy:
 
     Args:
         agent_id: the agent.
-        space: of its observations.
-        action_space: of its actions.
+        saved: whose it is.
         seat: its own, or its team's, of which it acts alone: RLlib's act on nothing of the others.
-        inference: acts for the whole checkpoint.
     """
 
-    def __init__(
-        self,
-        agent_id: str,
-        space: Space,
-        action_space: Space,
-        seat: Seat,
-        inference: Inference | Actors,
-    ) -> None:
+    def __init__(self, agent_id: str, saved: _Saved, seat: Seat) -> None:
         self._agent_id = agent_id
-        self._space = space
-        self._action_space = action_space
+        self._saved = saved
+        self._action_space = saved.agents[agent_id].action_space
         self._seat = seat
-        self._inference = inference
+        self._inference: Inference | Actors = saved.inference
         self.reset()
 
     def reset(self) -> None:
@@ -57,9 +101,13 @@ class LoadedPolicy:
 
     @property
     def remembers(self) -> bool:
-        """Whether more than the observation may decide: recurrent state, frames, own classes."""
-        inference = self._inference
-        return isinstance(inference, Actors) or inference.is_stateful or self._frames is not None
+        """Whether more than the observation may decide: recurrent state, frames."""
+        if isinstance(self._inference, Actors):  # which tell by their answers
+            answer = self._answer(drawn_observation(self._seat))
+            is_stateful = answer.module_state is not None
+        else:
+            is_stateful = self._inference.is_stateful
+        return is_stateful or self._frames is not None
 
     def __call__(self, observation: Any, is_asked: bool = True) -> Any:
         """Returns the action for an observation, both as the simulation has them.
@@ -73,10 +121,9 @@ class LoadedPolicy:
         """
         if not is_asked:
             if isinstance(self._seat, TeamSeat):
-                absent = self._answer(self._seat.policy_id, self._seat.observe_nobody())
-                self._record.module_state = absent.module_state
+                self._record.module_state = self._answer(self._seat.observe_nobody()).module_state
             return None
-        record, answer = self._record, self._ask(observation)
+        record, answer = self._record, self._answer(self.reads(observation)[1])
         actions = self._seat.act(answer.action, [self._agent_id])
         record.has_begun, record.module_state = True, answer.module_state
         record.last_actions = actions
@@ -90,8 +137,7 @@ class LoadedPolicy:
         Raises:
             Mismatch, ValueMismatch: as when it is called.
         """
-        seen = {self._agent_id: conform(self._space, observation)}
-        view = StepView(seen, frames=self._frames)
+        view = StepView(self._conforming({self._agent_id: observation}), frames=self._frames)
         return self._seat.policy_id, self._seat.observe(view, self._record)
 
     def probabilities(self, observation: Any) -> NDArray[np.float64]:
@@ -101,50 +147,162 @@ class LoadedPolicy:
             AlgorithmProblem: the policy draws no Discrete actions.
             Mismatch, ValueMismatch: as when it is called.
         """
-        logits = self._ask(observation).extra_outputs.get(DISTRIBUTION)
-        if logits is None or not isinstance(self._action_space, Discrete):
+        found = logits = None
+        seen, is_discrete = self.reads(observation)[1], isinstance(self._action_space, Discrete)
+        if is_discrete and isinstance(self._inference, Actors):
+            found = self._inference.tell("probabilities", self._request(seen))
+        elif is_discrete:
+            logits = self._answer(seen).extra_outputs.get(DISTRIBUTION)
+        if logits is not None:
+            found = np.exp(log_probs_of(np.asarray(logits, np.float64)))
+        if found is not None:
+            return found
+        raise AlgorithmProblem(
+            f"the policy of agent {self._agent_id!r} gives its actions, {self._action_space}, "
+            "no probabilities; PPO's and other policy gradients' do, if actions are Discrete, and "
+            "those of a trainer of one's own with a method probabilities(rows)"
+        )
+
+    def value(self, observation: Any, state: Any = None) -> float:
+        """Returns the return that the critic expects from here on; does not act.
+
+        It is discounted as in training, and in the units of the rewards that were learned from:
+        shaped, but not divided by their deviation. See `state_values`.
+
+        Args:
+            observation: as the simulation has it.
+            state: what a central critic reads beside it: the simulation's global state, or where
+                it sends none, the observations of the others in the team that act now, by agent.
+
+        Raises:
+            AlgorithmProblem: there is no critic, or it reads a state that is not given.
+            Mismatch, ValueMismatch: as when it is called.
+        """
+        found: Any
+        if isinstance(self._inference, Actors):
+            found = self._inference.tell("value", self._request(self.reads(observation)[1]))
+        else:
+            found = self._value(observation, state)
+        if found is None:
             raise AlgorithmProblem(
-                f"the policy of agent {self._agent_id!r} gives its actions, {self._action_space}, "
-                "no probabilities; PPO's and other policy gradients' do, if actions are Discrete"
+                f"no critic values what agent {self._agent_id!r} observes; those of PPO, A2C, "
+                "IMPALA, APPO, MAPPO and HAPPO do, with Discrete actions DQN's and SAC's, and a "
+                "trainer of one's own with a method value(rows)"
             )
-        return np.exp(log_probs_of(np.asarray(logits, np.float64)))
+        return float(found) * self._saved.reward_deviation(self._seat.policy_id)
 
-    def _ask(self, observation: Any) -> SeatAction:
-        return self._answer(*self.reads(observation))
+    def _value(self, observation: Any, state: Any) -> torch.Tensor | None:
+        if isinstance(self._seat, TeamSeat):
+            return None  # it values what the team does
+        modules, seats = self._saved.critics
+        module: Any = modules[self._seat.policy_id]
+        seat, seen = seats[self._agent_id], {self._agent_id: observation}
+        parts = observed_parts(seat.observation_space)
+        if STATE in parts:
+            state = self._state_of(parts[STATE].shape, state)
+            if isinstance(state, Mapping):
+                seen |= state
+        view = StepView(self._conforming(seen), state=state, frames=self._frames)
+        before = self._record.module_state
+        if before is not None and before.keys() != module.get_initial_state().keys():
+            raise AlgorithmProblem(
+                f"the critic of agent {self._agent_id!r} remembers the states of its episode, "
+                "which acting does not tell it; it values the first step alone"
+            )
+        request = SeatRequest(seat, seat.observe(view, self._record), before)
+        asked = Asked((seat.policy_id, False, False, False), [request])
+        states_of = module if module.is_stateful() else None
+        with torch.inference_mode():
+            values = state_values(module, batch_of(asked, None, states_of))
+        return None if values is None else values.squeeze()
 
-    def _answer(self, policy_id: str, seen: Any) -> SeatAction:
-        request = SeatRequest(self._seat, seen, self._record.module_state)
-        (answer,) = self._inference.act_greedily(policy_id, [request])
+    def _state_of(self, shape: tuple[int, ...], state: Any) -> Any:
+        """Returns what a central critic reads beside the observation, as far as it is right."""
+        who = f"the critic of agent {self._agent_id!r} reads"
+        agent, others = self._saved.agents[self._agent_id], self._saved.others_of(self._agent_id)
+        if self._saved.modules.state_size is not None:
+            if np.shape(state) != shape:
+                got = "none" if state is None else f"one of shape {np.shape(state)}"
+                raise AlgorithmProblem(
+                    f"{who} the global state: give value(observation, state) one of shape {shape}, "
+                    f"not {got}"
+                )
+            return state
+        if not others or split_state(agent.observation_space)[1] is not None:
+            return None
+        if not isinstance(state, Mapping) or not state.keys() <= set(others) or self._frames:
+            raise AlgorithmProblem(
+                f"{who} the observations of its team: give value(observation, state) those of "
+                f"{', '.join(others)} by agent, without those who do not act"
+                + ("; of stacked frames they are not known" if self._frames else "")
+            )
+        return state
+
+    def _conforming(self, observations: Mapping[str, Any]) -> dict[str, Any]:
+        agents = self._saved.agents
+        return {a: conform(agents[a].observation_space, seen) for a, seen in observations.items()}
+
+    def _request(self, seen: Any) -> SeatRequest:
+        return SeatRequest(self._seat, seen, self._record.module_state)
+
+    def _answer(self, seen: Any) -> SeatAction:
+        (answer,) = self._inference.act_greedily(self._seat.policy_id, [self._request(seen)])
         return answer
 
 
 def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
-    """Returns the policy of each agent of a server's checkpoint.
+    """Returns the policy of each agent of a server's checkpoint; of FROZEN's, those it acts with.
 
     Its files are pickles, whose code is run: load only what you trust.
 
     Raises:
-        AlgorithmProblem: it cannot be read, plain RLlib wrote it, or it acts for a team at once.
+        NoFunction: it acts for a team at once, or has no network.
+        AlgorithmProblem: it cannot be read, or plain RLlib wrote it.
     """
-    checkpoint = Checkpoint.open(path)
-    if not checkpoint.about:
+    checkpoint = Checkpoint.open(path, has_networks=False)
+    about = checkpoint.about
+    if about.get("algorithm") not in FIXED_NAMES:
+        checkpoint.check_networks()
+    if not about:
         raise AlgorithmProblem(f"checkpoint {str(path)!r} has no {ABOUT_FILE}: did RLlib write it?")
-    modules = open_policies(checkpoint, {}, may_run_code=True)
-    # A member acts alone here; what a mixer or critic sees does not matter.
-    plan = dataclasses.replace(plan_of(checkpoint.about), late_members="allow", state_size=None)
-    inference = modules.make_inference(plan)
-    seats = modules.make_seats(plan, modules.observing(plan))
+    plan = plan_of(about)
+    if plan.algorithm == FROZEN:
+        return load_policies(plan, **about["settings"])
+    if plan.algorithm in FIXED_NAMES:
+        raise NoFunction(
+            f"server {plan.server_id!r} is {plan.algorithm}, which is no function of what an agent "
+            "observes; a policy that learned is, and a FROZEN one",
+            list(plan.agents),
+        )
+    return _policies_of(checkpoint, plan, {})
+
+
+def load_policies(
+    plan: ServerPlan, checkpoint: str, policies: Mapping[str, str], **_: Any
+) -> dict[str, LoadedPolicy]:
+    """Returns policies for a server's agents, as a FROZEN one with these settings has them.
+
+    Raises:
+        NoFunction: they cannot be loaded, or act for a team at once.
+    """
+    try:
+        return _policies_of(Checkpoint.open(Path(checkpoint)), plan, policies)
+    except AlgorithmProblem as problem:
+        raise NoFunction(f"server {plan.server_id!r}: {problem}", list(plan.agents)) from problem
+
+
+def _policies_of(
+    checkpoint: Checkpoint, plan: ServerPlan, names: Mapping[str, str]
+) -> dict[str, LoadedPolicy]:
+    saved = _Saved(open_policies(checkpoint, names, may_run_code=True), plan)
+    seats = saved.seats
     is_team = any(len(seat.members) > 1 for seat in seats.values())
-    if is_team and isinstance(inference, Actors):
-        raise AlgorithmProblem(
+    if is_team and isinstance(saved.inference, Actors):
+        raise NoFunction(
             f"{checkpoint.algorithm} acts for a team at once, and these are policies of one agent "
-            "each; a FROZEN server acts for the team"
+            "each; a FROZEN server acts for the team",
+            list(plan.agents),
         )
     seat_of = {member: seat for seat in seats.values() for member in seat.members}
     seat_of |= {agent_id: seat for agent_id, seat in seats.items() if agent_id in plan.agents}
-    return {
-        agent_id: LoadedPolicy(
-            agent_id, agent.observation_space, agent.action_space, seat_of[agent_id], inference
-        )
-        for agent_id, agent in plan.agents.items()
-    }
+    return {a: LoadedPolicy(a, saved, seat_of[a]) for a in plan.agents}

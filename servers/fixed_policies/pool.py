@@ -185,9 +185,10 @@ class Pool:
         return self._member(name, entry, one.make_seats(plan), one.make_acting(plan))
 
     def _live(self, entry: str, live: LiveCheckpoint) -> Member:
-        from muxrl.servers.fixed_policies.frozen import FrozenActing, FrozenModules
+        from muxrl.servers.fixed_policies.frozen import FrozenActing
+        from muxrl.servers.fixed_policies.frozen_trainers import open_policies
 
-        modules = FrozenModules(live, self._entries[entry].get("policies", {}), may_run_code=True)
+        modules = open_policies(live, self._entries[entry].get("policies", {}), may_run_code=True)
         plan = modules.seating.with_groups(self._plan)
         observing = modules.observing(plan)
         seats = modules.make_seats(plan, observing)

@@ -285,16 +285,10 @@ class Inference:
         return Answer(actions, {}, state)
 
     def _batch(self, asked: AnyAsked) -> dict[str, Any]:
-        """Returns what a module reads."""
+        """Returns what a module reads; a critic's part of the observations is not needed."""
         policy_id = asked.policy_id
-        # A critic's part of the observations is not needed here.
-        batch: dict[str, Any] = {
-            Columns.OBS: _tensors(asked.observations(self._live.acting_keys[policy_id]))
-        }
-        if self._live.is_stateful[policy_id]:  # RLlib's read sequences, here of one step
-            batch = tree.map_structure(lambda rows: rows.unsqueeze(1), batch)
-            batch[Columns.STATE_IN] = _tensors(asked.states(self._live.modules[policy_id]))
-        return batch
+        states_of = self._live.modules[policy_id] if self._live.is_stateful[policy_id] else None
+        return batch_of(asked, self._live.acting_keys[policy_id], states_of)
 
     def _forward(self, module: Any, asked: AnyAsked) -> Answer:
         """Acts in torch: `forward_exploration` or `forward_inference`."""
@@ -377,6 +371,21 @@ class Inference:
 
 
 _NOT_YET: Any = None
+
+
+def batch_of(asked: AnyAsked, keys: Sequence[str] | None, states_of: Any) -> dict[str, Any]:
+    """Returns rows as a module reads them.
+
+    Args:
+        asked: the rows.
+        keys: of a Dict observation; all with None.
+        states_of: a module whose recurrent states they have; None: they have none.
+    """
+    batch: dict[str, Any] = {Columns.OBS: _tensors(asked.observations(keys))}
+    if states_of is not None:  # RLlib's read sequences, here of one step
+        batch = tree.map_structure(lambda rows: rows.unsqueeze(1), batch)
+        batch[Columns.STATE_IN] = _tensors(asked.states(states_of))
+    return batch
 
 
 def _tensors(rows: Any) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -64,6 +64,8 @@ class Actors:
         self.weights_seq_no = 0
         self.needs_log_probabilities = False
         self.num_env_steps_sampled = 0
+        self.is_learned_from = True
+        """Whether steps of training episodes are; not where the trainers are frozen."""
         first = next(iter(self.learners.values()))
         self.has_weights = hasattr(first, "weights")
         self.has_copies = getattr(first, "acts_while_learning", False)
@@ -81,7 +83,7 @@ class Actors:
         """Has the copies act with what was learned."""
         if self.has_copies:
             for policy_id, learner in self.learners.items():
-                weights = to_plain(learner.weights(), "weights()")  # type: ignore[attr-defined]
+                weights = _plain_weights_of(learner)
                 with self.lock:
                     self._actors[policy_id].set_weights(from_plain(weights))  # type: ignore[attr-defined]
 
@@ -109,6 +111,32 @@ class Actors:
         """
         with self.lock:
             _load(self.learners, state, self._call)
+        self.publish()
+
+    def get_weights(self) -> dict[str, Any]:
+        """Returns what each trainer acts with now, as plain values; {} if they do not tell.
+
+        Raises:
+            TrainerFailed: one raised, or gave what cannot be saved.
+        """
+        with self.lock:
+            return {
+                policy_id: self._call("weights", policy_id, partial(_plain_weights_of, one))
+                for policy_id, one in self._actors.items()
+                if self.has_weights
+            }
+
+    def load(self, weights: Mapping[str, Any], weights_seq_no: int) -> None:
+        """Acts, and learns further, with what `get_weights` returned of some or all policies.
+
+        Raises:
+            TrainerFailed: a trainer cannot take them.
+        """
+        with self.lock:
+            for policy_id, own in weights.items():
+                trainer: Any = self.learners[policy_id]
+                self._call("set_weights", policy_id, partial(trainer.set_weights, from_plain(own)))
+            self.weights_seq_no = weights_seq_no
         self.publish()
 
     def get_random_state(self) -> dict[str, Any]:
@@ -157,13 +185,40 @@ class Actors:
         with self.lock:
             return self._act((policy_id, False, False, False), requests)
 
+    def tell(
+        self, what: Literal["probabilities", "value"], request: SeatRequest
+    ) -> np.ndarray | None:
+        """Returns what a trainer's method of that name says of a row, float64; None: it has none.
+
+        Raises:
+            TrainerFailed: it raised, or said what it must not.
+        """
+        policy_id = request.seat.policy_id
+        method = getattr(self._actors[policy_id], what, None)
+        if not callable(method):
+            return None
+        with self.lock:
+            rows = self._rows_of((policy_id, True, False, False), [request])
+            found: np.ndarray = self._call(
+                what, policy_id, lambda: np.asarray(_on_cpu(method(rows)), np.float64)
+            )
+        shape: tuple[int, ...] = (1,)
+        if what == "probabilities":
+            shape = (1, int(self._num_choices[policy_id].sum()))
+        problem = ""
+        if found.shape != shape or not np.isfinite(found).all():
+            problem = f"finite numbers of shape {shape}, got {found.tolist()}"
+        elif what == "probabilities":
+            is_right = (found >= 0).all() and np.allclose(found.sum(axis=1), 1.0, atol=1e-4)
+            if not is_right or (rows.masks is not None and found[rows.masks == 0].any()):
+                problem = f"rows that sum up to 1, 0 where a mask forbids, got {found.tolist()}"
+        if problem:
+            raise self._failure(what, policy_id, f"expected {problem}")
+        row: np.ndarray = found[0]
+        return row
+
     def _act(self, key: Pass, requests: list[SeatRequest]) -> list[SeatAction]:
-        rows = self._rows(
-            key,
-            stacked([request.observation for request in requests]),
-            [request.module_state for request in requests],
-            [request.seat.seat_id for request in requests],
-        )
+        rows = self._rows_of(key, requests)
         acted = self.ask(key[0], rows, is_untrained=key[-1])
         actions, outputs = acted.actions, dict(acted.outputs)
         put_logged(actions, requests)
@@ -195,6 +250,14 @@ class Actors:
         states = None if acted.states is None else [_own(state) for state in acted.states]
         return Acted(self._checked(policy_id, rows, acted), outputs, states)
 
+    def _rows_of(self, key: Pass, requests: list[SeatRequest]) -> Rows:
+        return self._rows(
+            key,
+            stacked([request.observation for request in requests]),
+            [request.module_state for request in requests],
+            [request.seat.seat_id for request in requests],
+        )
+
     def _rows(self, key: Pass, seen: Any, states: list[Any], agents: list[str]) -> Rows:
         parts = seen if isinstance(seen, dict) else {OBS: seen}
         policy_id, should_explore, is_training, _ = key
@@ -205,7 +268,7 @@ class Actors:
             [None if state is None else state[STATE].value for state in states],
             tuple(agents),
             should_explore,
-            is_training,
+            is_training and self.is_learned_from,
             self._rng if is_training else self._evaluation_rng,
             parts.get(ALIVE),
         )
@@ -218,7 +281,7 @@ class Actors:
         """
         space = self.specs[policy_id].action_space
         got = acted.actions
-        actions = np.asarray(got.detach().cpu() if hasattr(got, "detach") else got)
+        actions = np.asarray(_on_cpu(got))
         shape = (len(rows), *(space.shape or ()))
         problem = ""
         if actions.shape != shape or actions.dtype.kind not in "iufb":
@@ -339,6 +402,14 @@ def _own(state: Any) -> Any:
 
 def _shaped(column: np.ndarray, lead: tuple[int, int]) -> np.ndarray:
     return column.reshape(*lead, *column.shape[1:])
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.detach().cpu() if hasattr(value, "detach") else value
+
+
+def _plain_weights_of(trainer: Any) -> Any:
+    return to_plain(trainer.weights(), "weights()")
 
 
 def _plain_state_of(trainer: Trainer) -> Any:

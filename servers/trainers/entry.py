@@ -60,6 +60,11 @@ class TrainerEntry:
         return self.forms_teams or bool(getattr(self.make, "reads_state", False))
 
     @property
+    def has_weights(self) -> bool:
+        """Whether its weights may go to another one of its class."""
+        return hasattr(self.make, "weights") and hasattr(self.make, "set_weights")
+
+    @property
     def seating(self) -> Seating:
         """How its agents are seated."""
         if self.forms_teams:
@@ -115,7 +120,7 @@ class TrainerEntry:
                 yield f"{self.name} makes its networks itself; leave out {name}"
         if config.initialize_only != "all":
             yield f"what acts of {self.name} is not known apart; leave out initialize_only"
-        if config.initialize_from and not hasattr(self.make, "set_weights"):
+        if config.initialize_from and not self.has_weights:
             yield f"{self.name} has no weights() and set_weights(), which initialize_from needs"
         if config.normalize_rewards and not hasattr(self.make, "gamma"):
             yield f"{self.name} has no attribute gamma, which normalize_rewards needs"
@@ -144,7 +149,7 @@ class TrainerEntry:
             actors = self.make_actors(plan, seats)
             first = next(iter(actors.learners.values()))
             yield from self._attribute_problems(first)
-            requests = [SeatRequest(seat, _drawn(seat)) for seat in seats.values()]
+            requests = [SeatRequest(seat, drawn_observation(seat)) for seat in seats.values()]
             for policy_id in actors.learners:
                 ours = [one for one in requests if one.seat.policy_id == policy_id]
                 actors.act_greedily(policy_id, ours)
@@ -226,7 +231,7 @@ class TrainerEntry:
         return trainer
 
 
-def _drawn(seat: Seat) -> Any:
+def drawn_observation(seat: Seat) -> Any:
     """Returns an observation of a seat's space, every action available."""
     space = seat.observation_space
     parts = observed_parts(space)

@@ -20,7 +20,7 @@ checkpoints, restarts. What a class may have beyond this, by name:
 ``needs_whole_episodes``
     Whether `learn` gets ended episodes only; False.
 ``weights()``, ``set_weights(weights)``
-    What `act` reads, as plain values; ``initialize_from`` needs them.
+    What `act` reads, as plain values; ``initialize_from`` and a POOL need them.
 ``acts_while_learning``
     Whether a second trainer acts while `learn` runs, by the ``weights()`` of the first; False:
     acting waits for `learn`. Worth it where an update takes long.
@@ -28,6 +28,12 @@ checkpoints, restarts. What a class may have beyond this, by name:
     The torch module behind `act`, for ``muxrl export``: from observations as those of `Rows` to a
     score of each action, of which the largest is chosen (of a MultiDiscrete those of one choice
     after another; masks are applied to them), or to the actions of a Box.
+``probabilities(rows)``
+    How likely it draws each action of a Discrete space, ``[n, num_actions]``, 0 for unavailable
+    ones; `muxrl.load_policy` and exact games ask.
+``value(rows)``
+    The return that it expects from each row on, ``[n]``, in units of the rewards that it learns
+    from; `muxrl.load_policy` asks.
 ``reads_state``
     Whether trajectories have the simulation's global state, ``states``, for a critic. It is not
     acted on.

@@ -13,6 +13,7 @@ from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyWeights
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.checkpoints.resuming import Normalization, State, as_begun, told_of
 from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
 from muxrl.servers.config import ServerPlan
@@ -21,7 +22,7 @@ from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Trajectory, in_arrays
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
-from muxrl.servers.trainers.plain_state import find_not_finite, from_plain, to_plain
+from muxrl.servers.trainers.plain_state import find_not_finite
 from muxrl.servers.training.policies import ServerProblem
 from muxrl.servers.training.thread import PolicyLag
 
@@ -124,25 +125,41 @@ class TrainerPolicies(SavedPolicies):
         problem = f"only the server can act with a trainer of one's own ({self._entry.name})"
         return encode(PolicyWeights(self._plan.server_id, problem=problem))
 
+    def live(self) -> LiveCheckpoint:
+        """Returns the policies as they act now, for a pool on another server; from any thread.
+
+        Raises:
+            TrainerFailed: a trainer does not give its weights.
+        """
+        with self.acting.lock:
+            return LiveCheckpoint.of_plan(
+                self._plan,
+                {policy_id: (None, own) for policy_id, own in self.acting.get_weights().items()},
+                self._normalization.observing.get_state(),
+                env_steps=self.acting.num_env_steps_sampled,
+                weights_seq_no=self.acting.weights_seq_no,
+                **self._about,
+            )
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        """What a checkpoint's note says beside what that of every server that learns does."""
+        return {
+            "is_of_trainers": True,
+            "trainer": self._entry.name,
+            "state_sizes": {p: spec.state_size for p, spec in self.acting.specs.items()},
+        }
+
     def _write(self, path: Path) -> None:
         try:
-            trainers = self.acting.get_state()
+            trainers, weights = self.acting.get_state(), self.acting.get_weights()
         except TrainerFailed as error:
             raise ServerProblem(f"server {self._plan.server_id!r}: {error}") from error
         if where := find_not_finite(trainers, "state"):
             raise ServerProblem(
                 f"a tensor of server {self._plan.server_id!r} is not finite any more: {where}"
             )
-        weights = {}
-        if self.acting.has_weights:
-            for policy_id, one in self.acting.learners.items():
-                weights[policy_id] = to_plain(one.weights())  # type: ignore[attr-defined]
-        about = {
-            "is_of_trainers": True,
-            "trainer": self._entry.name,
-            "state_sizes": {p: spec.state_size for p, spec in self.acting.specs.items()},
-        }
-        self._save(path, about, {"trainers": trainers, "weights": weights})
+        self._save(path, self._about, {"trainers": trainers, "weights": weights})
 
     def _restore(self, checkpoint: Checkpoint) -> State:
         state = checkpoint.read_state()
@@ -158,8 +175,6 @@ class TrainerPolicies(SavedPolicies):
             checkpoint.check_same_policies(plan)
             saved = checkpoint.read_state()["weights"]
             names = {p: plan.initialize_policies.get(p, p) for p in self.acting.learners}
-            for policy_id, one in self.acting.learners.items():
-                one.set_weights(from_plain(saved[names[policy_id]]))  # type: ignore[attr-defined]
-            self.acting.publish()
+            self.acting.load({p: saved[name] for p, name in names.items()}, 0)
             if plan.normalize_observations or plan.normalize_rewards:
                 self._normalization.set_state(checkpoint.read_normalization(), names)

@@ -5,7 +5,7 @@ ARS has no gradient; RecurrentPPO and MaskablePPO are muxrl's own PPO with ``use
 
 from __future__ import annotations
 
-from muxrl.servers.trainers.stable_baselines3 import OffPolicy, OnPolicy
+from muxrl.servers.trainers.stable_baselines3 import OffPolicy, OnPolicy, ValueBased
 
 try:
     import sb3_contrib
@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 
-class QRDQN(OffPolicy):
+class QRDQN(ValueBased):
     """DQN with quantiles of the return (Dabney et al. 2018)."""
 
     algorithm = sb3_contrib.QRDQN

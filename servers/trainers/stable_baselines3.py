@@ -218,6 +218,20 @@ class OnPolicy(_Algorithm):
         model.train()
         return self._metrics()
 
+    def probabilities(self, rows: Rows) -> torch.Tensor:
+        """Returns those of its distribution ``[n, num_actions]``."""
+        with torch.no_grad():
+            observed, _ = self._model.policy.obs_to_tensor(rows.observations)
+            found: torch.Tensor = self._model.policy.get_distribution(observed).distribution.probs
+        return found
+
+    def value(self, rows: Rows) -> torch.Tensor:
+        """Returns what its critic says ``[n]``."""
+        with torch.no_grad():
+            observed, _ = self._model.policy.obs_to_tensor(rows.observations)
+            found: torch.Tensor = self._model.policy.predict_values(observed)[:, 0]
+        return found
+
 
 class OffPolicy(_Algorithm):
     """Its replay is filled with transitions, and drawn from as often as there are batches."""
@@ -289,6 +303,27 @@ class OffPolicy(_Algorithm):
 _COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
+class ValueBased(OffPolicy):
+    """It takes the action of the highest value, or at its exploration rate any."""
+
+    def weights(self) -> dict[str, Any]:
+        return {**super().weights(), _RATE: self._model.exploration_rate}
+
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        self._model.exploration_rate = weights.get(_RATE, self._model.exploration_rate)
+        super().set_weights({name: one for name, one in weights.items() if name != _RATE})
+
+    def value(self, rows: Rows) -> torch.Tensor:
+        """Returns the highest value of an action ``[n]``."""
+        with torch.no_grad():
+            observed, _ = self._model.policy.obs_to_tensor(rows.observations)
+            found: torch.Tensor = _Greedy(self._model.policy)(observed).amax(1)
+        return found
+
+
+_RATE = "exploration_rate"
+
+
 class PPO(OnPolicy):
     """Stable-Baselines3's PPO; ``batch_env_steps`` is its ``n_steps`` times environments."""
 
@@ -301,7 +336,7 @@ class A2C(OnPolicy):
     algorithm = sb3.A2C
 
 
-class DQN(OffPolicy):
+class DQN(ValueBased):
     """Stable-Baselines3's DQN; ``batch_env_steps`` is its ``train_freq``."""
 
     algorithm = sb3.DQN

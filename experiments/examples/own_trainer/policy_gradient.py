@@ -50,6 +50,20 @@ class PolicyGradient:
             returns[i] = value = trajectory.rewards[i] + self.gamma * value
         return returns
 
+    def probabilities(self, rows):
+        with torch.no_grad():
+            return self.net(torch.from_numpy(rows.observations))[:, :-1].softmax(1)
+
+    def value(self, rows):
+        with torch.no_grad():
+            return self.net(torch.from_numpy(rows.observations))[:, -1]
+
+    def weights(self):
+        return self.net.state_dict()
+
+    def set_weights(self, weights):
+        self.net.load_state_dict(weights)
+
     def state(self):
         return {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
 

@@ -18,6 +18,9 @@ from muxrl.orchestrator.config import load_config
 from muxrl.orchestrator.load_policy import load_policy
 from muxrl.orchestrator.measure.exact_games import ExactGame, Mean
 from muxrl.orchestrator.storage.checkpoints import Manifest
+from muxrl.servers.server import make_policies
+
+EXAMPLE = "muxrl.experiments.examples.own_trainer.policy_gradient"
 
 
 @pytest.mark.parametrize(("game", "uniform"), [("kuhn_poker", 11 / 24), ("leduc_poker", 2.3736)])
@@ -62,17 +65,29 @@ def test_a_mean_of_policies_is_drawn_once_for_a_game() -> None:
     assert value(mean.table) == pytest.approx((value(tables[0]) + value(tables[1])) / 2)
 
 
-def of_run(path: Path, opponent: str, game: str = "kuhn_poker", **simulation: Any) -> Any:
-    """Returns a run whose policies are all zeros: "a", of its checkpoint, against "b"."""
+def kuhn_spaces() -> tuple[Any, Any]:
     made = make_simulation("open_spiel:kuhn_poker", {})
-    spaces = made.observation_spaces["player_0"], made.action_spaces["player_0"]
+    return made.observation_spaces["player_0"], made.action_spaces["player_0"]
+
+
+def of_run(
+    path: Path,
+    opponent: str,
+    game: str = "kuhn_poker",
+    put: Any = torch.zeros_like,
+    settings: dict[str, Any] | None = None,
+    **simulation: Any,
+) -> Any:
+    """Returns a run whose policies are all zeros: "a", of its checkpoint, against "b"."""
     for server_id in ("main", "rivals"):
-        save(plan_of("PPO", *spaces), path / "checkpoints" / "10" / server_id, torch.zeros_like)
+        save(plan_of("PPO", *kuhn_spaces()), path / "checkpoints" / "10" / server_id, put)
     Manifest(10, 0.0, "", None, {}, {}, {}, {}).write(path / "checkpoints" / "10")
+    rivals = {"algorithm": opponent, "settings": settings or {}}
     config = load_config(
         {
             "simulation": {"env": f"open_spiel:{game}", **simulation},
-            "servers": {"main": {"algorithm": "PPO"}, "rivals": {"algorithm": opponent}},
+            "servers": {"main": {"algorithm": "PPO"}, "rivals": rivals},
+            "checkpoint": {"keep_every_env_steps": 10},
         }
     )
     return SimpleNamespace(path=path, config=config, server_of={"a": "main", "b": "rivals"})
@@ -106,6 +121,132 @@ def test_a_best_response_is_known_where_the_run_s_own_policy_is_not(tmp_path: Pa
     assert found.best_response > 0
     assert found.own is found.gain is None
     assert exact_response(run, "a", "10", should_explore=True) is None
+
+
+def value_of(one: np.ndarray, other: np.ndarray, seat: int) -> float:
+    """Returns what a table earns in a seat, by OpenSpiel's own way through the game."""
+    from open_spiel.python.algorithms.expected_game_score import policy_value
+    from open_spiel.python.policy import TabularPolicy
+
+    game = pyspiel.load_game("kuhn_poker")
+    policies = TabularPolicy(game), TabularPolicy(game)
+    policies[seat].action_probability_array[:] = one
+    policies[1 - seat].action_probability_array[:] = other
+    return float(policy_value(game.new_initial_state(), policies)[seat])
+
+
+def best_against(mixture: list[tuple[float, np.ndarray]], seat: int) -> float:
+    """Returns what the best of all pure strategies earns among policies drawn for a game."""
+    states = ExactGame("kuhn_poker")
+    own, tables = np.flatnonzero(states.seats == seat), []
+    for chosen in np.ndindex(*[2] * len(own)):
+        table = states.uniform.copy()
+        table[own] = np.eye(2)[list(chosen)]
+        tables.append(table)
+    total = sum(weight for weight, _ in mixture)
+    return max(
+        sum(weight * value_of(table, other, seat) for weight, other in mixture) / total
+        for table in tables
+    )
+
+
+def leaning(parameter: torch.Tensor) -> torch.Tensor:
+    """Biases alone: an untrained policy that bets three times in four."""
+    leans = torch.zeros_like(parameter)
+    if parameter.shape == (2,):
+        leans[1] = np.log(3.0)
+    return leans
+
+
+def test_a_best_response_to_a_pool_is_to_what_it_draws(tmp_path: Path) -> None:
+    """For both roles: to live weights, a snapshot, random actions and a checkpoint, by weight."""
+    sees, acts = kuhn_spaces()
+    moved = plan_of("PPO", sees, acts)
+    save(moved, tmp_path / "old", lambda p: leaning(p.flip(0)).flip(0))  # passes
+    save(moved, tmp_path / "checkpoints" / "20" / "main", lambda p: torch.full_like(p, 0.3))
+    members: dict[str, Any] = {
+        "now": {"live": "main", "weight": 2},
+        "past": {"snapshots": "main", "weight": 3, "last": 1},
+        "chance": {"algorithm": "RANDOM", "weight": 0.5},
+        "old": {"algorithm": "FROZEN", "checkpoint": str(tmp_path / "old"), "weight": 1.5,
+                "should_explore": True},
+    }  # fmt: skip
+    run = of_run(tmp_path, "POOL", put=leaning, settings={"members": members})
+    save(moved, tmp_path / "checkpoints" / "20" / "rivals", leaning)
+    Manifest(20, 0.0, "", None, {}, {}, {}, {}).write(tmp_path / "checkpoints" / "20")
+    game = ExactGame("kuhn_poker")
+
+    def table(path: Path) -> np.ndarray:
+        policies = load_policy(path)
+        return game.table([policies["a"], policies["a"]])
+
+    live = table(tmp_path / "checkpoints" / "20" / "main")
+    pool = [
+        (2.0, live),
+        (3.0, live),  # of which the newest snapshot is the same
+        (0.5, game.uniform),
+        (1.5, table(tmp_path / "old")),
+    ]
+    main = exact_response(run, "a", "20", should_explore=True)
+    assert main is not None
+    assert main.best_response == pytest.approx(best_against(pool, 0))
+    expected = sum(weight * value_of(live, other, 0) for weight, other in pool) / 7
+    assert main.own == pytest.approx(expected)
+    rivals = exact_response(run, "b", "20", should_explore=True)
+    assert rivals is not None
+    assert rivals.best_response == pytest.approx(best_against([(1.0, live)], 1))
+    assert rivals.own == pytest.approx(-expected)
+    earlier = exact_response(run, "a", "10", should_explore=True)
+    assert earlier is not None
+    then = table(tmp_path / "checkpoints" / "10" / "main")
+    assert earlier.best_response == pytest.approx(
+        best_against([(5.0, then), *pool[2:]], 0)
+    )  # when there was one snapshot
+
+
+def test_random_opponents_are_so_on_both_sides(tmp_path: Path) -> None:
+    """What a best response was measured with is not what the next one meets."""
+    run = of_run(tmp_path, "RANDOM", put=leaning, parameters={"seat": {"sides": ["a", "b"]}})
+    found = exact_response(run, "b", "10", should_explore=True)
+    game, policy = ExactGame("kuhn_poker"), load_policy(tmp_path / "checkpoints/10/main")["a"]
+    table = game.table([policy, policy])
+    values = [value_of(table, game.uniform, seat) for seat in (0, 1)]
+    best = [best_against([(1.0, table)], seat) for seat in (0, 1)]
+    assert found is not None
+    assert found.own == pytest.approx(-np.mean(values))
+    assert found.best_response == pytest.approx(np.mean(best))
+
+
+@pytest.mark.parametrize("name", ["SB3_PPO", "PolicyGradient"])
+def test_policies_of_trainers_of_one_s_own_are_measured_exactly(tmp_path: Path, name: str) -> None:
+    """Stable-Baselines3's observe no mask, and here no action is ever forbidden."""
+    sees, acts = kuhn_spaces()
+    settings: dict[str, Any] = {}
+    if name == "SB3_PPO":
+        sees, settings = sees.spaces["observation"], {"batch_env_steps": 8, "total_timesteps": 9}
+    algorithm = {"PolicyGradient": f"{EXAMPLE}:PolicyGradient"}.get(name, name)
+    plan = plan_of(algorithm, sees, acts, settings=settings, model={})
+    trainers: Any = make_policies(plan, pytest.fail)
+    trainers.save(tmp_path / "saved")
+    network = trainers.acting.learners["both"].network if name == "SB3_PPO" else None
+    policy: Any = load_policy(tmp_path / "saved")["a"]
+    game = ExactGame("kuhn_poker")
+    if network is not None:
+        policy = SimpleNamespace(
+            probabilities=lambda seen, own=policy: own.probabilities(seen["observation"])
+        )
+        logits = network()
+    else:
+        net = trainers.acting.learners["both"].net
+        logits = lambda seen: net(seen)[:, :-1]  # noqa: E731
+    expected = game.uniform.copy()
+    for row, state in enumerate(game._policy.states):
+        seen = torch.tensor([state.information_state_tensor(state.current_player())])
+        expected[row] = logits(seen).softmax(1).detach().numpy()
+    assert np.abs(expected - game.uniform).max() > 1e-4
+    table = game.table([policy, policy])
+    np.testing.assert_allclose(table, expected, atol=1e-6)
+    assert game.exploitability(table) == pytest.approx(game.exploitability(expected), abs=1e-6)
 
 
 @pytest.mark.parametrize("game", ["matrix_rps", "tic_tac_toe"])

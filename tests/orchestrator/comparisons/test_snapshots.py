@@ -110,7 +110,8 @@ def test_ratings_of_snapshots_rise_with_training(run: Path, tmp_path: Path) -> N
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def launch(experiment: Any, **_: Any) -> RunResult:
+    def launch(experiment: Any, *, hidden_metrics: str, **_: Any) -> RunResult:
+        assert hidden_metrics == "return_against_"
         root = Path(experiment.config.runs_dir)
         name = f"best-{len([*root.iterdir()])}"
         folder = RunDirectory.create(root, name, datetime(2026, 11, 26))

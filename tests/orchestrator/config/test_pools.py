@@ -53,6 +53,21 @@ def test_what_fits_is_brought_by_the_run() -> None:
     assert only.pool_sources == {"rivals": {"main": False}}
 
 
+def test_weights_of_a_trainer_of_one_s_own_are_brought_if_it_gives_them() -> None:
+    brought = "tests.servers.trainers.brought"
+    experiment = resolve(config(BOTH, main=f"{brought}:Counting"), FACTS, needs_stop=False)
+    assert experiment.pool_sources == {"rivals": {"main": True}}
+    with pytest.raises(ConfigError) as refusal:
+        resolve(config(BOTH, main=f"{brought}:WithoutWeights"), FACTS, needs_stop=False)
+    for member in ("'now': live", "'past': snapshots"):
+        assert (
+            f"POOL's member {member}: server 'main' is {brought}:WithoutWeights, which has no "
+            "weights() and set_weights()"
+        ) in str(refusal.value)
+    with pytest.raises(ConfigError, match=r"observes shape \(3,\), but 'wide' observes shape"):
+        resolve(config(BOTH, "wide", f"{brought}:Counting"), FACTS, needs_stop=False)
+
+
 @pytest.mark.parametrize(
     ("changes", "story"),
     [
@@ -92,8 +107,8 @@ def test_without_a_run_members_are_its_checkpoints(tmp_path: Path) -> None:
     assert found.pop("chance") == {"algorithm": "RANDOM"}
     assert {name: (one["checkpoint"], one["weight"]) for name, one in found.items()} == {
         "now": (str(tmp_path / "checkpoints/last/main"), 1.0),
-        "past.210": (str(tmp_path / "checkpoints/210/main"), 1.5),
-        "past.305": (str(tmp_path / "checkpoints/305/main"), 1.5),
+        "past@210": (str(tmp_path / "checkpoints/210/main"), 1.5),
+        "past@305": (str(tmp_path / "checkpoints/305/main"), 1.5),
     }
     earlier = with_members(given.servers["rivals"], given, folder, "210")["members"]
     assert earlier.pop("chance")

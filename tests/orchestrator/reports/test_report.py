@@ -18,9 +18,9 @@ from muxrl.orchestrator.reports.report import combine_runs, print_report, write_
 from muxrl.orchestrator.storage.versions import SHOWN
 
 
-def printed(report: Report, width: int = 80) -> str:
+def printed(report: Report, width: int = 80, hidden_metrics: str = "") -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_report(report, console)
+    print_report(report, console, hidden_metrics)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -34,6 +34,20 @@ def files(run: RunDirectory) -> tuple[dict[str, object], str, tuple[int, int]]:
         (run.path / "summary.md").read_text(),
         size,
     )
+
+
+def test_metrics_can_be_left_out_where_a_report_is_printed(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    told = {"return_against_wolves.now": {"sheep": [1.0, 2.0]}, "score": {"sheep": [3.0, 4.0]}}
+    with MetricsWriter(run) as metrics:
+        row = evaluation(1_000, None, [5.0, 6.0], [5.0, 6.0], [-1.0, -2.0])
+        metrics.evaluation({**row, "metrics": told})
+    report = write_report(run)
+    assert all(name in printed(report, width=120) for name in told)
+    shown = printed(report, width=120, hidden_metrics="return_against_")
+    assert "score" in shown
+    assert "return_against_" not in shown
+    assert r"return\_against\_wolves.now" in files(run)[1]
 
 
 def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ def test_episodes_of_several_members_share_a_frame() -> None:
         ({"members": {"a": "random"}}, "member 'a': is 'random'; expected one of live"),
         ({"members": {"a": {"live": "x", "snapshots": "x"}}}, "expected one of live"),
         ({"members": {"a@1": {"live": "x"}}}, "use letters"),
+        ({"members": {"a@b": {"algorithm": "RANDOM"}}}, "use letters"),
         ({"members": {"a": {"live": "x", "last": 3}}}, "member 'a': has no setting 'last'"),
         ({"members": {"a": {"snapshots": "x", "lats": 3}}}, "'lats'; did you mean 'last'?"),
         ({"members": {"a": {"snapshots": "x", "last": 0}}}, "last must be a whole number"),
@@ -219,6 +220,13 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], story: str) -> No
     with pytest.raises(AlgorithmProblem, match="POOL") as refusal:
         PoolAlgorithm(settings, {})
     assert story in str(refusal.value)
+
+
+def test_policies_that_do_not_change_may_be_called_as_snapshots_are() -> None:
+    members = {f"past@{i}": always(i, weight=i) for i in (1, 2)}
+    policies, pool = pool_of(pool_plan(members=members))
+    assert members_of(pool) == ["past@1", "past@2"]
+    assert {play(policies, f"e{i}") for i in range(20)} == {("past@1", 1), ("past@2", 2)}
 
 
 def test_no_episode_begins_without_a_member() -> None:
@@ -352,11 +360,80 @@ def test_live_weights_act_as_a_checkpoint_of_the_same_moment(
     assert actions_of(policies, observations) == actions_of(frozen, observations)
 
 
+SB3 = {"batch_env_steps": 8, "total_timesteps": 100}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("tests.servers.trainers.brought:Counting", {}),
+        ("tests.servers.trainers.brought:WithCopies", {}),
+        ("SB3_PPO", SB3),
+        ("SB3_DQN", SB3),
+    ],
+)
+def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
+    algorithm: str, settings: dict[str, Any], rllib: None, tmp_path: Path
+) -> None:
+    """Live, and as snapshots; statistics of observations come with them."""
+    from muxrl.servers.server import make_policies
+
+    own = dataclasses.replace(
+        plan(algorithm, FIVE), server_id="main", settings=settings, normalize_observations=True
+    )
+    learner: Any = make_policies(own, pytest.fail)
+    members = {"now": {"live": "main"}, "past": {"snapshots": "main", "last": 1}}
+    policies, pool = pool_of(pool_plan(members=members, should_explore=False))
+    rng = np.random.default_rng(0)
+    observations = [{a: rng.normal(size=2).astype(np.float32) for a in "ab"} for _ in range(12)]
+    told = []
+    for number in range(3):
+        trainer = learner.acting.learners["default"]
+        weights = trainer.weights()
+        if "num_updates" in weights:
+            weights["num_updates"] = number
+        for bias in [one for one in weights.values() if np.shape(one) == (5,)]:
+            bias[number] += 50 * (number + 1)  # whatever it observes
+        trainer.set_weights(weights)
+        learner.acting.publish()
+        learner._normalization.observing.add({"a": np.full(2, number + 7.0)}, None)
+        policies.take("main", {}, learner.live())
+        learner.save(path := tmp_path / str(number))
+        frozen = make(plan("FROZEN", FIVE, checkpoint=str(path)))
+        told.append(actions_of(policies, observations))
+        assert told[-1] == actions_of(frozen, observations)
+    assert told[0] != told[1] != told[2] != told[0]
+    assert members_of(pool) == ["now", "past"]
+    policies.take("main", {100: str(tmp_path / "1")}, learner.live())
+    assert members_of(pool) == ["now", "past@100"]
+    drawn = [play(policies, f"e{i}") for i in range(40)]
+    assert {action for member, action in drawn if member == "past@100"} == {told[1][0]["a"]}
+    assert {action for member, action in drawn if member == "now"} == {told[2][0]["a"]}
+
+
+def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
+    """Stable-Baselines3's DQN explores less the more it acts; a live one as much as its server."""
+    from muxrl.servers.server import make_policies
+
+    own = dataclasses.replace(plan("SB3_DQN", FIVE), server_id="main", settings=SB3)
+    learner: Any = make_policies(own, pytest.fail)
+    trainer = learner.acting.learners["default"]
+    trainer._model.exploration_rate = 1.0
+    policies, pool = pool_of(pool_plan(members={"now": {"live": "main"}}))
+    policies.take("main", {}, learner.live())
+    assert len({play(policies, f"e{i}")[1] for i in range(60)}) == 5
+    (member,) = pool.members["now"]
+    inner: Any = member.acting
+    copy = inner._inference.learners["default"]._model
+    assert (copy.exploration_rate, copy.num_timesteps) == (1.0, 0)
+
+
 def actions_of(policies: Any, observations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    policies.store.accept(StartEpisode("e"), 0.0)
+    policies.store.accept(StartEpisode(e := f"episode {policies.store.counts.num_episodes}"), 0.0)
     answers = []
     for t, seen in enumerate(observations):
-        pending = policies.store.accept(Step("e", t, seen), 0.0)
+        pending = policies.store.accept(Step(e, t, seen), 0.0)
         assert isinstance(pending, PendingStep)
         answers.append(finish(policies, pending).actions)
+    policies.store.accept(EndEpisode(e, len(observations)), 0.0)
     return answers

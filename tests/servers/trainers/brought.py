@@ -48,6 +48,37 @@ class Counting:
         self.num_updates, self.num_rows = state["num_updates"], state["num_rows"]
 
 
+class Telling(Counting):
+    """Remembers nothing, and tells of what it would do."""
+
+    told = (0.5, 0.25, 0.25)
+
+    def act(self, rows: Any) -> Any:
+        return super().act(rows).actions
+
+    def probabilities(self, rows: Any) -> Any:
+        assert rows.should_explore
+        assert not rows.is_training
+        return np.array([self.told] * len(rows))
+
+    def value(self, rows: Any) -> Any:
+        return rows.observations.sum(axis=1) + self.num_updates
+
+
+class TellsTooMuch(Telling):
+    told = (0.5, 0.5, 0.5)
+
+    def value(self, rows: Any) -> Any:
+        return np.full(len(rows), np.nan)
+
+
+class WithoutWeights:
+    batch_env_steps = 4
+    act, learn = Counting.act, Counting.learn
+    state, load = Counting.state, Counting.load
+    __init__ = Counting.__init__
+
+
 class WithoutLearn:
     batch_env_steps = 4
 

@@ -151,6 +151,37 @@ def test_the_global_state_is_for_learning_alone(tmp_path: Path) -> None:
     assert play(make_policies(frozen, pytest.fail), "e")[0] == {"a": 1, "b": 1}
 
 
+def test_a_loaded_one_tells_what_its_class_does(tmp_path: Path) -> None:
+    """Of itself, checked; of a class that remembers, and says nothing, that is said."""
+
+    def load(name: str, **fields: Any) -> Any:
+        policies = policies_of(plan_of(name, **fields))
+        policies.acting.learners["default"].num_updates = 2  # type: ignore[attr-defined]
+        policies.save(tmp_path / name, PATIENCE_S)
+        return load_checkpoint(tmp_path / name)["a"]
+
+    policy, observed = load("Telling"), seen("a", 3)
+    assert policy.probabilities(observed).tolist() == [0.5, 0.25, 0.25]
+    assert policy.value(observed) == pytest.approx(observed.sum() + 2)
+    assert not policy.remembers
+    assert load("Telling", frame_stack=2).remembers
+    wrong = load("TellsTooMuch")
+    with pytest.raises(
+        TrainerFailed, match=r"TellsTooMuch.probabilities .*: expected rows that su"
+    ):
+        wrong.probabilities(observed)
+    with pytest.raises(TrainerFailed, match=r"TellsTooMuch.value .*: expected finite numbers"):
+        wrong.value(observed)
+    silent = load("Counting")
+    assert silent.remembers
+    with pytest.raises(
+        AlgorithmProblem, match=r"no probabilities; .*with a method probabilities\("
+    ):
+        silent.probabilities(observed)
+    with pytest.raises(AlgorithmProblem, match=r"no critic values .* with a method value\(rows\)"):
+        silent.value(observed)
+
+
 def test_states_go_with_their_agent_and_end_with_the_episode() -> None:
     policies = policies_of(plan_of())
     store, now = policies.store, time.monotonic()

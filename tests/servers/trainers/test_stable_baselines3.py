@@ -98,6 +98,49 @@ def test_dqn_does_to_the_bit_what_it_does_alone() -> None:
         assert torch.equal(theirs, parameters[name]), name
 
 
+def told_by(name: str, last: str, bias: Any) -> Any:
+    """Returns an algorithm whose last layer says the same of whatever it sees, and two rows."""
+    from muxrl.servers.trainers import sb3_contrib, stable_baselines3
+
+    box, three = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(3)
+    make = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
+    trainer = make(PolicySpec("p", ("a",), box, three), batch_env_steps=2, total_timesteps=9)
+    network: Any = trainer._model.policy.get_submodule(last)
+    with torch.no_grad():
+        network.weight.zero_()
+        network.bias.copy_(torch.as_tensor(bias))
+    seen = np.ones((2, 2), np.float32)
+    rows = Rows(seen, None, [None] * 2, ("a", "a"), True, False, np.random.default_rng(0))
+    return trainer, rows
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C", "TRPO"])
+def test_on_policy_algorithms_tell_of_their_distribution_and_critic(name: str) -> None:
+    expected = [0.5, 0.3, 0.2]
+    trainer, rows = told_by(name, "action_net", np.log(expected))
+    np.testing.assert_allclose(trainer.probabilities(rows), [expected] * 2, rtol=1e-6)
+    trainer, rows = told_by(name, "value_net", [2.5])
+    assert trainer.value(rows).tolist() == [2.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "bias"),
+    [("DQN", "q_net.q_net.4", [1.0, -2.0, 3.0]),
+     ("QRDQN", "quantile_net.quantile_net.4", np.tile([[1.0, -2.0, 3.0]], (200, 1)).ravel())],
+)  # fmt: skip
+def test_those_with_values_of_actions_tell_the_highest(name: str, last: str, bias: Any) -> None:
+    trainer, rows = told_by(name, last, bias)
+    assert trainer.value(rows).tolist() == [3.0, 3.0]
+    trainer._model.exploration_rate = 0.25
+    other, _ = told_by(name, last, np.zeros(len(bias)))
+    other.set_weights(trainer.weights())
+    assert other.value(rows).tolist() == [3.0, 3.0]
+    assert other._model.exploration_rate == 0.25
+    earlier = {name: one for name, one in trainer.weights().items() if name != "exploration_rate"}
+    other.set_weights(earlier)  # as older checkpoints have them
+    assert other._model.exploration_rate == 0.25
+
+
 def test_td3_draws_noise_for_each_row() -> None:
     from muxrl.servers.trainers.stable_baselines3 import TD3
 

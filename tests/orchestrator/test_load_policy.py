@@ -1,0 +1,99 @@
+"""`muxrl.load_policy` of a whole run: whose policies there are, and why not of the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.export.untrained import plan_of, save
+from tests.servers.fixed_policies.test_fixed_policies import make
+from tests.servers.trainers.test_policies import HERE, policies_of
+
+from muxrl import load_policy
+from muxrl.protocol.spaces import Box, Discrete
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.setting_values import AlgorithmProblem
+
+SEES, ACTS = Box((2,)), Discrete(3)
+CONSTANT = "tests.servers.fixed_policies.test_fixed_policies:make_constant"
+
+
+def one(algorithm: str, agent: str, **settings: Any) -> ServerPlan:
+    """Returns a server of one agent."""
+    plan = plan_of(algorithm, SEES, ACTS, settings=settings)
+    if algorithm != "PPO":
+        plan = dataclasses.replace(plan, model={})
+    return dataclasses.replace(plan, server_id=f"of_{agent}", agents={agent: plan.agents["a"]})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run's folder whose servers are of all kinds."""
+    place = tmp_path / "checkpoints" / "last"
+    elsewhere = save(one("PPO", "x"), tmp_path / "elsewhere")
+    save(one("PPO", "learner"), place / "of_learner")
+    script = {"policy": CONSTANT, "kwargs": {"action": 1}}
+    members = {"now": {"live": "of_learner"}, "chance": {"algorithm": "RANDOM"}}
+    for plan in (
+        one("RANDOM", "chance"),
+        one("POOL", "pool", members=members),
+        one("SCRIPTED", "script", **script),
+        one("FROZEN", "frozen", checkpoint=str(elsewhere), policies={"both": "both"}),
+    ):
+        make(plan).save(place / plan.server_id)
+    return tmp_path
+
+
+def test_of_a_run_with_every_kind_of_server_those_with_a_network_are_loaded(run: Path) -> None:
+    policies = load_policy(run)
+    assert sorted(policies) == ["frozen", "learner"]
+    seen = np.array([0.5, -0.5], np.float32)
+    expected = load_policy(run / "elsewhere")["x"]
+    np.testing.assert_array_equal(
+        policies["frozen"].probabilities(seen),  # type: ignore[union-attr]
+        expected.probabilities(seen),  # type: ignore[union-attr]
+    )
+    assert policies["frozen"].value(seen) == expected.value(seen)  # type: ignore[union-attr]
+    assert sorted(policies.left_out) == ["chance", "pool", "script"]
+    with pytest.raises(KeyError, match="'pool' has no policy here: server 'of_pool' is POOL, whi"):
+        policies["pool"]
+    with pytest.raises(KeyError, match="'nobody' has no policy here: there are policies of frozen"):
+        policies["nobody"]
+    assert policies.get("pool") is None
+
+
+def test_a_frozen_server_whose_checkpoint_is_gone_is_left_out(run: Path) -> None:
+    (run / "elsewhere").rename(run / "moved")
+    policies = load_policy(run)
+    assert list(policies) == ["learner"]
+    assert "there is no checkpoint at" in policies.left_out["frozen"]
+
+
+def test_where_nobody_has_a_policy_that_is_said(run: Path, tmp_path: Path) -> None:
+    place = run / "checkpoints" / "last"
+    with pytest.raises(AlgorithmProblem, match="no policy to load: server 'of_chance' is RANDOM"):
+        load_policy(place / "of_chance")
+    for server_id in ("of_learner", "of_frozen"):
+        (place / server_id).rename(tmp_path / server_id)
+    with pytest.raises(
+        AlgorithmProblem, match=r"'of_chance' is RANDOM.*; server 'of_pool' is POOL"
+    ):
+        load_policy(run)
+
+
+def test_a_team_of_a_trainer_of_one_s_own_is_left_out(run: Path) -> None:
+    team = plan_of(f"{HERE}:OfTeams", SEES, ACTS, model={}, is_team=True)
+    policies_of(team).save(run / "checkpoints" / "last" / "team")
+    policies = load_policy(run)
+    assert sorted(policies) == ["frozen", "learner"]
+    assert "acts for a team at once" in policies.left_out["a"]
+
+
+def test_what_is_damaged_is_not_left_out(run: Path) -> None:
+    note = run / "checkpoints" / "last" / "of_learner" / "muxrl.json"
+    note.write_text("{")
+    with pytest.raises(AlgorithmProblem, match="is not JSON"):
+        load_policy(run)
