@@ -41,8 +41,8 @@ class Member(Protocol):
     seats: dict[str, Seat]
     row_reader: RowReader
 
-    def end(self, value: float) -> None:
-        """Takes the sum of the returns of a training episode that has ended."""
+    def end(self, returns: Mapping[str, float]) -> None:
+        """Takes the returns by agent of a training episode that has ended."""
 
 
 class PendingStep(msgspec.Struct, eq=False):

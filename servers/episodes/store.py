@@ -408,10 +408,9 @@ class EpisodeStore:
                 self.counts.num_aborted += 1
             else:
                 self.counts.num_episodes += 1
-                value = sum(episode.returns.values())
-                self.counts.add_return(value)
+                self.counts.add_returns(episode.returns)
                 if episode.member:
-                    episode.member.end(value)
+                    episode.member.end(episode.returns)
                 if self.ended is not None and isinstance(reply, Ended):
                     self.ended.append(reply)
         del self._open[episode.episode_id]

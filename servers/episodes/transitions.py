@@ -110,7 +110,7 @@ class Transitions:
         if is_first:
             if self._is_training:
                 self._recorder.begin(seen)
-            self._add_before_first_action(step.rewards, done)
+            self._add_before_first_action(step, done)
         else:
             self._add_transition(step, seen, done, back, anew)
         if done:
@@ -142,7 +142,9 @@ class Transitions:
         if has_acted:
             self._add_transition(step, {}, done, is_end=True)
         else:
-            self._add_before_first_action(step.rewards, done)
+            self._add_before_first_action(step, done)
+        for agent_id in self._last_actions:
+            self.returns.setdefault(agent_id, 0.0)  # it has acted, and earned nothing
 
     def act(
         self, acted: dict[str, SeatAction], actions: Mapping[str, Any], weights_seq_no: int
@@ -260,12 +262,12 @@ class Transitions:
             are_scaled=bool(step.discounted),
         )
 
-    def _add_before_first_action(self, rewards: Mapping[str, float], done: AgentIds) -> None:
+    def _add_before_first_action(self, step: CheckedStep, done: AgentIds) -> None:
         """Counts rewards and ends from before this server's first action.
 
         Other servers' agents brought them about, so such rewards are in the returns only.
         """
-        self._sum(rewards)
+        self._sum(step)
         self._mark_done(done)
 
     def _find_anew(self, done: AgentIds, back: AgentIds) -> AgentIds:
@@ -326,7 +328,7 @@ class Transitions:
         ends = self._find_ends(step, seen, done, back) if is_recorded_end else _NO_ENDS
         # Nothing has changed yet: a refusal above leaves the episode as it was.
         rewards = step.rewards
-        self._sum(rewards)
+        self._sum(step)
         if self._is_training:
             num_here = 0
             of_seats: dict[str, float] = {}
@@ -396,10 +398,11 @@ class Transitions:
             raise _no_final_observation(agent_id)
         return self._recorder.last_observation(seat_id)
 
-    def _sum(self, rewards: Mapping[str, float]) -> None:
+    def _sum(self, step: CheckedStep) -> None:
         returns = self.returns
-        for agent_id, reward in rewards.items():
-            returns[agent_id] = returns.get(agent_id, 0.0) + reward
+        for rewards in (step.rewards, step.late_rewards):
+            for agent_id, reward in rewards.items():
+                returns[agent_id] = returns.get(agent_id, 0.0) + reward
 
     def _mark_done(self, done: AgentIds) -> None:
         for _, seat, record in self._seated:
