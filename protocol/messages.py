@@ -54,8 +54,8 @@ class StartEpisode(Item, tag="start"):
 class Step(Item, tag="step"):
     """Asks for actions at `t`, and reports what followed from those at ``t - 1``.
 
-    `late_rewards` came in a later env step than the end of their agent, and before any server was
-    told of that: they count in its return, and are credited to no action.
+    `late_rewards` came later than an end of their agent that the same message tells of: they count
+    in its return, and are credited to no action.
     """
 
     t: int
