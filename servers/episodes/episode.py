@@ -184,6 +184,11 @@ class ServedEpisode:
         return self._transitions.returns
 
     @property
+    def paid_late(self) -> str:
+        """See `Transitions`."""
+        return self._transitions.paid_late
+
+    @property
     def num_uncut_steps(self) -> int:
         """Env steps recorded since the last cut."""
         self.catch_up()

@@ -65,6 +65,8 @@ class Transitions:
         self._agents_return = agents_return
         self.agents_done: set[str] = set()
         self.returns: dict[str, float] = {}
+        self.paid_late = ""
+        """Who was paid after its end, so that no action learns from it: an agent or a team."""
         self._recorder = recorder
         self._is_training = is_training
         self._observing = observing
@@ -333,10 +335,13 @@ class Transitions:
             num_here = 0
             of_seats: dict[str, float] = {}
             for seat_id, seat, record in self._seated:
-                if not record.is_done:
-                    num_here += 1
-                    if record.has_begun and not rewards.keys().isdisjoint(seat.members):
-                        of_seats[seat_id] = seat.reward(rewards)
+                if record.is_done:
+                    if any(map(rewards.get, seat.members)):
+                        self.paid_late = seat_id
+                    continue
+                num_here += 1
+                if record.has_begun and not rewards.keys().isdisjoint(seat.members):
+                    of_seats[seat_id] = seat.reward(rewards)
             if num_here:
                 self._recorder.add(
                     acted=self._acted,
@@ -403,6 +408,8 @@ class Transitions:
         for rewards in (step.rewards, step.late_rewards):
             for agent_id, reward in rewards.items():
                 returns[agent_id] = returns.get(agent_id, 0.0) + reward
+        if any(step.late_rewards.values()):
+            self.paid_late = next(iter(step.late_rewards))
 
     def _mark_done(self, done: AgentIds) -> None:
         for _, seat, record in self._seated:

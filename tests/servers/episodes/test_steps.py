@@ -240,6 +240,23 @@ def test_a_reward_after_the_end_of_an_agent_counts_in_its_return(store: Scripted
     assert store.recorded("b")[2] == [1.0]
 
 
+@pytest.mark.parametrize("how", ["rewards", "late_rewards"])
+def test_what_no_action_learns_from_is_said_once(
+    store: ScriptedStore, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    store.step(0)
+    store.step(1, "a", terminations={"b": True}, rewards={"b": 5.0}, late_rewards={"b": 0.0})
+    store.end(2, rewards={"a": 1.0, "b": 0.0})
+    assert not caplog.text, "all of it was for an action"
+    for episode_id in ("late", "later"):
+        store.start(episode_id)
+        store.step(0, episode_id=episode_id)
+        store.step(1, "a", episode_id=episode_id, terminations={"b": True})
+        store.end(2, episode_id, **{how: {"b": 7.0}})
+    assert caplog.text.count("'b' was paid after its end") == 1
+    assert "in episode late for the first time" in caplog.text
+
+
 def test_a_late_reward_does_not_count_for_what_came_before_the_end(store: ScriptedStore) -> None:
     store.step(0)
     ends = {"terminations": {"b": True}, "rewards": {"b": 1.0}, "late_rewards": {"b": 7.0}}
