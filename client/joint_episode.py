@@ -101,11 +101,6 @@ class JointEpisode:
         return {a: value for side in self._sides.values() for a, value in side.all_returns.items()}
 
     @property
-    def earned(self) -> dict[str, float]:
-        """The same of those agents that had a reward, as servers answer an end."""
-        return {a: value for side in self._sides.values() for a, value in side.returns.items()}
-
-    @property
     def returns_against(self) -> dict[str, dict[str, float]]:
         """By server and entry that played there, as a metric: the returns of all others' agents."""
         against = {
@@ -134,7 +129,11 @@ class JointEpisode:
         Servers read rows one by one where one episode's agents are others than in its last step.
         """
         return self._actions.keys() == set(agents) and not any(
-            side.rewards or side.terminations or side.truncations or side.final_observations
+            side.rewards
+            or side.terminations
+            or side.truncations
+            or side.final_observations
+            or side.late_rewards
             for side in self._sides.values()
         )
 
@@ -206,6 +205,7 @@ class JointEpisode:
                 side.truncations,
                 side.final_observations,
                 state=state if server_id in self._wanting_state else None,
+                late_rewards=side.late_rewards,
             )
             if logged_actions:
                 item.logged_actions = {
@@ -263,20 +263,15 @@ class JointEpisode:
             side = self._side_of.get(agent_id)
             if side is None:
                 agent_id, side = self._side(agent_id)
-            value = side.rewards.get(agent_id, 0.0)
+            # A server that knew of the end would not credit it to an action either.
+            is_late = side.ended_at and side.is_late(agent_id, self.num_steps)
+            kept = side.late_rewards if is_late else side.rewards
+            value = kept.get(agent_id, 0.0)
             try:
                 reward = reward if type(reward) is float else number(reward)
-                if (
-                    side.ended_at
-                    and side.is_late(agent_id, self.num_steps)
-                    and math.isfinite(reward)
-                ):
-                    # A server that knew of the end would not credit it to an action either.
-                    side.late[agent_id] = side.late.get(agent_id, 0.0) + reward
-                else:
-                    side.rewards[agent_id] = value + reward
+                kept[agent_id] = value + reward
             except (Mismatch, TypeError):  # of an earlier one
-                side.rewards[agent_id] = reward if type(value) is float else value
+                kept[agent_id] = reward if type(value) is float else value
                 continue
             side.returns[agent_id] = side.returns.get(agent_id, 0.0) + reward
         for flags, is_truncation in ((terminations, False), (truncations, True)):
@@ -292,6 +287,13 @@ class JointEpisode:
             is_over = agent_id in side.terminations or agent_id in side.truncations
             if not (is_over and agent_id in side.final_observations):
                 side.final_observations[agent_id] = observation
+
+    def log_late(self, rewards: Mapping[str, float]) -> None:
+        """Keeps rewards that the simulation's own client says to be late, see `Step`."""
+        for agent_id, reward in rewards.items():
+            side = self._side_of[agent_id]
+            for kept in (side.late_rewards, side.returns):
+                kept[agent_id] = kept.get(agent_id, 0.0) + reward
 
     def _note_end(self, side: ServerSide, agent_id: str) -> None:
         spec = self._specs[self._server_of[agent_id]]
@@ -355,6 +357,7 @@ class JointEpisode:
                 side.final_observations,
                 state if server_id in self._wanting_state else None,
                 told,
+                side.late_rewards,
             )
             try:
                 side.machine.check(EpisodeEvent.END)  # it is ended when the server has answered
@@ -426,7 +429,7 @@ class JointEpisode:
                 f"{self.episode_id}, the client {side.machine.t}"
             )
         for agent_id, value in side.returns.items():
-            theirs = ended.returns.get(agent_id, 0.0) + side.late.get(agent_id, 0.0)
+            theirs = ended.returns.get(agent_id, 0.0)
             if abs(theirs - value) > 1e-6 * max(1.0, abs(value)):
                 self.mismatches.append(
                     f"server {server_id!r} summed {theirs} for agent {agent_id!r} of episode "

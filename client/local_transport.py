@@ -384,6 +384,7 @@ class LocalTransport(Transport):
             {a: self._copied(value) for a, value in step.final_observations.items()},
             {},
             self._copied(state),
+            late_rewards=step.late_rewards,
         )
 
     def _copied(self, value: Any) -> Any:

@@ -84,8 +84,9 @@ class RandomTransport(Transport):
             return Aborted(item.episode_id)
         assert isinstance(item, Step | EndEpisode)
         returns = self._returns[item.episode_id]
-        for agent_id, reward in item.rewards.items():
-            returns[agent_id] = returns.get(agent_id, 0.0) + reward
+        for rewards in (item.rewards, item.late_rewards):
+            for agent_id, reward in rewards.items():
+                returns[agent_id] = returns.get(agent_id, 0.0) + reward
         if isinstance(item, EndEpisode):
             return Ended(item.episode_id, item.t, self._returns.pop(item.episode_id))
         actions = {a: self._action(a, obs) for a, obs in item.observations.items()}

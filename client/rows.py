@@ -96,7 +96,7 @@ class Packing:
         return whole
 
     def _is_plain(self, step: Step) -> bool:
-        if step.terminations or step.truncations or step.final_observations:
+        if step.terminations or step.truncations or step.final_observations or step.late_rewards:
             return False
         if step.logged_actions or step.logged_log_probs or not step.observations:
             return False

@@ -11,8 +11,8 @@ from muxrl.protocol.messages import Flag
 class ServerSide:
     """The episode on one server, and what that server is to be told next."""
 
-    __slots__ = ("acted", "done", "ended_at", "final_observations", "late", "machine", "returns",
-                 "rewards", "terminations", "told_at", "truncations")  # fmt: skip
+    __slots__ = ("acted", "done", "ended_at", "final_observations", "late_rewards", "machine",
+                 "returns", "rewards", "terminations", "told_at", "truncations")  # fmt: skip
 
     def __init__(self, episode_id: str) -> None:
         self.machine = EpisodeStateMachine(episode_id)
@@ -22,14 +22,13 @@ class ServerSide:
         """Agents that have."""
         self.returns: dict[str, float] = {}
         """Of the agents that have earned something."""
-        self.late: dict[str, float] = {}
-        """What of these the server is not told: rewards after an end that it did not know of."""
         self.ended_at: dict[str, int] = {}
         """By agent whose end the server is to be told: after how many env steps it ended, or the
         last of its team."""
         self.done: set[str] = set()
         """Members of teams that have ended, and have not come back."""
         self.rewards: dict[str, float] = {}
+        self.late_rewards: dict[str, float] = {}
         self.terminations: dict[str, Flag] = {}
         self.truncations: dict[str, Flag] = {}
         self.final_observations: dict[str, Any] = {}
@@ -42,7 +41,7 @@ class ServerSide:
     def clear(self) -> None:
         """Forgets what has just been put into an item."""
         self.rewards, self.terminations, self.truncations = {}, {}, {}
-        self.final_observations = {}
+        self.final_observations, self.late_rewards = {}, {}
         self.ended_at = {}
 
     def is_late(self, agent_id: str, num_steps: int) -> bool:

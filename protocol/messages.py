@@ -52,7 +52,11 @@ class StartEpisode(Item, tag="start"):
 
 
 class Step(Item, tag="step"):
-    """Asks for actions at `t`, and reports what followed from those at ``t - 1``."""
+    """Asks for actions at `t`, and reports what followed from those at ``t - 1``.
+
+    `late_rewards` came later than an end of their agent that the same message tells of: they count
+    in its return, and are credited to no action.
+    """
 
     t: int
     observations: dict[str, Any]
@@ -63,10 +67,13 @@ class Step(Item, tag="step"):
     logged_actions: dict[str, Any] = {}
     state: Any = None
     logged_log_probs: dict[str, Number] = {}
+    late_rewards: dict[str, Number] = {}
 
 
 class EndEpisode(Item, tag="end"):
     """Closes an episode after ``t`` steps; agents not done yet are terminated or truncated.
+
+    `late_rewards` as in a step.
 
     `metrics` are what only the simulation knows of the episode (``{"win": 1}``), or by agent
     (``{"travel_s": {"driver_0": 310}}``). A gateway records them, but for null, NaN and infinity; a
@@ -81,6 +88,7 @@ class EndEpisode(Item, tag="end"):
     final_observations: dict[str, Any] = {}
     state: Any = None
     metrics: dict[str, Metric] = {}
+    late_rewards: dict[str, Number] = {}
 
 
 class AbortEpisode(Item, tag="abort"):

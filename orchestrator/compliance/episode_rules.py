@@ -230,10 +230,19 @@ def final_masks(server: Subject) -> None:
 def late_rewards(server: Subject) -> None:
     gone, rest = server.agents[0], server.agents[1:]
     episode = server.begun()
+    late: dict[str, Any] = {"terminations": {gone: True}, "late_rewards": {gone: 8.0}}
     if rest:
-        episode.step(rest, terminations={gone: True}, rewards={gone: 1.0})
-    ends = {} if rest else {gone: True}
-    episode.end({gone: 3.0 if rest else 2.0}, rewards={gone: 2.0}, terminations=ends)
+        episode.step(rest, rewards={gone: 1.0}, **late)
+        late = {"late_rewards": {gone: 4.0}}
+    episode.end({gone: 15.0 if rest else 10.0}, rewards={gone: 2.0}, **late)
+
+
+@RULES.of("rule 7", "late_rewards are of agents that are done")
+def early_rewards(server: Subject) -> None:
+    episode, agent_id = server.begun(), server.agents[0]
+    refusal = refused(server.ask(episode.next(late_rewards={agent_id: 1.0})), 422)
+    expect(refusal.agent_id == agent_id, f"agent_id {agent_id!r}", refusal)
+    episode.end()
 
 
 @RULES.of("rule 8", "ends and aborts may be repeated; who is unknown is aborted", is_needed=True)

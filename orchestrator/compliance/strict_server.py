@@ -315,8 +315,9 @@ class StrictServer(Front):
         episode.done |= checked.terminated | checked.truncated
         if episode.done and isinstance(item, Step):
             self._notes.kept("done")
-        for agent_id, reward in checked.rewards.items():
-            episode.returns[agent_id] = episode.returns.get(agent_id, 0.0) + reward
+        for rewards in (checked.rewards, checked.late_rewards):
+            for agent_id, reward in rewards.items():
+                episode.returns[agent_id] = episode.returns.get(agent_id, 0.0) + reward
 
     def _noted(self, rule: str, check: Callable[[], T]) -> T:
         """Notes whether a check passes; its refusal is raised."""

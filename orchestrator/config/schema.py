@@ -102,8 +102,8 @@ class StopConfig:
     iterations: AboveZero[int | None] = None
     """Training iterations of every server."""
     episode_return: dict[str, float] = field(default_factory=dict)
-    """Server to return; the run ends when all reach theirs: the sum over the server's agents
-    (summary.md shows their mean), mean of the last 100 training episodes, at least 20."""
+    """Server to return; the run ends when all reach theirs: the mean over the server's agents, of
+    the last 100 training episodes, at least 20."""
     metric_at_least: dict[str, float] = field(default_factory=dict)
     """Metric to value, such as {win: 0.9}; the run ends when all reach theirs: the mean of the last
     100 training episodes that have it, at least 20; that of the episode, else the mean over all

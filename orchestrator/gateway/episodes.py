@@ -300,6 +300,7 @@ class GatewayEpisodes:
         joint = episode.joint
         checked = self._check.step(item, episode.agents_done, joint.returns)
         joint.log(checked.rewards, item.terminations, item.truncations, checked.final_observations)
+        joint.log_late(checked.late_rewards)
         items = joint.step(
             checked.observations, checked.state, checked.logged_actions, checked.logged_log_probs
         )
@@ -334,6 +335,7 @@ class GatewayEpisodes:
         checked = self._check.end(item, episode.agents_done, joint.returns)
         metrics = metrics_of(item, self._spec.agents)
         joint.log(checked.rewards, item.terminations, item.truncations, {})
+        joint.log_late(checked.late_rewards)
         items = joint.end(
             checked.final_observations, is_truncated=item.is_truncated, state=checked.state
         )
@@ -341,7 +343,7 @@ class GatewayEpisodes:
 
         def answered() -> Ended:
             machine.handle(EpisodeEvent.END)
-            ended = Ended(item.episode_id, machine.t, joint.earned)
+            ended = Ended(item.episode_id, machine.t, joint.returns)
             self._bury(item.episode_id, ended, "it has ended")
             metrics[EPISODE_LENGTH] = {COMMON: float(machine.t)}
             played = result_of(joint, machine.t, None, metrics, episode.parameters)
@@ -350,7 +352,7 @@ class GatewayEpisodes:
             elif episode.is_training:
                 self.ended.append(played)
                 self.counts.num_episodes += 1
-                self.counts.add_return(sum(ended.returns.values()))
+                self.counts.add_returns(ended.returns)
             return ended
 
         return _Open(asked, episode, items, answered)

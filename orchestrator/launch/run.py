@@ -27,6 +27,7 @@ from muxrl.orchestrator.launch.server_reports import ServerReports
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.plan import groups_of
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import EndState, StatusFile, read_status
@@ -83,7 +84,8 @@ class Run:
             is_new=before is None,
         )
         agents = {server_id: plan.agents for server_id, plan in experiment.servers.items()}
-        self.tally = Tally(ParameterProgress(self.config.simulation.parameters, agents))
+        parameters = ParameterProgress(self.config.simulation.parameters, agents)
+        self.tally = Tally(parameters, groups_of(folder.read_plan()))
         if before is not None:
             self.tally.restore(before.tally)
         self.status = StatusFile(

@@ -7,11 +7,14 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from types import MappingProxyType
 from typing import Any
 
 from muxrl.client.episode_metrics import EpisodeMetrics, overall
+from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.launch.parameters import ParameterProgress
 from muxrl.orchestrator.records.rows import JointRow, ServerState
+from muxrl.orchestrator.records.series import mean_over
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
 from muxrl.servers.network.latency import quantile
@@ -73,10 +76,16 @@ class Tally:
 
     Args:
         parameters: of its episodes, which are told of them.
+        groups: of agents, by their name in `JointRow.returns`.
     """
 
-    def __init__(self, parameters: ParameterProgress | None = None) -> None:
+    def __init__(
+        self,
+        parameters: ParameterProgress | None = None,
+        groups: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
         self._parameters = parameters or ParameterProgress({}, {})
+        self._groups = groups
         self._ended: dict[str, list[_Ended]] = {}
         """By process, what has come since anybody looked; see `_settle`."""
         self.time_s = 0.0
@@ -265,12 +274,18 @@ class Tally:
             num_lost_steps=self.num_lost_steps,
             num_random_episodes=dict(self.num_random_episodes),
             episode_return_mean=dict(sorted(_means(self._recent).items())),
+            returns=_means(self._returns_of_groups(episode) for episode in self._recent),
             metrics={
                 name: _means(episode[name] for episode in self._recent_metrics if name in episode)
                 for name in names
             },
             servers=servers or {},
         )
+
+    def _returns_of_groups(self, episode: Mapping[str, float]) -> dict[str, float]:
+        means = {name: mean_over(episode, agents) for name, agents in self._groups.items()}
+        found = {name: value for name, value in means.items() if value is not None}
+        return found | ({TOTAL: sum(episode.values())} if episode else {})
 
 
 def _means(episodes: Iterable[Mapping[str, float]]) -> dict[str, float]:

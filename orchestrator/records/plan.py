@@ -54,6 +54,11 @@ class Role:
     """"" where it is all agents of the server."""
     agents: tuple[str, ...]
 
+    @property
+    def key(self) -> str:
+        """SERVER, or SERVER/ROLE."""
+        return f"{self.server_id}/{self.name}" if self.name else self.server_id
+
 
 def roles_of(plan: Plan) -> list[Role]:
     """Returns the roles of a run's servers: the groups, else the agents of one name.
@@ -72,3 +77,9 @@ def roles_of(plan: Plan) -> list[Role]:
             by_name = {"": list(server.agents)}
         roles += [Role(server_id, name, tuple(agents)) for name, agents in by_name.items()]
     return roles
+
+
+def groups_of(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Returns the agents of each server, and of each role (`Role.key`)."""
+    servers = {server_id: server.agents for server_id, server in plan.servers.items()}
+    return servers | {role.key: role.agents for role in roles_of(plan)}

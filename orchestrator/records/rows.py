@@ -37,8 +37,8 @@ class IterationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         episodes: that ended.
         iteration: its number, from 1.
         env_steps_per_s: mean since the server was made.
-        episode_return_mean: mean return of recent episodes, as its learner earned it; None: no
-            episode has ended.
+        episode_return_mean: mean of recent episodes, in each the mean over those of its agents that
+            were in it, raw; None: no episode has ended.
         weights_seq_no: version of the weights, 0 before any update.
         policy_lag_mean, policy_lag_max: versions by which the batch's actions were behind.
         loss: sum over the learner's modules; None: it names none.
@@ -112,6 +112,8 @@ class JointRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         num_random_episodes: by server, episodes in which its agents acted at random, since it was
             lost (rarely).
         episode_return_mean: by agent, raw, mean over recent episodes.
+        returns: the same of SERVER and SERVER/ROLE, in each episode the mean over those of their
+            agents that were in it; "total": their sum over all agents (rarely, as metrics).
         metrics: by metric the same (rarely: a run that ended an episode has some).
         servers: by server its state.
     """
@@ -129,6 +131,7 @@ class JointRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_lost_steps: int = 0
     num_random_episodes: Mapping[str, int] = msgspec.field(default_factory=dict)
     episode_return_mean: Means = _always({})
+    returns: Means = msgspec.field(default_factory=dict)
     metrics: Mapping[str, Means] = msgspec.field(default_factory=dict)
     servers: Mapping[str, ServerState] = _always({})
 

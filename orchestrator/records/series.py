@@ -7,9 +7,9 @@ and over episodes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,7 +202,6 @@ class EvaluationSeries:
         return self._newest[rule]
 
 
-Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 
 
@@ -243,17 +242,17 @@ class MetricCurves:
                 self.curves[name, server_id].add((env_steps, value))
 
 
-class TrainingSeries(Generic[Key]):
+class TrainingSeries:
     """Curves of training, exploration included, from joint rows.
 
     Args:
-        groups: of agents, whose mean return is a curve each.
+        groups: of agents, by their name in `JointRow.returns`, whose mean return is a curve each.
         metrics: takes the metrics.
         most_points: of each curve.
     """
 
     def __init__(
-        self, groups: Mapping[Key, Sequence[str]], metrics: MetricCurves, *, most_points: int
+        self, groups: Mapping[str, Sequence[str]], metrics: MetricCurves, *, most_points: int
     ) -> None:
         self._groups = groups
         self._metrics = metrics
@@ -262,6 +261,9 @@ class TrainingSeries(Generic[Key]):
     def add(self, row: JointRow) -> None:
         """Adds a row."""
         for key, agents in self._groups.items():
-            if (value := mean_over(row.episode_return_mean, agents)) is not None:
+            value = row.returns.get(key)
+            if value is None:  # an older run
+                value = mean_over(row.episode_return_mean, agents)
+            if value is not None:
                 self.returns[key].add((row.env_steps, value))
         self._metrics.add(row.env_steps, row.metrics, mean_over)

@@ -36,6 +36,8 @@ def trained_value(
 ) -> float | None:
     """Returns the same of recent training episodes."""
     is_return = config.name == RETURN
+    if is_return and config.of in row.returns:  # not in those of older runs
+        return row.returns[config.of]
     means = row.episode_return_mean if is_return else row.metrics.get(config.name, {})
     return combine(config, means, agents)
 

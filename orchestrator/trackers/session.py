@@ -160,16 +160,12 @@ def numbers(name: str, record: Mapping[str, Any], roles: Sequence[Role] = ()) ->
     if name != "joint":
         return found
     means = plain.get("episode_return_mean", {})
-    return found | _of_roles(name, {agent: [mean] for agent, mean in means.items()}, roles)
+    # An older run's rows lack `returns`.
+    return _of_roles(name, {agent: [mean] for agent, mean in means.items()}, roles) | found
 
 
 def _of_roles(at: str, returns: AgentReturns, roles: Sequence[Role]) -> dict[str, float]:
-    found = {
-        f"{at}/returns/{role.server_id}{role.name and '/'}{role.name}": mean_of_episodes(
-            returns, role.agents
-        )
-        for role in roles
-    }
+    found = {f"{at}/returns/{role.key}": mean_of_episodes(returns, role.agents) for role in roles}
     agents = [agent for role in roles for agent in role.agents]
     found[f"{at}/returns/total"] = mean_of_episodes(returns, agents, is_sum=True)
     return {key: value for key, value in found.items() if value is not None}

@@ -67,7 +67,7 @@ class RunView:
 
     def _begin_joint(self) -> Callable[[JointRow], None]:
         self._trained_metrics = MetricCurves(self._agents, _MOST_CURVES, most_points=MOST_POINTS)
-        groups = {role: role.agents for role in self._roles}
+        groups = {role.key: role.agents for role in self._roles}
         self._training = TrainingSeries(groups, self._trained_metrics, most_points=MOST_POINTS)
         self._activities = Activities(list(self._agents))
         self._speed = Thinned()
@@ -177,7 +177,7 @@ class RunView:
                 {
                     "name": role.name,
                     "agents": role.agents,
-                    "training": self._training.returns[role].points or own,
+                    "training": self._training.returns[role.key].points or own,
                     **self._evaluated.shown(role),
                 }
                 for role in roles

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from muxrl.protocol.messages import Status
 
 @dataclass
 class EpisodeCounts:
-    """What a server counts over all of its episodes; returns are of raw rewards."""
+    """What a server counts over all of its episodes."""
 
     num_env_steps: int = 0
     num_agent_steps: int = 0
@@ -22,10 +23,13 @@ class EpisodeCounts:
     num_logged_actions: int = 0
     """That simulations chose themselves, in training."""
     recent_returns: list[float] = field(default_factory=list)
+    """Of raw rewards: in each episode the mean over those agents that were in it."""
 
-    def add_return(self, value: float) -> None:
-        self.recent_returns.append(value)
-        del self.recent_returns[:-100]
+    def add_returns(self, returns: Mapping[str, float]) -> None:
+        """Takes in an episode's returns by agent; nobody was in it: none."""
+        if returns:
+            self.recent_returns.append(sum(returns.values()) / len(returns))
+            del self.recent_returns[:-100]
 
     def in_status(self) -> dict[str, Any]:
         """Returns what is counted here and stands in a `Status`, by its name there."""
@@ -33,7 +37,7 @@ class EpisodeCounts:
 
     @property
     def episode_return_mean(self) -> float | None:
-        """Mean over the last 100 training episodes of the sum over this server's agents."""
+        """Mean over the last 100 training episodes; None: there were none."""
         if not self.recent_returns:
             return None
         return sum(self.recent_returns) / len(self.recent_returns)

@@ -41,8 +41,8 @@ class Member(Protocol):
     seats: dict[str, Seat]
     row_reader: RowReader
 
-    def end(self, value: float) -> None:
-        """Takes the sum of the returns of a training episode that has ended."""
+    def end(self, returns: Mapping[str, float]) -> None:
+        """Takes the returns by agent of a training episode that has ended."""
 
 
 class PendingStep(msgspec.Struct, eq=False):
@@ -182,6 +182,11 @@ class ServedEpisode:
         """Sum of each agent's rewards so far."""
         self.record_rows()
         return self._transitions.returns
+
+    @property
+    def paid_late(self) -> str:
+        """See `Transitions`."""
+        return self._transitions.paid_late
 
     @property
     def num_uncut_steps(self) -> int:

@@ -45,6 +45,8 @@ class CheckedStep(msgspec.Struct, frozen=True, gc=False):
     logged_actions: Mapping[str, Any]
     logged_log_probs: Mapping[str, float]
     rewards: Mapping[str, float]
+    late_rewards: Mapping[str, float]
+    """That are credited to no action."""
     terminated: AgentIds
     """Agents that terminate now."""
     truncated: AgentIds
@@ -120,18 +122,21 @@ class StepCheck:
         )
         rewards = self._rewards(message.rewards, returns)
         terminated, truncated = self._ended(message)
-        if not self._agents_return and (agents_done or terminated or truncated):
-            done = agents_done | terminated | truncated
-            if back := observations.keys() & done:
-                agent_id = min(back)
-                raise ValueMismatch(
-                    f"agent {agent_id!r} is done in this episode and cannot observe again; "
-                    "one that comes back needs a new agent id, a new episode, or "
-                    "simulation.respawn",
-                    agent_id=agent_id,
-                    expected="observations of agents that are not done",
-                    got=f"an observation of {agent_id!r}",
-                )
+        done = agents_done | terminated | truncated if terminated or truncated else agents_done
+        late = (
+            self._late_rewards(message.late_rewards, rewards, returns, done)
+            if message.late_rewards
+            else {}
+        )
+        if done and not self._agents_return and (back := observations.keys() & done):
+            agent_id = min(back)
+            raise ValueMismatch(
+                f"agent {agent_id!r} is done in this episode and cannot observe again; "
+                "one that comes back needs a new agent id, a new episode, or simulation.respawn",
+                agent_id=agent_id,
+                expected="observations of agents that are not done",
+                got=f"an observation of {agent_id!r}",
+            )
         state = None
         if self._state_space is not None and (self._needs_state or message.state is not None):
             state = self._state(message.state)
@@ -141,6 +146,7 @@ class StepCheck:
             logged,
             log_probs,
             rewards,
+            late,
             terminated,
             truncated,
             state,
@@ -157,7 +163,9 @@ class StepCheck:
         finals = self._observations(message.final_observations, "final observation")
         rewards = self._rewards(message.rewards, returns)
         terminated, truncated = self._ended(message)
-        rest = self._agents.keys() - agents_done - terminated - truncated
+        done = agents_done | terminated | truncated
+        late = self._late_rewards(message.late_rewards, rewards, returns, done)
+        rest = self._agents.keys() - done
         if message.is_truncated:
             truncated |= rest
         else:
@@ -170,7 +178,7 @@ class StepCheck:
                 state = self._state(message.state)
             elif self._needs_state:
                 finals = {}
-        return CheckedStep({}, finals, {}, {}, rewards, terminated, truncated, state)
+        return CheckedStep({}, finals, {}, {}, rewards, late, terminated, truncated, state)
 
     def _observations(self, values: Mapping[str, Any], what: str) -> dict[str, Any]:
         spaces, vectors = self._observation_spaces, self._vectors
@@ -272,6 +280,26 @@ class StepCheck:
                 got=got,
             )
         return rewards
+
+    def _late_rewards(
+        self,
+        given: Mapping[str, Any],
+        rewards: Mapping[str, float],
+        returns: Mapping[str, float],
+        done: AgentIds,
+    ) -> dict[str, float]:
+        so_far = {a: returns.get(a, 0.0) + rewards.get(a, 0.0) for a in given}
+        late = self._rewards(given, so_far)
+        if alive := given.keys() - done:
+            agent_id = min(alive)
+            raise ValueMismatch(
+                f"a late reward of agent {agent_id!r} came, who is not done in this episode; what "
+                "followed from an action is in rewards",
+                agent_id=agent_id,
+                expected="late_rewards of agents that are done",
+                got=f"one of {agent_id!r}",
+            )
+        return late
 
     def _ended(self, message: Step | EndEpisode) -> tuple[AgentIds, AgentIds]:
         """Returns the agents that a message terminates, and those that it only truncates."""

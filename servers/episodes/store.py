@@ -5,6 +5,7 @@ Time is an argument.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,8 @@ from muxrl.servers.episodes.rows import RowOfStep, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
+
+logger = logging.getLogger(__name__)
 
 MAX_TOMBSTONES, _MAX_TOLD = 100_000, 1_000_000
 """Ended episodes that are remembered, and returns of agents in their answers, some 65 MB; a client
@@ -124,6 +127,8 @@ class EpisodeStore:
         self._chunks: list[Chunk] = []
         self._num_uncut_steps = 0
         self._far_values = FarValues()
+        self._has_told_late = False
+        """That somebody was paid after its end."""
         feed.share_collected = self._share_collected
 
     @property
@@ -408,12 +413,19 @@ class EpisodeStore:
                 self.counts.num_aborted += 1
             else:
                 self.counts.num_episodes += 1
-                value = sum(episode.returns.values())
-                self.counts.add_return(value)
+                self.counts.add_returns(episode.returns)
                 if episode.member:
-                    episode.member.end(value)
+                    episode.member.end(episode.returns)
                 if self.ended is not None and isinstance(reply, Ended):
                     self.ended.append(reply)
+                if episode.paid_late and not self._has_told_late:
+                    self._has_told_late = True
+                    logger.warning(
+                        "%r was paid after its end, in episode %s for the first time: that counts "
+                        "in its return, and no action learns from it; did its end come too early?",
+                        episode.paid_late,
+                        episode.episode_id,
+                    )
         del self._open[episode.episode_id]
         self._tombstones[episode.episode_id] = (now, reply)
         most = min(MAX_TOMBSTONES, _MAX_TOLD // max(1, len(self.plan.agents)))

@@ -65,6 +65,8 @@ class Transitions:
         self._agents_return = agents_return
         self.agents_done: set[str] = set()
         self.returns: dict[str, float] = {}
+        self.paid_late = ""
+        """Who was paid after its end, so that no action learns from it: an agent or a team."""
         self._recorder = recorder
         self._is_training = is_training
         self._observing = observing
@@ -110,7 +112,7 @@ class Transitions:
         if is_first:
             if self._is_training:
                 self._recorder.begin(seen)
-            self._add_before_first_action(step.rewards, done)
+            self._add_before_first_action(step, done)
         else:
             self._add_transition(step, seen, done, back, anew)
         if done:
@@ -142,7 +144,9 @@ class Transitions:
         if has_acted:
             self._add_transition(step, {}, done, is_end=True)
         else:
-            self._add_before_first_action(step.rewards, done)
+            self._add_before_first_action(step, done)
+        for agent_id in self._last_actions:
+            self.returns.setdefault(agent_id, 0.0)  # it has acted, and earned nothing
 
     def act(
         self, acted: dict[str, SeatAction], actions: Mapping[str, Any], weights_seq_no: int
@@ -260,12 +264,12 @@ class Transitions:
             are_scaled=bool(step.discounted),
         )
 
-    def _add_before_first_action(self, rewards: Mapping[str, float], done: AgentIds) -> None:
+    def _add_before_first_action(self, step: CheckedStep, done: AgentIds) -> None:
         """Counts rewards and ends from before this server's first action.
 
         Other servers' agents brought them about, so such rewards are in the returns only.
         """
-        self._sum(rewards)
+        self._sum(step)
         self._mark_done(done)
 
     def _find_anew(self, done: AgentIds, back: AgentIds) -> AgentIds:
@@ -326,15 +330,18 @@ class Transitions:
         ends = self._find_ends(step, seen, done, back) if is_recorded_end else _NO_ENDS
         # Nothing has changed yet: a refusal above leaves the episode as it was.
         rewards = step.rewards
-        self._sum(rewards)
+        self._sum(step)
         if self._is_training:
             num_here = 0
             of_seats: dict[str, float] = {}
             for seat_id, seat, record in self._seated:
-                if not record.is_done:
-                    num_here += 1
-                    if record.has_begun and not rewards.keys().isdisjoint(seat.members):
-                        of_seats[seat_id] = seat.reward(rewards)
+                if record.is_done:
+                    if any(map(rewards.get, seat.members)):
+                        self.paid_late = seat_id
+                    continue
+                num_here += 1
+                if record.has_begun and not rewards.keys().isdisjoint(seat.members):
+                    of_seats[seat_id] = seat.reward(rewards)
             if num_here:
                 self._recorder.add(
                     acted=self._acted,
@@ -396,10 +403,13 @@ class Transitions:
             raise _no_final_observation(agent_id)
         return self._recorder.last_observation(seat_id)
 
-    def _sum(self, rewards: Mapping[str, float]) -> None:
+    def _sum(self, step: CheckedStep) -> None:
         returns = self.returns
-        for agent_id, reward in rewards.items():
-            returns[agent_id] = returns.get(agent_id, 0.0) + reward
+        for rewards in (step.rewards, step.late_rewards):
+            for agent_id, reward in rewards.items():
+                returns[agent_id] = returns.get(agent_id, 0.0) + reward
+        if any(step.late_rewards.values()):
+            self.paid_late = next(iter(step.late_rewards))
 
     def _mark_done(self, done: AgentIds) -> None:
         for _, seat, record in self._seated:

@@ -47,20 +47,21 @@ class Result:
     """How the training episodes with one member went.
 
     `beaten` is the share in which the others won, a draw half a win: a running mean that begins
-    with one draw. `mean_return` is the pool's own, summed over its agents.
+    with one draw. `mean_return` is the mean over the pool's own agents.
     """
 
     num_episodes: int = 0
     beaten: float = 0.5
     mean_return: float = 0.0
 
-    def add(self, value: float, win_above: float) -> None:
-        """Counts an episode in which the pool's agents returned `value`, and won above a bound."""
+    def add(self, returns: Mapping[str, float], win_above: float) -> None:
+        """Counts an episode, which the pool's agents won if they have more than that in sum."""
         self.num_episodes += 1
         num = min(self.num_episodes, _WINDOW)
-        lost = 0.5 if value == win_above else float(value < win_above)
+        total = sum(returns.values())
+        lost = 0.5 if total == win_above else float(total < win_above)
         self.beaten += (lost - self.beaten) / (num + 1)
-        self.mean_return += (value - self.mean_return) / num
+        self.mean_return += (total / max(1, len(returns)) - self.mean_return) / num
 
 
 @dataclass
@@ -80,8 +81,8 @@ class Member:
     alike: Alike | None = None
     """Acts in its place on steps in rows, for others as well."""
 
-    def end(self, value: float) -> None:
-        self.result.add(value, self.win_above)
+    def end(self, returns: Mapping[str, float]) -> None:
+        self.result.add(returns, self.win_above)
 
 
 def weigh(weight: float, beaten: Sequence[float], draw: Draw) -> list[float]:

@@ -110,8 +110,8 @@ class Front(ABC):
             counter("expired_episodes_total", "Episodes closed since they were idle.",
                     status.num_expired),
             gauge("open_episodes", "Episodes that are open.", status.num_open_episodes),
-            gauge("episode_return_mean", "Mean over the last 100 training episodes of the sum "
-                  "over all agents.", status.episode_return_mean),
+            gauge("episode_return_mean", "Mean over the last 100 training episodes of the mean "
+                  "over the agents that were in it.", status.episode_return_mean),
             gauge("websockets", "WebSockets that are open.", self.num_connections),
             counter("restarts_total", "How often the run has started this server again.",
                     self.num_restarts),

@@ -123,7 +123,7 @@ class Server(Transport):
             return Refused(episode_id, 410, "it was never started here")
         returns = self.open[episode_id]
         assert item.t == self.steps[episode_id]
-        for agent, reward in item.rewards.items():
+        for agent, reward in (*item.rewards.items(), *item.late_rewards.items()):
             returns[agent] = returns.get(agent, 0.0) + reward
         if isinstance(item, EndEpisode):
             return Ended(episode_id, item.t, self.open.pop(episode_id))

@@ -31,7 +31,10 @@ NUM = 20
 
 
 class Restless(CountingSimulation):
-    """Now and then agent b pauses, leaves for good, or gets no reward; the episode's end varies."""
+    """Now and then agent b pauses, leaves for good, or gets no reward; the episode's end varies.
+
+    It is paid after it has left, too.
+    """
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
@@ -48,7 +51,8 @@ class Restless(CountingSimulation):
         observations = dict(result.observations)
         terminations = dict(result.terminations)
         if self._has_left:
-            rewards.pop("b")
+            if draw < 0.5:
+                rewards.pop("b")
             terminations.pop("b", None)
         if result.is_over or self._has_left:
             observations.pop("b", None)

@@ -189,9 +189,6 @@ def test_a_reward_after_an_end_counts_in_the_return_alone(
     client: MultiplexingClient, left: Server, right: Server
 ) -> None:
     """However late the server is told of the end: told at once, it would not learn from it."""
-    right.script = lambda item: (
-        Ended(item.episode_id, 1, {"c": 10.0}) if isinstance(item, EndEpisode) else None
-    )
     episode_id = client.start_episode()
     client.get_action(episode_id, ALL)
     client.log_returns(episode_id, {"c": 4.0}, terminations={"c": True})
@@ -201,7 +198,7 @@ def test_a_reward_after_an_end_counts_in_the_return_alone(
     episode = client._episodes[episode_id]
     client.end_episode(episode_id)
     assert right.items[-1] == EndEpisode(
-        episode_id, 1, rewards={"c": 10.0}, terminations={"c": True}
+        episode_id, 1, rewards={"c": 10.0}, terminations={"c": True}, late_rewards={"c": 100.0}
     )
     assert episode.returns == {"a": 0.0, "b": 0.0, "c": 110.0}
     assert client.num_mismatches == 0
@@ -247,9 +244,9 @@ def test_of_a_team_all_rewards_are_its_own(log: Log) -> None:
     client.get_action(episode_id, {"c": [1.0]})
     client.log_returns(episode_id, {"a": 7.0, "b": math.nan})
     client.end_episode(episode_id)
-    (rewards,) = (end.rewards for end in server.of(EndEpisode))
-    assert rewards.keys() == {"b"}
-    assert math.isnan(rewards["b"]), "what is no number its server refuses"
+    (end,) = server.of(EndEpisode)
+    assert (end.rewards, end.late_rewards["a"]) == ({"b": 1.0}, 7.0)
+    assert math.isnan(end.late_rewards["b"]), "what is no number its server refuses"
 
 
 def test_the_end_reaches_servers_that_were_never_asked(

@@ -55,14 +55,20 @@ FATES = (
 class Server:
     """A `PolicyServerApp` around an `EpisodeStore`; its actions are ``t % 3``."""
 
-    def __init__(self, server_id: str) -> None:
-        plan = make_plan(SERVERS[server_id])
+    def __init__(self, server_id: str, groups: dict[str, tuple[str, ...]] | None = None) -> None:
+        plan = make_plan(SERVERS[server_id], groups)
         self.scripted = ScriptedStore(plan)
         self.is_held = False
-        agents = {a: AgentInfo(p.policy_id, p.observation_space, p.action_space)
+        agents = {a: AgentInfo(p.policy_id, p.observation_space, p.action_space, p.group)
                   for a, p in plan.agents.items()}  # fmt: skip
-        max_episodes = plan.limits.max_episodes
-        spec = ServerSpec(PROTOCOL_VERSION, server_id, "PPO", agents, max_episodes=max_episodes)
+        spec = ServerSpec(
+            PROTOCOL_VERSION,
+            server_id,
+            "PPO",
+            agents,
+            {group: list(members) for group, members in plan.groups.items()},
+            max_episodes=plan.limits.max_episodes,
+        )
         feed = self.scripted.feed
         feed._num_ahead = lambda: int(self.is_held)  # type: ignore[method-assign]
         self.app = PolicyServerApp(

@@ -163,7 +163,7 @@ def test_metrics_that_cannot_be_are_refused_and_the_end_may_come_again(
     assert (refused.code, story in refused.message) == (422, True), refused
     ended = peer.ask(EndEpisode(e, 1, rewards={"a": 1.0}))
     assert isinstance(ended, Ended)
-    assert ended.returns == {"a": 1.0}, "nothing of a refused end is kept"
+    assert ended.returns == {"a": 1.0, "b": 0.0, "c": 0.0}, "nothing of a refused end is kept"
 
 
 def test_servers_hear_only_of_agents_that_act(peer: Peer, servers: dict[str, PolicyServer]) -> None:
@@ -199,7 +199,7 @@ def test_what_is_said_twice_is_recorded_once(peer: Peer, servers: dict[str, Poli
         if not isinstance(item, StartEpisode):
             assert peer.ask(item) == answer
         once.append(answer)
-    assert once[3] == once[4] == Ended(e, 2, {"a": 1.0, "b": 1.0})
+    assert once[3] == once[4] == Ended(e, 2, {"a": 1.0, "b": 1.0, "c": 0.0})
     assert counts(servers) == {name: (0, steps + 2) for name, (_, steps) in before.items()}
 
 

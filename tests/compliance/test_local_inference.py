@@ -102,6 +102,21 @@ def test_counts_agree_in_few_messages_and_with_the_newest_weights(
     assert ppo.policies.policy_lag == (0.0, 0), "as without local inference"
 
 
+def test_rewards_after_an_end_are_told_as_such(ppo: PolicyServer, make_server: MakeServer) -> None:
+    other = make_server(make_plan("RANDOM", {"c": Box((1,))}))
+    addresses = [ppo.address, other.address]
+    with MultiplexingClient(addresses, inference_mode={"ppo": "local"}) as client:
+        play(client, 3, training_enabled=False)  # by then it acts by itself
+        episode_id = client.start_episode(training_enabled=False)
+        client.get_action(episode_id, {**SEEN, "c": [0.0]})
+        client.log_returns(episode_id, {"a": 1.0}, terminations={"a": True})
+        client.get_action(episode_id, {"c": [0.0]})
+        client.log_returns(episode_id, {"a": 10.0})
+        client.get_action(episode_id, {"b": SEEN["b"]})
+        client.end_episode(episode_id)
+        assert client.num_mismatches == 0
+
+
 def test_it_draws_from_the_servers_distribution(ppo: PolicyServer) -> None:
     """Beside each other in evaluation, where nothing is learned."""
     with local(ppo) as here, MultiplexingClient([ppo.address]) as there:

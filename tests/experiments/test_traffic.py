@@ -102,7 +102,7 @@ def test_travel_times_are_those_of_the_textbook(
     assert seen["routes"] == [20 * routes.count(route) for route in range(num_routes)]
     longest = {"pigou": 1.0, "braess": 20.0}[network]
     returns = server.policies.store.counts.recent_returns
-    assert returns == pytest.approx([-10 * 10 * mean_time / longest] * 2)
+    assert returns == pytest.approx([-10 * mean_time / longest] * 2)
 
 
 def test_an_operator_and_drivers_of_two_servers_behind_a_gateway(
@@ -116,7 +116,7 @@ def test_an_operator_and_drivers_of_two_servers_behind_a_gateway(
     # All ten on the first narrow road, five on each of the wide road and the second narrow one.
     assert seen["mean_time"] == pytest.approx((5 * 20 + 5 * 15) / 10)
     assert seen["mean_toll"] == 5.0
-    for server, of_a_morning in ((north, -5 * 20), (south, -5 * (15 + 5)), (operator, -17.5)):
+    for server, of_a_morning in ((north, -20), (south, -(15 + 5)), (operator, -17.5)):
         counts = server.policies.store.counts
         assert counts.recent_returns == pytest.approx([10 * of_a_morning / 20] * 2)
         assert (counts.num_episodes, counts.num_env_steps) == (2, 20)

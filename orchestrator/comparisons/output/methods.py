@@ -173,10 +173,9 @@ def _sentences(found: Findings) -> Iterator[str]:
     if seeds:
         yield f"for {found.budget.place:,} env steps, counted once for all agents."
     yield (
-        f"Policies were evaluated without training on {found.budget.num_episodes} episodes, the "
-        f"same for all (first seed {found.first_seed}), with "
-        f"{'sampled' if found.should_explore else 'greedy'} actions; baselines act uniformly at "
-        "random on the same episodes."
+        f"Policies were evaluated without training on {found.budget.num_episodes} episodes "
+        f"({found.episodes_in_words}), with {'sampled' if found.should_explore else 'greedy'} "
+        "actions; baselines act uniformly at random."
     )
     yield from _statistics()
     if (met := found.head_to_head) is not None:
@@ -188,8 +187,8 @@ def _sentences(found: Findings) -> Iterator[str]:
 
 def _statistics() -> Iterator[str]:
     yield (
-        "We report interquartile means over seeds with 95 % intervals of a stratified bootstrap "
-        "[rliable]."
+        "We report interquartile means over seeds [rliable] with 95 % intervals over seeds: of a "
+        "stratified bootstrap, widened by Student's t for small samples."
     )
 
 

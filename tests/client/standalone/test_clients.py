@@ -159,7 +159,7 @@ def test_ends_are_answered_with_the_servers_counts(seen_by_python: Seen) -> None
     ends = [seen for seen in seen_by_python if "num_steps" in seen]
     assert [end["num_steps"] for end in ends] == [6, 6, 6, 6, 6, 0]
     for end in ends[:4]:
-        assert end["returns"] == pytest.approx({"a": 1.5, "b": -7.5})
+        assert end["returns"] == pytest.approx({"a": 1.5, "b": -7.5, "c": 0.0})
     assert ends[4]["returns"] == {"b": 6.0}
 
 
@@ -199,7 +199,7 @@ def test_arrays_of_numpy_are_sent_as_lists(seen_by_python: Seen) -> None:
         seen = {"b": np.array([[1, 2], [3, 4]], np.float32), "c": np.int64(3)}
         assert client.get_action(episode_id, seen) == {"b": [2.0, 3.0], "c": [1, 0]}
         client.log_returns(episode_id, {"b": np.float32(0.5)}, terminations={"__all__": True})
-        assert client.end_episode(episode_id)["returns"] == {"b": 0.5}
+        assert client.end_episode(episode_id)["returns"] == {"b": 0.5, "c": 0.0}
 
 
 def test_what_is_no_dict_by_agent_is_refused_before_it_is_sent() -> None:

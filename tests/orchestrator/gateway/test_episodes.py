@@ -189,14 +189,16 @@ def test_nothing_is_kept_of_a_wrong_step_and_others_hear_nothing_of_it(
     assert story in refused.message
     assert isinstance(fine, Actions)
     assert isinstance(behind.ask(Step("e", 1, SEEN, {"a": 0.5})), Actions)
-    assert behind.ask(EndEpisode("e", 2)) == Ended("e", 2, {"a": 0.5})
+    assert behind.ask(EndEpisode("e", 2)) == Ended("e", 2, {"a": 0.5, "b": 0.0})
 
 
 def test_nothing_is_kept_of_a_wrong_end(behind: Behind) -> None:
     behind.play("e")
     refused = behind.ask(EndEpisode("e", 1, rewards={"a": 1.0, "b": float("nan")}))
     assert isinstance(refused, ValueMismatch)
-    assert behind.ask(EndEpisode("e", 1, rewards={"a": 2.0})) == Ended("e", 1, {"a": 2.0})
+    assert behind.ask(EndEpisode("e", 1, rewards={"a": 2.0, "b": 0.0})) == Ended(
+        "e", 1, {"a": 2.0, "b": 0.0}
+    )
 
 
 def test_an_agent_that_is_done_does_not_come_back(behind: Behind) -> None:

@@ -8,6 +8,7 @@ from msgspec import to_builtins
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.launch.parameters import ParameterProgress
 from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.records.series import mean_of_episodes
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
 
@@ -53,6 +54,20 @@ def test_metrics_are_means_over_recent_episodes_that_have_them() -> None:
         assert to_builtins(one.row())["metrics"] == metrics
         assert one.metric("win") == (pytest.approx(0.5 + (0.5 if num == 99 else 1.0) / num), num)
         assert one.metric("hits") == (pytest.approx(2.0 + 3.0 / num), num)
+
+
+def test_returns_of_servers_are_counted_as_in_evaluations() -> None:
+    groups = {"both": ("a", "b"), "both/b": ("b",), "other": ("c",)}
+    tally = Tally(groups=groups)
+    assert "returns" not in to_builtins(tally.row())
+    episodes = [{"a": 0.0}] * 9 + [{"a": 0.0, "b": 10.0}]
+    tally.add("simulation-0", SimulationReport(10, episodes))
+    row = tally.row()
+    assert row.episode_return_mean == {"a": 0.0, "b": 10.0}
+    assert row.returns == {"both": 0.5, "both/b": 10.0, "total": 1.0}
+    by_agent = {agent: [episode.get(agent) for episode in episodes] for agent in "ab"}
+    assert row.returns["both"] == mean_of_episodes(by_agent, ["a", "b"])
+    assert row.returns["total"] == mean_of_episodes(by_agent, ["a", "b"], is_sum=True)
 
 
 def test_the_newest_episodes_are_those_of_all_processes() -> None:

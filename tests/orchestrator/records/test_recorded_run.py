@@ -100,6 +100,17 @@ def test_training_that_was_resumed_replaces_what_it_repeats(tmp_path: Path) -> N
     assert curve.returns.tolist() == [1.0, 5.0, 6.0]
 
 
+def test_a_servers_training_return_is_what_its_rows_say_of_it(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    by_agent = {"wolf_0": 1.0, "wolf_1": 5.0}
+    with MetricsWriter(run) as metrics:
+        metrics.joint({"env_steps": 10, "episode_return_mean": by_agent})  # as older runs
+        metrics.joint(
+            {"env_steps": 20, "episode_return_mean": by_agent, "returns": {"wolves": 2.0}}
+        )
+    assert RecordedRun.read(run.path).training["wolves"].returns.tolist() == [3.0, 2.0]
+
+
 def test_a_run_of_days_is_read_in_little_memory_and_its_curve_keeps_its_shape_and_its_end(
     tmp_path: Path,
 ) -> None:

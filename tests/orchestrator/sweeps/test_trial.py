@@ -51,6 +51,11 @@ def test_training_returns_where_nothing_was_evaluated_or_they_are_asked_for() ->
     assert measure(trained, MetricConfig("prey"), None) == measured(2.0, "training", 500)
     assert measure(trained, MetricConfig("prey", source="training"), row)["return"] == 2.0
     assert measure(run(), MetricConfig("prey"), None) == {}
+    trained.tally.row = lambda: JointRow(
+        env_steps=500, episode_return_mean={"p": 2.0}, returns={"prey": 1.5, "total": 7.0}
+    )
+    assert measure(trained, MetricConfig("prey"), None)["return"] == 1.5
+    assert measure(trained, MetricConfig("total"), None)["return"] == 7.0
 
 
 class Told(Trial):

@@ -79,6 +79,10 @@ def test_the_run_s_returns_come_by_role_too_and_as_a_sum() -> None:
         f"{at}/returns/total": 3.0,
     }
     assert numbers("joint", {"env_steps": 0}, ROLES) == {}
+    told = {"env_steps": 0, "episode_return_mean": means, "returns": {"wolves": 1.5, "both": 4.0}}
+    found = numbers("joint", told, ROLES)
+    assert found["joint/returns/wolves"] == 1.5, "as the run has counted it"
+    assert (found["joint/returns/both"], found["joint/returns/total"]) == (4.0, 5.0)
     assert numbers("wolves", {"env_steps": 10, "episode_return_mean": 2.0}, ROLES) == {
         "wolves/episode_return_mean": 2.0
     }

@@ -81,7 +81,7 @@ def test_the_only_agent_so_far_ends_and_another_appears(store: ScriptedStore) ->
     store.step(1, "", terminations={"a": True})
     store.step(2, "b", rewards={"b": 9.0})
     store.step(3, "b", rewards={"b": 1.0})
-    assert store.end(4, rewards={"b": 1.0}).returns == {"b": 11.0}
+    assert store.end(4, rewards={"b": 1.0}).returns == {"a": 0.0, "b": 11.0}
     assert store.flags() == {"": TERMINATED, "a": TERMINATED, "b": TERMINATED}
     assert store.recorded("b")[1:] == ([2, 0], [1.0, 1.0])
 
@@ -98,7 +98,7 @@ def test_truncated_while_it_did_not_act_needs_no_final_observation(store: Script
 def test_all_agents_end_in_a_step_and_then_the_episode(store: ScriptedStore) -> None:
     store.step(0)
     store.step(1, "", terminations={"a": True, "b": True}, rewards={"a": 1.0})
-    assert store.end(2, rewards={"a": 2.0}).returns == {"a": 3.0}
+    assert store.end(2, rewards={"a": 2.0}).returns == {"a": 3.0, "b": 0.0}
     assert store.flags() == {"": TERMINATED, "a": TERMINATED, "b": TERMINATED}
     assert store.recorded("a")[1:] == ([0], [1.0])
 

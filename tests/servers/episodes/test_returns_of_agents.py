@@ -101,7 +101,7 @@ def test_measured_too() -> None:
     store.step(0)
     store.step(1, terminations={"b": True}, rewards={"b": 5.0})
     assert store.step(2, rewards={"b": 7.0}).actions.keys() == {"a", "b"}
-    assert store.end(3).returns == {"b": 12.0}
+    assert store.end(3).returns == {"a": 0.0, "b": 12.0}
 
 
 def test_a_life_begins_without_the_frames_of_the_one_before() -> None:

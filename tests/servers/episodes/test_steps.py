@@ -33,7 +33,7 @@ def test_one_transition_a_step(store: ScriptedStore) -> None:
     assert store.store.counts.num_env_steps == 4
     assert store.store.counts.num_agent_steps == 8
     assert store.store.counts.num_episodes == 1
-    assert store.store.counts.episode_return_mean == 13.0
+    assert store.store.counts.episode_return_mean == 6.5
 
 
 def test_the_same_step_twice_is_recorded_once_and_answered_alike(store: ScriptedStore) -> None:
@@ -41,7 +41,7 @@ def test_the_same_step_twice_is_recorded_once_and_answered_alike(store: Scripted
         first = store.step(t, rewards={"a": 1.0} if t else {})
         store.weights_seq_no += 1
         assert store.step(t, rewards={"a": 1.0} if t else {}) is first
-    assert store.end(3).returns == {"a": 2.0}
+    assert store.end(3).returns == {"a": 2.0, "b": 0.0}
     assert store.recorded("a")[1:] == ([0, 1, 2], [1.0, 1.0, 0.0])
     assert store.store.counts.num_env_steps == 3
     assert store.store.counts.num_agent_steps == 6
@@ -109,8 +109,13 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str | None]] = {
         {"logged_actions": {"b": 0}, "logged_log_probs": {"b": 0.3}}, "b"),
     "logged action without observation": (
         {"observations": {"a": seen("a", 1)}, "logged_actions": {"b": 0}}, "b"),
+    "late reward of who goes on": ({"late_rewards": {"b": 1.0}}, "b"),
+    "late reward NaN": (
+        {"observations": {"a": seen("a", 1)}, "terminations": {"b": True},
+         "late_rewards": {"b": float("nan")}}, "b"),
+    "unknown rewarded late": ({"late_rewards": {"x": 1.0}}, "x"),
 }  # fmt: skip
-UNSOUND = {"NaN", "reward NaN", "reward infinite", "reward beyond float32"}
+UNSOUND = {"NaN", "reward NaN", "reward infinite", "reward beyond float32", "late reward NaN"}
 """Those that a simulation may drop an episode for; the others are mistakes in the code."""
 
 
@@ -125,7 +130,7 @@ def test_a_refused_step_leaves_the_episode_as_it_was(store: ScriptedStore, name:
     assert store.refused(item, ValueMismatch).agent_id == culprit
     assert store.store.counts.num_env_steps == 0
     store.step(1, rewards={"a": 5.0})  # the same t, mended
-    assert store.end(2).returns == {"a": 5.0}
+    assert store.end(2).returns == {"a": 5.0, "b": 0.0}
     assert store.recorded("a") == ([0.0, 1.0, 1.0], [0, 1], [5.0, 0.0])
 
 
@@ -143,7 +148,7 @@ def test_a_refused_end_can_be_mended(store: ScriptedStore) -> None:
     assert error.expected == "final_observations['a']"
     item.final_observations = {"a": seen("a", 1), "b": seen("b", 1)}
     reply = store.store.accept(item, 0.0)
-    assert reply.returns == {"a": 1.0}  # type: ignore[union-attr]
+    assert reply.returns == {"a": 1.0, "b": 0.0}  # type: ignore[union-attr]
 
 
 def test_a_reward_that_makes_the_return_infinite_is_refused() -> None:
@@ -155,6 +160,7 @@ def test_a_reward_that_makes_the_return_infinite_is_refused() -> None:
         for item in (
             Step("e", 2, GOOD, rewards={agent: reward}),
             EndEpisode("e", 2, rewards={agent: reward}),
+            EndEpisode("e", 2, terminations={agent: True}, late_rewards={agent: reward}),
         ):
             error = store.refused(item, ValueMismatch)
             assert error.agent_id == agent
@@ -232,6 +238,51 @@ def test_a_reward_after_the_end_of_an_agent_counts_in_its_return(store: Scripted
     store.step(2, "a", rewards={"a": 1.0, "b": 7.0})
     assert store.end(3).returns == {"a": 1.0, "b": 8.0}
     assert store.recorded("b")[2] == [1.0]
+
+
+@pytest.mark.parametrize("how", ["rewards", "late_rewards"])
+def test_what_no_action_learns_from_is_said_once(
+    store: ScriptedStore, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    store.step(0)
+    store.step(1, "a", terminations={"b": True}, rewards={"b": 5.0}, late_rewards={"b": 0.0})
+    store.end(2, rewards={"a": 1.0, "b": 0.0})
+    assert not caplog.text, "all of it was for an action"
+    for episode_id in ("late", "later"):
+        store.start(episode_id)
+        store.step(0, episode_id=episode_id)
+        store.step(1, "a", episode_id=episode_id, terminations={"b": True})
+        store.end(2, episode_id, **{how: {"b": 7.0}})
+    assert caplog.text.count("'b' was paid after its end") == 1
+    assert "in episode late for the first time" in caplog.text
+
+
+def test_a_late_reward_does_not_count_for_what_came_before_the_end(store: ScriptedStore) -> None:
+    store.step(0)
+    ends = {"terminations": {"b": True}, "rewards": {"b": 1.0}, "late_rewards": {"b": 7.0}}
+    store.step(1, "a", **ends)
+    store.step(2, "a", late_rewards={"b": 0.5})
+    ends = {"terminations": {"a": True}, "rewards": {"a": 2.0}, "late_rewards": {"a": 4.0}}
+    assert store.end(3, **ends).returns == {"a": 6.0, "b": 8.5}
+    assert store.recorded("a")[2] == [0.0, 0.0, 2.0]
+    assert store.recorded("b")[2] == [1.0]
+    store.start("f")
+    refusal = store.refused(Step("f", 0, GOOD, late_rewards={"b": 1.0}), ValueMismatch)
+    assert refusal.expected == "late_rewards of agents that are done"
+    assert "a late reward of agent 'b' came, who is not done in this episode" in refusal.message
+    store.step(0, "a", episode_id="f", terminations={"b": True}, late_rewards={"b": 3.0})
+    assert store.end(1, "f").returns == {"a": 0.0, "b": 3.0}
+
+
+def test_a_servers_return_is_the_mean_over_the_agents_that_were_there(store: ScriptedStore) -> None:
+    store.end(0)  # nobody was
+    assert store.store.counts.episode_return_mean is None
+    for i, agents in enumerate(("a", "ab", "ab")):
+        store.start(f"e{i}")
+        store.step(0, agents, episode_id=f"e{i}")
+        store.end(1, f"e{i}", rewards={"a": 3.0})
+    assert store.store.counts.recent_returns == [3.0, 1.5, 1.5]
+    assert store.store.counts.episode_return_mean == 2.0
 
 
 def test_what_happens_before_a_server_s_agents_first_act_is_counted(store: ScriptedStore) -> None:

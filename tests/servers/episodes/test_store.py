@@ -165,7 +165,7 @@ def test_evaluation_is_measured_and_never_fed() -> None:
         store.act(pending)
         store.step(1, episode_id=episode_id, rewards={"a": 1.0})
     ended = store.end(2, "e", rewards={"a": 1.0}, is_truncated=True)
-    assert (ended.num_steps, ended.returns) == (2, {"a": 2.0})
+    assert (ended.num_steps, ended.returns) == (2, {"a": 2.0, "b": 0.0})
     store.abort("f")
     assert store.feed.batches == []
     assert store.chunks == []

@@ -47,7 +47,7 @@ def test_a_dead_member_is_padded_and_the_team_goes_on() -> None:
     assert reply.actions.keys() == {"b", "c"}
     store.step(2, "c", terminations={"b": True}, rewards={"a": 5.0, "b": 1.0})
     ended = store.end(3, rewards={"a": 7.0})
-    assert ended.returns == {"a": 13.0, "b": 2.0}
+    assert ended.returns == {"a": 13.0, "b": 2.0, "c": 0.0}
     (team,) = store.trajectories("team")
     assert (team.is_terminated, team.is_truncated, len(team)) == (True, False, 2)
     assert team.rewards == [2.0, 6.0]

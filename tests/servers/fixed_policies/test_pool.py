@@ -117,15 +117,21 @@ def test_weights_of_an_entry(draw: Any, weights: list[float]) -> None:
 def test_a_win_rate_is_a_running_mean_that_forgets() -> None:
     result = Result()
     for value in (-1.0, -1.0, 0.0, 2.0):  # lost twice, drawn, won
-        result.add(value, 0.0)
+        result.add({"a": value, "b": 0.0}, 0.0)
     assert result.beaten == pytest.approx((0.5 + 1 + 1 + 0.5 + 0) / 5)
     assert (result.num_episodes, result.mean_return) == (4, 0.0)
     for _ in range(1_000):
-        result.add(-1.0, 0.0)
+        result.add({"a": -1.0}, 0.0)
     assert result.beaten > 0.99
     for _ in range(100):
-        result.add(3.0, 0.0)
+        result.add({"a": 3.0}, 0.0)
     assert 0.3 < result.beaten < 0.45  # e^-1 of what was
+
+
+def test_a_win_is_by_the_sum_and_a_return_a_mean_over_agents() -> None:
+    result = Result()
+    result.add({"a": 1.0, "b": 0.5}, 1.25)
+    assert (result.beaten, result.mean_return) == (0.25, 0.75)
 
 
 def test_whoever_is_not_beaten_is_met_more_often() -> None:
@@ -136,7 +142,7 @@ def test_whoever_is_not_beaten_is_met_more_often() -> None:
         start = StartEpisode(f"r{i}")
         policies.store.accept(start, 0.0)
         episode = policies.store._open[start.episode_id]
-        episode.member.end(1.0 if episode.member.name == "strong" else 0.0)
+        episode.member.end({"a": 1.0 if episode.member.name == "strong" else 0.0})
     assert pool.results["strong"].beaten < 0.1 < 0.9 < pool.results["weak"].beaten
     training = Counter(play(policies, f"t{i}")[0] for i in range(200))
     assert training["strong"] > 4 * training["weak"]
