@@ -51,11 +51,13 @@ from muxrl.servers.episodes.rows import RowOfStep, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
+from muxrl.servers.episodes.warnings import Warnings
 
 MAX_TOMBSTONES, _MAX_TOLD = 100_000, 1_000_000
 """Ended episodes that are remembered, and returns of agents in their answers, some 65 MB; a client
 that lost an answer asks again before so many more have ended. Episodes of a few steps end a
 thousand times a second."""
+_STALE = "a client has played with weights too old for the loss, which leaves its actions out"
 
 
 class EpisodeStore:
@@ -95,6 +97,7 @@ class EpisodeStore:
     ) -> None:
         self.plan = plan
         self.counts = EpisodeCounts()
+        self.warnings = Warnings(self.counts)
         self.ended: deque[Ended] | None = None
         """Where training episodes go that have ended, if somebody wants to know."""
         self.draw: Callable[[StartEpisode], Member] | None = None
@@ -123,7 +126,7 @@ class EpisodeStore:
         self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
         self._chunks: list[Chunk] = []
         self._num_uncut_steps = 0
-        self._far_values = FarValues()
+        self.far_values = FarValues(self.warnings)
         feed.share_collected = self._share_collected
 
     @property
@@ -340,6 +343,8 @@ class EpisodeStore:
             chosen = [seat_action(r, rows, states) for r in pending.requests]
             pending.finish(chosen, item.weights_seq_no)
             if is_stale and episode.is_training:
+                text = "" if self.counts.num_stale_steps else _STALE
+                self.warnings.add("stale steps", text, num=len(chosen))
                 self.counts.num_stale_steps += len(chosen)
         reply.num_steps = episode.t
         if episode.is_training:
@@ -463,5 +468,5 @@ class EpisodeStore:
         batch, self._chunks = self._chunks, []
         self._num_uncut_steps = 0
         if batch:
-            self._far_values.look_at(batch)
+            self.far_values.look_at(batch)
             self._feed.put(batch)

@@ -21,7 +21,7 @@ from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Trajectory, in_arrays
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
-from muxrl.servers.trainers.plain_state import find_not_finite, from_plain, to_plain
+from muxrl.servers.trainers.plain_state import find_not_finite, from_plain
 from muxrl.servers.training.policies import ServerProblem
 from muxrl.servers.training.thread import PolicyLag
 
@@ -107,6 +107,8 @@ class TrainerPolicies(SavedPolicies):
             reward_scales=scales,
             observing=observing if observing.normalizes else None,
         )
+        self.acting.skipped.warnings = store.warnings
+        self.acting.largest_seen = store.far_values.largest
         super().__init__(
             plan,
             TrainerLearning(self.acting, feed),
@@ -126,29 +128,27 @@ class TrainerPolicies(SavedPolicies):
 
     def _write(self, path: Path) -> None:
         try:
-            trainers = self.acting.get_state()
+            trainers, weights = self.acting.get_state(), self.acting.get_weights()
         except TrainerFailed as error:
             raise ServerProblem(f"server {self._plan.server_id!r}: {error}") from error
         if where := find_not_finite(trainers, "state"):
             raise ServerProblem(
                 f"a tensor of server {self._plan.server_id!r} is not finite any more: {where}"
             )
-        weights = {}
-        if self.acting.has_weights:
-            for policy_id, one in self.acting.learners.items():
-                weights[policy_id] = to_plain(one.weights())  # type: ignore[attr-defined]
         about = {
             "is_of_trainers": True,
             "trainer": self._entry.name,
             "state_sizes": {p: spec.state_size for p, spec in self.acting.specs.items()},
         }
-        self._save(path, about, {"trainers": trainers, "weights": weights})
+        skipped = dict(self.acting.skipped.num)
+        self._save(path, about, {"trainers": trainers, "weights": weights, "skipped": skipped})
 
     def _restore(self, checkpoint: Checkpoint) -> State:
         state = checkpoint.read_state()
         self.acting.set_state(state["trainers"])
         self.acting.weights_seq_no = checkpoint.about["weights_seq_no"]
         self.acting.num_env_steps_sampled = state["trainer"]["env_steps"]
+        self.acting.skipped.num.update(state.get("skipped", {}))
         return state
 
     def _initialize(self) -> None:

@@ -1,0 +1,56 @@
+"""What a server's log warns of and whoever reads its results has to know, for its `Status`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from muxrl.protocol.messages import ServerWarning
+from muxrl.servers.episodes.counts import EpisodeCounts
+
+logger = logging.getLogger(__name__)
+
+_MAX_CHARS = 500
+"""Of a text, which is sent with each status."""
+
+
+class Warnings:
+    """Of each kind how often, since when, and the first sentence; any thread may add one.
+
+    Args:
+        counts: of the server.
+    """
+
+    def __init__(self, counts: EpisodeCounts) -> None:
+        self._counts = counts
+        self._found: dict[str, ServerWarning] = {}
+
+    def add(self, what: str, text: str, *, num: int = 1) -> None:
+        """Counts and logs.
+
+        Args:
+            what: the kind, in few words; there are no more kinds than places in the code.
+            text: a sentence; "": it is only counted.
+            num: how often it happened.
+        """
+        if text:
+            logger.warning("%s", text)
+        before = self._found.get(what)
+        if before is None:
+            now = ServerWarning(what, num, self._counts.num_env_steps, text[:_MAX_CHARS])
+        else:
+            now = replace(before, num=before.num + num)
+        self._found[what] = now
+
+    @property
+    def found(self) -> list[ServerWarning]:
+        """One of each kind."""
+        return list(self._found.values())
+
+    def restore(self, found: Iterable[ServerWarning]) -> None:
+        """Adds what was found before all that is here."""
+        for one in found:
+            since = self._found.get(one.what)
+            self._found[one.what] = replace(one, num=one.num + since.num) if since else one
