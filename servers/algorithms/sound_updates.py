@@ -13,7 +13,6 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from torch import Tensor
 
 from muxrl.servers.algorithms.recorded_rows import recorded_rows
-from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.training.skipped_updates import (
     MAX_GRADIENT,
@@ -42,7 +41,7 @@ class SoundUpdates(TorchLearner):
     max_skipped_in_a_row: ClassVar[int] = MAX_SKIPPED
 
     def build(self) -> None:
-        self.skipped = SkippedUpdates(self.max_skipped_in_a_row, Warnings(EpisodeCounts()))
+        self.skipped = SkippedUpdates(self.max_skipped_in_a_row, Warnings())
         self._judged: dict[str, Tensor] = {}
         self._learns_from: TrainingData | None = None
         super().build()

@@ -97,7 +97,7 @@ class EpisodeStore:
     ) -> None:
         self.plan = plan
         self.counts = EpisodeCounts()
-        self.warnings = Warnings(self.counts)
+        self.warnings = Warnings(lambda: self.counts.num_env_steps)
         self.ended: deque[Ended] | None = None
         """Where training episodes go that have ended, if somebody wants to know."""
         self.draw: Callable[[StartEpisode], Member] | None = None

@@ -1,14 +1,13 @@
-"""What a server's log warns of and whoever reads its results has to know, for its `Status`."""
+"""What a log warns of and whoever reads the results has to know; a server's is in its `Status`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from muxrl.protocol.messages import ServerWarning
-from muxrl.servers.episodes.counts import EpisodeCounts
 
 logger = logging.getLogger(__name__)
 
@@ -20,18 +19,18 @@ class Warnings:
     """Of each kind how often, since when, and the first sentence; any thread may add one.
 
     Args:
-        counts: of the server.
+        env_steps: returns those of training.
     """
 
-    def __init__(self, counts: EpisodeCounts) -> None:
-        self._counts = counts
+    def __init__(self, env_steps: Callable[[], int] = lambda: 0) -> None:
+        self._env_steps = env_steps
         self._found: dict[str, ServerWarning] = {}
 
-    def add(self, what: str, text: str, *, num: int = 1) -> None:
+    def add(self, what: str, text: str = "", *, num: int = 1) -> None:
         """Counts and logs.
 
         Args:
-            what: the kind, in few words; there are no more kinds than places in the code.
+            what: the kind, in few words, of which there are few; or all there is to say.
             text: a sentence; "": it is only counted.
             num: how often it happened.
         """
@@ -39,7 +38,7 @@ class Warnings:
             logger.warning("%s", text)
         before = self._found.get(what)
         if before is None:
-            now = ServerWarning(what, num, self._counts.num_env_steps, text[:_MAX_CHARS])
+            now = ServerWarning(what, num, self._env_steps(), text[:_MAX_CHARS])
         else:
             now = replace(before, num=before.num + num)
         self._found[what] = now

@@ -14,7 +14,6 @@ from muxrl.protocol.spaces import choices, from_gymnasium
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
 from muxrl.servers.agents.teams import ALIVE, NO_ACTION
-from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.passes import Pass, by_step, passes_of, passes_of_rows
 from muxrl.servers.episodes.rows import Chosen, RowStep
@@ -80,7 +79,7 @@ class Actors:
         self.has_copies = getattr(first, "acts_while_learning", False)
         self._has_replay = getattr(first, "learns_from", "") == "replay"
         most = MAX_SKIPPED_FROM_REPLAY if self._has_replay else MAX_SKIPPED
-        self.skipped = SkippedUpdates(most, Warnings(EpisodeCounts()))
+        self.skipped = SkippedUpdates(most, Warnings())
         self.largest_seen: Callable[[], Iterable[tuple[float, str]]] = tuple
         """Returns the largest numbers that were ever learned from, with what each is."""
         self._sound: dict[str, SoundState] = {}  # from the first update on

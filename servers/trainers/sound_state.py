@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.servers.trainers.interface import Trainer
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
 from muxrl.servers.training.skipped_updates import MAX_LOSS, size_of
 
@@ -38,7 +37,7 @@ class SoundState:
             hold the number that has spoilt it still, and nothing would be learned between two.
     """
 
-    def __init__(self, trainer: Trainer, num_watched: int) -> None:
+    def __init__(self, trainer: Any, num_watched: int) -> None:
         self._trainer = trainer
         is_whole = not hasattr(trainer, "learned_state")
         self._read = trainer.state if is_whole else trainer.learned_state
