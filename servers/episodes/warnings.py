@@ -34,14 +34,13 @@ class Warnings:
             text: a sentence; "": it is only counted.
             num: how often it happened.
         """
-        if text:
-            logger.warning("%s", text)
-        before = self._found.get(what)
-        if before is None:
+        if (before := self._found.get(what)) is None:
             now = ServerWarning(what, num, self._env_steps(), text[:_MAX_CHARS])
         else:
             now = replace(before, num=before.num + num)
         self._found[what] = now
+        if text:
+            logger.warning("%s%s", text, f" ({now.num:,} so far)" if before else "")
 
     @property
     def found(self) -> list[ServerWarning]:

@@ -50,10 +50,9 @@ class SoundState:
 
     def find_spoilt(self) -> str:
         """Returns what is not sound any more, in words; "" if all is."""
-        for path, number in self._beyond():
-            if path not in self._exempt:
-                return f"{path} holds {number:.3g}, beyond {MAX_LOSS:.0e} or not finite"
-        return ""
+        found = [one for one in self._beyond() if one[0] not in self._exempt]
+        path, number = max(found, key=lambda one: size_of(one[1]), default=("", 0.0))
+        return path and f"{path} holds {number:.3g}, beyond {MAX_LOSS:.0e} or not finite"
 
     def keep(self) -> None:
         """Keeps the state as it is now, if a copy is due."""
@@ -75,34 +74,46 @@ class SoundState:
 
     def _beyond(self) -> Iterator[tuple[str, float]]:
         """Yields the places of arrays and tensors that are not sound, with their largest number."""
-        tensors: dict[Any, list[tuple[str, Any]]] = defaultdict(list)
-        for path, leaf in _leaves(self._read(), "state"):
+        tensors: dict[Any, list[tuple[_Path, Any]]] = defaultdict(list)
+        for path, leaf in _leaves(self._read()):
             if not isinstance(leaf, np.ndarray):
-                tensors[leaf.device].append((path, leaf.detach()))
+                tensors[leaf.device].append((path, leaf))
             elif leaf.size <= self._largest:
                 number = max(float(leaf.max()), float(leaf.min()), key=size_of)
                 if not size_of(number) <= MAX_LOSS:
-                    yield path, number
+                    yield _told(path), number
         for found in tensors.values():  # of a device, at once: one wait for it
             torch: Any = importlib.import_module("torch")
-            norms = torch._foreach_norm([leaf for _, leaf in found])
-            sizes = torch.stack([norm.float() for norm in norms]).tolist()
+            with torch.no_grad():
+                norms = torch._foreach_norm([leaf for _, leaf in found])
+                sizes = torch.stack([norm.float() for norm in norms]).tolist()
             for (path, leaf), size in zip(found, sizes, strict=True):
                 # The squares in a norm may overflow, of numbers that are sound.
                 if not size <= MAX_LOSS and not (size := float(leaf.abs().max())) <= MAX_LOSS:
-                    yield path, size
+                    yield _told(path), size
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yields the arrays and tensors of floats in a state, with their places."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            yield from _leaves(part, f"{path}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for i, part in enumerate(value):
-            yield from _leaves(part, f"{path}[{i}]")
-    elif isinstance(value, np.ndarray):
-        if value.dtype.kind == "f" and value.size:
+_Path = tuple[Any, ...]
+_PLAIN = frozenset({int, float, bool, str, type(None)})
+
+
+def _leaves(state: Any) -> Iterator[tuple[_Path, Any]]:
+    """Yields the arrays and tensors of floats in a state, with the keys on the way to each."""
+    left: list[tuple[_Path, Any]] = [((), state)]
+    while left:
+        path, value = left.pop()
+        if type(value) in _PLAIN:
+            continue
+        if isinstance(value, dict):
+            left += [((*path, key), part) for key, part in value.items()]
+        elif isinstance(value, list | tuple):
+            left += [((*path, i), part) for i, part in enumerate(value)]
+        elif isinstance(value, np.ndarray):
+            if value.dtype.kind == "f" and value.size:
+                yield path, value
+        elif hasattr(value, "is_floating_point") and value.is_floating_point() and value.numel():
             yield path, value
-    elif hasattr(value, "is_floating_point") and value.is_floating_point() and value.numel():
-        yield path, value
+
+
+def _told(path: _Path) -> str:
+    return "state" + "".join(f"[{key!r}]" for key in path)

@@ -78,18 +78,15 @@ class SkippedUpdates:
         else:
             in_a_row -= 1
         has_diverged = in_a_row >= self.most
-        num, text = self.num[policy_id], ""
-        if has_diverged or math.log10(num).is_integer():
-            text = why()
-        said = (
-            f"policy {policy_id!r}: an update is skipped, the weights stay as they are "
-            f"({num} so far): {text}"
-        )
-        self.warnings.add("updates skipped", said if text and not has_diverged else "")
+        said = ""
+        if not has_diverged and math.log10(self.num[policy_id]).is_integer():
+            said = f"policy {policy_id!r}: an update is skipped, the weights stay as they are: "
+            said += why()
+        self.warnings.add("updates skipped", said)
         if has_diverged:
             raise LearnerDiverged(
                 f"more than {self.most} updates of policy {policy_id!r} in a row were skipped: its "
-                f"learner has diverged; {text}"
+                f"learner has diverged; {why()}"
             )
 
 
