@@ -258,8 +258,22 @@ class ServerSpec(msgspec.Struct, omit_defaults=True):
     takes_seed: bool = False
 
 
+class ServerWarning(msgspec.Struct, omit_defaults=True, frozen=True):
+    """What whoever reads a server's results has to know: `what` happened `num` times, first after
+    `env_steps` of training; `text` is a sentence about that first time."""
+
+    what: str
+    num: int = 1
+    env_steps: int = 0
+    text: str = ""
+
+
 class Status(msgspec.Struct, omit_defaults=True):
-    """Training progress of a server (``GET /v1/status``)."""
+    """Training progress of a server (``GET /v1/status``).
+
+    `checkpoint_problem` says why the last checkpoint was not written, "" if it was;
+    `num_refused_checkpoints` counts all such of the process.
+    """
 
     server_id: str
     phase: Phase
@@ -276,6 +290,9 @@ class Status(msgspec.Struct, omit_defaults=True):
     num_logged_actions: int = 0
     episode_return_mean: float | None = None
     problem: str = ""
+    warnings: list[ServerWarning] = []
+    num_refused_checkpoints: int = 0
+    checkpoint_problem: str = ""
 
 
 class DenseLayer(msgspec.Struct, tag_field="type", tag="dense", omit_defaults=True):

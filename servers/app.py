@@ -236,6 +236,12 @@ class PolicyServerApp(Front):
                     activity.learning_s),
             counter("held_seconds_total", "Seconds in which simulations waited for the server.",
                     activity.held_s),
+            counter("checkpoints_refused_total", "Checkpoints that were not written.",
+                    status.num_refused_checkpoints),
+            gauge("checkpoint_refused", "1 if the last one was not written.",
+                  float(bool(status.checkpoint_problem))),
+            Family("counter", "warnings_total", "What its log warns of, by what it is.",
+                   {(one.what,): one.num for one in status.warnings}, ("what",)),
             histogram("forward_seconds", "Choice of actions for all that waited together.",
                       self.batcher.forward_passes),
         ]  # fmt: skip
@@ -319,8 +325,6 @@ async def expire_episodes(store: EpisodeStore) -> None:
             logger.exception("idle episodes could not be closed")
             continue
         if expired:
-            logger.warning(
-                "%d idle episodes closed as truncated: %s",
-                len(expired),
-                ", ".join(expired[:_IDLE_EXPIRIES_LOGGED]),
-            )
+            some = ", ".join(expired[:_IDLE_EXPIRIES_LOGGED])
+            text = f"{len(expired)} idle episodes closed as truncated: {some}"
+            store.warnings.add("idle episodes closed", text, num=len(expired))

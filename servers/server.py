@@ -224,6 +224,9 @@ class PolicyServer:
             num_refused=self._app.num_refused,
             **policies.store.counts.in_status(),
             problem=self._problem or self._network.problem,
+            warnings=policies.store.warnings.found,
+            num_refused_checkpoints=getattr(policies, "num_refused_checkpoints", 0),
+            checkpoint_problem=getattr(policies, "checkpoint_problem", ""),
         )
 
     def answer_run(

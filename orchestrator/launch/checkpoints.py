@@ -7,7 +7,6 @@ metrics are noted as long as they are then. Simulations go on afterwards.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Callable, Collection
@@ -25,8 +24,7 @@ from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, b
 from muxrl.orchestrator.storage.versions import installed_version
 from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
-
-logger = logging.getLogger(__name__)
+from muxrl.servers.episodes.warnings import Warnings
 
 
 class Checkpoints:
@@ -40,6 +38,7 @@ class Checkpoints:
         folder: where they go.
         metrics: of the run.
         tally: likewise.
+        warnings: likewise; they count what was not written.
         before: the checkpoint from which the run was resumed.
         judged: the agents whose returns say which one is best; None: all.
     """
@@ -50,6 +49,7 @@ class Checkpoints:
         folder: CheckpointFolder,
         metrics: MetricsWriter,
         tally: Tally,
+        warnings: Warnings,
         before: Manifest | None = None,
         judged: Collection[str] | None = None,
     ) -> None:
@@ -59,6 +59,7 @@ class Checkpoints:
         self._folder = folder
         self._metrics = metrics
         self._tally = tally
+        self._warnings = warnings
         self._due_s = math.inf if config.interval_s is None else config.interval_s
         self._due_env_steps = math.inf
         self.next_snapshot_at: int | None = None
@@ -136,7 +137,7 @@ class Checkpoints:
             self.problem = str(error)
             if isinstance(error, OSError):
                 self.problem = f"no checkpoint: {error}"
-            logger.warning(self.problem)
+            self._warnings.add("checkpoints refused", self.problem)
         finally:
             self._schedule(self._tally.env_steps)
             if not is_last:

@@ -59,6 +59,15 @@ class Snapshot:
     servers: Sequence[ServerSnapshot] = ()
     note: str = ""
     """What else is going on: "evaluating"; "": nothing."""
+    warned: Sequence[tuple[str, int]] = ()
+    """What logs warn of, with the server before it, and how often."""
+    alarm: str = ""
+    """Why the last checkpoint was not written; "" if it was."""
+
+    @property
+    def news(self) -> tuple[str, ...]:
+        """What is said at once."""
+        return (self.note, self.alarm, *(what for what, _ in self.warned))
 
 
 class Progress:
@@ -69,7 +78,7 @@ class Progress:
         servers: the rows to show until the first update.
         stop_text: what ends the run, until the first update.
         console: where to; standard output by default. If it is no terminal, one plain line is
-            written every `PLAIN_INTERVAL_S` (by ``Snapshot.time_s``) and at once on a new note.
+            written every `PLAIN_INTERVAL_S` (by ``Snapshot.time_s``) and at once on news.
     """
 
     def __init__(
@@ -84,7 +93,7 @@ class Progress:
         self._console = console or Console()
         self._latest = Snapshot(time_s=0.0, stop_text=stop_text, servers=servers)
         self._printed_s: float | None = None
-        self._printed_note = ""
+        self._printed_news = self._latest.news
         self._is_latest_printed = True
         self._live: Live | None = None
 
@@ -111,7 +120,7 @@ class Progress:
         elif (
             self._printed_s is None
             or snapshot.time_s - self._printed_s >= PLAIN_INTERVAL_S
-            or snapshot.note != self._printed_note
+            or snapshot.news != self._printed_news
         ):
             self._print()
 
@@ -119,7 +128,7 @@ class Progress:
         line = plain_line(self._experiment_name, self._latest)
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
         self._printed_s = self._latest.time_s
-        self._printed_note = self._latest.note
+        self._printed_news = self._latest.news
         self._is_latest_printed = True
 
     def _render(self) -> RenderableType:
@@ -144,8 +153,8 @@ class Progress:
                 _number(server.loss, 3),
             )
         lines: list[RenderableType] = [table, Text(_overall(latest))]
-        if latest.note:
-            lines.append(Text(latest.note, style="italic"))
+        notes = ((latest.note, "italic"), (_warned(latest), "yellow"), (latest.alarm, "bold red"))
+        lines += [Text(text, style=style) for text, style in notes if text]
         return Group(*lines)
 
 
@@ -164,8 +173,7 @@ def plain_line(experiment_name: str, snapshot: Snapshot) -> str:
         )
         for server in snapshot.servers
     ]
-    if snapshot.note:
-        parts.append(snapshot.note)
+    parts += filter(None, (snapshot.note, _warned(snapshot), snapshot.alarm))
     return " | ".join(parts)
 
 
@@ -174,6 +182,11 @@ def duration(seconds: float) -> str:
     minutes, whole_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{whole_seconds:02}"
+
+
+def _warned(snapshot: Snapshot) -> str:
+    told = ", ".join(f"{what} {num:,}×" for what, num in snapshot.warned)
+    return told and f"warned of: {told}"
 
 
 def _overall(snapshot: Snapshot) -> str:

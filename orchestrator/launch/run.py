@@ -40,8 +40,9 @@ from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.signals import are_signals_claimed, uninterrupted
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
 from muxrl.orchestrator.trackers.tracking import Tracking
-from muxrl.protocol.messages import Status
+from muxrl.protocol.messages import ServerWarning, Status
 from muxrl.protocol.run_messages import UNTRAINED
+from muxrl.servers.episodes.warnings import Warnings
 
 logger = logging.getLogger(__name__)
 
@@ -88,17 +89,18 @@ class Run:
         self.tally = Tally(parameters, groups_of(folder.read_plan()))
         if before is not None:
             self.tally.restore(before.tally)
-        self.status = StatusFile(
-            folder,
-            read_status(folder) if before else None,
-            ends_on_sigterm=are_signals_claimed(),
-        )
+        status = read_status(folder) if before else None
+        self.status = StatusFile(folder, status, ends_on_sigterm=are_signals_claimed())
         self.has_started = False
         """Whether all processes have come up."""
         self.not_evaluated = ""
         """Why there is no evaluation at the end, where one was to be."""
         self.unsaved: list[str] = []
         """What could not be saved at its end, and why, in a sentence each."""
+        self.warnings = Warnings(lambda: self.tally.env_steps)
+        """What the run itself was warned of."""
+        if status is not None:  # at its start it is warned anew
+            self.warnings.restore(one for one in status.warnings.get("", ()) if one.text)
         self._folder = folder
         resumed_at = before.env_steps if before else None
         self._trackers = Tracking(folder, self.config.trackers, resumed_at)
@@ -127,6 +129,7 @@ class Run:
             CheckpointFolder(folder.checkpoints),
             self._metrics,
             self.tally,
+            self.warnings,
             before,
             self._judged(),
         )
@@ -258,6 +261,7 @@ class Run:
     def _record(self) -> None:
         servers = self._reports.states(self._servers.restarting)
         self._metrics.joint(self.tally.row(servers))
+        self.status.warn(self._all_warnings, self._checkpoints.problem)
 
     @contextlib.contextmanager
     def _raylet_first(self) -> Iterator[None]:
@@ -367,6 +371,12 @@ class Run:
         return self._servers.statuses
 
     @property
+    def _all_warnings(self) -> dict[str, list[ServerWarning]]:
+        """By server, and those of the run itself as ""."""
+        of_servers = {server_id: status.warnings for server_id, status in self.statuses.items()}
+        return {"": self.warnings.found, **of_servers}
+
+    @property
     def evaluated(self) -> EvaluationRow | None:
         """The newest evaluation with all agents as learned."""
         return self._evaluations.latest if self._evaluations is not None else None
@@ -398,12 +408,9 @@ class Run:
         tally = self.tally
         is_evaluating = self._evaluations is not None and self._evaluations.is_running
         restarts = ", ".join(f"{name} {n}×" for name, n in tally.num_restarts.items())
-        skipped = self._reports.skipped_text()
         notes = [
             "evaluating" if is_evaluating else "",
             f"started again: {restarts}" if restarts else "",
-            f"updates skipped: {skipped}" if skipped else "",
-            self._checkpoints.problem,
         ]
         return Snapshot(
             tally.time_s,
@@ -419,6 +426,13 @@ class Run:
                 for s in self.experiment.servers
             ],
             "; ".join(filter(None, notes)),
+            [
+                (" ".join(filter(None, (who, one.what))), one.num)
+                for who, found in self._all_warnings.items()
+                for one in found
+                if one.text
+            ],
+            self._checkpoints.problem,
         )
 
     # --- end ----------------------------------------------------------------------------
@@ -565,6 +579,7 @@ class Run:
         """
         self.stop()
         self._metrics.close()
+        self.status.warn(self._all_warnings, self._checkpoints.problem)
         if outcome != "failed":  # such a run reports its cause, not the consequences
             outcome, problem = self._with_unsaved(outcome, problem, self.unsaved)
         if outcome == "failed" and self.has_started:

@@ -73,11 +73,6 @@ class ServerReports:
         learning = self._experiment.learning
         return {s for s in learning if not self._states.get(s, _UNKNOWN).weights_seq_no}
 
-    def skipped_text(self) -> str:
-        """Returns whose updates were skipped, and how many, for people; "" if none was."""
-        rows = self._iterations.items()
-        return ", ".join(f"{s} {n}×" for s, row in rows if (n := row.num_skipped_updates))
-
     def snapshot(
         self, server_id: str, status: Status | None, *, is_restarting: bool
     ) -> ServerSnapshot:

@@ -113,7 +113,6 @@ def _run(
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     from muxrl.orchestrator.config.budget import find_warnings  # it imports RLlib
 
-    _warn(say, find_warnings(experiment))
     outcome: EndState = "done"
     problem = ""
     with (
@@ -121,6 +120,7 @@ def _run(
         page_beside(folder.path, experiment.config.watch, say),
         contextlib.closing(Run(experiment, folder, before)) as run,
     ):
+        _warn(say, run, find_warnings(experiment))
         with contextlib.ExitStack() as cleanup:
             try:
                 try:
@@ -165,7 +165,7 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
 
     run.start(scheduling)
     say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
-    _warn(say, run.lacking)
+    _warn(say, run, run.lacking)
     with contextlib.ExitStack() as display:
         progress = None
         if show_progress:
@@ -179,7 +179,7 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
             if not knows_episodes and run.tally.num_episodes >= _TELLING_EPISODES:
                 knows_episodes = True
                 length = run.tally.env_steps / run.tally.num_episodes
-                _warn(say, find_late(run.experiment, length))
+                _warn(say, run, find_late(run.experiment, length))
             if progress is not None:
                 progress.update(run.snapshot())
         if progress is not None:
@@ -190,8 +190,9 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
     run.finish()
 
 
-def _warn(say: Callable[..., None], sentences: Iterable[str]) -> None:
+def _warn(say: Callable[..., None], run: Run, sentences: Iterable[str]) -> None:
     for sentence in sentences:
+        run.warnings.add(sentence)
         say(f"warning: {sentence}", soft_wrap=True, highlight=False, markup=False)
 
 

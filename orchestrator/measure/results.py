@@ -359,11 +359,16 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
                 "while it was lost; their returns are in no training curve of the run, and the "
                 "other servers learned from them"
             )
-        for name, num in run.num_skipped_updates.items():
-            yield (
-                f"in run {run.name}, {name} skipped {num} updates that would have spoilt its "
-                "networks for good; its log names the cause"
-            )
+        for name, found in run.status.warnings.items() if run.status else ():
+            whose = f"the log of {name} warns of " if name else ""
+            for one in found:
+                if not one.text:  # of a whole run
+                    yield f"run {run.name} was warned: {one.what}"
+                    continue
+                yield (
+                    f"in run {run.name}, {whose}{one.what} {one.num:,}×, first at "
+                    f"{one.env_steps:,} env steps: {one.text}"
+                )
         for name, num in run.num_logged_actions.items():
             returns = "returns are those"
             if run.servers[name].learns:

@@ -68,8 +68,6 @@ class RecordedRun(Plan):
     """By server, training episodes in which its agents acted at random, since it was lost."""
     num_logged_actions: Mapping[str, int] = field(default_factory=dict)
     """By server, those that simulations chose themselves in training; without those of none."""
-    num_skipped_updates: Mapping[str, int] = field(default_factory=dict)
-    """By server, those that would have spoilt it; without those of none."""
     weights_seq_no: Mapping[str, int] = field(default_factory=dict)
     """By server, the last version of its weights, 0 before any update; unless it is unknown."""
     metric_training: Mapping[tuple[str, str | None], TrainingCurve] = field(default_factory=dict)
@@ -102,7 +100,6 @@ class RecordedRun(Plan):
         weights_seq_no: dict[str, int] = {}
         of_server: dict[str, int] = {}
         logged: dict[str, int] = {}
-        skipped: dict[str, int] = {}
         resumed_at: list[int] = []
         restarted_at: dict[str, list[int]] = {}
         for last in iter_rows(directory.metrics / "joint.jsonl", JointRow):
@@ -128,8 +125,6 @@ class RecordedRun(Plan):
             for one in iter_rows(directory.metrics / f"{server_id}.jsonl", IterationRow):
                 if server_id not in of_server:  # the first runs did not say it
                     env_steps[server_id] = one.env_steps or last.env_steps
-                if one.num_skipped_updates:
-                    skipped[server_id] = one.num_skipped_updates
                 if one.weights_seq_no is not None:
                     newest = one.weights_seq_no
                 if one.episode_return_mean is not None:
@@ -152,7 +147,6 @@ class RecordedRun(Plan):
             num_bad_episodes=last.num_bad_episodes,
             num_random_episodes=last.num_random_episodes,
             num_logged_actions=logged,
-            num_skipped_updates=skipped,
             weights_seq_no={s: no for s, no in weights_seq_no.items() if s in plan.servers},
             metric_training={
                 key: TrainingCurve.of(curve.points) for key, curve in metrics.curves.items()

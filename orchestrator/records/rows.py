@@ -58,11 +58,6 @@ class IterationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     loss: float | None = None
     learner: Mapping[str, Mapping[str, float | None]] = {}
 
-    @property
-    def num_skipped_updates(self) -> int:
-        """Since the server was made, of all its modules: those that would have spoilt them."""
-        return sum(int(values.get("num_skipped_updates") or 0) for values in self.learner.values())
-
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a server stands, in a `JointRow`.

@@ -14,6 +14,8 @@
     num_restarts how often each process was started again after it was lost
     muxrl       its version
     folders     where that process looked for modules of the user's own
+    warnings    what logs warned of, by server; of the run itself as ""
+    checkpoint_problem why the last checkpoint was not written; "" if it was
 
 A run that was killed leaves the state that it was in, and a process id that no longer lives.
 """
@@ -21,8 +23,9 @@ A run that was killed leaves the state that it was in, and a process id that no 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
@@ -34,12 +37,15 @@ from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.storage.versions import installed_version
 from muxrl.orchestrator.user_modules import user_folders
+from muxrl.protocol.messages import ServerWarning
 
 logger = logging.getLogger(__name__)
 
 NOT_ENDED = "had not ended when this was written: it goes on or was killed"
 """What a reader of its results is told of a run that does not say how it ended."""
 _FILE = "status.json"
+_COUNTS_S = 10.0
+"""Between two writes of how often something was warned of; what is new is written at once."""
 EndState = Literal["done", "failed", "interrupted"]
 State = Literal["starting", "running", "evaluating"] | EndState
 
@@ -61,6 +67,8 @@ class RunStatus:
     pid_started: str | None = None
     ends_on_sigterm: bool = False
     folders: Sequence[str] = ()
+    warnings: Mapping[str, Sequence[ServerWarning]] = field(default_factory=dict)
+    checkpoint_problem: str = ""
 
     @property
     def process(self) -> Process:
@@ -115,6 +123,7 @@ class StatusFile:
             process.started,
             process.ends_on_sigterm,
             user_folders(),
+            before.warnings if before else {},
         )
         self._write()
 
@@ -124,6 +133,28 @@ class StatusFile:
         after = {**before, name: before.get(name, 0) + 1}
         self._status = replace(self._status, num_restarts=after)
         self._write()
+
+    def warn(
+        self, warnings: Mapping[str, Sequence[ServerWarning]], checkpoint_problem: str
+    ) -> None:
+        """Says what was warned of.
+
+        Args:
+            warnings: by server, and of the run itself as ""; of others it stays as it is.
+            checkpoint_problem: why the last checkpoint was not written; "" if it was.
+        """
+        before = self._status
+        self._status = replace(
+            before,
+            warnings={**before.warnings, **warnings},
+            checkpoint_problem=checkpoint_problem,
+        )
+        is_new = before.checkpoint_problem != checkpoint_problem or any(
+            len(found) != len(before.warnings.get(who, ())) for who, found in warnings.items()
+        )
+        is_late = time.monotonic() - self._written_at > _COUNTS_S
+        if is_new or (is_late and self._status != self._written):
+            self._write()
 
     def enter(self, state: State, env_steps: int, cause: str = "") -> None:
         """Says that the run is in this state from now on.
@@ -136,8 +167,9 @@ class StatusFile:
         self._write()
 
     def _write(self) -> None:
+        self._written, self._written_at = self._status, time.monotonic()
         try:
-            write_json(self._path, asdict(self._status))
+            write_json(self._path, msgspec.to_builtins(self._status))
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._path, error)
 

@@ -1,20 +1,11 @@
-"""Updates that would spoil a learner for good are left out, counted and said.
-
-One reward of 1e30 is a finite number, and so is the gradient that comes of it. Its square is not:
-Adam's mean of squared gradients is infinite from then on, and the parameter never moves again.
-Clipping hides it, since what is clipped has the same direction with a length of 1.
-"""
+"""RLlib's learner, which leaves out updates that would spoil it; see `skipped_updates`."""
 
 from __future__ import annotations
 
-import logging
-import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
-import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.learner.training_data import TrainingData
@@ -22,25 +13,17 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from torch import Tensor
 
 from muxrl.servers.algorithms.recorded_rows import recorded_rows
-from muxrl.servers.training.policies import LearnerDiverged
-
-NUM_SKIPPED_UPDATES = "num_skipped_updates"
-
-MAX_GRADIENT = 1e12
-"""Norm of a parameter's gradient. Optimizers add up squares: 1e24 leaves 14 orders of magnitude
-below the end of float32, 3.4e38. Sane gradients, of returns of millions too, are far below."""
-
-MAX_LOSS = MAX_GRADIENT**2
-"""A squared error has a gradient of about its root. Where that is cut (Huber) the loss still shows
-what was absurd."""
-
-MAX_SKIPPED_FROM_REPLAY = 100
-"""See `SoundUpdates`."""
-
-_LARGE = 1e6
-"""From here on a number is named as the likely cause; below it, the learning rate is."""
-
-logger = logging.getLogger(__name__)
+from muxrl.servers.episodes.warnings import Warnings
+from muxrl.servers.training.skipped_updates import (
+    MAX_GRADIENT,
+    MAX_LOSS,
+    MAX_SKIPPED,
+    NUM_SKIPPED_UPDATES,
+    SkippedUpdates,
+    cause_of,
+    largest_of,
+    size_of,
+)
 
 
 class SoundUpdates(TorchLearner):
@@ -51,17 +34,14 @@ class SoundUpdates(TorchLearner):
     neither updated nor judged. Metrics of each module: ``num_skipped_updates``, from the first on.
 
     Attributes:
-        max_skipped_in_a_row: calls of `update`; with one more the learner has diverged. Batches of
-            new data are soon free of a number that came once. From a replay it is drawn again and
-            again, in more than half of the updates while the replay is small.
+        max_skipped_in_a_row: calls of `update`; with one more the learner has diverged.
+        skipped: counts them; its warnings are nobody's until a server's are set.
     """
 
-    max_skipped_in_a_row: ClassVar[int] = 10
+    max_skipped_in_a_row: ClassVar[int] = MAX_SKIPPED
 
     def build(self) -> None:
-        self._num_skipped: Counter[str] = Counter()
-        self._num_skipped_in_a_row: Counter[str] = Counter()
-        self._last_skipped: dict[str, int] = {}
+        self.skipped = SkippedUpdates(self.max_skipped_in_a_row, Warnings())
         self._judged: dict[str, Tensor] = {}
         self._learns_from: TrainingData | None = None
         super().build()
@@ -110,11 +90,19 @@ class SoundUpdates(TorchLearner):
         Raises:
             LearnerDiverged: nothing else has come for too long.
         """
-        norm = max(norms, key=_size, default=0.0)
+        norm = max(norms, key=size_of, default=0.0)
         if abs(loss) <= MAX_LOSS and norm <= MAX_GRADIENT:
-            self._num_skipped_in_a_row[module_id] = 0
+            self.skipped.end_row(module_id)
             return True
-        self._skip(module_id, loss, norm)
+        self.metrics.log_value((module_id, NUM_SKIPPED_UPDATES), 1, reduce="lifetime_sum")
+
+        def why() -> str:
+            return (
+                f"its loss is {loss:.3g} and its gradient {norm:.3g}, beyond {MAX_LOSS:.0e} or "
+                f"{MAX_GRADIENT:.0e} or not finite; {cause_of(self._largest(module_id))}"
+            )
+
+        self.skipped.add(module_id, self._weights_seq_no, why)  # epochs are of one batch
         return False
 
     def postprocess_gradients_for_module(
@@ -146,45 +134,6 @@ class SoundUpdates(TorchLearner):
         self._learns_from = training_data
         return super()._make_batch_if_necessary(training_data)
 
-    def _skip(self, module_id: str, loss: float, norm: float) -> None:
-        """Counts, and says at the first time, the tenth, the hundredth and so on."""
-        self._num_skipped[module_id] += 1
-        self.metrics.log_value((module_id, NUM_SKIPPED_UPDATES), 1, reduce="lifetime_sum")
-        num, in_a_row = self._num_skipped[module_id], self._num_skipped_in_a_row[module_id]
-        is_said = math.log10(num).is_integer()
-        if self._last_skipped.get(module_id) != self._weights_seq_no:  # epochs are of one batch
-            self._last_skipped[module_id] = self._weights_seq_no
-            self._num_skipped_in_a_row[module_id] = in_a_row + 1
-        else:
-            in_a_row -= 1
-        if not is_said and in_a_row < self.max_skipped_in_a_row:
-            return
-        why = (
-            f"its loss is {loss:.3g} and its gradient {norm:.3g}, beyond {MAX_LOSS:.0e} or "
-            f"{MAX_GRADIENT:.0e} or not finite; {self._cause(module_id)}"
-        )
-        if in_a_row >= self.max_skipped_in_a_row:
-            raise LearnerDiverged(
-                f"more than {self.max_skipped_in_a_row} updates of policy {module_id!r} in a row "
-                f"were skipped: its learner has diverged; {why}"
-            )
-        logger.warning(
-            "policy %r: an update is skipped, the weights stay as they are (%d so far): %s",
-            module_id,
-            num,
-            why,
-        )
-
-    def _cause(self, module_id: str) -> str:
-        found = ((0.0, "the reward"), *self._largest(module_id))
-        size, what = max(found, key=lambda one: _size(one[0]))
-        if _size(size) >= _LARGE:
-            return f"the largest number in its batch is {what}, {size:.3g}"
-        return (
-            f"no number in its batch is larger than {size:.3g}, so try a lower lr, or clip "
-            "gradients (grad_clip)"
-        )
-
     def _largest(self, module_id: str) -> Iterator[tuple[float, str]]:
         """Yields the largest numbers that a module learned from, with what each is."""
         assert self._learns_from is not None
@@ -200,15 +149,3 @@ class SoundUpdates(TorchLearner):
             columns = data.batch.policy_batches.get(module_id, {})
             yield from largest_of(columns.get(Columns.REWARDS), "the reward")
             yield from largest_of(columns.get(Columns.OBS), "the observation")
-
-
-def _size(number: float) -> float:
-    return math.inf if math.isnan(number) else abs(number)
-
-
-def largest_of(rows: Any, what: str) -> Iterator[tuple[float, str]]:
-    """Yields the largest number of each array in a tree, with `what` it is."""
-    for leaf in tree.flatten(rows):
-        if leaf is not None and len(leaf):
-            values = torch.as_tensor(leaf).double()
-            yield max(values.max().item(), values.min().item(), key=_size), what

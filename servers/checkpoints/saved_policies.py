@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from muxrl.protocol.messages import ServerWarning
 from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.checkpoints.resuming import (
     Normalization,
@@ -71,6 +74,9 @@ class SavedPolicies(ABC):
         self.store = store
         self.feed = feed
         self._normalization = normalization
+        self.num_refused_checkpoints = 0
+        self.checkpoint_problem = ""
+        """Why the last one was not written; "" if it was."""
         callbacks = None
         if plan.callbacks:
             try:
@@ -109,7 +115,13 @@ class SavedPolicies(ABC):
         return self.thread.drain_records()
 
     def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
-        self.thread.between_updates(functools.partial(self._write, path), timeout_s)
+        try:
+            self.thread.between_updates(functools.partial(self._write, path), timeout_s)
+        except Exception as error:
+            self.num_refused_checkpoints += 1
+            self.checkpoint_problem = str(error)
+            raise
+        self.checkpoint_problem = ""
         return path
 
     # --- going on -----------------------------------------------------------------------
@@ -143,6 +155,7 @@ class SavedPolicies(ABC):
         """Goes on with what `_get_serving_state` returned; to be called last, since what is built
         and loaded draws from the generators."""
         self.store.restore(EpisodeCounts(**state["counts"]), unpack_chunks(state["pending"]))
+        self.store.warnings.restore(ServerWarning(**one) for one in state.get("warnings", ()))
         for batch in state["batches"]:
             self.feed.put(unpack_chunks(batch))
         self.acting.set_random_state(state["acting"])
@@ -186,6 +199,7 @@ class SavedPolicies(ABC):
         def serving() -> State:
             return {
                 "counts": dataclasses.asdict(self.store.counts),
+                "warnings": [structs.asdict(one) for one in self.store.warnings.found],
                 "pending": self.store.pending,
                 "batches": self.feed.unlearned,
                 "acting": self.acting.get_random_state(),

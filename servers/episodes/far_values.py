@@ -5,15 +5,13 @@ Looked at where batches are delivered, not in each step, for which simulations w
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory, stacked
-
-logger = logging.getLogger(__name__)
+from muxrl.servers.episodes.warnings import Warnings
 
 _NUM_KNOWN = 1_000
 """Numbers of agents' steps that tell what is usual."""
@@ -30,9 +28,13 @@ class FarValues:
     That one then is the largest.
     """
 
-    def __init__(self) -> None:
-        self._rewards = _Largest("reward", "is", "limits.max_abs_reward")
-        self._observations = _Largest("observation", "holds", "limits.max_abs_observation")
+    def __init__(self, warnings: Warnings) -> None:
+        self._rewards = _Largest(warnings, "reward", "is")
+        self._observations = _Largest(warnings, "observation", "holds")
+
+    def largest(self) -> list[tuple[float, str]]:
+        """Returns the largest reward and observation, with whose each is."""
+        return [self._rewards.largest, self._observations.largest]
 
     def look_at(self, chunks: Iterable[Chunk]) -> None:
         """Takes in the rewards and observations of a batch."""
@@ -47,11 +49,12 @@ class FarValues:
 
 
 class _Largest:
-    def __init__(self, what: str, verb: str, limit: str) -> None:
+    def __init__(self, warnings: Warnings, what: str, verb: str) -> None:
         self.num = 0
         """Agents' steps so far."""
-        self._what, self._verb, self._limit = what, verb, limit
+        self._warnings, self._what, self._verb = warnings, what, verb
         self._size = 0.0
+        self.largest = (0.0, "")
 
     def look_at(self, one: Trajectory, values: Any) -> None:
         if isinstance(values, list):  # of numbers: in less time than an array of them
@@ -61,19 +64,15 @@ class _Largest:
         size = max(high, -low)
         if size <= self._size:
             return
+        number = high if high >= -low else low
+        where = f"{self._what} of {one.seat_id!r} in episode {one.episode_id}"
+        self.largest = number, f"the {where}"
         if self.num >= _NUM_KNOWN and size > max(_LARGE, _FAR * self._size):
-            logger.warning(
-                "%s %s of %r in episode %s %s %.3g, and the largest of the %d before it was %.3g: "
-                "is it a mistake? %s refuses larger ones",
-                "an" if self._what[0] == "o" else "a",
-                self._what,
-                one.seat_id,
-                one.episode_id,
-                self._verb,
-                high if high >= -low else low,
-                self.num,
-                self._size,
-                self._limit,
+            self._warnings.add(
+                f"far {self._what}s",
+                f"{'an' if where[0] == 'o' else 'a'} {where} {self._verb} {number:.3g}, and the "
+                f"largest of the {self.num} before it was {self._size:.3g}: is it a mistake? "
+                f"limits.max_abs_{self._what} refuses larger ones",
             )
         self._size = size
 

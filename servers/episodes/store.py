@@ -5,7 +5,6 @@ Time is an argument.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -52,13 +51,17 @@ from muxrl.servers.episodes.rows import RowOfStep, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
-
-logger = logging.getLogger(__name__)
+from muxrl.servers.episodes.warnings import Warnings
 
 MAX_TOMBSTONES, _MAX_TOLD = 100_000, 1_000_000
 """Ended episodes that are remembered, and returns of agents in their answers, some 65 MB; a client
 that lost an answer asks again before so many more have ended. Episodes of a few steps end a
 thousand times a second."""
+_PAID_LATE = (
+    "{who!r} was paid after its end, in episode {episode_id} for the first time: that counts in its "
+    "return, and no action learns from it; did its end come too early?"
+)
+_STALE = "a client has played with weights too old for the loss, which leaves its actions out"
 
 
 class EpisodeStore:
@@ -98,6 +101,7 @@ class EpisodeStore:
     ) -> None:
         self.plan = plan
         self.counts = EpisodeCounts()
+        self.warnings = Warnings(lambda: self.counts.num_env_steps)
         self.ended: deque[Ended] | None = None
         """Where training episodes go that have ended, if somebody wants to know."""
         self.draw: Callable[[StartEpisode], Member] | None = None
@@ -126,7 +130,7 @@ class EpisodeStore:
         self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
         self._chunks: list[Chunk] = []
         self._num_uncut_steps = 0
-        self._far_values = FarValues()
+        self.far_values = FarValues(self.warnings)
         self._has_told_late = False
         """That somebody was paid after its end."""
         feed.share_collected = self._share_collected
@@ -345,6 +349,8 @@ class EpisodeStore:
             chosen = [seat_action(r, rows, states) for r in pending.requests]
             pending.finish(chosen, item.weights_seq_no)
             if is_stale and episode.is_training:
+                text = "" if self.counts.num_stale_steps else _STALE
+                self.warnings.add("stale steps", text, num=len(chosen))
                 self.counts.num_stale_steps += len(chosen)
         reply.num_steps = episode.t
         if episode.is_training:
@@ -418,14 +424,10 @@ class EpisodeStore:
                     episode.member.end(episode.returns)
                 if self.ended is not None and isinstance(reply, Ended):
                     self.ended.append(reply)
-                if episode.paid_late and not self._has_told_late:
+                if who := episode.paid_late:
+                    text = _PAID_LATE.format(who=who, episode_id=episode.episode_id)
+                    self.warnings.add("rewards after an end", "" if self._has_told_late else text)
                     self._has_told_late = True
-                    logger.warning(
-                        "%r was paid after its end, in episode %s for the first time: that counts "
-                        "in its return, and no action learns from it; did its end come too early?",
-                        episode.paid_late,
-                        episode.episode_id,
-                    )
         del self._open[episode.episode_id]
         self._tombstones[episode.episode_id] = (now, reply)
         most = min(MAX_TOMBSTONES, _MAX_TOLD // max(1, len(self.plan.agents)))
@@ -475,5 +477,5 @@ class EpisodeStore:
         batch, self._chunks = self._chunks, []
         self._num_uncut_steps = 0
         if batch:
-            self._far_values.look_at(batch)
+            self.far_values.look_at(batch)
             self._feed.put(batch)

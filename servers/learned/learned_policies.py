@@ -141,6 +141,9 @@ class LearnedPolicies(SavedPolicies):
                 epsilon=self._local.epsilon,
             ),
         )
+        skipped = getattr(self.algo.learner_group._learner, "skipped", None)
+        if skipped is not None:
+            skipped.warnings = store.warnings
         super().__init__(
             plan,
             RLlibLearning(self.algo, runner),
@@ -179,7 +182,7 @@ class LearnedPolicies(SavedPolicies):
         resume.initialize(self.algo, self._plan, self._normalization)
 
     def _restore(self, checkpoint: Checkpoint) -> State:
-        return resume.restore(self.algo, self._plan, checkpoint)
+        return resume.restore(self.algo, self._plan, checkpoint, self.store.warnings)
 
     def _write(self, path: Path) -> None:
         if what := resume.find_not_finite(self.algo):

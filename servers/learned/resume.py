@@ -21,6 +21,7 @@ from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.checkpoints.formats import OtherFormat
 from muxrl.servers.checkpoints.resuming import Normalization, State, told_of
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.rllib.learner_tables import set_tables
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ def find_not_finite(algo: Algorithm) -> str:
 # --- going on -------------------------------------------------------------------------------
 
 
-def restore(algo: Algorithm, plan: ServerPlan, checkpoint: Checkpoint) -> State:
+def restore(algo: Algorithm, plan: ServerPlan, checkpoint: Checkpoint, warnings: Warnings) -> State:
     """Puts an algorithm where a checkpoint was written, and returns the checkpoint's state.
 
     Settings that have changed take effect. The plan is one of `as_begun`.
@@ -96,7 +97,12 @@ def restore(algo: Algorithm, plan: ServerPlan, checkpoint: Checkpoint) -> State:
     set_tables(learner, state["learner"], changed=changes.keys())
     if changes:
         _set_hyperparameters(learner, fresh, trainer["env_steps"])
-    _restore_replay(algo, checkpoint, plan, trainer["env_steps"])
+    if why := _restore_replay(algo, checkpoint, trainer["env_steps"]):
+        warnings.add(
+            "resumed without replay",
+            f"server {plan.server_id!r} goes on with an empty replay, since the checkpoint has "
+            f"none that can be read ({why}); learning goes on when enough is in it again",
+        )
     logger.info(
         "server %r goes on from %s: iteration %d, %d env steps",
         plan.server_id,
@@ -174,29 +180,22 @@ def _shape(parameter: Any) -> tuple[int, ...]:
     return tuple(getattr(parameter, "shape", ()))
 
 
-def _restore_replay(
-    algo: Algorithm, checkpoint: Checkpoint, plan: ServerPlan, env_steps: int
-) -> None:
+def _restore_replay(algo: Algorithm, checkpoint: Checkpoint, env_steps: int) -> str:
+    """Returns why the replay is empty; "" if it is as it was saved, or there is none."""
     replay = replay_of(algo)
     if replay is None:
-        return
+        return ""
     state = checkpoint.read_replay()
-    if state is None:
-        why = checkpoint.about.get("replay", {}).get("left_out", "it was not written")
-    else:
+    why: str = checkpoint.about.get("replay", {}).get("left_out", "it was not written")
+    if state is not None:
         try:
             replay.set_replay_state(state)
         except OtherFormat as error:
             why = str(error)
         else:
-            return
+            return ""
     replay.refill_replay(env_steps)
-    logger.warning(
-        "server %r goes on with an empty replay, since the checkpoint has none that can be read "
-        "(%s); learning goes on when enough is in it again",
-        plan.server_id,
-        why,
-    )
+    return why
 
 
 def _hyperparameters(optimizer: torch.optim.Optimizer) -> list[State]:

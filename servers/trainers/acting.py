@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -17,9 +17,19 @@ from muxrl.servers.agents.teams import ALIVE, NO_ACTION
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.passes import Pass, by_step, passes_of, passes_of_rows
 from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.episodes.trajectories import at, concatenated, flat, stacked
+from muxrl.servers.episodes.trajectories import Trajectory, at, concatenated, flat, stacked
+from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
+from muxrl.servers.trainers.sound_state import SoundState
+from muxrl.servers.training.skipped_updates import (
+    MAX_SKIPPED,
+    MAX_SKIPPED_FROM_REPLAY,
+    NUM_SKIPPED_UPDATES,
+    SkippedUpdates,
+    cause_of,
+    largest_of,
+)
 from muxrl.servers.training.thread import LOSS
 
 IS_LOGGED = "is_logged"
@@ -69,6 +79,12 @@ class Actors:
         first = next(iter(self.learners.values()))
         self.has_weights = hasattr(first, "weights")
         self.has_copies = getattr(first, "acts_while_learning", False)
+        self._has_replay = getattr(first, "learns_from", "") == "replay"
+        most = MAX_SKIPPED_FROM_REPLAY if self._has_replay else MAX_SKIPPED
+        self.skipped = SkippedUpdates(most, Warnings())
+        self.largest_seen: Callable[[], Iterable[tuple[float, str]]] = tuple
+        """Returns the largest numbers that were ever learned from, with what each is."""
+        self._sound: dict[str, SoundState] = {}  # from the first update on
         self._actors = dict(self.learners)
         if self.has_copies:
             self._actors = {policy_id: make(spec) for policy_id, spec in specs.items()}
@@ -83,7 +99,7 @@ class Actors:
         """Has the copies act with what was learned."""
         if self.has_copies:
             for policy_id, learner in self.learners.items():
-                weights = _plain_weights_of(learner)
+                weights = self._call("weights", policy_id, partial(_plain_weights_of, learner))
                 with self.lock:
                     self._actors[policy_id].set_weights(from_plain(weights))  # type: ignore[attr-defined]
 
@@ -111,6 +127,7 @@ class Actors:
         """
         with self.lock:
             _load(self.learners, state, self._call)
+            self._sound = {}
         self.publish()
 
     def get_weights(self) -> dict[str, Any]:
@@ -315,14 +332,51 @@ class Actors:
 
     # --- failures -----------------------------------------------------------------------
 
-    def learn(self, policy_id: str, trajectories: Any) -> dict[str, float]:
+    def learn(self, policy_id: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Has a trainer learn; returns its metrics.
+
+        If its state is not sound then, it goes back to the last one that was.
 
         Raises:
             TrainerFailed: it raised, or returned no metrics.
+            LearnerDiverged: too many updates in a row were skipped.
         """
         trainer = self.learners[policy_id]
-        metrics = self._call("learn", policy_id, lambda: trainer.learn(trajectories))
+        if policy_id not in self._sound:
+            self._sound[policy_id] = self._call(
+                "state", policy_id, lambda: SoundState(trainer, self.skipped.most)
+            )
+        sound = self._sound[policy_id]
+        metrics: dict[str, float] = {}
+        failure: TrainerFailed | None = None
+        try:
+            metrics = self._metrics(
+                policy_id, self._call("learn", policy_id, lambda: trainer.learn(trajectories))
+            )
+        except TrainerFailed as error:  # perhaps of what is judged now
+            failure = error
+        spoilt: str = self._call("state", policy_id, sound.find_spoilt)
+        if not spoilt:
+            if failure is not None:
+                raise failure
+            self.skipped.end_row(policy_id)
+            self._call("state", policy_id, sound.keep)
+        else:
+            self._call("load", policy_id, sound.go_back)
+            metrics = {}
+
+            def why() -> str:
+                found = [one for piece in trajectories for one in _largest_of(piece)]
+                found += self.largest_seen() if self._has_replay else ()
+                story = "" if failure is None else f"; {failure}"
+                return f"after it {spoilt}{story}; {cause_of(found)}"
+
+            self.skipped.add(policy_id, self.skipped.num[policy_id], why)
+        if num := self.skipped.num[policy_id]:
+            metrics[NUM_SKIPPED_UPDATES] = num
+        return metrics
+
+    def _metrics(self, policy_id: str, metrics: Any) -> dict[str, float]:
         expected, got = "metrics by name or None", metrics
         if metrics is None:
             return {}
@@ -408,12 +462,18 @@ def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if hasattr(value, "detach") else value
 
 
-def _plain_weights_of(trainer: Any) -> Any:
-    return to_plain(trainer.weights(), "weights()")
+def _largest_of(piece: Trajectory) -> Iterator[tuple[float, str]]:
+    whose = f"of {piece.seat_id!r} in episode {piece.episode_id}"
+    yield from largest_of(piece.rewards, f"the reward {whose}")
+    yield from largest_of(piece.observations, f"the observation {whose}")
 
 
 def _plain_state_of(trainer: Trainer) -> Any:
     return to_plain(trainer.state())
+
+
+def _plain_weights_of(trainer: Any) -> Any:
+    return to_plain(trainer.weights(), "weights()")
 
 
 def _load(

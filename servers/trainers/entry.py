@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -84,8 +85,10 @@ class TrainerEntry:
     # --- settings -----------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Every setting that has a default: the arguments of the class behind the first."""
-        return {n: p.default for n, p in self._parameters().items() if p.default is not p.empty}
+        """Every setting that has a default: the arguments of the class behind the first. Defaults
+        that no config can hold, such as a class, are left out."""
+        found = {n: p.default for n, p in self._parameters().items() if p.default is not p.empty}
+        return {name: default for name, default in found.items() if _is_json(default)}
 
     def _parameters(self) -> dict[str, inspect.Parameter]:
         try:
@@ -154,6 +157,7 @@ class TrainerEntry:
                 ours = [one for one in requests if one.seat.policy_id == policy_id]
                 actors.act_greedily(policy_id, ours)
             actors.set_state(actors.get_state())
+            actors.get_weights()
         except (TrainerFailed, ValueError, TypeError) as error:
             yield str(error)
 
@@ -229,6 +233,14 @@ class TrainerEntry:
                 f"has the methods {', '.join(needed)}"
             )
         return trainer
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def drawn_observation(seat: Seat) -> Any:

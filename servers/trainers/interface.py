@@ -24,6 +24,10 @@ checkpoints, restarts. What a class may have beyond this, by name:
 ``acts_while_learning``
     Whether a second trainer acts while `learn` runs, by the ``weights()`` of the first; False:
     acting waits for `learn`. Worth it where an update takes long.
+``learned_state()``
+    The part of ``state()`` that `learn` may spoil, without a replay; `load` takes it alone, too.
+    The server looks at it after each update, and keeps a copy now and then, to which it undoes an
+    update that has made a number infinite. Without this method both are of ``state()``.
 ``network()``
     The torch module behind `act`, for ``muxrl export``: from observations as those of `Rows` to a
     score of each action, of which the largest is chosen (of a MultiDiscrete those of one choice

@@ -108,6 +108,8 @@ class TrainerPolicies(SavedPolicies):
             reward_scales=scales,
             observing=observing if observing.normalizes else None,
         )
+        self.acting.skipped.warnings = store.warnings
+        self.acting.largest_seen = store.far_values.largest
         super().__init__(
             plan,
             TrainerLearning(self.acting, feed),
@@ -159,13 +161,16 @@ class TrainerPolicies(SavedPolicies):
             raise ServerProblem(
                 f"a tensor of server {self._plan.server_id!r} is not finite any more: {where}"
             )
-        self._save(path, self._about, {"trainers": trainers, "weights": weights})
+        skipped = dict(self.acting.skipped.num)
+        state = {"trainers": trainers, "weights": weights, "skipped": skipped}
+        self._save(path, self._about, state)
 
     def _restore(self, checkpoint: Checkpoint) -> State:
         state = checkpoint.read_state()
         self.acting.set_state(state["trainers"])
         self.acting.weights_seq_no = checkpoint.about["weights_seq_no"]
         self.acting.num_env_steps_sampled = state["trainer"]["env_steps"]
+        self.acting.skipped.num.update(state.get("skipped", {}))
         return state
 
     def _initialize(self) -> None:

@@ -19,6 +19,7 @@ import torch
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.acting import IS_LOGGED
 from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
+from muxrl.servers.training.skipped_updates import LARGE
 
 try:
     import stable_baselines3 as sb3
@@ -274,6 +275,10 @@ class OffPolicy(_Algorithm):
             model.train(gradient_steps=num, batch_size=model.batch_size)
         return self._metrics()
 
+    def learned_state(self) -> dict[str, Any]:
+        """Returns what an update changes: all but the replay."""
+        return super().state()
+
     def state(self) -> dict[str, Any]:
         model, replay = self._model, self._model.replay_buffer
         held = slice(None) if replay.full else slice(replay.pos)
@@ -290,6 +295,9 @@ class OffPolicy(_Algorithm):
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         model, replay = self._model, self._model.replay_buffer
+        if "replay" not in state:  # an update is undone
+            self._forget_far()
+            return
         if hasattr(model, "_n_calls"):
             model._n_calls = state["n_calls"]
             model.exploration_rate = state["exploration_rate"]
@@ -299,7 +307,23 @@ class OffPolicy(_Algorithm):
             rows = state["replay"][name]
             getattr(replay, name)[: len(rows)] = rows
 
+    def _forget_far(self) -> None:
+        """Overwrites transitions far beyond the others, of which each update would be spoilt again
+        that draws one: an update of many gradient steps draws nearly all."""
+        replay = self._model.replay_buffer
+        columns = [getattr(replay, name)[: replay.size()] for name in _COLUMNS]
+        numbers = [c for c in columns if len(c) and c.dtype.kind == "f"]
+        if not numbers:
+            return
+        sizes = np.max([np.abs(c).max(axis=tuple(range(1, c.ndim))) for c in numbers], axis=0)
+        is_far = sizes > max(LARGE, _FAR * float(np.median(sizes)))
+        (far,), (others,) = np.nonzero(is_far), np.nonzero(~is_far)
+        for column in columns:
+            column[far] = column[np.resize(others, len(far))]
 
+
+_FAR = 1e3
+"""Times the median."""
 _COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 

@@ -29,8 +29,9 @@ class Given:
 
 @pytest.fixture(scope="module")
 def given() -> Iterator[dict[str, Given]]:
-    """By name as in a query, of a server that was asked and has refused something."""
+    """By name as in a query, of a server that was asked, has refused something and warned."""
     server = PolicyServer(make_plan("RANDOM", SEES))
+    server.policies.store.warnings.add("far rewards", "one is 1e9")
     url = f"http://{server.start()}"
     try:
         episode = {"episode_id": "e"}

@@ -205,6 +205,38 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_run(launch: Callable[...,
     run.assert_nothing_is_left()
 
 
+def test_a_refused_checkpoint_is_an_alarm_until_one_is_written(
+    launch: Callable[..., Run],
+) -> None:
+    run = launch(
+        config()
+        | {"stop": {"time_s": 600}, "checkpoint": {"interval_env_steps": 200, "at_end": True}}
+    )
+    checkpoints = run.folder / "checkpoints"
+    run.wait_for_learning()
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((run.folder / "status.json").read_text())
+        return found
+
+    run.wait_for("a checkpoint", lambda: (checkpoints / "last").exists())
+    checkpoints.rename(run.folder / "aside")
+    checkpoints.write_text("no folder")
+    run.wait_for("an alarm", lambda: status()["checkpoint_problem"])
+    assert "Not a directory" in status()["checkpoint_problem"]
+    assert status()["state"] == "running"
+    checkpoints.unlink()
+    (run.folder / "aside").rename(checkpoints)
+    run.wait_for("the end of it", lambda: not status()["checkpoint_problem"])
+    run.interrupt()
+    assert run.wait() == 130, run.output
+    (warning,) = [w for w in status()["warnings"][""] if w["what"] == "checkpoints refused"]
+    assert "Not a directory" in warning["text"]
+    summary = (run.folder / "summary.md").read_text()
+    assert f"checkpoints refused {warning.get('num', 1)}×, first at " in summary
+    assert_readable(run)
+
+
 @contextlib.contextmanager
 def _read(descriptor: int) -> Iterator[None]:
     """Reads what comes, so that nobody waits to write it."""

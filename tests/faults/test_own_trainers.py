@@ -99,6 +99,56 @@ def test_a_class_that_cannot_act_is_refused_before_anything_starts(folder: Path)
     )
 
 
+SPOILT = """
+import numpy as np
+from bandit import Bandit
+
+class Spoilt(Bandit):
+    def __init__(self, policy, num_sound: int = 1_000_000):
+        super().__init__(policy)
+        self.num_sound, self.num_updates = num_sound, 0
+
+    def learn(self, trajectories):
+        self.num_updates += 1
+        if self.num_updates > self.num_sound:
+            self.sums[:] = np.nan
+        return super().learn(trajectories)
+"""
+ALONE = {
+    "simulation": {"env": "cues:Cues"},
+    "servers": {
+        "adviser": {
+            "algorithm": "spoilt:Spoilt",
+            "agents": ["adviser"],
+            "settings": {"num_sound": 20},
+        },
+        "others": {"algorithm": "RANDOM", "agents": ["scout_*", "buyer", "seller", "broker"]},
+    },
+    "evaluation": {"final_num_episodes": 0},
+    "stop": {"env_steps": 100_000},
+    "trackers": [],
+}
+
+
+def test_one_that_is_always_spoilt_ends_with_a_checkpoint_from_which_it_goes_on(
+    folder: Path,
+) -> None:
+    (folder / "spoilt.py").write_text(SPOILT)
+    (folder / "alone.yaml").write_text(yaml.safe_dump(ALONE))
+    ended = muxrl(folder, "launch", "alone.yaml", "--run-dir", "run")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "more than 10 updates of policy 'default' in a row were skipped" in ended.stderr
+    assert "its learner has diverged; after it state['sums'] holds nan" in ended.stderr
+    assert "the log of adviser warns of updates skipped 11×" in " ".join(ended.stdout.split())
+    at = json.loads((folder / "run/checkpoints/last/manifest.json").read_text())["env_steps"]
+    resumed = muxrl(folder, "launch", "--resume", "run", f"stop.env_steps={at + 200}",
+                    "servers.adviser.settings.num_sound=1000000")  # fmt: skip
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert last_record(folder, "adviser")["learner"]["default"]["num_skipped_updates"] == 11
+    notes = json.loads((folder / "run/summary.json").read_text())["notes"]
+    assert [n for n in notes if "the log of adviser warns of updates skipped 11×" in n]
+
+
 ABSENT = """
 import sys
 class Absent:

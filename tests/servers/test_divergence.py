@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
@@ -82,3 +83,14 @@ def test_a_learner_that_has_failed_can_be_saved_unless_its_optimizer_is_not_fini
         next(iter(optimizer.state.values()))["exp_avg_sq"].fill_(math.inf)
         with pytest.raises(ServerProblem, match="exp_avg_sq of parameter 0 in optimizer 'default"):
             server.policies.save(tmp_path / "infinite")
+        assert "exp_avg_sq of parameter 0" in server.status().checkpoint_problem
+        for name, number in (("checkpoint_refused", 1), ("checkpoints_refused_total", 1)):
+            assert f'muxrl_{name}{{server="wild"}} {number}.0' in measured(server.address)
+        next(iter(optimizer.state.values()))["exp_avg_sq"].fill_(0.0)
+        server.policies.save(tmp_path / "mended")
+        for name, number in (("checkpoint_refused", 0), ("checkpoints_refused_total", 1)):
+            assert f'muxrl_{name}{{server="wild"}} {number}.0' in measured(server.address)
+
+
+def measured(address: str) -> list[str]:
+    return requests.get(f"http://{address}/metrics").text.splitlines()

@@ -8,7 +8,7 @@ where clocks ended them and there is none, give or take `TOLERANCE`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +67,7 @@ class ComparedRuns:
         runs: all of one simulation, evaluated in the same way.
         roles: role to agent patterns; {} where no sweep names any.
         scripts: role to the scripted policies that a sweep's trials have in it, finished or not.
-        notes: which trials were left out, and which versions differ.
+        notes: which trials were left out, what logs warned of, and which versions differ.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -125,8 +125,22 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
         for run in runs
         if run.status is not None and not run.status.has_ended
     ]
+    notes += _warned(runs)
     notes += version_notes([run.versions for run in runs])
     return ComparedRuns(tuple(runs), roles, scripts, tuple(notes))
+
+
+def _warned(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Yields what logs warned of, each once, with the runs."""
+    names: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for name, found in run.status.warnings.items() if run.status else ():
+            for one in found:
+                of_log = f"the log of {name} warns of {one.what}; see its report"
+                what = of_log if name and one.text else one.what
+                names.setdefault(what, {})[run.name] = None
+    for what, of_runs in names.items():
+        yield f"in {len(of_runs)} of {len(runs)} runs ({listed(of_runs, _MAX_LISTED)}): {what}"
 
 
 def read_run(path: Path) -> ComparedRun:

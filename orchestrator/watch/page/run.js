@@ -38,11 +38,14 @@ function runSections(run) {
 function runHead(run) {
   const status = run.status || { state: "unknown" };
   const random = Object.entries(run.num_random_episodes).map(([server, n]) => `${server} was played at random in ${plural(n, "episode")}`);
+  const warnings = Object.entries(status.warnings || {}).flatMap(([server, found]) => found.map((one) =>
+    one.text ? `${server ? `${server}: ` : ""}${one.what} ${count(one.num ?? 1)}×, first at ${count(one.env_steps ?? 0)} env steps: ${one.text}` : one.what));
   const notes = [
     ...(status.cause ? [`${status.state}: ${status.cause}`] : []),
     ...run.problems,
     ...(run.num_lost_episodes ? [`${plural(run.num_lost_episodes, "training episode")} closed early, since a process was lost`] : []),
     ...random,
+    ...warnings,
   ];
   return el("header", {},
     el("h1", {}, run.name, " ", pill(status.state)),
@@ -53,6 +56,7 @@ function runHead(run) {
       fact("env steps per second", count(run.env_steps_per_s), ""),
       fact("time of training", duration(run.time_s), status.started_at ? `began ${moment(status.started_at)}` : ""),
       fact("seed", run.seed === null ? "–" : String(run.seed), "")),
+    status.checkpoint_problem ? el("p", { class: "alarm", role: "alert" }, status.checkpoint_problem) : null,
     run.is_whole ? null : el("p", { class: "note" }, "The files are still being read."),
     notes.length ? el("ul", { class: "notes" }, notes.map((note) => el("li", {}, note))) : null);
 }

@@ -29,7 +29,7 @@ from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.on_policy.config import ClippedRatioConfig
 from muxrl.servers.algorithms.on_policy.learner import LeanUpdate, actor_critic_loss
 from muxrl.servers.algorithms.settings import TrainingSettings
-from muxrl.servers.algorithms.sound_updates import MAX_GRADIENT
+from muxrl.servers.training.skipped_updates import MAX_GRADIENT
 
 _SMALLEST_STD = 1e-5
 """Of advantages; the paper's code adds as much."""

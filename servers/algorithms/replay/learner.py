@@ -28,12 +28,9 @@ from ray.rllib.utils.metrics import (
 from torch import Tensor
 
 from muxrl.servers.algorithms.replay.replay import ROWS
-from muxrl.servers.algorithms.sound_updates import (
-    MAX_SKIPPED_FROM_REPLAY,
-    SoundUpdates,
-    largest_of,
-)
+from muxrl.servers.algorithms.sound_updates import SoundUpdates
 from muxrl.servers.rllib.metrics import GatheringLogger
+from muxrl.servers.training.skipped_updates import MAX_SKIPPED_FROM_REPLAY, largest_of
 
 
 class ReplayLearner(SoundUpdates):

@@ -15,8 +15,10 @@ from muxrl.orchestrator.comparisons.findings.by_parameter import _groups
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_json
+from muxrl.protocol.messages import ServerWarning
 
 QMIX_PPO = "qmix hunters | ppo prey"
 
@@ -57,6 +59,20 @@ def test_a_label_is_not_compared_where_the_others_differ(tmp_path: Path) -> None
     found = compare_runs(paths, num_episodes=2)
     assert found.roles_compared == ()
     assert any("no two labels of " in note for note in found.notes)
+
+
+def test_what_logs_warn_of_is_said_once_with_the_runs(tmp_path: Path) -> None:
+    paths = [made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0) for seed in (1, 2, 3)]
+    for num, path in enumerate(paths[:2], 1):
+        warning = ServerWarning("far rewards", num, 40, f"a reward of {num}e9: is it a mistake?")
+        of_run = [ServerWarning("server 'prey': its target network is never copied")]
+        StatusFile(RunDirectory.open(path)).warn({"": of_run, "prey": [warning]}, "")
+    names = "qmix-ppo-1-20261121-000000, qmix-ppo-2-20261121-000000"
+    notes = compare_runs(paths, num_episodes=2).notes
+    assert [note for note in notes if "in 2 of 3 runs" in note] == [
+        f"in 2 of 3 runs ({names}): server 'prey': its target network is never copied",
+        f"in 2 of 3 runs ({names}): the log of prey warns of far rewards; see its report",
+    ]
 
 
 def test_thresholds_lie_halfway_from_random_to_the_best(comparison: Comparison) -> None:

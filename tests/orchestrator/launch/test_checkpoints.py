@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
@@ -26,6 +27,7 @@ from muxrl.orchestrator.storage.checkpoints import (
     best_name,
 )
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds, SimulationReport
+from muxrl.servers.episodes.warnings import Warnings
 
 
 class World:
@@ -50,12 +52,14 @@ class World:
         )
         self.metrics = MetricsWriter(self.run)
         self.tally = Tally()
+        self.warnings = Warnings(lambda: self.tally.env_steps)
         self.folder = CheckpointFolder(self.run.checkpoints)
         self.checkpoints = Checkpoints(
             CheckpointConfig(**config),
             self.folder,
             self.metrics,
             self.tally,
+            self.warnings,
             Manifest.read(self.folder.path / "last") if before else None,
             judged,
         )
@@ -155,6 +159,9 @@ def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
     assert world.write()
     assert world.checkpoints.problem == ""
     assert world.folder.env_steps == [200, 100]
+    (warning,) = world.warnings.found
+    assert (warning.what, warning.num) == ("checkpoints refused", 1)
+    assert re.search(story, warning.text)
 
 
 def test_it_is_due_by_seconds_or_env_steps(make: Callable[..., World], monkeypatch: Any) -> None:

@@ -86,6 +86,37 @@ def test_without_a_terminal_a_new_note_is_written_at_once() -> None:
     assert lines[1].endswith("[red]prey restarted")  # shown as it is, not read as markup
 
 
+def test_an_alarm_and_a_new_warning_are_written_at_once_but_not_each_count() -> None:
+    console = plain()
+    alarm = "no checkpoint of server 'prey': its weights are not finite"
+    with Progress("tag", console=console) as progress:
+        for time_s, (warned, problem) in enumerate(
+            [
+                ([], ""),
+                ([("prey updates skipped", 1)], ""),
+                ([("prey updates skipped", 1_200)], ""),
+                ([("prey updates skipped", 1_201)], alarm),
+                ([("prey updates skipped", 1_201), ("checkpoints refused", 2)], ""),
+            ]
+        ):
+            progress.update(Snapshot(float(time_s), warned=warned, alarm=problem))
+    lines = [line.split(" | ")[2:] for line in written(console).splitlines()]
+    assert lines == [
+        [],
+        ["warned of: prey updates skipped 1×"],
+        ["warned of: prey updates skipped 1,201×", alarm],
+        ["warned of: prey updates skipped 1,201×, checkpoints refused 2×"],
+    ]
+
+
+def test_on_a_terminal_an_alarm_stands_below_the_table() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=110)
+    with Progress("tag", [PREY], console=console) as progress:
+        progress.update(Snapshot(1.0, servers=[PREY], alarm="no checkpoint", warned=[("x y", 3)]))
+    assert "warned of: x y 3×" in written(console)
+    assert "\x1b[1;31mno checkpoint" in written(console)
+
+
 def test_a_run_without_updates_writes_nothing_plain() -> None:
     console = plain()
     with Progress("tag", console=console):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.json_files import write_json
+from muxrl.protocol.messages import ServerWarning
 
 
 @pytest.fixture
@@ -74,6 +76,39 @@ def test_restarts_are_counted_by_process_and_kept_by_a_run_that_is_resumed(
     again = read_status(run)
     assert again is not None
     assert again.num_restarts == {"ppo": 3, "simulation-0": 1}
+
+
+def test_warnings_are_written_when_there_are_new_ones_and_in_the_end(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    file = StatusFile(run)
+
+    def warned(num: int, problem: str = "") -> tuple[int, str]:
+        text = "policy 'default': an update is skipped"
+        file.warn({"ppo": [ServerWarning("updates skipped", num, 40, text)]}, problem)
+        return read()
+
+    def read() -> tuple[int, str]:
+        status = read_status(run)
+        assert status is not None
+        ((warning,),) = status.warnings.values()
+        assert warning.env_steps == 40
+        return warning.num, status.checkpoint_problem
+
+    assert warned(1) == (1, "")
+    assert warned(2) == (1, "")
+    assert warned(3, "no checkpoint") == (3, "no checkpoint")
+    assert warned(4, "no checkpoint") == (3, "no checkpoint")
+    now[0] += 11.0
+    assert warned(4, "no checkpoint") == (4, "no checkpoint")
+    assert warned(5, "") == (5, "")
+    warned(6, "")
+    file.enter("failed", 100, "it ended")
+    assert read() == (6, "")
+    StatusFile(run, read_status(run)).warn({}, "")  # resumed, before a server has reported
+    assert read() == (6, "")
 
 
 def test_a_full_disk_keeps_the_last_one_and_ends_nothing(run: RunDirectory) -> None:

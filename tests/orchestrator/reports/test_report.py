@@ -1,3 +1,4 @@
+import html
 import io
 import json
 import re
@@ -13,9 +14,11 @@ from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.reports.plain_table import broken
 from muxrl.orchestrator.reports.report import combine_runs, print_report, write_report
 from muxrl.orchestrator.storage.versions import SHOWN
+from muxrl.protocol.messages import ServerWarning
 
 
 def printed(report: Report, width: int = 80, hidden_metrics: str = "") -> str:
@@ -151,14 +154,29 @@ def test_an_evaluation_in_which_the_simulation_acted_is_not_judged(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_skipped_updates_are_counted_in_the_report(tmp_path: Path) -> None:
+def test_what_logs_warn_of_is_in_the_report(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_whole_run(run)
-    with MetricsWriter(run) as metrics:
-        for learner in ({"a": {"num_skipped_updates": 3}, "b": {"num_skipped_updates": 1}}, {}):
-            metrics.server("sheep", {"env_steps": 990, "learner": learner})
-    (note,) = [note for note in write_report(run).notes if "skipped" in note]
-    assert "sheep skipped 4 updates that would have spoilt" in note
+    text = "a reward of 'sheep_0' in episode e7 is 9e+11: is it a mistake?"
+    warnings = {
+        "": [
+            ServerWarning("checkpoints refused", 2, 300, "no checkpoint of server 'sheep'"),
+            ServerWarning("server 'wolves': its target network is never copied"),
+        ],
+        "sheep": [ServerWarning("far rewards", 1_212, 1_400, text)],
+    }
+    StatusFile(run).warn(warnings, "")
+    notes = [note for note in write_report(run).notes if "warn" in note or "refused" in note]
+    assert notes == [
+        f"in run {run.name}, checkpoints refused 2×, first at 300 env steps: no checkpoint of "
+        "server 'sheep'",
+        f"run {run.name} was warned: server 'wolves': its target network is never copied",
+        f"in run {run.name}, the log of sheep warns of far rewards 1,212×, first at 1,400 env "
+        f"steps: {text}",
+    ]
+    for file in ("summary.json", "summary.md", "report.html"):
+        shown = html.unescape((run.path / file).read_text())
+        assert "is it a mistake?" in shown, file
 
 
 @pytest.mark.usefixtures("undrawn")

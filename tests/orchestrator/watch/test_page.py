@@ -21,6 +21,7 @@ from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
+from muxrl.protocol.messages import ServerWarning
 
 # Of each line of a picture its points in pixels, and where which value of the axes is.
 READ_PICTURES = """
@@ -166,6 +167,21 @@ def test_numbers_and_names_are_those_of_the_report(tab: Browser, site: Site) -> 
         assert name in picture
     assert "first line" in tab.evaluate("document.querySelector('pre').textContent")
     assert tab.evaluate("document.querySelector('pre .bad').textContent").strip().endswith("</b>")
+
+
+def test_a_refused_checkpoint_and_warnings_stand_above_all(tab: Browser, site: Site) -> None:
+    run = long_run(site.root)
+    text = "a reward is <b>9e+11</b>: is it a mistake?"
+    warnings = {"sheep": [ServerWarning("far rewards", 1_212, 40, text)]}
+    file = StatusFile(run)
+    file.warn(warnings, "no checkpoint of server 'sheep'")
+    show(tab, site, run)
+    alarm = "document.querySelector('header [role=alert]')"
+    assert tab.evaluate(f"{alarm}.textContent") == "no checkpoint of server 'sheep'"
+    notes = tab.evaluate("document.querySelector('header .notes').innerText")
+    assert f"sheep: far rewards 1,212×, first at 40 env steps: {text}" in notes
+    file.warn(warnings, "")
+    tab.wait(f"!{alarm}")
 
 
 def test_untrained_agents_stand_beside_random_ones(tab: Browser, site: Site) -> None:

@@ -111,7 +111,7 @@ def test_an_absurd_reward_leaves_weights_and_optimizers_as_they_were(
     said = [m for m in caplog.messages if "an update is skipped" in m]
     assert "the largest number in its batch is the reward" in said[0]
     assert "1e+30" in said[0]
-    assert sum("(1 so far)" in message for message in said) == len(caught.learner.module)
+    assert len({message.partition(":")[0] for message in said}) == len(caught.learner.module)
     caught.update()
     after = caught.trained()
     assert not same(after, before)

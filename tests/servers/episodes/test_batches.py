@@ -15,6 +15,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.messages import EndEpisode
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory, stacked
+from muxrl.servers.episodes.warnings import Warnings
 
 EPISODES = "efg"
 ACTING = ("ab", "a", "b", "")
@@ -267,7 +268,7 @@ def test_a_number_far_outside_of_what_came_before_is_named(
 def test_every_real_number_of_an_observation_is_looked_at(
     caplog: pytest.LogCaptureFixture, observation: Any, is_said: bool, are_rows: bool
 ) -> None:
-    far = FarValues()
+    far = FarValues(Warnings())
     for scale in (0, 1):
         rows = [tree.map_structure(lambda x, s=scale: x * s, observation) for _ in range(1_001)]
         kept = stacked(rows) if are_rows else rows

@@ -239,3 +239,89 @@ class OfTeams(Counting):
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         assert state["mixer"].shape == (self.policy.state_size,)
+
+
+class OneTensor(Counting):
+    """Adam on one number by the mean reward: what muxrl's own learners are spared with 1e30."""
+
+    def __init__(self, policy: Any) -> None:
+        import torch
+
+        super().__init__(policy)
+        self.torch, self.weight = torch, torch.zeros(3, requires_grad=True)
+        self.optimizer = torch.optim.Adam([self.weight], lr=0.1)
+
+    def learn(self, trajectories: Any) -> dict[str, float]:
+        mean = float(np.mean([one.rewards.mean() for one in trajectories]))
+        self.optimizer.zero_grad()
+        loss = ((self.weight - mean) ** 2).sum()
+        loss.backward()
+        self.optimizer.step()
+        return super().learn(trajectories) | {"loss": loss.item()}
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {
+            "weight": self.weight.detach(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self.weight.data.copy_(state["weight"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+class InNumpy(Counting):
+    """Adds up rewards; the best one so far is infinite until there is one, which is no mistake."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__(policy)
+        self.sums, self.best = np.zeros(3, np.float32), -np.inf
+        self.recent = np.full(3, np.nan)
+
+    def learn(self, trajectories: Any) -> dict[str, float]:
+        for one in trajectories:
+            with np.errstate(all="ignore"):
+                self.sums += one.rewards.sum().astype(np.float32) ** 2
+            self.best = max(self.best, float(one.rewards.max())) if self.num_updates else self.best
+        return super().learn(trajectories)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"sums": self.sums, "best": self.best, "recent": self.recent}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self.sums, self.best, self.recent = state["sums"], state["best"], state["recent"]
+
+
+class RaisesWhenSpoilt(InNumpy):
+    """As a library whose distribution checks its arguments, in the middle of an update."""
+
+    def learn(self, trajectories: Any) -> dict[str, float]:
+        metrics = super().learn(trajectories)
+        if not np.isfinite(self.sums).all():
+            raise ValueError("expected finite logits")
+        return metrics
+
+
+class FromAReplay(InNumpy):
+    """Learns its whole replay again and again."""
+
+    learns_from = "replay"
+    batch_env_steps = 2
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__(policy)
+        self.replay: list[Any] = []
+
+    def learn(self, trajectories: Any) -> dict[str, float]:
+        self.replay += trajectories
+        return super().learn(self.replay)
+
+    def learned_state(self) -> dict[str, Any]:
+        return super().state()
+
+
+class HasADefaultThatIsAClass(Counting):
+    def __init__(self, policy: Any, activation: type = dict, rate: float = 0.1) -> None:
+        super().__init__(policy, rate=rate)
