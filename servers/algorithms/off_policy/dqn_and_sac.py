@@ -50,6 +50,8 @@ from muxrl.servers.setting_values import (
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
 
+_REFILLED_STATE = "refilled_at"
+
 # Schaul et al. 2016, proportional variant; RLlib's defaults, too.
 _PRIORITIES = {"alpha": 0.6, "beta": 0.4}
 
@@ -192,7 +194,8 @@ class OffPolicyAlgorithm(ReplayAlgorithm):
             if intensity
             else 1 / self.config.get_rollout_fragment_length()
         )
-        self._learns_from_env_step = self.config.num_steps_sampled_before_learning_starts
+        self._refilled_at = 0
+        """Env steps before the replay's first; not 0 after a resumption without it."""
 
     def make_replay(self) -> StepReplay:
         config, settings = self.config, self.config.replay_buffer_config
@@ -212,12 +215,25 @@ class OffPolicyAlgorithm(ReplayAlgorithm):
         return int(self.config.total_train_batch_size)
 
     def note_batch(self, num_env_steps: int) -> None:
-        if self.num_env_steps >= self._learns_from_env_step:
-            for policy_id in self._replays:
-                self.bring_updates(policy_id, num_env_steps * self._updates_per_step)
+        config = self.config
+        num_late = self.num_env_steps - self._refilled_at
+        num_late -= config.num_steps_sampled_before_learning_starts
+        if num_late < 0:
+            return
+        # Of a batch of many, those before learning begins bring none, but for the last fragment.
+        num_counted = min(num_env_steps, num_late + config.get_rollout_fragment_length())
+        for policy_id in self._replays:
+            self.bring_updates(policy_id, num_counted * self._updates_per_step)
 
     def refill_replay(self, env_steps: int) -> None:
-        self._learns_from_env_step += env_steps
+        self._refilled_at = env_steps
+
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {**super().get_state(*args, **kwargs), _REFILLED_STATE: self._refilled_at}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        self._refilled_at = state.get(_REFILLED_STATE, 0)
 
 
 @configured_by(DQNConfig, DQNLearner)
