@@ -39,7 +39,8 @@ class Networks:
         own_module_refused: why a user's RLModule cannot take the networks' place; "": it can.
         module: the RLModule for observations with an action mask apart, and for recurrent
             networks, of which RLlib's default has old critics act; None: it is RLlib's default.
-        is_module_for_all: whether ``module`` takes RLlib's default's place without these, too.
+        is_module_for_all: whether ``module`` takes RLlib's default's place without these, too; not
+            that of a class which a brought config names.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -85,8 +86,11 @@ class Networks:
         if self.model_refused:
             return
         config.rl_module(model_config=dataclasses.replace(self._default_model(), **model))
-        needs_module = self.is_module_for_all or has_masks or model.get("use_lstm")
-        if self.module is not None and needs_module:
+        if self.module is None:
+            return
+        default = config.get_default_rl_module_spec().module_class
+        is_for_all = self.is_module_for_all and issubclass(self.module, default)
+        if is_for_all or has_masks or model.get("use_lstm"):
             config.rl_module(rl_module_spec=RLModuleSpec(module_class=self.module))
 
     def configure_images(

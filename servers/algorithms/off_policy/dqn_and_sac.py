@@ -281,6 +281,7 @@ DQN_ENTRY = AlgorithmEntry(
         defaults={"fcnet_activation": "relu"},
         refused=_NO_LSTM_IN_DQN,
         module=MaskableDQNTorchRLModule,
+        is_module_for_all=True,
     ),
     seating=Seating(follows_masks=True, acts_in_one_choice=True),
     space_check=AgentSpaces((Discrete,)),
