@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config_reference import documented_fields
@@ -25,6 +25,7 @@ from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.servers.algorithms.registry import own_algorithms
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import FIXED
+from muxrl.servers.setting_values import kind_of
 from muxrl.servers.trainers.lookup import registered
 
 FOLDER = Path(__file__).resolve().parents[1] / "experiments" / "schemas"
@@ -42,6 +43,8 @@ _TYPES: dict[Any, list[str]] = {
     float: ["number"],
     bool: ["boolean"],
     types.NoneType: ["null"],
+    list: ["array"],
+    dict: ["object"],
 }
 
 
@@ -65,7 +68,8 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
         ]
     }
     for entry in own_algorithms():
-        known = _settings(entry.training.known(), entry.training.config_class.declared())
+        declared = entry.training.config_class.declared()
+        known = {name: _setting(declared[name]) for name in entry.training.known()}
         for name, meaning in meanings(entry.name).items():
             if name in known:
                 known[name]["description"] = meaning
@@ -73,7 +77,8 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
         model: dict[str, Schema] = {name: {} for name in entry.model_settings()}
         definitions[f"model of {entry.name}"] = _object(model)
     for fixed in FIXED:
-        definitions[f"settings of {fixed.name}"] = _object(_settings(fixed.defaults, {}))
+        own = {name: _setting(kind_of("", value)) for name, value in fixed.defaults.items()}
+        definitions[f"settings of {fixed.name}"] = _object(own)
     _define(root, definitions)
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"muxrl: {kind}"}
     whole = {**head, **_ref(root.__name__), "definitions": definitions}
@@ -136,22 +141,15 @@ def _of(kind: Any, definitions: dict[str, Schema]) -> Schema:
     return _or_later(_TYPES[kind])
 
 
-def _settings(known: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Schema]:
-    """Returns the schemas of settings by name, as `check_kind` judges them by their defaults."""
-    found: dict[str, Schema] = {}
-    for name, default in known.items():
-        kind = declared.get(name)
-        if get_origin(kind) is Literal:
-            found[name] = _of(kind, {})
-        elif isinstance(default, bool):
-            found[name] = _or_later(["boolean"])
-        elif isinstance(default, int | float):
-            found[name] = _or_later(["number", "array", "null"])  # a schedule; no limit
-        elif isinstance(default, Mapping):
-            found[name] = _or_later(["object"])
-        else:
-            found[name] = {}
-    return found
+def _setting(kind: Any) -> Schema:
+    """Returns the schema of a setting's type, as `read_as` judges it."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) is Literal:
+        return _of(kind, {})
+    parts = get_args(kind) if get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    named = [_TYPES.get(get_origin(part) or part, []) for part in parts]
+    return _or_later([name for names in named for name in names]) if all(named) else {}
 
 
 def _with_settings(name: str, definitions: Mapping[str, Schema]) -> Schema:

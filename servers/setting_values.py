@@ -1,12 +1,16 @@
-"""The value that a user gives a setting: read and judged alone; what is wrong with it is said."""
+"""The value that a user gives a setting: read by its type; what is wrong with it is said."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+import json
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean, listed
 
 ReadValue = Callable[[str, Any, Any], Any]
 """From a setting's name for messages, the value given and the default to the value for RLlib."""
@@ -21,68 +25,192 @@ def suggestion(name: str, known: Collection[str]) -> str:
     return did_you_mean(name, known, most=3) or f"; known: {', '.join(sorted(known))}"
 
 
-def training_arguments(config_class: type) -> set[str]:
-    """Returns the names that the `training()` of an RLlib config, and of those above it, takes."""
+def signature_of(made_by: Callable[..., Any]) -> inspect.Signature:
+    """Returns a signature, its annotations evaluated where all can be."""
+    try:
+        return inspect.signature(made_by, eval_str=True)
+    except Exception:  # noqa: BLE001, it evaluates the user's text
+        return inspect.signature(made_by)
+
+
+def training_arguments(config_class: type) -> dict[str, Any]:
+    """Returns what the `training()` of an RLlib config, and of those above it, takes: annotations
+    by name."""
     methods = [vars(one)["training"] for one in config_class.__mro__ if "training" in vars(one)]
-    parameters = [p for m in methods for p in inspect.signature(m).parameters.values()]
-    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    parameters = [p for m in reversed(methods) for p in signature_of(m).parameters.values()]
+    return {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+class _Misfit(Exception):
+    """A value is not of a type."""
+
+
+def kind_of(annotation: Any, default: Any) -> Any:
+    """Returns the type that a parameter's values are judged by; `Any` where it is not known.
+
+    Args:
+        annotation: evaluated, or text that cannot be.
+        default: where it is not of the annotated type, as in some libraries, it says the type
+            itself: any number for a number.
+    """
+    if not isinstance(annotation, str) and annotation is not inspect.Parameter.empty:
+        kind = Union[annotation, None] if default is None else annotation  # noqa: UP007, of objects
+        with contextlib.suppress(_Misfit, TypeError):  # which it may be whatever the user wrote
+            if default is not inspect.Parameter.empty:
+                _read(default, kind)
+            return kind
+    if isinstance(default, int) and not isinstance(default, bool):
+        return int | float
+    return next((one for one in (bool, float, dict) if isinstance(default, one)), Any)
+
+
+def read_as(what: str, value: Any, kind: Any) -> Any:
+    """Returns a setting's value as its type has it: 500.0 as 500 where whole numbers are due.
+
+    Args:
+        what: the setting, in words.
+        value: as the user wrote it.
+        kind: the type. Of classes those are judged that YAML knows.
+
+    Raises:
+        AlgorithmProblem: it is of another type; begins with `what`.
+    """
+    try:
+        return _read(value, kind)
+    except _Misfit:
+        raise AlgorithmProblem(f"{what} {misfit(value, kind)}") from None
 
 
 def check_kind(what: str, value: Any, default: Any) -> None:
-    """Refuses values that would fail much later, such as YAML's ``1e-3``, which is a string there.
-
-    Raises:
-        AlgorithmProblem: `value` is not of the kind of `default`; it begins with `what`.
-    """
-    is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
-    if isinstance(default, bool) and not isinstance(value, bool):
-        raise AlgorithmProblem(f"{what} must be true or false, not {value!r}")
-    if is_number and isinstance(value, (str, bool)):
-        hint = "; in YAML write 1.0e-3, not 1e-3" if _is_float(value) else ""
-        raise AlgorithmProblem(f"{what} must be a number, not {value!r}{hint}")
-    if isinstance(default, Mapping) and not isinstance(value, Mapping):
-        raise AlgorithmProblem(f"{what} must be a mapping of settings, not {value!r}")
+    """Refuses a value that is not of the default's type; raises as `read_as`."""
+    read_as(what, value, kind_of("", default))
 
 
-def read_count(what: str, value: Any, default: Any) -> int:
+def read_count(what: str, value: Any) -> int:
     """Returns a whole number above 0.
 
     Raises:
         AlgorithmProblem: it is something else.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise AlgorithmProblem(f"{what} must be a whole number from 1 on, not {value!r}")
-    return value
+    number: int = read_as(what, value, int)
+    if number < 1:
+        raise AlgorithmProblem(f"{what} must be a whole number from 1 on, not {number}")
+    return number
 
 
-def read_share(what: str, value: Any, default: Any) -> float:
-    """Returns a number from 0 to 1.
+def _read(value: Any, kind: Any) -> Any:
+    origin, args = get_origin(kind) or kind, get_args(kind)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if origin is Annotated:
+        return _read(value, args[0])
+    if origin in (Union, types.UnionType):
+        for one in args:
+            with contextlib.suppress(_Misfit):
+                return _read(value, one)
+        raise _Misfit
+    if origin in _LISTS and isinstance(value, list | tuple):
+        kinds = args if _is_fixed(origin, args) else (*args, Any)[:1] * len(value)
+        if len(kinds) == len(value):
+            return type(value)(map(_read, value, kinds))
+    elif origin in (dict, Mapping) and isinstance(value, Mapping):
+        of_keys, of_values = args or (Any, Any)
+        return {_read(k, of_keys): _read(v, of_values) for k, v in value.items()}
+    elif origin is Literal:
+        for one in args:
+            if value == one and isinstance(value, bool) == isinstance(one, bool):
+                return one
+    elif origin is int and is_number and float(value).is_integer():
+        return int(value)
+    elif _fits(value, origin, is_number=is_number):
+        return value
+    raise _Misfit
 
-    Raises:
-        AlgorithmProblem: it is something else.
-    """
-    check_kind(what, value, default)
-    if not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
-        raise AlgorithmProblem(f"{what} must be a number from 0 to 1, not {value!r}")
-    return float(value)
+
+def _fits(value: Any, cls: Any, *, is_number: bool) -> bool:
+    if cls is float:
+        return is_number
+    if cls in (type, Callable):  # of what YAML can say, an import path
+        return callable(value) or (isinstance(value, str) and ":" in value)
+    is_judged = cls in _NAMES
+    return not is_judged or (cls in (bool, str, types.NoneType) and isinstance(value, cls))
 
 
-def read_limit(what: str, value: Any, default: Any) -> float | None:
-    """Returns a number above 0, or None for no limit.
+_LISTS = (list, tuple, Sequence)
+_NAMES: dict[Any, str] = {
+    **dict.fromkeys(_LISTS, "a list"),
+    **dict.fromkeys((dict, Mapping), "a mapping of keys"),
+    **{int: "an integer", float: "a number", bool: "true or false", str: "text"},
+    **{types.NoneType: "null", Callable: "a function", type: "a class", Literal: ""},
+}
+_PLURALS: dict[Any, str] = {
+    **dict.fromkeys(_LISTS, "lists"),
+    **{int: "integers", float: "numbers", str: "text", Any: "values"},
+}
 
-    Raises:
-        AlgorithmProblem: it is something else.
-    """
+
+def _is_fixed(origin: Any, args: tuple[Any, ...]) -> bool:
+    return origin is tuple and bool(args) and args[-1] is not ...
+
+
+def misfit(value: Any, kind: Any) -> str:
+    """Returns the end of a refusal: what values the type has, what came, and what to write."""
+    quoted = next(_numbers_in_quotes(value), None)
+    if quoted is not None:
+        number = quoted.strip(" +")
+        return f"must be {_expected(kind)}, but {quoted!r} is text; leave out the quotes: {number}"
+    return f"must be {_expected(kind)}, got {_in_words(value)}{_remedy(value, kind)}"
+
+
+def _numbers_in_quotes(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and any(map(str.isdigit, value)):
+        with contextlib.suppress(ValueError):
+            float(value)
+            yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _numbers_in_quotes(item)
+
+
+def _expected(kind: Any) -> str:
+    origin, args = get_origin(kind) or kind, get_args(kind)
+    if origin is Annotated:
+        return _expected(args[0])
+    if origin is Literal:
+        return "one of " * (len(args) > 1) + ", ".join(map(repr, args))
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(map(_expected, args)))
+    if _is_fixed(origin, args):
+        return f"[{', '.join(map(_expected, args))}]"
+    if origin in _LISTS and args:
+        inner = get_origin(args[0]) or args[0]
+        is_known = inner in _PLURALS and not _is_fixed(inner, get_args(args[0]))
+        of_many = "mappings" if dataclasses.is_dataclass(inner) else _expected(args[0])
+        return f"a list of {_PLURALS[inner] if is_known else of_many}"
+    if dataclasses.is_dataclass(origin):
+        return _NAMES[dict]
+    return _NAMES.get(origin) or str(getattr(kind, "__name__", kind))
+
+
+def _in_words(value: Any) -> str:
     if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0.0:
-        raise AlgorithmProblem(f"{what} must be a number above 0, or null, not {value!r}")
-    return float(value)
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return f"a mapping with the keys {listed(map(str, value))}" if value else "an empty mapping"
+    if isinstance(value, list):
+        return f"the list {str(value)[:60]}"
+    return repr(value) if not isinstance(value, str) else f"the text {value[:60]!r}"
 
 
-def _is_float(value: Any) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return isinstance(value, str)
+def _remedy(value: Any, kind: Any) -> str:
+    origin, args = get_origin(kind), get_args(kind)
+    if isinstance(value, float) and value.is_integer() and (kind is int or int in args):
+        return f"; write {int(value)}"
+    if origin is list and isinstance(value, str) and "," in value:
+        return f"; write [{','.join(map(str.strip, value.split(',')))}]"
+    if origin is list and isinstance(value, str | int | float) and not isinstance(value, bool):
+        return f"; write {json.dumps([value])}"
+    if origin is Literal and isinstance(value, str):
+        return did_you_mean(value, args)
+    return ""

@@ -7,12 +7,10 @@ the key that does not fit is found, described and taken out, and the rest is tri
 from __future__ import annotations
 
 import dataclasses
-import json
-import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
@@ -22,6 +20,7 @@ from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.suggestions import did_you_mean, listed
 from muxrl.servers.algorithms.brought_settings import where_it_went
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.setting_values import misfit
 
 KeyPath = tuple[Any, ...]
 """Keys from the top down; those of lists are integers."""
@@ -192,14 +191,12 @@ def _describe(
             hint = fields[key]
         elif typing.get_origin(hint) is dict:
             if not isinstance(key, str):
-                return f"{dotted(path)}: the key must be text, got {_kind(key)}"
+                return f"{dotted(path)}: the key {misfit(key, str)}"
             hint = typing.get_args(hint)[1]
         else:
             break
     else:
-        return (
-            f"{dotted(path)}: must be {_expected(hint)}, got {_kind(value)}{_remedy(hint, value)}"
-        )
+        return f"{dotted(path)}: {misfit(value, hint)}"
     return f"{dotted(path)}: {first_line(error)}"
 
 
@@ -241,49 +238,3 @@ def _schema_paths(schema: Any, prefix: str = "") -> Iterator[str]:
             inner, step = typing.get_args(hint)[1], f"{name}.NAME."
         if dataclasses.is_dataclass(inner):
             yield from _schema_paths(inner, prefix + step)
-
-
-def _expected(hint: Any) -> str:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return "one of " + ", ".join(map(repr, args))
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(_expected(arg) for arg in args)
-    if origin is list:
-        inner = {str: "text", Any: "values"}.get(args[0])
-        return f"a list of {inner or getattr(args[0], '__name__', 'mappings')}"
-    if origin is dict or dataclasses.is_dataclass(hint):
-        return "a mapping of keys"
-    names: dict[Any, str] = {
-        int: "an integer",
-        float: "a number",
-        bool: "true or false",
-        str: "text",
-        types.NoneType: "null",
-    }
-    return names.get(hint, str(hint))
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "nothing (null)"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return f"a mapping with the keys {listed(map(str, value))}" if value else "an empty mapping"
-    if isinstance(value, list):
-        return f"the list {str(value)[:60]}"
-    return repr(value) if not isinstance(value, str) else f"the text {value[:60]!r}"
-
-
-def _remedy(hint: Any, value: Any) -> str:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(value, float) and value.is_integer() and (hint is int or int in args):
-        return f"; write {int(value)}"
-    if origin is list and isinstance(value, str) and "," in value:
-        return f"; write [{','.join(map(str.strip, value.split(',')))}]"
-    if origin is list and isinstance(value, str | int | float) and not isinstance(value, bool):
-        return f"; write {json.dumps([value])}"
-    if origin is Literal and isinstance(value, str):
-        return did_you_mean(value, args)
-    return ""

@@ -213,16 +213,8 @@ def _source_problems(
 
 
 def _respawn_problems(experiment: Experiment) -> Iterator[str]:
-    from muxrl.servers.algorithms.registry import find_entry  # it imports RLlib
-
     for server_id, plan in experiment.servers.items():
         is_fixed = server_id in experiment.fixed_servers
-        # Its agents are updated in turn, by the same numbers of steps, and a new life counts anew.
-        if not is_fixed and not find_entry(plan.algorithm).seating.shares_policies:
-            yield (
-                f"server {server_id!r}: {plan.algorithm} cannot tell the lives of an agent apart "
-                "that comes back (simulation.respawn); take MAPPO or PPO"
-            )
         is_alone = not set(plan.agents) <= {m for team in plan.groups.values() for m in team}
         if not is_fixed and plan.model.get("use_lstm") and is_alone:
             yield (

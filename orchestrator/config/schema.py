@@ -54,7 +54,7 @@ class SimulationConfig:
     "refuse": not; "same_id": in a later step, of 'external' in any; "same_step": the observation in
     the step of their end is the next life's first; "new_ids": under undeclared ids, which take the
     places of declared agents of their kind that have ended. A team ends with its last member. Not
-    for HAPPO, nor LSTMs."""
+    for LSTMs."""
     on_bad_value: Literal["stop", "episode"] = "stop"
     """What a number ends that is not finite, or beyond `limits`: "stop": the simulation's process
     (see `restarts`); "episode": the episode, which is closed before that step and counted."""

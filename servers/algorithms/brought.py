@@ -14,7 +14,8 @@ from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.settings import NOT_SETTINGS, TrainingSettings
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
-    check_kind,
+    kind_of,
+    read_as,
     suggestion,
     training_arguments,
 )
@@ -25,13 +26,19 @@ _ALONE = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
 
 @dataclass(frozen=True)
 class BroughtSettings(TrainingSettings):
-    """The arguments of ``training()`` of the config's class, and of those above it."""
+    """The arguments of ``training()`` of the config's class, and of those above it.
+
+    Attributes:
+        nearest: muxrl's own config of the kind, whose types count, too: RLlib's annotations do not
+            have every schedule.
+    """
 
     config_class: Any
+    nearest: type[DeclaredSettings] = DeclaredSettings
 
     def known(self) -> dict[str, Any]:
         config = self.config_class()
-        names = sorted(training_arguments(type(config)) - NOT_SETTINGS)
+        names = sorted(training_arguments(type(config)).keys() - NOT_SETTINGS)
         return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
     def make_config(
@@ -46,9 +53,11 @@ class BroughtSettings(TrainingSettings):
         ]
         if refusals:
             raise AlgorithmProblem("\n".join(refusals))
-        for name, value in given.items():
-            check_kind(f"{algorithm}'s setting {name!r}", value, known[name])
-        config = config.training(**given)
+        kinds = {n: kind_of(a, known.get(n)) for n, a in training_arguments(type(config)).items()}
+        for name, kind in self.nearest.declared().items():
+            kinds[name] = kind | kinds[name] if name in kinds else kind
+        read = {n: read_as(f"{algorithm}'s setting {n!r}", v, kinds[n]) for n, v in given.items()}
+        config = config.training(**read)
         if hasattr(config, "broadcast_interval"):  # IMPALA's and its kin's: 10 s
             config.min_time_s_per_iteration = None
         replay = getattr(config, "replay_buffer_config", None) or {}
@@ -89,6 +98,6 @@ def entry_of(
     if issubclass(config_class, DeclaredSettings):
         training = TrainingSettings(config_class)
     else:
-        training = BroughtSettings(config_class)
+        training = BroughtSettings(config_class, nearest=found.training.config_class)
     summary = (inspect.getdoc(config_class) or f"a variant of {found.name}").partition("\n")[0]
     return replace(found, name=name, summary=summary, training=training)

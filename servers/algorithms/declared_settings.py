@@ -26,7 +26,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
-from muxrl.servers.setting_values import ReadValue, read_limit, training_arguments
+from muxrl.servers.setting_values import ReadValue, training_arguments
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,6 @@ NotNegative = Annotated[float, Check(lambda v: v >= 0.0, "must be at least 0")]
 Limit = Annotated[
     float | None,
     Check(lambda v: v is None or v > 0.0, "must be above 0, or None"),
-    read_limit,
 ]
 
 
@@ -98,11 +97,11 @@ class DeclaredSettings(AlgorithmConfig):
     """Discount of each step's reward."""
     grad_clip: float | None
     """Largest norm of the gradient; None: no clip."""
-    min_sample_timesteps_per_iteration: int
+    min_sample_timesteps_per_iteration: int | None
     """Env steps per training record, at least."""
     min_time_s_per_iteration: float | None
     """Seconds per training record, at least."""
-    min_train_timesteps_per_iteration: int
+    min_train_timesteps_per_iteration: int | None
     """Trained steps per training record, at least."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -145,7 +144,7 @@ class DeclaredSettings(AlgorithmConfig):
         Returns:
             This config.
         """
-        own = self.declared().keys() & kwargs.keys() - training_arguments(type(self))
+        own = self.declared().keys() & kwargs.keys() - training_arguments(type(self)).keys()
         super().training(**{name: kwargs[name] for name in kwargs if name not in own})
         for name in own:
             setattr(self, name, kwargs[name])
@@ -221,7 +220,7 @@ class ActorCriticSettings(DeclaredSettings):
 
     entropy_coeff: Schedule
     """Weight of the entropy bonus; a number or a schedule."""
-    grad_clip_by: str
+    grad_clip_by: Literal["value", "norm", "global_norm"]
     """`value`, `norm` or `global_norm`."""
     lr: Schedule
     """Learning rate; a number or a schedule."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +20,16 @@ from ray.rllib.models.utils import get_filter_config
 
 from muxrl.servers.agents.masks import OBS
 from muxrl.servers.import_by_name import CannotImport, import_by_name
-from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
+from muxrl.servers.setting_values import AlgorithmProblem, kind_of, read_as, suggestion
 
 _BOARD_SIZE = 10
 """Cells a side that are seen without a stride."""
 _LARGE_SIZE = 64
+
+_MODEL_TYPES: Mapping[str, Any] = {
+    **typing.get_type_hints(DefaultModelConfig),
+    "conv_filters": list,  # of which RLlib takes more than it says, "valid" as the fourth of each
+}
 
 EXAMPLE = "my_package.my_module:MyRLModule"
 
@@ -39,7 +45,8 @@ class Networks:
         own_module_refused: why a user's RLModule cannot take the networks' place; "": it can.
         module: the RLModule for observations with an action mask apart, and for recurrent
             networks, of which RLlib's default has old critics act; None: it is RLlib's default.
-        is_module_for_all: whether ``module`` takes RLlib's default's place without these, too.
+        is_module_for_all: whether ``module`` takes RLlib's default's place without these, too; not
+            that of a class which a brought config names.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -81,12 +88,15 @@ class Networks:
                 rl_module_spec=RLModuleSpec(module_class=module_class, model_config=dict(model))
             )
             return
-        self._check(algorithm, model)
+        model = self._read(algorithm, model)
         if self.model_refused:
             return
         config.rl_module(model_config=dataclasses.replace(self._default_model(), **model))
-        needs_module = self.is_module_for_all or has_masks or model.get("use_lstm")
-        if self.module is not None and needs_module:
+        if self.module is None:
+            return
+        default = config.get_default_rl_module_spec().module_class
+        is_for_all = self.is_module_for_all and issubclass(self.module, default)
+        if is_for_all or has_masks or model.get("use_lstm"):
             config.rl_module(rl_module_spec=RLModuleSpec(module_class=self.module))
 
     def configure_images(
@@ -114,8 +124,8 @@ class Networks:
         }
         config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
 
-    def _check(self, algorithm: str, model: Mapping[str, Any]) -> None:
-        defaults = self.settings()
+    def _read(self, algorithm: str, model: Mapping[str, Any]) -> dict[str, Any]:
+        defaults, read = self.settings(), {}
         for name, value in model.items():
             if self.model_refused:
                 raise AlgorithmProblem(
@@ -130,7 +140,9 @@ class Networks:
                 raise AlgorithmProblem(
                     f"{algorithm} has no model setting {name!r}{suggestion(name, defaults)}"
                 )
-            check_kind(f"{algorithm}'s model setting {name!r}", value, defaults[name])
+            kind = kind_of(_MODEL_TYPES[name], defaults[name])
+            read[name] = read_as(f"{algorithm}'s model setting {name!r}", value, kind)
+        return read
 
     def _default_model(self) -> DefaultModelConfig:
         # vf_share_layers: RLlib's PPO says False, but a DefaultModelConfig overrides that by True.

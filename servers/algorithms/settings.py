@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from muxrl.servers.algorithms.brought_settings import where_it_went
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
-    check_kind,
+    read_as,
     suggestion,
     training_arguments,
 )
@@ -74,17 +74,16 @@ class TrainingSettings:
             AlgorithmProblem: as for `AlgorithmEntry.make_config`; one line for each unknown name.
         """
         config = self.config_class()
-        known, readers = self.known(), config.readers()
+        known, readers, declared = self.known(), config.readers(), config.declared()
         unknown = [name for name in given if name not in known]
         if unknown:
             refusals = (self._refusal(algorithm, name, known, model, config) for name in unknown)
             raise AlgorithmProblem("\n".join(refusals))
         for name, value in given.items():
             what = f"{algorithm}'s setting {name!r}"
+            value = read_as(what, value, declared[name])
             if name in readers:
                 value = readers[name](what, value, known[name])
-            else:
-                check_kind(what, value, known[name])
             setattr(config, name, value)
             try:
                 config.validate_setting(name)
@@ -112,7 +111,7 @@ class TrainingSettings:
         if place := where_it_went(name, known, model):
             return f"{algorithm} has no setting {name!r}{place}"
         is_private = name.startswith("_")
-        unused = self.unused | training_arguments(type(config)) - NOT_SETTINGS
+        unused = self.unused | training_arguments(type(config)).keys() - NOT_SETTINGS
         if not is_private and name in unused:
             return f"{algorithm} makes no use of {name!r}; remove it"
         if not is_private and hasattr(config, name):

@@ -293,7 +293,7 @@ class PoolAlgorithm(FixedAlgorithm):
         if not isinstance(read[kinds[0]], str):
             raise AlgorithmProblem(f"{kinds[0]} names a server, not {read[kinds[0]]!r}")
         if "last" in read:
-            read_count("last", read["last"], 5)
+            read["last"] = read_count("last", read["last"])
         return read
 
     @property

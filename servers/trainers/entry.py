@@ -21,7 +21,13 @@ from muxrl.servers.agents.team_seats import TeamSeat, TeamSeating
 from muxrl.servers.agents.teams import ALIVE, STATE
 from muxrl.servers.config import ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.gymnasium_spaces import to_gymnasium
-from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
+from muxrl.servers.setting_values import (
+    AlgorithmProblem,
+    kind_of,
+    read_as,
+    signature_of,
+    suggestion,
+)
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
 from muxrl.servers.trainers.seats import TrainerSeating
@@ -92,7 +98,7 @@ class TrainerEntry:
 
     def _parameters(self) -> dict[str, inspect.Parameter]:
         try:
-            parameters = list(inspect.signature(self.make).parameters.values())
+            parameters = list(signature_of(self.make).parameters.values())
         except (TypeError, ValueError):  # of a class written in C, which may take anything
             return {"settings": inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)}
         return {p.name: p for p in parameters[1:] if p.kind is not p.VAR_POSITIONAL}
@@ -107,9 +113,8 @@ class TrainerEntry:
         known = {n: p for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
         for name, value in config.settings.items():
             if name in known:
-                default = known[name].default
                 try:
-                    check_kind(f"{self.name}'s setting {name!r}", value, default)
+                    self._read(known[name], value)
                 except AlgorithmProblem as error:
                     yield str(error)
             elif len(known) == len(parameters):
@@ -127,6 +132,10 @@ class TrainerEntry:
             yield f"{self.name} has no weights() and set_weights(), which initialize_from needs"
         if config.normalize_rewards and not hasattr(self.make, "gamma"):
             yield f"{self.name} has no attribute gamma, which normalize_rewards needs"
+
+    def _read(self, parameter: inspect.Parameter, value: Any) -> Any:
+        kind = kind_of(parameter.annotation, parameter.default)
+        return read_as(f"{self.name}'s setting {parameter.name!r}", value, kind)
 
     # --- agents -------------------------------------------------------------------------
 
@@ -215,6 +224,8 @@ class TrainerEntry:
         return Actors(self.name, specs, lambda spec: self._made(spec, plan.settings), plan.seed)
 
     def _made(self, spec: PolicySpec, settings: Mapping[str, Any]) -> Any:
+        known = self._parameters()
+        settings = {n: self._read(known[n], v) if n in known else v for n, v in settings.items()}
         try:
             trainer = self.make(spec, **settings)
         except (Exception, SystemExit) as error:  # the class is the user's

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.setting_values import signature_of
 from muxrl.servers.trainers.acting import IS_LOGGED
 from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
 from muxrl.servers.training.skipped_updates import LARGE
@@ -69,13 +70,13 @@ class _Algorithm:
         if not hasattr(cls, "algorithm"):
             return
         found = {
-            name: parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=parameter.empty)
-            for name, parameter in inspect.signature(cls.algorithm.__init__).parameters.items()
+            name: parameter.replace(kind=parameter.KEYWORD_ONLY)
+            for name, parameter in signature_of(cls.algorithm.__init__).parameters.items()
             if name not in _OURS
         }
         for one in reversed(cls.__mro__):
             if issubclass(one, _Algorithm) and "__init__" in vars(one):
-                found |= inspect.signature(vars(one)["__init__"]).parameters
+                found |= signature_of(vars(one)["__init__"]).parameters
         kept = [p for n, p in found.items() if n != "self" and p.kind is not p.VAR_KEYWORD]
         cls.__signature__ = inspect.Signature(sorted(kept, key=lambda p: p.kind))  # type: ignore[attr-defined]
 

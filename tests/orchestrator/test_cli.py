@@ -311,7 +311,7 @@ def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(tmp_path, capsys,
 
 def test_seeds_with_commas_are_shown_as_the_list_they_should_be(capsys):
     assert cli.main(["sweep", "chase", "seeds=0,1", "--dry-run"]) == 2
-    assert "seeds: must be a list of int, got the text '0,1'; write [0,1]" in (
+    assert "seeds: must be a list of integers, got the text '0,1'; write [0,1]" in (
         capsys.readouterr().err
     )
 

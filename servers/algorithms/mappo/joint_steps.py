@@ -49,8 +49,8 @@ class JointSteps(ConnectorV2):
             ValueError: a module acts for several agents, or RLlib's episode does not tell when an
                 agent acted.
         """
-        whole = {id(s): e for e in episodes if isinstance(e, MultiAgentEpisode)
-                 for s in e.agent_episodes.values()}  # fmt: skip
+        whole = {id(s): (e, key) for e in episodes if isinstance(e, MultiAgentEpisode)
+                 for key, s in e.agent_episodes.items()}  # fmt: skip
         numbers: dict[Hashable, int] = {}
         for module_id, singles in singles_by_module(episodes).items():
             if module_id not in batch:
@@ -61,12 +61,16 @@ class JointSteps(ConnectorV2):
                     f"HAPPO updates agents one after another, but policy {module_id!r} acts for "
                     f"{sorted(map(str, agents))}; give each agent a policy of its own"
                 )
-            team = self.team_of.get(agents.pop(), _ALL)
+            (agent_id,) = agents
+            team = self.team_of.get(agent_id, _ALL)
             rows = []
             for single in singles:
                 episode_id = single.multi_agent_episode_id or single.id_
-                for t in _steps_of(single, whole.get(id(single))):
-                    rows.append(numbers.setdefault((team, episode_id, t), len(numbers)))
+                episode, key = whole.get(id(single), (None, agent_id))
+                # "~2" in a second life, in which steps are counted anew; all of a group have it.
+                life = str(key).removeprefix(str(agent_id))
+                for t in _steps_of(single, episode):
+                    rows.append(numbers.setdefault((team, episode_id, life, t), len(numbers)))
             columns = batch[module_id]
             device = columns[Postprocessing.ADVANTAGES].device
             columns[JOINT_STEP] = torch.tensor(rows, device=device)

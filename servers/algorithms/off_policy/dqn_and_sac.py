@@ -17,6 +17,7 @@ from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.declared_settings import (
+    Count,
     DeclaredSettings,
     Schedule,
     ScheduleCheck,
@@ -34,7 +35,6 @@ from muxrl.servers.algorithms.off_policy.rl_modules import (
     actor_network,
     value_network,
 )
-from muxrl.servers.algorithms.off_policy.target_entropy import read_target_entropy
 from muxrl.servers.algorithms.replay.algorithm import ReplayAlgorithm
 from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.replay.steps import StepReplay
@@ -42,13 +42,14 @@ from muxrl.servers.algorithms.replay_size import ReplaySize, of_steps
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
-    check_kind,
-    read_count,
+    read_as,
     suggestion,
 )
 
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
+
+_REFILLED_STATE = "refilled_at"
 
 # Schaul et al. 2016, proportional variant; RLlib's defaults, too.
 _PRIORITIES = {"alpha": 0.6, "beta": 0.4}
@@ -66,14 +67,13 @@ def read_replay_buffer(what: str, value: Any, default: Mapping[str, Any]) -> dic
 
     Args:
         what: the setting, in words.
-        value: as the user wrote it.
+        value: as the user wrote it, a mapping.
         default: the algorithm's.
 
     Raises:
-        AlgorithmProblem: it is no mapping, names no buffer that can hold a server's episodes, or
+        AlgorithmProblem: it names no buffer that can hold a server's episodes, or
             has a key or value that the buffer does not take.
     """
-    check_kind(what, value, default)
     kind = value.get("type", default["type"])
     if kind not in (UNIFORM, PRIORITIZED):
         hint = ""
@@ -91,7 +91,7 @@ def read_replay_buffer(what: str, value: Any, default: Mapping[str, Any]) -> dic
                 f"{what} has no key {key!r} for {kind}{why or suggestion(key, buffer)}"
             )
         if key != "type":
-            check_kind(f"{what}, key {key!r},", entry, buffer[key])
+            entry = read_as(f"{what}, key {key!r},", entry, type(buffer[key]))
             if entry < (1 if key == "capacity" else 0):
                 raise AlgorithmProblem(f"{what}, key {key!r}, must not be {entry}")
         buffer[key] = entry
@@ -101,9 +101,9 @@ def read_replay_buffer(what: str, value: Any, default: Mapping[str, Any]) -> dic
 class _OffPolicyConfig(DeclaredSettings):
     """What both have of RLlib's; ``replay_buffer_config`` has RLlib's form."""
 
-    grad_clip_by: str
+    grad_clip_by: Literal["value", "norm", "global_norm"]
     """`value`, `norm` or `global_norm`."""
-    n_step: Annotated[int, read_count]
+    n_step: Count
     """Steps of reward before the value."""
     num_steps_sampled_before_learning_starts: int
     """Env steps before the first update."""
@@ -151,7 +151,7 @@ class DQNConfig(_OffPolicyConfig, rllib_dqn.DQNConfig):
     """Above 1: the distribution of returns is learned, on so many atoms; `dueling` does nothing."""
     # Huber's gradient of an episode's end, whose error is large, weighs no more than any other's:
     # on CartPole values rise far above every return.
-    td_error_loss_fn: str = "mse"
+    td_error_loss_fn: Literal["huber", "mse"] = "mse"
     """`huber` or `mse`."""
     v_max: float
     """Largest return of that distribution."""
@@ -174,7 +174,7 @@ class SACConfig(_OffPolicyConfig, rllib_sac.SACConfig):
     """Learning rate of the critics."""
     initial_alpha: float
     """First temperature, the weight of the entropy."""
-    target_entropy: Annotated[float | Literal["auto"] | None, read_target_entropy]
+    target_entropy: float | Literal["auto"] | None
     """Entropy that the temperature is adapted to; `auto`: minus the action dimensions of a `Box`,
     0.3 log n of n `Discrete` actions; None: RLlib's rule."""
     twin_q: bool
@@ -192,7 +192,8 @@ class OffPolicyAlgorithm(ReplayAlgorithm):
             if intensity
             else 1 / self.config.get_rollout_fragment_length()
         )
-        self._learns_from_env_step = self.config.num_steps_sampled_before_learning_starts
+        self._refilled_at = 0
+        """Env steps before the replay's first; not 0 after a resumption without it."""
 
     def make_replay(self) -> StepReplay:
         config, settings = self.config, self.config.replay_buffer_config
@@ -212,12 +213,25 @@ class OffPolicyAlgorithm(ReplayAlgorithm):
         return int(self.config.total_train_batch_size)
 
     def note_batch(self, num_env_steps: int) -> None:
-        if self.num_env_steps >= self._learns_from_env_step:
-            for policy_id in self._replays:
-                self.bring_updates(policy_id, num_env_steps * self._updates_per_step)
+        config = self.config
+        num_late = self.num_env_steps - self._refilled_at
+        num_late -= config.num_steps_sampled_before_learning_starts
+        if num_late < 0:
+            return
+        # Of a batch of many, those before learning begins bring none, but for the last fragment.
+        num_counted = min(num_env_steps, num_late + config.get_rollout_fragment_length())
+        for policy_id in self._replays:
+            self.bring_updates(policy_id, num_counted * self._updates_per_step)
 
     def refill_replay(self, env_steps: int) -> None:
-        self._learns_from_env_step += env_steps
+        self._refilled_at = env_steps
+
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {**super().get_state(*args, **kwargs), _REFILLED_STATE: self._refilled_at}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        self._refilled_at = state.get(_REFILLED_STATE, 0)
 
 
 @configured_by(DQNConfig, DQNLearner)
@@ -265,6 +279,7 @@ DQN_ENTRY = AlgorithmEntry(
         defaults={"fcnet_activation": "relu"},
         refused=_NO_LSTM_IN_DQN,
         module=MaskableDQNTorchRLModule,
+        is_module_for_all=True,
     ),
     seating=Seating(follows_masks=True, acts_in_one_choice=True),
     space_check=AgentSpaces((Discrete,)),

@@ -11,7 +11,6 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.servers.agents.masks import ACTION_MASK
-from muxrl.servers.setting_values import AlgorithmProblem
 
 AUTO = "auto"
 SHARE = 0.3
@@ -49,16 +48,3 @@ class ReachableTargetEntropy(SACTorchLearner):
             module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
         )
         return loss
-
-
-def read_target_entropy(what: str, value: Any, default: Any) -> float | str | None:
-    """Returns a number, ``auto``, or None, which is RLlib's rule.
-
-    Raises:
-        AlgorithmProblem: it is something else.
-    """
-    if value is None or value == AUTO:
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise AlgorithmProblem(f"{what} must be a number, {AUTO!r} or null, not {value!r}")
-    return float(value)

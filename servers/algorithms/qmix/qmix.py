@@ -22,7 +22,6 @@ from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
 from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
 from muxrl.servers.algorithms.team_replay.config import TeamReplayConfig
-from muxrl.servers.setting_values import read_share
 
 EPSILON = "epsilon"
 
@@ -96,23 +95,19 @@ class QMIXConfig(TeamReplayConfig):
     """The optimizer's epsilon."""
     optimizer_name: OptimizerName = "rmsprop"
     """`rmsprop` or `adam`."""
-    prioritized_replay_alpha: Annotated[float, _share("0 draws episodes uniformly"), read_share] = (
-        0.0
-    )
+    prioritized_replay_alpha: Annotated[float, _share("0 draws episodes uniformly")] = 0.0
     """Above 0: episodes are drawn by priority to that power."""
-    prioritized_replay_beta: Annotated[
-        float, _share("1 makes up for priorities in full"), read_share
-    ] = 0.4
+    prioritized_replay_beta: Annotated[float, _share("1 makes up for priorities in full")] = 0.4
     """How far the loss makes up for priorities, from 0 to 1."""
     prioritized_replay_eta: Annotated[
-        float, _share("1 is the largest TD error of an episode, 0 their mean"), read_share
+        float, _share("1 is the largest TD error of an episode, 0 their mean")
     ] = 0.9
     """Share of an episode's largest TD error in its priority; the rest is their mean."""
     rmsprop_alpha: float = 0.99
     """RMSprop's smoothing constant."""
     target_update_freq: Count = 200
     """Updates between two copies to the target network, with `tau` 1."""
-    td_lambda: Annotated[float, _share("0 is one step"), read_share] = 0.0
+    td_lambda: Annotated[float, _share("0 is one step")] = 0.0
     """Above 0: lambda-returns; with `n_step` 1."""
     updates_per_episode: Positive = 1.0
     """Updates for each new episode, or a fraction; made for at least 200 env steps at a time."""

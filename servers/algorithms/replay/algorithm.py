@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,8 +64,17 @@ class ReplayAlgorithm(Algorithm):
     def make_replay(self) -> Replay:
         """Returns an empty replay for one policy."""
 
-    def note_stored(self, trajectory: Trajectory, num_new: int) -> None:
-        """Is told of new entries, which may bring updates; see `bring_updates`."""
+    def note_stored(
+        self, policy_id: str, stored: Sequence[Trajectory], num_before: int, num_new: int
+    ) -> None:
+        """Is told of new entries, which may bring updates; see `bring_updates`.
+
+        Args:
+            policy_id: whose.
+            stored: what they were made of.
+            num_before: entries that the replay held before.
+            num_new: those that came.
+        """
 
     def note_batch(self, num_env_steps: int) -> None:
         """Is told that all of a batch is stored, which may bring updates, too."""
@@ -85,8 +94,8 @@ class ReplayAlgorithm(Algorithm):
             if self._is_trained(trajectory.policy_id):
                 played.setdefault(trajectory.policy_id, []).append(trajectory)
         for policy_id, own in played.items():
-            for one, num_new in zip(own, self.replay(policy_id).add_all(own), strict=True):
-                self.note_stored(one, num_new)
+            replay = self.replay(policy_id)
+            self.note_stored(policy_id, own, len(replay), replay.add_all(own))
         self.note_batch(self.num_env_steps - before)
         if updated := self.make_updates():
             self._hand_over(updated)

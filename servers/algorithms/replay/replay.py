@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -57,9 +57,9 @@ class Replay(ABC):
             The number of entries that it made, 0 if it has no step.
         """
 
-    def add_all(self, trajectories: Sequence[Trajectory]) -> Iterable[int]:
-        """Stores several, one after another; yields what `add` returns of each."""
-        return map(self.add, trajectories)
+    def add_all(self, trajectories: Sequence[Trajectory]) -> int:
+        """Stores several, one after another; returns the number of entries that they made."""
+        return sum(map(self.add, trajectories))
 
     @abstractmethod
     def sample(self, num: int) -> dict[str, Any]:

@@ -103,9 +103,9 @@ class StepReplay(Replay):
         return self._num_rows * (per_row + STEP_BYTES)
 
     def add(self, trajectory: Trajectory) -> int:
-        return self.add_all([trajectory])[0]
+        return self.add_all([trajectory])
 
-    def add_all(self, trajectories: Sequence[Trajectory]) -> list[int]:
+    def add_all(self, trajectories: Sequence[Trajectory]) -> int:
         together: dict[str, _Piece] = {}
         num_rows, needed = 0, self._num_added  # `needed`: the oldest row that one goes on from
         for one in trajectories:
@@ -127,7 +127,7 @@ class StepReplay(Replay):
             num_rows = most
             needed = min(needed, last) if goes_on else needed
         self._write(list(together.values()))
-        return list(map(len, trajectories))
+        return sum(map(len, trajectories))
 
     def _write(self, pieces: Sequence[_Piece]) -> None:
         """Stores pieces of different episodes for which there is room at once."""

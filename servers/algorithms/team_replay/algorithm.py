@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -44,13 +45,17 @@ class TeamReplayAlgorithm(ReplayAlgorithm):
     def batch_size(self) -> int:
         return int(self.config.replay_setting("batch_size"))
 
-    def note_stored(self, trajectory: Trajectory, num_new: int) -> None:
-        config, policy_id = self.config, trajectory.policy_id
+    def note_stored(
+        self, policy_id: str, stored: Sequence[Trajectory], num_before: int, num_new: int
+    ) -> None:
+        config = self.config
         if config.standardize_rewards:
-            self._reward_scales[policy_id].add(trajectory.rewards[trajectory.num_lookback :])
-        # Not before learning begins: all of these updates would come in one long burst.
-        if len(self.replay(policy_id)) >= config.num_before_learning:
-            self.bring_updates(policy_id, num_new * getattr(config, config.updates_setting))
+            for one in stored:
+                self._reward_scales[policy_id].add(one.rewards[one.num_lookback :])
+        # None for those before learning begins: all of their updates would come in one long burst.
+        num_waiting = max(0, config.num_before_learning - 1 - num_before)
+        num_counted = max(0, num_new - num_waiting)
+        self.bring_updates(policy_id, num_counted * getattr(config, config.updates_setting))
 
     def _draw(self, policy_id: str) -> dict[str, Any]:
         batch = super()._draw(policy_id)

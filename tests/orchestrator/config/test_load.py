@@ -48,6 +48,24 @@ def test_yaml_becomes_dataclasses_with_defaults(write):
     assert config.stop.time_s is None
 
 
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("1e-3", 0.001), ("1E-2", 0.01), ("5e2", 500.0), ("5E+2", 500.0), (".99", 0.99),
+        ("1.e3", 1000.0), ("+1e3", 1000.0), ("-1e-3", -0.001), (".5e-3", 0.0005), ("5.", 5.0),
+        ("1_000", 1000), ("'1e-3'", "1e-3"), ('"5"', "5"),
+    ],
+)  # fmt: skip
+def test_a_number_is_one_in_every_form_that_people_write(write, written, value):
+    file = write(GOOD.replace("{lr: 0.001}", f"{{lr: {written}, epsilon: [[0, {written}]]}}"))
+    written_in_file = load_config(file)
+    overridden = load_config(write(GOOD), [f"servers.ppo.settings.lr={written}"])
+    for config in (written_in_file, overridden):
+        found = config.servers["ppo"].settings["lr"]
+        assert (found, type(found)) == (value, type(value))
+    assert written_in_file.servers["ppo"].settings["epsilon"] == [[0, value]]
+
+
 def test_experiment_is_named_after_its_file_unless_it_says_otherwise(write):
     assert load_config(write(GOOD)).name == "good"
     assert load_config(write(GOOD + "name: other\n")).name == "other"

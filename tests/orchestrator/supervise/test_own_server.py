@@ -142,7 +142,7 @@ def test_a_sweep_s_check_asks_it_for_each_setting(serving: Serving, tmp_path: Pa
     assert len(sweep_plans.make_plan(config).trials) == 3
     with pytest.raises(ConfigError) as refusal:
         sweep_plans.make_plan(config, is_check=True)
-    assert "'rate' must be a number, not 'big' (in 1 of 3 settings" in str(refusal.value)
+    assert "'rate' must be a number, got the text 'big' (in 1 of 3 settings" in str(refusal.value)
 
 
 def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_path: Path) -> None:

@@ -270,6 +270,15 @@ def test_all_mistakes_of_the_file_are_named_at_once_with_their_lines(write):
         ("parameters={algorithms.pp.port: {grid: [1]}}", "there is no algorithm 'pp'"),
         ("parameters={stp.env_steps: {grid: [1]}}", "unknown key 'stp'; did you mean 'stop'?"),
         ("parameters={stop.env_steps: {grid: [x]}}", "must be an integer or null, got the text"),
+        ("parameters={algorithms.small_ppo.settings.minibatch_size: {grid: [5e1, 6e1]}}", None),
+        (
+            "parameters={algorithms.small_ppo.settings.minibatch_size: {grid: [5e1, 5.5]}}",
+            "PPO's setting 'minibatch_size' must be an integer or null, got 5.5",
+        ),
+        (
+            "parameters={algorithms.small_ppo.settings.lr: {choice: ['1e-3', 1e-4]}}",
+            "but '1e-3' is text; leave out the quotes: 1e-3",
+        ),
     ],
 )
 def test_what_cannot_run_is_named(problems_of, write, override, story):

@@ -298,7 +298,7 @@ def test_unknown_settings_and_networks_are_refused(fixed: type[FixedAlgorithm]) 
     [
         ({"checkpoint": ""}, "needs the setting 'checkpoint'"),
         ({"checkpoint": ["a", "b"]}, "is the folder of one checkpoint, not ['a', 'b']"),
-        ({"checkpoint": "x", "should_explore": "yes"}, "must be true or false, not 'yes'"),
+        ({"checkpoint": "x", "should_explore": "yes"}, "must be true or false, got the text 'yes'"),
         ({"checkpoint": "x", "policies": "default"}, "must be a mapping"),
         ({"checkpoint": "/no/such/folder"}, "no such folder"),
     ],

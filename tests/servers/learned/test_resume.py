@@ -143,11 +143,24 @@ def test_a_replay_that_is_too_large_is_left_out_aloud_and_filled_again(
     second = Served(dataclasses.replace(plan, resume_from=str(tmp_path / "saved")))
     assert "goes on with an empty replay" in caplog.text
     version = second.policies.acting.weights_seq_no
-    second.play(9, 12)  # 24 steps, and 32 are needed
+    second.play(9, 10)
+    second.policies.save(tmp_path / "lost again")
+    kept = dataclasses.replace(plan, keep_replay_mib=1)
+    second.policies._plan = kept
+    second.policies.save(tmp_path / "kept")
+    second.play(10, 12)  # 24 steps, and 32 are needed
     assert second.policies.acting.weights_seq_no == version
     second.play(12, 14)
     assert second.policies.acting.weights_seq_no > version
     second.end()
+
+    for saved, num_needed in (("kept", 3), ("lost again", 4)):
+        third = Served(dataclasses.replace(kept, resume_from=str(tmp_path / saved)))
+        third.play(10, 10 + num_needed - 1)
+        assert third.policies.acting.weights_seq_no == version, saved
+        third.play(10 + num_needed - 1, 11 + num_needed)
+        assert third.policies.acting.weights_seq_no > version, saved
+        third.end()
 
 
 def test_an_episode_that_is_open_is_left_out_and_what_has_ended_is_learned(

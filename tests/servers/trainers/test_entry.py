@@ -45,7 +45,7 @@ def test_settings_are_the_arguments_behind_the_first() -> None:
     ("name", "settings", "sentence"),
     [
         ("Counting", {"rat": 0.2}, "Counting has no setting 'rat'; did you mean 'rate'?"),
-        ("Counting", {"rate": "1e-3"}, "Counting's setting 'rate' must be a number, not '1e-3'"),
+        ("Counting", {"rate": "1e-3"}, "Counting's setting 'rate' must be a number, but '1e-3'"),
         ("NeedsASetting", {}, "NeedsASetting needs the setting 'width', which has no default"),
         ("WithoutLearn", {}, "made a WithoutLearn without learn, state, load"),
         ("FailsToBegin", {}, "cannot be made for policy 'default': RuntimeError: no such device"),

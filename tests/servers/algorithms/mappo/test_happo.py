@@ -62,16 +62,17 @@ class Piece:
 
 
 def play(played: Mapping[str, Mapping[str, Piece]], seed: int = 0) -> list[MultiAgentEpisode]:
-    """Returns chunks as a server's recorder makes them: by episode and agent."""
+    """Returns chunks as a server's recorder makes them: by episode and agent, "a~2" for the second
+    life of a."""
     rng = np.random.default_rng(seed)
     chunks = []
     for episode_id, pieces in played.items():
         chunk = MultiAgentEpisode(id_=episode_id, agent_to_module_mapping_fn=lambda a, *_: a)
-        for agent, piece in pieces.items():
-            num = len(piece.steps)
+        for key, piece in pieces.items():
+            agent, num = key[0], len(piece.steps)
             alive = [float(step != "-") for step in piece.steps] + [1.0]
             logp = [-np.inf if s == "x" else float(rng.normal(-1.0, 0.3)) for s in piece.steps]
-            chunk.agent_episodes[agent] = SingleAgentEpisode(
+            chunk.agent_episodes[key] = SingleAgentEpisode(
                 observations=[_observation(rng, agent, here) for here in alive],
                 actions=[int(action) for action in rng.integers(3, size=num)],
                 rewards=list(rng.normal(size=num)),
@@ -104,6 +105,12 @@ PLAYED = {
     "2": {"b": Piece("aaa", 5)},
     "3": {"a": Piece("aaaaaa", 2), "b": Piece("aaa", 4)},
 }
+LIVES = {
+    **PLAYED,
+    "4": {"a": Piece("aaa"), "a~2": Piece("aa-a"), "b": Piece("aa-"), "b~2": Piece("aaaa")},
+    "5": {"a~2": Piece("aa", 2), "a~3": Piece("aaa"), "b~2": Piece("aa", 2), "b~3": Piece("aaa")},
+}
+"""The team has ended, and come back in the same episode, in which its steps begin at 0 again."""
 
 
 def columns_of(learner: Any, episodes: list[MultiAgentEpisode]) -> dict[str, Any]:
@@ -120,10 +127,13 @@ def turns(learner: Any, batches: Any, **how: Any) -> Any:
 # --- M --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("played", [PLAYED, LIVES])
 @pytest.mark.parametrize("first", ["a", "b"])
-def test_the_second_ones_advantages_are_weighted_by_the_firsts_ratios(first: str) -> None:
+def test_the_second_ones_advantages_are_weighted_by_the_firsts_ratios(
+    first: str, played: dict[str, dict[str, Piece]]
+) -> None:
     learner, second = make_learner(), "ab".replace(first, "")
-    batches = columns_of(learner, play(PLAYED))
+    batches = columns_of(learner, play(played))
     seed = next(s for s in range(99) if _order_of(learner, batches, s)[0] == first)
     torch.manual_seed(seed)
     updates = turns(learner, batches)
@@ -139,12 +149,12 @@ def test_the_second_ones_advantages_are_weighted_by_the_firsts_ratios(first: str
         logits = module.forward_train(batches[first])[Columns.ACTION_DIST_INPUTS].numpy()
 
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    ratio_at: dict[tuple[str, int], float] = {}
-    for row, (key, step) in enumerate(_rows(first)):
+    ratio_at: dict[tuple[str, str, int], float] = {}
+    for row, (key, step) in enumerate(_rows(played, first)):
         if step == "a":
             new = log_probs[row, int(batches[first][Columns.ACTIONS][row])]
             ratio_at[key] = float(np.exp(new - float(batches[first][Columns.ACTION_LOGP][row])))
-    expected = [ratio_at.get(key, 1.0) for key, _ in _rows(second)]
+    expected = [ratio_at.get(key, 1.0) for key, _ in _rows(played, second)]
     assert sum(factor != 1.0 for factor in expected) >= 5
     assert 1.0 in expected
 
@@ -156,13 +166,15 @@ def test_the_second_ones_advantages_are_weighted_by_the_firsts_ratios(first: str
     assert next(updates, None) is None
 
 
-def _rows(agent: str) -> list[tuple[tuple[str, int], str]]:
-    """Returns episode and step of each row of an agent's batch, and what it did there."""
+def _rows(
+    played: dict[str, dict[str, Piece]], agent: str
+) -> list[tuple[tuple[str, str, int], str]]:
+    """Returns episode, life and step of each row of an agent's batch, and what it did there."""
     return [
-        ((episode_id, piece.first + i), step)
-        for episode_id, pieces in PLAYED.items()
+        ((episode_id, who[1:], piece.first + i), step)
+        for episode_id, pieces in played.items()
         for who, piece in pieces.items()
-        if who == agent
+        if who[0] == agent
         for i, step in enumerate(piece.steps)
     ]
 
@@ -291,19 +303,23 @@ class Spy(ConnectorV2):
 
 
 def test_on_a_server_rows_of_one_step_have_one_state(rllib: None) -> None:
-    plan = plan_of("HAPPO", late_members="allow")
+    plan = plan_of("HAPPO", late_members="allow", agents_return=True)
     settings = {"train_batch_size_per_learner": 12, "num_epochs": 2}
     served = Served(replace(plan, settings=settings))
     learner: Any = served.policies.algo.learner_group._learner
     spy = Spy()
     learner._learner_connector.append(spy)
     store, rng = served.policies.store, np.random.default_rng(0)
-    for number, asked in enumerate((["a", "ab", "ab", "b", "a", "ab", "b"], ["b", "b", "ab"] * 4)):
+    asked_in = (["a", "ab", "ab", "b", "a", "ab", "b"], ["b", "b", "ab"] * 4)
+    asked_in = *asked_in, ["ab", "ab", "ab", "b", "a", "ab", "a", "b", "ab"]
+    for number, asked in enumerate(asked_in):
         store.accept(StartEpisode(str(number)), 0.0)
         for t, agents in enumerate(asked):
             seen = {agent: rng.random(2, np.float32) for agent in agents}
             rewards = dict.fromkeys(asked[t - 1], 1.0) if t else {}
-            served._act(store.accept(Step(str(number), t, seen, rewards), 0.0))
+            # In the last episode all end with the step before twice, and come back at once.
+            ends = dict.fromkeys("ab", True) if number == 2 and t in (2, 5) else {}
+            served._act(store.accept(Step(str(number), t, seen, rewards, ends), 0.0))
             store.finish_frame()
         store.accept(
             EndEpisode(str(number), len(asked), terminations=dict.fromkeys("ab", True)), 0.0

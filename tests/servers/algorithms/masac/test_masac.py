@@ -82,12 +82,12 @@ def test_the_target_entropy_is_each_members(settings: Any, expected: list[float]
 # --- the loop -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("updates_per_step", "num"), [(1.0, 84), (0.25, 21)])
+@pytest.mark.parametrize(("updates_per_step", "num"), [(1.0, 81), (0.25, 20)])
 @in_process
 def test_updates_follow_the_steps_from_when_there_are_enough(
     updates_per_step: float, num: int
 ) -> None:
-    """Batches are of 4 env steps; the one with the 20th step fills the replay, and counts."""
+    """The 20th step fills the replay, and counts."""
     with playing(plan_of(settings={**SMALL, "updates_per_step": updates_per_step})) as played:
         played.play(100)
         replay = played.policies.algo._replays["team"]  # type: ignore[attr-defined]

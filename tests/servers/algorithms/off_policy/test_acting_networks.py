@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.dqn.default_dqn_rl_module import QF_PREDS
 from ray.rllib.algorithms.dqn.torch.default_dqn_torch_rl_module import DefaultDQNTorchRLModule
+from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.rl_module import RLModule
+from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
 
 from muxrl.protocol.dense import forward
+from muxrl.servers.algorithms.brought import entry_of
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.rllib.inference import Inference
 from muxrl.servers.rllib.numpy_values import numpy_values
@@ -25,13 +28,15 @@ ACTS = spaces.Discrete(4)
 ROWS = np.random.default_rng(0).standard_normal((32, 5), np.float32)
 
 
-def module_of(name: str, settings: dict[str, Any] | None = None, **model: Any) -> RLModule:
+def module_of(
+    name: str, settings: dict[str, Any] | None = None, sees: spaces.Box = SEES, **model: Any
+) -> RLModule:
     config = get_algorithm(name).make_config(settings or {}, model)
     config.multi_agent(
-        policies={"p": PolicySpec(None, SEES, ACTS)},
+        policies={"p": PolicySpec(None, sees, ACTS)},
         policy_mapping_fn=lambda *args, **kwargs: "p",
     )
-    spec = config.get_multi_rl_module_spec(spaces={"p": (SEES, ACTS)}, inference_only=True)
+    spec = config.get_multi_rl_module_spec(spaces={"p": (sees, ACTS)}, inference_only=True)
     module = spec.build()["p"]
     with torch.no_grad():
         for parameter in module.parameters():
@@ -106,3 +111,32 @@ def test_what_is_not_known_has_no_network() -> None:
     assert value_network(module) is None
     assert get_algorithm("SAC").acting_network(module) is None
     assert get_algorithm("PPO").acting_network(module) is None
+
+
+@pytest.mark.parametrize("kind", ["flat", "atoms", "image"])
+def test_dqn_explores_among_actions_whose_values_are_0(kind: str) -> None:
+    """RLlib takes a value of 0 for a forbidden action, and raises if there is no other."""
+    sees = spaces.Box(-1.0, 1.0, (42, 42, 3) if kind == "image" else (5,), np.float32)
+    settings = {"epsilon": 1.0, "num_atoms": 11 if kind == "atoms" else 1}
+    module: Any = module_of("DQN", settings, sees)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    rows = {Columns.OBS: torch.randn(400, *sees.shape)}
+    drawn = module.forward_exploration(rows, t=0)[Columns.ACTIONS]
+    assert np.bincount(drawn.numpy(), minlength=4).min() > 50
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC"])
+def test_the_module_of_a_brought_config_stays(name: str) -> None:
+    rllib = {"DQN": DQNConfig, "SAC": SACConfig}[name]
+    base = rllib().get_default_rl_module_spec().module_class
+    own = type("Own", (base,), {})
+
+    class Brought(rllib):  # type: ignore[misc, valid-type]
+        def get_default_rl_module_spec(self) -> RLModuleSpec:
+            return RLModuleSpec(own)
+
+    entry = entry_of("brought:Config", Brought, [get_algorithm("DQN"), get_algorithm("SAC")])
+    config = entry.make_config({})
+    assert config.rl_module_spec.module_class is own

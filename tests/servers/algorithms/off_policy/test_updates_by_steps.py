@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.resumable import REPLAY, plan_of
+from tests.servers.resumable import CASES, REPLAY, plan_of
 
 from muxrl.protocol.messages import StartEpisode, Step
+from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.server import make_policies
 
 
@@ -21,9 +22,10 @@ def test_training_intensity_is_steps_trained_for_each_played(
     settings = {**REPLAY, "training_intensity": intensity}
     policies: Any = make_policies(plan_of(algorithm, settings=settings), pytest.fail)
     policies.algo.replay("shared")
-    policies.algo.note_batch(32)  # none is due before so many
+    policies.algo.env_runner.num_env_steps_sampled_lifetime = 31
+    policies.algo.note_batch(31)  # none is due before 32
     assert not policies.algo._updates_due
-    policies.algo.env_runner.num_env_steps_sampled_lifetime = 32
+    policies.algo.env_runner.num_env_steps_sampled_lifetime = 100
     policies.algo.note_batch(40)
     assert policies.algo._updates_due == {"shared": pytest.approx(40 * updates)}
 
@@ -66,7 +68,8 @@ def test_n_steps_may_be_more_than_env_steps_between_updates(algorithm: str) -> N
 def test_updates_go_by_env_steps(algorithm: str, num: int) -> None:
     policies: Any = make_policies(plan_of(algorithm), pytest.fail)
     algo, store = policies.algo, policies.store
-    first, fragment = algo._learns_from_env_step, algo.config.get_rollout_fragment_length()
+    first = algo.config.num_steps_sampled_before_learning_starts
+    fragment = algo.config.get_rollout_fragment_length()
     rng, sizes, played, t = np.random.default_rng(0), [], 0, 0
     names = [f"episode-{i}" for i in range(num)]
     for name in names:
@@ -90,3 +93,45 @@ def test_updates_go_by_env_steps(algorithm: str, num: int) -> None:
     assert set(sizes) == {max(fragment, num)}
     num_late = sum(size for i, size in enumerate(sizes) if sum(sizes[: i + 1]) >= first)
     assert algo.learner._weights_seq_no == int(num_late * algo._updates_per_step + 1e-6)
+
+
+@pytest.mark.parametrize("num_before", [0, 6])
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC", "MADDPG", "MASAC", "QMIX"])
+def test_what_came_before_learning_begins_brings_no_updates(
+    algorithm: str, num_before: int
+) -> None:
+    """However much comes at once: in one batch as in batches of the smallest size."""
+    learning = {"DQN": 32, "SAC": 32, "MADDPG": 50, "MASAC": 50, "QMIX": 4}[algorithm]
+    policies: Any = make_policies(plan_of(algorithm), pytest.fail)
+    algo, (policy_id,) = policies.algo, policies.algo.config.policies
+
+    def take(num: int) -> float:
+        """Stores episodes of two steps; returns the updates that are due since the beginning."""
+        observed, acted = algo.env_runner.get_spaces()[policy_id]
+
+        def sample() -> Any:
+            for _ in range(num):
+                algo.env_runner.num_env_steps_sampled_lifetime += 2
+                name = f"episode-{algo.num_env_steps}"
+                seen, actions = [observed.sample() for _ in "abc"], [acted.sample() for _ in "ab"]
+                yield Trajectory(
+                    name, name, policy_id, policy_id, seen, actions, [0.0, 1.0], {},
+                    is_terminated=True,
+                )  # fmt: skip
+
+        algo._sample, algo.make_updates = sample, set
+        algo.training_step()
+        return float(algo._updates_due.get(policy_id, 0.0))
+
+    take(num_before)
+    due = take(64 - num_before)
+    settings = CASES[algorithm][1]
+    if algorithm in ("DQN", "SAC"):  # of 128 env steps, the fragment that ends with the 32nd, too
+        assert due == (128 - learning + 4) / settings["rollout_fragment_length"]
+    elif algorithm == "QMIX":
+        assert due == 64 - learning + 1
+    else:
+        assert due == pytest.approx((128 - learning + 1) * settings["updates_per_step"])
+    assert take(5) - due == pytest.approx(
+        {"DQN": 10 / 4, "SAC": 10 / 4, "QMIX": 5}.get(algorithm, 10 * 0.1)
+    ), "everything that comes later brings some"

@@ -311,11 +311,11 @@ def test_several_at_once_are_stored_as_one_by_one(
         if flags:
             ts[number], rounds[number] = 0, rounds[number] + 1
     single, several = make(kind, capacity), make(kind, capacity)
-    nums = [single.add(one) for one in given]
-    stored: list[int] = []
-    while len(stored) < len(given):
-        stored += several.add_all(given[len(stored) :][: sizes[len(stored) % len(sizes)]])
-    assert stored == nums
+    begin = 0
+    while begin < len(given):
+        together = given[begin : begin + sizes[begin % len(sizes)]]
+        assert several.add_all(together) == sum(map(single.add, together))
+        begin += len(together)
     states = [single.get_state(), several.get_state()]
     for state in states:  # who cannot be gone on from any more is forgotten now and then
         oldest = state["num_added"] - capacity - 1
