@@ -122,13 +122,17 @@ def against_random(
         if others is not None and len(others) != len(learned):
             raise ValueError(f"{len(learned)} seeds as learned against {len(others)} {how}")
 
-    def interval(strata: Strata) -> Estimate:
-        return estimate_of(strata, unit, share_episodes=share_episodes)
+    measured = np.concatenate(_known([*learned, *(random or ()), *(untrained or ())]))
+    # Zeros alone may be any return; zeros and ones alone are lost and won.
+    is_won_or_lost = set(np.unique(measured).tolist()) == {0.0, 1.0}
+
+    def interval(strata: Strata, *, is_proportion: bool = is_won_or_lost) -> Estimate:
+        return estimate_of(strata, unit, share_episodes=share_episodes, is_proportion=is_proportion)
 
     def compare(others: Strata) -> tuple[Estimate, Floats]:
         """Returns the advantage over the others, and each seed's."""
         if pairs := _paired_differences(learned, others) if shares_resets else None:
-            return interval(pairs), _means(pairs)
+            return interval(pairs, is_proportion=False), _means(pairs)
         by_seed = _means(learned) - _means(others)
         if unit is Unit.SEEDS:
             luck = shared_luck(learned) + shared_luck(others) if share_episodes else NO_LUCK

@@ -58,8 +58,8 @@ MAX_TOMBSTONES, _MAX_TOLD = 100_000, 1_000_000
 that lost an answer asks again before so many more have ended. Episodes of a few steps end a
 thousand times a second."""
 _PAID_LATE = (
-    "{who!r} was paid after its end, in episode {episode_id} for the first time: that counts in its "
-    "return, and no action learns from it; did its end come too early?"
+    "{who!r} was paid after its end, in episode {episode_id} for the first time: that counts in "
+    "its return, and no action learns from it; did its end come too early?"
 )
 _STALE = "a client has played with weights too old for the loss, which leaves its actions out"
 

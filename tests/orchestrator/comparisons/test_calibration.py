@@ -185,7 +185,7 @@ def judged(sweep: Sweep, name: str, played: Played, claims: Counter[str]) -> Fou
     yield "interquartile mean", standing.score, truth["iqm"]
     yield "mean", standing.mean, mean
     assert standing.area is not None
-    yield "area under the curve", standing.area, (game.at_random + mean) / 2
+    yield "area under the curve", standing.area, game.over_random / 2  # of the advantage
     yield "proportion", found.standing("ppo p", "metric:win").mean, truth["win"]
     (pairing,) = found.roles_compared[0].unordered_pairings
     assert pairing.difference is not None

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from muxrl.orchestrator.measure.against_random import Verdict, against_random
-from muxrl.orchestrator.measure.statistics import Unit, difference_interval, mean_interval
+from muxrl.orchestrator.measure.statistics import (
+    Unit,
+    difference_interval,
+    mean_interval,
+    wilson_interval,
+)
 
 
 def test_the_verdict_follows_the_interval() -> None:
@@ -106,3 +111,11 @@ def test_over_seeds_each_seed_s_advantage_is_that_of_its_pairs() -> None:
     random = [np.array([1.0, 40.0, 5.0]), np.array([1.0, 0.0, 1.0])]
     comparison = against_random(100, learned, random, unit=Unit.SEEDS)
     assert comparison.advantage == mean_interval([[3.0, 4.0 / 3.0]])
+
+
+def test_returns_of_wins_and_losses_alone_are_proportions() -> None:
+    won, lost = np.repeat([1.0, 0.0], [3, 17]), np.zeros(20)
+    found = against_random(0, [won], [lost])
+    assert found.learned == wilson_interval([won])
+    assert found.random == wilson_interval([lost])
+    assert against_random(0, [lost], [lost]).learned == mean_interval([lost]), "of any scale"
