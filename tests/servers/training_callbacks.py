@@ -36,7 +36,7 @@ class ReturnsText:
 
 
 class Potential:
-    """The potential of an observation is its second number; see Ng et al. 1999."""
+    """Adds by how much an observation's second number grows."""
 
     def shape_rewards(self, trajectory: Any) -> Any:
         potentials = trajectory.observations[:, 1]
