@@ -2,13 +2,13 @@
 
 After an update every array and tensor of floats is looked at, without a copy. A copy to return to
 takes longer, and so is taken now and then: what was learned since is lost with a skipped update.
+A ``state`` with a replay takes long to read, too: it is looked at when a copy is due.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
-import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -21,8 +21,6 @@ from muxrl.servers.training.skipped_updates import MAX_LOSS, size_of
 
 _SHARE = 0.02
 """Of the time that copies take at most."""
-_LARGEST = 1_000_000
-"""Numbers of an array that is looked at in a state that may hold a replay."""
 
 
 class SoundState:
@@ -41,8 +39,7 @@ class SoundState:
         self._trainer = trainer
         is_whole = not hasattr(trainer, "learned_state")
         self._read = trainer.state if is_whole else trainer.learned_state
-        has_replay = is_whole and getattr(trainer, "learns_from", "") == "replay"
-        self._largest = _LARGEST if has_replay else math.inf
+        self._has_replay = is_whole and getattr(trainer, "learns_from", "") == "replay"
         self._num_watched = num_watched
         self._num_left = 0
         self._exempt = frozenset(path for path, _ in self._beyond())
@@ -50,14 +47,15 @@ class SoundState:
 
     def find_spoilt(self) -> str:
         """Returns what is not sound any more, in words; "" if all is."""
+        if self._has_replay and not self._is_due:
+            return ""
         found = [one for one in self._beyond() if one[0] not in self._exempt]
         path, number = max(found, key=lambda one: size_of(one[1]), default=("", 0.0))
         return path and f"{path} holds {number:.3g}, beyond {MAX_LOSS:.0e} or not finite"
 
     def keep(self) -> None:
         """Keeps the state as it is now, if a copy is due."""
-        is_due = time.perf_counter() - self._kept_at >= self._took_s / _SHARE
-        if is_due or self._num_left:
+        if self._is_due:
             self._keep()
         self._num_left = max(0, self._num_left - 1)
 
@@ -65,6 +63,11 @@ class SoundState:
         """Has the trainer load the copy."""
         self._trainer.load(from_plain(copy.deepcopy(self._copy)))
         self._num_left = self._num_watched
+
+    @property
+    def _is_due(self) -> bool:
+        elapsed_s = time.perf_counter() - self._kept_at
+        return self._num_left > 0 or elapsed_s >= self._took_s / _SHARE
 
     def _keep(self) -> None:
         began = time.perf_counter()
@@ -78,7 +81,7 @@ class SoundState:
         for path, leaf in _leaves(self._read()):
             if not isinstance(leaf, np.ndarray):
                 tensors[leaf.device].append((path, leaf))
-            elif leaf.size <= self._largest:
+            else:
                 number = max(float(leaf.max()), float(leaf.min()), key=size_of)
                 if not size_of(number) <= MAX_LOSS:
                     yield _told(path), number

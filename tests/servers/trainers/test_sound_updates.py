@@ -27,6 +27,7 @@ from muxrl.servers.trainers import sound_state
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.interface import PolicySpec
+from muxrl.servers.trainers.plain_state import to_plain
 from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.trainers.sound_state import SoundState
 from muxrl.servers.training.policies import LearnerDiverged, ServerProblem
@@ -153,40 +154,41 @@ def test_an_error_without_damage_is_an_error() -> None:
         actors.learn("default", [])
 
 
-class Slow(InNumpy):
-    """Its state takes long to read; of it there are few copies."""
-
-    num_read = 0
-
-    def state(self) -> dict[str, Any]:
-        self.num_read += 1
-        return super().state()
-
-
-def test_copies_take_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("learns_from", ["recent", "replay"])
+def test_copies_take_a_small_part_of_the_time(
+    learns_from: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does looking at a state that may hold a replay; else each update is looked at."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    trainer = Slow(None)
-    copies = []
+    trainer = InNumpy(None)
+    trainer.learns_from = learns_from
+    copied: list[float] = []
 
-    def keep() -> Any:
-        now[0] += 1.0  # a copy takes a second
-        copies.append(now[0])
-        return InNumpy.state(trainer)
+    def slowly(state: Any) -> Any:
+        now[0] += 1.0
+        copied.append(now[0])
+        return to_plain(state)
 
+    monkeypatch.setattr(sound_state, "to_plain", slowly)
     sound = SoundState(trainer, 3)
-    sound._read = keep
-    sound._keep()
     for _ in range(500):
         now[0] += 1.0
+        assert not sound.find_spoilt()
         sound.keep()
-    assert {later - one for one, later in itertools.pairwise(copies)} == {51.0}
+    assert {later - one for one, later in itertools.pairwise(copied)} == {51.0}
+    trainer.sums[:] = math.inf
+    now[0] += 1.0
+    assert bool(sound.find_spoilt()) == (learns_from == "recent")
+    now[0] += 50.0
+    assert sound.find_spoilt()
     sound.go_back()
-    del copies[:]
+    del copied[:]
     for _ in range(10):
         now[0] += 1.0
+        assert not sound.find_spoilt()
         sound.keep()
-    assert len(copies) == 3  # of each update, while a replay may hold the number still
+    assert len(copied) == 3  # of each update, while a replay may hold the number still
 
 
 def test_numbers_whose_squares_overflow_are_sound() -> None:
