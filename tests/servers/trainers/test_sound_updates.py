@@ -109,9 +109,9 @@ def test_what_is_not_finite_from_the_beginning_is_none_of_its_business() -> None
     assert trainer.best == 1.0
     assert not policies.store.warnings.found
     trainer.best = -math.inf
-    assert SoundState(trainer, 1).find_spoilt() == ""
+    assert SoundState(trainer, 1).find_spoilt(is_all=True) == ""
     trainer.recent[:] = 1e30
-    assert SoundState(trainer, 1).find_spoilt() == ""
+    assert SoundState(trainer, 1).find_spoilt(is_all=True) == ""
 
 
 def test_one_that_is_always_spoilt_ends_with_a_whole_checkpoint(
@@ -154,15 +154,29 @@ def test_an_error_without_damage_is_an_error() -> None:
         actors.learn("default", [])
 
 
-@pytest.mark.parametrize("learns_from", ["recent", "replay"])
+class ShowsItsWeights(InNumpy):
+    def weights(self) -> dict[str, Any]:
+        return {"sums": self.sums}
+
+
+class WithoutWeights(InNumpy):
+    weights = property()  # type: ignore[assignment]
+
+
+class WithAReplay(WithoutWeights):
+    learns_from = "replay"
+
+
+@pytest.mark.parametrize(
+    ("make", "is_seen"), [(ShowsItsWeights, True), (WithoutWeights, True), (WithAReplay, False)]
+)
 def test_copies_take_a_small_part_of_the_time(
-    learns_from: str, monkeypatch: pytest.MonkeyPatch
+    make: Any, is_seen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So does looking at a state that may hold a replay; else each update is looked at."""
+    """What a trainer acts by is looked at after each update, but a replay when a copy is due."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    trainer = InNumpy(None)
-    trainer.learns_from = learns_from
+    trainer = make(None)
     copied: list[float] = []
 
     def slowly(state: Any) -> Any:
@@ -171,24 +185,39 @@ def test_copies_take_a_small_part_of_the_time(
         return to_plain(state)
 
     monkeypatch.setattr(sound_state, "to_plain", slowly)
-    sound = SoundState(trainer, 3)
-    for _ in range(500):
-        now[0] += 1.0
-        assert not sound.find_spoilt()
-        sound.keep()
+    actors = Actors("name", {"default": spec_of_one()}, lambda spec: trainer, 0)
+    monkeypatch.setattr(trainer, "learn", lambda pieces: None)
+
+    def learn(num: int) -> None:
+        for _ in range(num):
+            now[0] += 1.0
+            actors.learn("default", [])
+
+    learn(500)
     assert {later - one for one, later in itertools.pairwise(copied)} == {51.0}
-    trainer.sums[:] = math.inf
-    now[0] += 1.0
-    assert bool(sound.find_spoilt()) == (learns_from == "recent")
+    copied.clear()
     now[0] += 50.0
-    assert sound.find_spoilt()
-    sound.go_back()
-    del copied[:]
-    for _ in range(10):
-        now[0] += 1.0
-        assert not sound.find_spoilt()
-        sound.keep()
-    assert len(copied) == 3  # of each update, while a replay may hold the number still
+    learn(1)
+    trainer.sums[:] = math.inf
+    learn(1)
+    assert actors.skipped.num["default"] == is_seen
+    now[0] += 50.0
+    learn(1)
+    assert actors.skipped.num["default"] == 1
+    assert trainer.sums.tolist() == [0.0] * 3
+    copied.clear()
+    learn(200)
+    most = actors.skipped.most
+    # Of each update, while a replay may hold the number still.
+    assert [later - one for one, later in itertools.pairwise(copied)][: most - 2] == [2.0] * (
+        most - 2
+    )
+    assert len(copied) < most + 5
+
+
+def spec_of_one() -> PolicySpec:
+    box = gymnasium.spaces.Box(-1, 1, (3,))
+    return PolicySpec("default", ("a",), box, gymnasium.spaces.Discrete(3))
 
 
 def test_numbers_whose_squares_overflow_are_sound() -> None:
@@ -197,7 +226,7 @@ def test_numbers_whose_squares_overflow_are_sound() -> None:
     sound = SoundState(trainer, 1)
     for number, is_sound in ((1e23, True), (-1e23, True), (1e25, False), (math.nan, False)):
         trainer.sums = torch.tensor([1.0, number])
-        assert (sound.find_spoilt() == "") == is_sound, number
+        assert (sound.find_spoilt(is_all=True) == "") == is_sound, number
 
 
 # --- Stable-Baselines3 -------------------------------------------------------------------------
@@ -238,9 +267,10 @@ def piece(actors: Actors, number: int, **spoilt: float) -> Trajectory:
 @pytest.mark.parametrize("gradient_steps", [1, -1])
 @pytest.mark.parametrize("name", ["SAC", "TD3"])
 def test_an_absurd_number_in_the_replay_of_stable_baselines3(
-    name: str, gradient_steps: int
+    name: str, gradient_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is undone, and forgotten: each update of the whole replay would draw it again."""
+    monkeypatch.setattr(sound_state, "_SHARE", math.inf)
     actors = sb3(name, gradient_steps=gradient_steps)
     trainer: Any = actors.learners["default"]
     trainer._model.num_timesteps = 1  # past those before learning
@@ -255,7 +285,7 @@ def test_an_absurd_number_in_the_replay_of_stable_baselines3(
     assert trainer.state()["pos"] == 30 * 16
     largest = max(np.abs(trainer.state()["replay"][c]).max() for c in ("observations", "rewards"))
     assert largest < 10.0
-    assert SoundState(trainer, 1).find_spoilt() == ""
+    assert SoundState(trainer, 1).find_spoilt(is_all=True) == ""
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
@@ -266,10 +296,25 @@ def test_on_policy_algorithms_go_on_after_an_absurd_number(name: str, what: str)
         found = {} if i != 2 else {what: 3e38}
         with np.errstate(all="ignore"):
             actors.learn("default", [piece(actors, i, **found)])
-        assert SoundState(actors.learners["default"], 1).find_spoilt() == ""
+        assert SoundState(actors.learners["default"], 1).find_spoilt(is_all=True) == ""
 
 
 # --- checkpoints -------------------------------------------------------------------------------
+
+
+def test_what_was_not_looked_at_yet_is_before_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies = begun("OneTensor")
+    play(policies, "e1", 1.0)
+    monkeypatch.setattr(SoundState, "is_due", False)
+    play(policies, "e2", 1e30)
+    assert not policies.store.warnings.found
+    policies.save(tmp_path / "saved")
+    (warning,) = policies.store.warnings.found
+    assert "the largest number so far is the reward of 'a' in episode e2, 1e+30" in warning.text
+    resumed = policies_of(plan_of("OneTensor", resume_from=str(tmp_path / "saved")))
+    assert SoundState(resumed.acting.learners["default"], 1).find_spoilt(is_all=True) == ""
 
 
 def test_a_refused_checkpoint_is_said_until_one_is_written(tmp_path: Path) -> None:
