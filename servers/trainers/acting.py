@@ -22,10 +22,12 @@ from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
 from muxrl.servers.trainers.sound_state import SoundState
+from muxrl.servers.training.policies import LearnerDiverged
 from muxrl.servers.training.skipped_updates import (
     MAX_SKIPPED,
     MAX_SKIPPED_FROM_REPLAY,
     NUM_SKIPPED_UPDATES,
+    Number,
     SkippedUpdates,
     cause_of,
     largest_of,
@@ -79,10 +81,10 @@ class Actors:
         first = next(iter(self.learners.values()))
         self.has_weights = hasattr(first, "weights")
         self.has_copies = getattr(first, "acts_while_learning", False)
-        self._has_replay = getattr(first, "learns_from", "") == "replay"
-        most = MAX_SKIPPED_FROM_REPLAY if self._has_replay else MAX_SKIPPED
+        has_replay = getattr(first, "learns_from", "") == "replay"
+        most = MAX_SKIPPED_FROM_REPLAY if has_replay else MAX_SKIPPED
         self.skipped = SkippedUpdates(most, Warnings())
-        self.largest_seen: Callable[[], Iterable[tuple[float, str]]] = tuple
+        self.largest_seen: Callable[[], Iterable[Number]] = tuple
         """Returns the largest numbers that were ever learned from, with what each is."""
         self._sound: dict[str, SoundState] = {}  # from the first update on
         self._actors = dict(self.learners)
@@ -355,26 +357,55 @@ class Actors:
             )
         except TrainerFailed as error:  # perhaps of what is judged now
             failure = error
-        spoilt: str = self._call("state", policy_id, sound.find_spoilt)
-        if not spoilt:
-            if failure is not None:
-                raise failure
-            self.skipped.end_row(policy_id)
-            self._call("state", policy_id, sound.keep)
-        else:
-            self._call("load", policy_id, sound.go_back)
+        is_due = sound.is_due or failure is not None
+        if self._undo_if_spoilt(policy_id, trajectories, failure, is_all=is_due):
             metrics = {}
-
-            def why() -> str:
-                found = [one for piece in trajectories for one in _largest_of(piece)]
-                found += self.largest_seen() if self._has_replay else ()
-                story = "" if failure is None else f"; {failure}"
-                return f"after it {spoilt}{story}; {cause_of(found)}"
-
-            self.skipped.add(policy_id, self.skipped.num[policy_id], why)
+        elif failure is not None:
+            raise failure
+        else:
+            self.skipped.end_row(policy_id)
+            if is_due:
+                self._call("state", policy_id, sound.keep)
         if num := self.skipped.num[policy_id]:
             metrics[NUM_SKIPPED_UPDATES] = num
         return metrics
+
+    def undo_if_spoilt(self) -> None:
+        """Has trainers that are not sound go back to where they were; before they are saved.
+
+        Raises:
+            TrainerFailed: one cannot.
+        """
+        for policy_id in self._sound:
+            with contextlib.suppress(LearnerDiverged):  # it will be again
+                self._undo_if_spoilt(policy_id, (), None, is_all=True)
+
+    def _undo_if_spoilt(
+        self,
+        policy_id: str,
+        trajectories: Sequence[Trajectory],
+        failure: TrainerFailed | None,
+        *,
+        is_all: bool,
+    ) -> bool:
+        """Returns whether an update was undone.
+
+        Raises:
+            LearnerDiverged: one too many.
+        """
+        sound = self._sound[policy_id]
+        spoilt: str = self._call("state", policy_id, partial(sound.find_spoilt, is_all=is_all))
+        if not spoilt:
+            return False
+        self._call("load", policy_id, sound.go_back)
+
+        def why() -> str:
+            found = (one for piece in trajectories for one in _largest_of(piece))
+            story = "" if failure is None else f"; {failure}"
+            return f"after it {spoilt}{story}; {cause_of(found, self.largest_seen())}"
+
+        self.skipped.add(policy_id, self.skipped.num[policy_id], why)
+        return True
 
     def _metrics(self, policy_id: str, metrics: Any) -> dict[str, float]:
         expected, got = "metrics by name or None", metrics
@@ -462,7 +493,7 @@ def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if hasattr(value, "detach") else value
 
 
-def _largest_of(piece: Trajectory) -> Iterator[tuple[float, str]]:
+def _largest_of(piece: Trajectory) -> Iterator[Number]:
     whose = f"of {piece.seat_id!r} in episode {piece.episode_id}"
     yield from largest_of(piece.rewards, f"the reward {whose}")
     yield from largest_of(piece.observations, f"the observation {whose}")

@@ -154,6 +154,7 @@ class TrainerPolicies(SavedPolicies):
 
     def _write(self, path: Path) -> None:
         try:
+            self.acting.undo_if_spoilt()
             trainers, weights = self.acting.get_state(), self.acting.get_weights()
         except TrainerFailed as error:
             raise ServerProblem(f"server {self._plan.server_id!r}: {error}") from error

@@ -1,17 +1,16 @@
 """A trainer's last sound state, to which it returns from an update that has spoilt it.
 
-After an update every array and tensor of floats is looked at, without a copy. A copy to return to
-takes longer, and so is taken now and then: what was learned since is lost with a skipped update.
+What it acts by is looked at after each update. To look at all, and to copy it, takes longer, and so
+is done now and then: what was learned since the last copy is lost with a skipped update.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
-import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,7 @@ from muxrl.servers.trainers.plain_state import from_plain, to_plain
 from muxrl.servers.training.skipped_updates import MAX_LOSS, size_of
 
 _SHARE = 0.02
-"""Of the time that copies take at most."""
-_LARGEST = 1_000_000
-"""Numbers of an array that is looked at in a state that may hold a replay."""
+"""Of the time, for looking at a whole state and copying it."""
 
 
 class SoundState:
@@ -32,33 +29,44 @@ class SoundState:
     not judged later either.
 
     Args:
-        trainer: whose ``learned_state`` is kept, or its ``state``.
-        num_watched: updates after a skipped one, of each of which a copy is kept: a replay may
-            hold the number that has spoilt it still, and nothing would be learned between two.
+        trainer: whose ``learned_state``, or its ``state``, is kept.
+        num_watched: updates after a skipped one, after each of which all is looked at and copied:
+            a replay may hold the number that has spoilt it still, and nothing would be learned
+            between two.
     """
 
     def __init__(self, trainer: Any, num_watched: int) -> None:
         self._trainer = trainer
         is_whole = not hasattr(trainer, "learned_state")
         self._read = trainer.state if is_whole else trainer.learned_state
-        has_replay = is_whole and getattr(trainer, "learns_from", "") == "replay"
-        self._largest = _LARGEST if has_replay else math.inf
+        self._often: tuple[str, Callable[[], Any]] = ("state", self._read)
+        if hasattr(trainer, "weights"):
+            self._often = "weights()", trainer.weights
+        elif is_whole and getattr(trainer, "learns_from", "") == "replay":
+            self._often = "", dict  # it takes long to read
         self._num_watched = num_watched
         self._num_left = 0
-        self._exempt = frozenset(path for path, _ in self._beyond())
+        self._began_at = time.perf_counter()
+        both = (*self._beyond(is_all=True), *self._beyond(is_all=False))
+        self._exempt = frozenset(place for place, _ in both)
         self._keep()
 
-    def find_spoilt(self) -> str:
-        """Returns what is not sound any more, in words; "" if all is."""
-        found = [one for one in self._beyond() if one[0] not in self._exempt]
-        path, number = max(found, key=lambda one: size_of(one[1]), default=("", 0.0))
-        return path and f"{path} holds {number:.3g}, beyond {MAX_LOSS:.0e} or not finite"
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look at all, and to keep a copy."""
+        elapsed_s = time.perf_counter() - self._kept_at
+        return self._num_left > 0 or elapsed_s >= self._took_s / _SHARE
+
+    def find_spoilt(self, *, is_all: bool) -> str:
+        """Returns what is not sound any more, in words; "" if what was looked at is."""
+        self._began_at = time.perf_counter()
+        found = [one for one in self._beyond(is_all=is_all) if one[0] not in self._exempt]
+        place, number = max(found, key=lambda one: size_of(one[1]), default=("", 0.0))
+        return place and f"{place} holds {number:.3g}, beyond {MAX_LOSS:.0e} or not finite"
 
     def keep(self) -> None:
-        """Keeps the state as it is now, if a copy is due."""
-        is_due = time.perf_counter() - self._kept_at >= self._took_s / _SHARE
-        if is_due or self._num_left:
-            self._keep()
+        """Keeps a copy of the state, all of which has just been found sound."""
+        self._keep()
         self._num_left = max(0, self._num_left - 1)
 
     def go_back(self) -> None:
@@ -67,21 +75,21 @@ class SoundState:
         self._num_left = self._num_watched
 
     def _keep(self) -> None:
-        began = time.perf_counter()
         self._copy = to_plain(self._read())
         self._kept_at = time.perf_counter()
-        self._took_s = self._kept_at - began
+        self._took_s = self._kept_at - self._began_at
 
-    def _beyond(self) -> Iterator[tuple[str, float]]:
+    def _beyond(self, *, is_all: bool) -> Iterator[tuple[str, float]]:
         """Yields the places of arrays and tensors that are not sound, with their largest number."""
+        name, read = ("state", self._read) if is_all else self._often
         tensors: dict[Any, list[tuple[_Path, Any]]] = defaultdict(list)
-        for path, leaf in _leaves(self._read()):
+        for path, leaf in _leaves(read()):
             if not isinstance(leaf, np.ndarray):
                 tensors[leaf.device].append((path, leaf))
-            elif leaf.size <= self._largest:
+            else:
                 number = max(float(leaf.max()), float(leaf.min()), key=size_of)
                 if not size_of(number) <= MAX_LOSS:
-                    yield _told(path), number
+                    yield _told(name, path), number
         for found in tensors.values():  # of a device, at once: one wait for it
             torch: Any = importlib.import_module("torch")
             with torch.no_grad():
@@ -90,7 +98,7 @@ class SoundState:
             for (path, leaf), size in zip(found, sizes, strict=True):
                 # The squares in a norm may overflow, of numbers that are sound.
                 if not size <= MAX_LOSS and not (size := float(leaf.abs().max())) <= MAX_LOSS:
-                    yield _told(path), size
+                    yield _told(name, path), size
 
 
 _Path = tuple[Any, ...]
@@ -115,5 +123,5 @@ def _leaves(state: Any) -> Iterator[tuple[_Path, Any]]:
             yield path, value
 
 
-def _told(path: _Path) -> str:
-    return "state" + "".join(f"[{key!r}]" for key in path)
+def _told(name: str, path: _Path) -> str:
+    return name + "".join(f"[{key!r}]" for key in path)

@@ -40,6 +40,10 @@ LARGE = 1e6
 """From here on a number is named as the likely cause; below it, the learning rate is."""
 
 
+Number = tuple[float, str]
+"""With what it is."""
+
+
 class SkippedUpdates:
     """Counts them by policy, and says the first, the tenth, the hundredth and so on.
 
@@ -90,17 +94,22 @@ class SkippedUpdates:
             )
 
 
-def cause_of(found: Iterable[tuple[float, str]]) -> str:
+def cause_of(found: Iterable[Number], before: Iterable[Number] = ()) -> str:
     """Returns the likely cause of an unsound update.
 
     Args:
         found: the largest numbers in its batch, with what each is.
+        before: those that were ever learned from.
     """
-    number, what = max(((0.0, "the reward"), *found), key=lambda one: size_of(one[0]))
-    if size_of(number) >= LARGE:
-        return f"the largest number in its batch is {what}, {number:.3g}"
+    nothing = 0.0, "the reward"
+    largest, earlier = (
+        max((nothing, *numbers), key=lambda one: size_of(one[0])) for numbers in (found, before)
+    )
+    for where, (number, what) in (("in its batch", largest), ("so far", earlier)):
+        if size_of(number) >= LARGE:
+            return f"the largest number {where} is {what}, {number:.3g}"
     return (
-        f"no number in its batch is larger than {number:.3g}, so try a lower lr, or clip "
+        f"no number in its batch is larger than {largest[0]:.3g}, so try a lower lr, or clip "
         "gradients (grad_clip)"
     )
 
@@ -110,7 +119,7 @@ def size_of(number: float) -> float:
     return math.inf if math.isnan(number) else abs(number)
 
 
-def largest_of(rows: Any, what: str) -> Iterator[tuple[float, str]]:
+def largest_of(rows: Any, what: str) -> Iterator[Number]:
     """Yields the largest number of each array or tensor in dicts and lists, with `what` it is."""
     if isinstance(rows, Mapping):
         for part in rows.values():

@@ -27,6 +27,7 @@ from muxrl.servers.trainers import sound_state
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.interface import PolicySpec
+from muxrl.servers.trainers.plain_state import to_plain
 from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.trainers.sound_state import SoundState
 from muxrl.servers.training.policies import LearnerDiverged, ServerProblem
@@ -108,9 +109,9 @@ def test_what_is_not_finite_from_the_beginning_is_none_of_its_business() -> None
     assert trainer.best == 1.0
     assert not policies.store.warnings.found
     trainer.best = -math.inf
-    assert SoundState(trainer, 1).find_spoilt() == ""
+    assert SoundState(trainer, 1).find_spoilt(is_all=True) == ""
     trainer.recent[:] = 1e30
-    assert SoundState(trainer, 1).find_spoilt() == ""
+    assert SoundState(trainer, 1).find_spoilt(is_all=True) == ""
 
 
 def test_one_that_is_always_spoilt_ends_with_a_whole_checkpoint(
@@ -153,40 +154,70 @@ def test_an_error_without_damage_is_an_error() -> None:
         actors.learn("default", [])
 
 
-class Slow(InNumpy):
-    """Its state takes long to read; of it there are few copies."""
-
-    num_read = 0
-
-    def state(self) -> dict[str, Any]:
-        self.num_read += 1
-        return super().state()
+class ShowsItsWeights(InNumpy):
+    def weights(self) -> dict[str, Any]:
+        return {"sums": self.sums}
 
 
-def test_copies_take_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+class WithoutWeights(InNumpy):
+    weights = property()  # type: ignore[assignment]
+
+
+class WithAReplay(WithoutWeights):
+    learns_from = "replay"
+
+
+@pytest.mark.parametrize(
+    ("make", "is_seen"), [(ShowsItsWeights, True), (WithoutWeights, True), (WithAReplay, False)]
+)
+def test_copies_take_a_small_part_of_the_time(
+    make: Any, is_seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a trainer acts by is looked at after each update, but a replay when a copy is due."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    trainer = Slow(None)
-    copies = []
+    trainer = make(None)
+    copied: list[float] = []
 
-    def keep() -> Any:
-        now[0] += 1.0  # a copy takes a second
-        copies.append(now[0])
-        return InNumpy.state(trainer)
+    def slowly(state: Any) -> Any:
+        now[0] += 1.0
+        copied.append(now[0])
+        return to_plain(state)
 
-    sound = SoundState(trainer, 3)
-    sound._read = keep
-    sound._keep()
-    for _ in range(500):
-        now[0] += 1.0
-        sound.keep()
-    assert {later - one for one, later in itertools.pairwise(copies)} == {51.0}
-    sound.go_back()
-    del copies[:]
-    for _ in range(10):
-        now[0] += 1.0
-        sound.keep()
-    assert len(copies) == 3  # of each update, while a replay may hold the number still
+    monkeypatch.setattr(sound_state, "to_plain", slowly)
+    actors = Actors("name", {"default": spec_of_one()}, lambda spec: trainer, 0)
+    monkeypatch.setattr(trainer, "learn", lambda pieces: None)
+
+    def learn(num: int) -> None:
+        for _ in range(num):
+            now[0] += 1.0
+            actors.learn("default", [])
+
+    learn(500)
+    assert {later - one for one, later in itertools.pairwise(copied)} == {51.0}
+    copied.clear()
+    now[0] += 50.0
+    learn(1)
+    trainer.sums[:] = math.inf
+    learn(1)
+    assert actors.skipped.num["default"] == is_seen
+    now[0] += 50.0
+    learn(1)
+    assert actors.skipped.num["default"] == 1
+    assert trainer.sums.tolist() == [0.0] * 3
+    copied.clear()
+    learn(200)
+    most = actors.skipped.most
+    # Of each update, while a replay may hold the number still.
+    assert [later - one for one, later in itertools.pairwise(copied)][: most - 2] == [2.0] * (
+        most - 2
+    )
+    assert len(copied) < most + 5
+
+
+def spec_of_one() -> PolicySpec:
+    box = gymnasium.spaces.Box(-1, 1, (3,))
+    return PolicySpec("default", ("a",), box, gymnasium.spaces.Discrete(3))
 
 
 def test_numbers_whose_squares_overflow_are_sound() -> None:
@@ -195,7 +226,7 @@ def test_numbers_whose_squares_overflow_are_sound() -> None:
     sound = SoundState(trainer, 1)
     for number, is_sound in ((1e23, True), (-1e23, True), (1e25, False), (math.nan, False)):
         trainer.sums = torch.tensor([1.0, number])
-        assert (sound.find_spoilt() == "") == is_sound, number
+        assert (sound.find_spoilt(is_all=True) == "") == is_sound, number
 
 
 # --- Stable-Baselines3 -------------------------------------------------------------------------
@@ -236,9 +267,10 @@ def piece(actors: Actors, number: int, **spoilt: float) -> Trajectory:
 @pytest.mark.parametrize("gradient_steps", [1, -1])
 @pytest.mark.parametrize("name", ["SAC", "TD3"])
 def test_an_absurd_number_in_the_replay_of_stable_baselines3(
-    name: str, gradient_steps: int
+    name: str, gradient_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is undone, and forgotten: each update of the whole replay would draw it again."""
+    monkeypatch.setattr(sound_state, "_SHARE", math.inf)
     actors = sb3(name, gradient_steps=gradient_steps)
     trainer: Any = actors.learners["default"]
     trainer._model.num_timesteps = 1  # past those before learning
@@ -253,7 +285,7 @@ def test_an_absurd_number_in_the_replay_of_stable_baselines3(
     assert trainer.state()["pos"] == 30 * 16
     largest = max(np.abs(trainer.state()["replay"][c]).max() for c in ("observations", "rewards"))
     assert largest < 10.0
-    assert SoundState(trainer, 1).find_spoilt() == ""
+    assert SoundState(trainer, 1).find_spoilt(is_all=True) == ""
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
@@ -264,10 +296,25 @@ def test_on_policy_algorithms_go_on_after_an_absurd_number(name: str, what: str)
         found = {} if i != 2 else {what: 3e38}
         with np.errstate(all="ignore"):
             actors.learn("default", [piece(actors, i, **found)])
-        assert SoundState(actors.learners["default"], 1).find_spoilt() == ""
+        assert SoundState(actors.learners["default"], 1).find_spoilt(is_all=True) == ""
 
 
 # --- checkpoints -------------------------------------------------------------------------------
+
+
+def test_what_was_not_looked_at_yet_is_before_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies = begun("OneTensor")
+    play(policies, "e1", 1.0)
+    monkeypatch.setattr(SoundState, "is_due", False)
+    play(policies, "e2", 1e30)
+    assert not policies.store.warnings.found
+    policies.save(tmp_path / "saved")
+    (warning,) = policies.store.warnings.found
+    assert "the largest number so far is the reward of 'a' in episode e2, 1e+30" in warning.text
+    resumed = policies_of(plan_of("OneTensor", resume_from=str(tmp_path / "saved")))
+    assert SoundState(resumed.acting.learners["default"], 1).find_spoilt(is_all=True) == ""
 
 
 def test_a_refused_checkpoint_is_said_until_one_is_written(tmp_path: Path) -> None:
