@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import msgspec
@@ -35,6 +35,9 @@ from muxrl.servers.rllib.inference import TORCH_DRAWS, Inference
 from muxrl.servers.rllib.numpy_mlp import NumpyPolicy, numpy_policy
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
+
+_OF_STATES = ("state_size", "use_global_state", "late_members")
+"""Parts of a note that say what a central critic reads."""
 
 
 class FrozenModules:
@@ -150,23 +153,8 @@ class FrozenModules:
         """
         about, whole = self._checkpoint.about, self._checkpoint.load_modules(only_acting=False)
         modules = {policy_id: whole[name] for policy_id, name in self.names_of(plan).items()}
-        seats: dict[str, Seat] = {}
-        late: Literal["refuse", "allow"]
-        for late in ("refuse", "allow"):  # the note does not say, and it adds to a state
-            seen = replace(
-                plan,
-                state_size=self.state_size,
-                use_global_state=about.get("use_global_state", True),
-                late_members=late,
-            )
-            seats = self.make_seats(seen, self.observing(seen), has_states=True)
-            if all(
-                _observed(spaces_of(seat)[0], ())
-                == _observed(modules[seat.policy_id].observation_space, ())
-                for seat in seats.values()
-            ):
-                break
-        return modules, seats
+        plan = replace(plan, **{part: about[part] for part in _OF_STATES if part in about})
+        return modules, self.make_seats(plan, self.observing(plan), has_states=True)
 
     def reward_deviation(self, plan: ServerPlan, policy_id: str) -> float:
         """Returns what a policy's rewards were divided by in the end, 1 if they were not."""

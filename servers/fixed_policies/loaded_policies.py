@@ -48,32 +48,18 @@ class NoFunction(AlgorithmProblem):
         self.agents = agents
 
 
+@dataclasses.dataclass
 class _Saved:
     """A checkpoint's policies for a server's agents, and its critics once they are asked for."""
 
-    def __init__(self, modules: FrozenModules, plan: ServerPlan) -> None:
-        self.modules = modules
-        self._plan = plan
-        # A member acts alone here; what a mixer or critic sees does not matter.
-        alone = dataclasses.replace(plan, late_members="allow", state_size=None)
-        self.agents = plan.agents
-        self.inference = modules.make_inference(alone)
-        self.seats = modules.make_seats(alone, modules.observing(alone))
+    modules: FrozenModules
+    plan: ServerPlan
+    inference: Inference | Actors
 
     @functools.cached_property
     def critics(self) -> tuple[dict[str, RLModule], dict[str, Seat]]:
         """See `FrozenModules.load_critics`."""
-        return self.modules.load_critics(self._plan)
-
-    def reward_deviation(self, policy_id: str) -> float:
-        """See `FrozenModules.reward_deviation`."""
-        return self.modules.reward_deviation(self._plan, policy_id)
-
-    def others_of(self, agent_id: str) -> list[str]:
-        """Returns the agents whose observations a central critic reads beside an agent's."""
-        group = self.agents[agent_id].group
-        view = self.agents if group is None else self._plan.groups[group]
-        return [other for other in view if other != agent_id]
+        return self.modules.load_critics(self.plan)
 
 
 class LoadedPolicy:
@@ -88,7 +74,7 @@ class LoadedPolicy:
     def __init__(self, agent_id: str, saved: _Saved, seat: Seat) -> None:
         self._agent_id = agent_id
         self._saved = saved
-        self._action_space = saved.agents[agent_id].action_space
+        self._action_space = saved.plan.agents[agent_id].action_space
         self._seat = seat
         self._inference: Inference | Actors = saved.inference
         self.reset()
@@ -189,20 +175,19 @@ class LoadedPolicy:
                 "IMPALA, APPO, MAPPO and HAPPO do, with Discrete actions DQN's and SAC's, and a "
                 "trainer of one's own with a method value(rows)"
             )
-        return float(found) * self._saved.reward_deviation(self._seat.policy_id)
+        modules, policy_id = self._saved.modules, self._seat.policy_id
+        return float(found) * modules.reward_deviation(self._saved.plan, policy_id)
 
     def _value(self, observation: Any, state: Any) -> torch.Tensor | None:
         if isinstance(self._seat, TeamSeat):
             return None  # it values what the team does
         modules, seats = self._saved.critics
         module: Any = modules[self._seat.policy_id]
-        seat, seen = seats[self._agent_id], {self._agent_id: observation}
+        seat = seats[self._agent_id]
         parts = observed_parts(seat.observation_space)
-        if STATE in parts:
-            state = self._state_of(parts[STATE].shape, state)
-            if isinstance(state, Mapping):
-                seen |= state
-        view = StepView(self._conforming(seen), state=state, frames=self._frames)
+        others = self._others(parts[STATE].shape, state) if STATE in parts else {}
+        seen = self._conforming({self._agent_id: observation, **others})
+        view = StepView(seen, state=state, frames=self._frames)
         before = self._record.module_state
         if before is not None and before.keys() != module.get_initial_state().keys():
             raise AlgorithmProblem(
@@ -216,30 +201,33 @@ class LoadedPolicy:
             values = state_values(module, batch_of(asked, None, states_of))
         return None if values is None else values.squeeze()
 
-    def _state_of(self, shape: tuple[int, ...], state: Any) -> Any:
-        """Returns what a central critic reads beside the observation, as far as it is right."""
-        who = f"the critic of agent {self._agent_id!r} reads"
-        agent, others = self._saved.agents[self._agent_id], self._saved.others_of(self._agent_id)
+    def _others(self, shape: tuple[int, ...], state: Any) -> Mapping[str, Any]:
+        """Returns others' observations that a central critic reads, if it reads any.
+
+        Raises:
+            AlgorithmProblem: `state` is not what it reads.
+        """
+        plan = self._saved.plan
+        agent, observed = plan.agents[self._agent_id], isinstance(state, Mapping)
+        view = plan.agents if agent.group is None else plan.groups[agent.group]
+        others = [other for other in view if other != self._agent_id]
         if self._saved.modules.state_size is not None:
-            if np.shape(state) != shape:
-                got = "none" if state is None else f"one of shape {np.shape(state)}"
-                raise AlgorithmProblem(
-                    f"{who} the global state: give value(observation, state) one of shape {shape}, "
-                    f"not {got}"
-                )
-            return state
-        if not others or split_state(agent.observation_space)[1] is not None:
-            return None
-        if not isinstance(state, Mapping) or not state.keys() <= set(others) or self._frames:
+            wanted, is_right = f"the global state, of shape {shape}", np.shape(state) == shape
+        elif not others or split_state(agent.observation_space)[1] is not None:
+            return {}
+        else:
+            wanted = f"what {', '.join(others)} observe, of those who act, by agent, unstacked"
+            is_right = observed and state.keys() <= set(others) and self._frames is None
+        if not is_right:
+            got = "nothing" if state is None else f"{type(state).__name__} of {np.shape(state)}"
             raise AlgorithmProblem(
-                f"{who} the observations of its team: give value(observation, state) those of "
-                f"{', '.join(others)} by agent, without those who do not act"
-                + ("; of stacked frames they are not known" if self._frames else "")
+                f"the critic of agent {self._agent_id!r} also reads {wanted}: give "
+                f"value(observation, state) that, not {got}"
             )
-        return state
+        return state if observed else {}
 
     def _conforming(self, observations: Mapping[str, Any]) -> dict[str, Any]:
-        agents = self._saved.agents
+        agents = self._saved.plan.agents
         return {a: conform(agents[a].observation_space, seen) for a, seen in observations.items()}
 
     def _request(self, seen: Any) -> SeatRequest:
@@ -294,8 +282,11 @@ def load_policies(
 def _policies_of(
     checkpoint: Checkpoint, plan: ServerPlan, names: Mapping[str, str]
 ) -> dict[str, LoadedPolicy]:
-    saved = _Saved(open_policies(checkpoint, names, may_run_code=True), plan)
-    seats = saved.seats
+    modules = open_policies(checkpoint, names, may_run_code=True)
+    # A member acts alone here; what a mixer or critic sees does not matter.
+    alone = dataclasses.replace(plan, late_members="allow", state_size=None)
+    saved = _Saved(modules, plan, modules.make_inference(alone))
+    seats = modules.make_seats(alone, modules.observing(alone))
     is_team = any(len(seat.members) > 1 for seat in seats.values())
     if is_team and isinstance(saved.inference, Actors):
         raise NoFunction(

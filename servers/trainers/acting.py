@@ -216,23 +216,20 @@ class Actors:
         method = getattr(self._actors[policy_id], what, None)
         if not callable(method):
             return None
+        rows = self._rows_of((policy_id, True, False, False), [request])
         with self.lock:
-            rows = self._rows_of((policy_id, True, False, False), [request])
-            found: np.ndarray = self._call(
-                what, policy_id, lambda: np.asarray(_on_cpu(method(rows)), np.float64)
-            )
-        shape: tuple[int, ...] = (1,)
+            said = self._call(what, policy_id, lambda: np.asarray(_on_cpu(method(rows)), float))
+        found: np.ndarray = said
+        expected, is_right = "one finite number", found.shape == (1,) and np.isfinite(found).all()
         if what == "probabilities":
-            shape = (1, int(self._num_choices[policy_id].sum()))
-        problem = ""
-        if found.shape != shape or not np.isfinite(found).all():
-            problem = f"finite numbers of shape {shape}, got {found.tolist()}"
-        elif what == "probabilities":
-            is_right = (found >= 0).all() and np.allclose(found.sum(axis=1), 1.0, atol=1e-4)
-            if not is_right or (rows.masks is not None and found[rows.masks == 0].any()):
-                problem = f"rows that sum up to 1, 0 where a mask forbids, got {found.tolist()}"
-        if problem:
-            raise self._failure(what, policy_id, f"expected {problem}")
+            num = int(self._num_choices[policy_id].sum())
+            expected = f"a row of {num} that sum up to 1, 0 where a mask forbids"
+            is_right = (
+                found.shape == (1, num) and (found >= 0).all() and abs(found.sum() - 1) < 1e-4
+            )
+            is_right = is_right and (rows.masks is None or not found[rows.masks == 0].any())
+        if not is_right:
+            raise self._failure(what, policy_id, f"expected {expected}, got {found.tolist()}")
         row: np.ndarray = found[0]
         return row
 

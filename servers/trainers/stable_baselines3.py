@@ -131,6 +131,9 @@ class _Algorithm:
         model._n_updates = state["n_updates"]
         self._count(state["num_timesteps"])
 
+    def _seen(self, rows: Rows) -> Any:
+        return self._model.policy.obs_to_tensor(rows.observations)[0]
+
     def _variables(self) -> list[str]:
         """Returns the names of tensors that are no network's, such as SAC's ``log_ent_coef``."""
         names: list[str] = self._model._get_torch_save_params()[1]
@@ -220,19 +223,15 @@ class OnPolicy(_Algorithm):
         model.train()
         return self._metrics()
 
-    def probabilities(self, rows: Rows) -> torch.Tensor:
+    @torch.no_grad()
+    def probabilities(self, rows: Rows) -> Any:
         """Returns those of its distribution ``[n, num_actions]``."""
-        with torch.no_grad():
-            observed, _ = self._model.policy.obs_to_tensor(rows.observations)
-            found: torch.Tensor = self._model.policy.get_distribution(observed).distribution.probs
-        return found
+        return self._model.policy.get_distribution(self._seen(rows)).distribution.probs
 
-    def value(self, rows: Rows) -> torch.Tensor:
+    @torch.no_grad()
+    def value(self, rows: Rows) -> Any:
         """Returns what its critic says ``[n]``."""
-        with torch.no_grad():
-            observed, _ = self._model.policy.obs_to_tensor(rows.observations)
-            found: torch.Tensor = self._model.policy.predict_values(observed)[:, 0]
-        return found
+        return self._model.policy.predict_values(self._seen(rows))[:, 0]
 
 
 class OffPolicy(_Algorithm):
@@ -338,12 +337,10 @@ class ValueBased(OffPolicy):
         self._model.exploration_rate = weights.get(_RATE, self._model.exploration_rate)
         super().set_weights({name: one for name, one in weights.items() if name != _RATE})
 
-    def value(self, rows: Rows) -> torch.Tensor:
+    @torch.no_grad()
+    def value(self, rows: Rows) -> Any:
         """Returns the highest value of an action ``[n]``."""
-        with torch.no_grad():
-            observed, _ = self._model.policy.obs_to_tensor(rows.observations)
-            found: torch.Tensor = _Greedy(self._model.policy)(observed).amax(1)
-        return found
+        return _Greedy(self._model.policy)(self._seen(rows)).amax(1)
 
 
 _RATE = "exploration_rate"
