@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import json
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from muxrl.protocol.suggestions import did_you_mean, listed
@@ -119,7 +119,7 @@ def _read(value: Any, kind: Any) -> Any:
         for one in args:
             if value == one and isinstance(value, bool) == isinstance(one, bool):
                 return one
-    elif origin is int and is_number and float(value).is_integer():
+    elif origin is int and is_number and (isinstance(value, int) or value.is_integer()):
         return int(value)
     elif _fits(value, origin, is_number=is_number):
         return value
@@ -154,21 +154,25 @@ def _is_fixed(origin: Any, args: tuple[Any, ...]) -> bool:
 
 def misfit(value: Any, kind: Any) -> str:
     """Returns the end of a refusal: what values the type has, what came, and what to write."""
-    quoted = next(_numbers_in_quotes(value), None)
-    if quoted is not None:
-        number = quoted.strip(" +")
-        return f"must be {_expected(kind)}, but {quoted!r} is text; leave out the quotes: {number}"
-    return f"must be {_expected(kind)}, got {_in_words(value)}{_remedy(value, kind)}"
+    quoted: list[str] = []
+    got = f", got {_in_words(value)}{_remedy(value, kind)}"
+    with contextlib.suppress(_Misfit):
+        _read(_without_quotes(value, quoted), kind)
+        if quoted:
+            got = f", but {quoted[0]!r} is text; leave out the quotes: {quoted[0].strip(' +')}"
+    return f"must be {_expected(kind)}{got}"
 
 
-def _numbers_in_quotes(value: Any) -> Iterator[str]:
+def _without_quotes(value: Any, quoted: list[str]) -> Any:
+    """Returns a value with numbers where it has texts of numbers, which it adds to a list."""
     if isinstance(value, str) and any(map(str.isdigit, value)):
         with contextlib.suppress(ValueError):
-            float(value)
-            yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _numbers_in_quotes(item)
+            number = float(value)
+            quoted.append(value)
+            return number
+    if isinstance(value, Mapping):
+        return {key: _without_quotes(item, quoted) for key, item in value.items()}
+    return [_without_quotes(v, quoted) for v in value] if isinstance(value, list | tuple) else value
 
 
 def _expected(kind: Any) -> str:
@@ -212,5 +216,5 @@ def _remedy(value: Any, kind: Any) -> str:
     if origin is list and isinstance(value, str | int | float) and not isinstance(value, bool):
         return f"; write {json.dumps([value])}"
     if origin is Literal and isinstance(value, str):
-        return did_you_mean(value, args)
+        return did_you_mean(value, [arg for arg in args if isinstance(arg, str)])
     return ""

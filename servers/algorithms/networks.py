@@ -92,11 +92,11 @@ class Networks:
         if self.model_refused:
             return
         config.rl_module(model_config=dataclasses.replace(self._default_model(), **model))
-        if self.module is None:
-            return
-        default = config.get_default_rl_module_spec().module_class
-        is_for_all = self.is_module_for_all and issubclass(self.module, default)
-        if is_for_all or has_masks or model.get("use_lstm"):
+        needs_module = has_masks or model.get("use_lstm")
+        if self.is_module_for_all and not needs_module:
+            default = config.get_default_rl_module_spec()
+            needs_module = issubclass(self.module, getattr(default, "module_class", ()))  # type: ignore[arg-type]
+        if self.module is not None and needs_module:
             config.rl_module(rl_module_spec=RLModuleSpec(module_class=self.module))
 
     def configure_images(

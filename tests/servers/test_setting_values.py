@@ -75,6 +75,8 @@ def test_a_value_is_read_as_its_type_has_it(value: Any, kind: Any, read: Any) ->
         ("+.5", float, "a number, but '+.5' is text; leave out the quotes: .5"),
         ("500", int | None, "an integer or null, but '500' is text; leave out the quotes: 500"),
         ("fast", float, "a number, got the text 'fast'"),
+        ("0.5", int, "an integer, got the text '0.5'"),
+        ("5", list[str], "a list of text, got the text '5'; write [\"5\"]"),
         ([1, 2], float | None, "a number or null, got the list [1, 2]"),
         ([1, 2, 3], tuple[int, int], "[an integer, an integer], got the list [1, 2, 3]"),
         (["a"], list[int], "a list of integers, got the list ['a']"),
