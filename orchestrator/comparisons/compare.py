@@ -195,7 +195,6 @@ def compare_runs(
                     role_agents,
                     scripts,
                     num_episodes,
-                    first_seed=first_seed,
                     should_explore=meeting_rule,
                     checkpoint=checkpoint,
                     snapshots=stages,

@@ -32,6 +32,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     stage,
     tables_of,
 )
+from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
 from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.rows import AgentReturns
@@ -67,7 +68,6 @@ def play_head_to_head(
     scripts: Scripts,
     num_episodes: int,
     *,
-    first_seed: int,
     should_explore: bool,
     checkpoint: str = LAST,
     snapshots: Snapshots | None = None,
@@ -81,9 +81,8 @@ def play_head_to_head(
         contestants: who meet.
         roles: role to its agents.
         scripts: which meet them too.
-        num_episodes: of each match.
-        first_seed: of the first pair's episodes. All matches of a pair of seeds play the same
-            episodes, and every pair others, so that luck of the episodes is in the intervals.
+        num_episodes: of each match. All matches of a pair of seeds play the same episodes, those
+            of its own evaluation first, and every pair others: their luck is in the intervals.
         should_explore: whether stochastic policies are sampled.
         checkpoint: of each run, by name.
         snapshots: play in its place, if given; see `find_snapshots`.
@@ -119,7 +118,8 @@ def play_head_to_head(
         for role in roles
         if role in ours.players[pair] and set(roles) <= {role, *theirs.players[pair]}
     ]
-    games = _Games(arena, first_seed, num_episodes, tuple(interchangeable))
+    starts = _first_seeds(contestants[0], pairs, num_episodes)
+    games = _Games(arena, starts, num_episodes, tuple(interchangeable))
     matches: dict[tuple[object, ...], Match] = {}
     for number, (role, ours, theirs, pair) in enumerate(schedule):
         match = _match(games, roles, role, ours, theirs, pair)
@@ -145,7 +145,7 @@ def play_head_to_head(
             matches=played,
             pairs=pairs,
             num_episodes=num_episodes,
-            first_seed=first_seed,
+            first_seed=starts[0],
             interchangeable=tuple(interchangeable),
             should_explore=should_explore,
             snapshots=tuple(snapshots or ()),
@@ -229,6 +229,17 @@ def _pairs(contestants: Sequence[Contestant]) -> tuple[tuple[Mapping[str, int], 
     )
 
 
+def _first_seeds(
+    contestant: Contestant, pairs: Sequence[Mapping[str, int]], num_episodes: int
+) -> list[int]:
+    """Returns the seed of each pair's first episode: of a run's evaluations, if these differ."""
+    runs = {run.seed: run for run in contestant.runs}
+    found = [evaluation_seed(runs[pair[contestant.name]].config) for pair in pairs]
+    if len(set(found)) < len(found):
+        return [found[0] + place * num_episodes for place in range(len(found))]
+    return found
+
+
 def _lineup(
     contestant: Contestant,
     roles: Roles,
@@ -284,7 +295,7 @@ class _Games:
     """Plays each seating once for each pair: the matches of both roles share its episodes."""
 
     arena: Arena
-    first_seed: int
+    first_seeds: Sequence[int]
     num_episodes: int
     interchangeable: tuple[str, ...]
 
@@ -295,7 +306,7 @@ class _Games:
         """Returns each agent's returns, by episode."""
         key = (pair, *sorted(seating.items(), key=lambda item: item[0]))
         if key not in self._played:
-            start = self.first_seed + pair * self.num_episodes
+            start = self.first_seeds[pair]
             self._played[key] = self.arena.play(seating, range(start, start + self.num_episodes))
         return self._played[key]
 

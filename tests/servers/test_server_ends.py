@@ -20,6 +20,7 @@ from muxrl.client import MultiplexingClient
 from muxrl.servers.app import expire_episodes
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed, FeedClosed
+from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.training.policies import StillLearning
 from muxrl.servers.training.thread import _MAX_RECORDS, LearningThread, PolicyLag
@@ -93,7 +94,8 @@ def test_episodes_expire_after_one_that_could_not_be_closed(
         return outcome
 
     async def until_both() -> None:
-        expiry = asyncio.create_task(expire_episodes(SimpleNamespace(expire=expire)))  # type: ignore[arg-type]
+        store: Any = SimpleNamespace(expire=expire, warnings=Warnings())
+        expiry = asyncio.create_task(expire_episodes(store))
         while outcomes and not expiry.done():
             await asyncio.sleep(0.001)
         expiry.cancel()

@@ -115,7 +115,7 @@ class HeadToHead:
         matches: all matches that were played.
         pairs: the seeds that met: contestant to seed, for each pair.
         num_episodes: of each match and seat.
-        first_seed: of the first pair's first episode; the episodes of the next pairs count on.
+        first_seed: of the first pair's first episode; other pairs have other episodes.
         interchangeable: roles whose seats were rotated.
         should_explore: whether stochastic policies were sampled.
         snapshots: env steps of the checkpoints of each run that met, () if its last alone did.

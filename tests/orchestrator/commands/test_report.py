@@ -38,7 +38,7 @@ def test_seeds_are_reported_together(
     write_whole_run(other, shift=1.0)
     paths = [str(run.path), str(other.path)]
     assert cli.main(["report", *paths, "--out", str(tmp_path / "both"), "--over-seeds"]) == 0
-    assert "over the seeds' means" in " ".join(capsys.readouterr().out.split())
+    assert "over 2 seeds: they speak of training again" in " ".join(capsys.readouterr().out.split())
 
 
 def test_several_runs_need_a_folder_of_their_own(

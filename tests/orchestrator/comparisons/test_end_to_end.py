@@ -13,7 +13,8 @@ import pytest
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
-from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -59,7 +60,6 @@ def train(root: Path, hunters: str, hunted: str, seed: int) -> Path:
             "predators": dataclasses.replace(HUNTERS[hunters]),
             "prey": dataclasses.replace(HUNTED[hunted]),
         },
-        evaluation=EvaluationConfig(seed=500),
     )
     run = RunDirectory.create(root, f"{hunters}-{hunted}-{seed}", datetime(2026, 11, 21))
     run.write_config(to_yaml(config))
@@ -85,7 +85,9 @@ def train(root: Path, hunters: str, hunted: str, seed: int) -> Path:
                     for server_id in learning:
                         served.servers[server_id].finish_training()
                 for replaced in (None, *learning):
-                    episodes = served.evaluate(NUM_EPISODES, replaced=replaced, first_seed=500)
+                    episodes = served.evaluate(
+                        NUM_EPISODES, replaced=replaced, first_seed=evaluation_seed(config)
+                    )
                     returns = {a: [e.returns[a] for e in episodes] for a in (*PREDATORS, *PREY)}
                     metrics.evaluation(
                         {

@@ -30,6 +30,8 @@ from muxrl.servers.config import ServerConfig
 
 STRENGTH = {"qmix": 4.0, "ppo": 1.0, "a2c": 2.0, "random": 0.0, "flee": 3.0}
 SEAT = {"hunters": 10.0, "prey": -20.0}
+EVALUATED = {1: 1_010_000, 2: 2_010_000}
+"""By a run's seed, that of its first evaluation episode."""
 ROLES = {"hunters": ("agent_0", "agent_1"), "prey": ("agent_2",)}
 
 
@@ -98,7 +100,6 @@ def meet(
         settings.pop("roles", ROLES),
         settings.pop("scripts", {}),
         3,
-        first_seed=7,
         should_explore=False,
         **settings,
     )
@@ -191,7 +192,20 @@ def test_runs_of_equal_seeds_meet_and_no_others(
             played.setdefault(seed, set()).add(episodes)
     # 4 hunters and 4 prey of each seed, random with each, and random alone.
     assert len(ledger.seatings) == 2 * (4 * 4 + 4 + 4 + 1)
-    assert played == {1: {range(7, 10)}, 2: {range(10, 13)}}, "each pair has its own episodes"
+    assert played == {seed: {range(first, first + 3)} for seed, first in EVALUATED.items()}
+
+
+def test_pairs_play_episodes_of_their_own_where_all_runs_were_evaluated_on_the_same(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    paths = [
+        made_up_run(tmp_path, *who, seed, 5.0, evaluation_seed=70)
+        for who in (("QMIX", "A2C"), ("PPO", "PPO"))
+        for seed in (1, 2)
+    ]
+    runs = read_compared_runs(paths).runs
+    meet(ledger, find_contestants(runs, find_roles(runs, {})))
+    assert set(ledger.episodes) == {range(70, 73), range(73, 76)}
 
 
 def test_seeds_that_not_all_have_are_left_out_and_said(ledger: Ledger, tmp_path: Path) -> None:
@@ -251,7 +265,7 @@ def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own
     meet(ledger, who, scripts={"flee": {"prey": one}})
     num_alone = len(ledger.seatings)
     arena: Any = ledger
-    games = matches._Games(arena, 7, 1, ())
+    games = matches._Games(arena, [7], 1, ())
     hunters = Player("random", "hunters", ServerConfig("RANDOM", ["agent_0", "agent_1"]))
     for prey in (one, other, one):
         games.returns({"hunters": hunters, "prey": prey}, 0)

@@ -86,7 +86,7 @@ def test_they_are_in_the_summary_and_on_the_terminal(tmp_path: Path) -> None:
 
 def test_a_metric_of_zeros_and_ones_is_a_proportion(tmp_path: Path) -> None:
     """Never won in 20 episodes is not certain never to be won; of other metrics t's interval."""
-    run = new_run(tmp_path)
+    run = new_run(tmp_path, metrics=["win", "captures"])
     nobody = [0.0] * 20
     with MetricsWriter(run) as metrics:
         told = {"win": {COMMON: nobody}, "captures": {COMMON: [*nobody[1:], 2.0]}}

@@ -123,7 +123,7 @@ def test_all_settings_are_there_and_shared_ones_once(tmp_path: Path) -> None:
     assert shared["seeds"] == "1, 2"
     assert shared["simulation.kwargs.num_steps"] == "5"
     assert (shared["gamma"], shared["replay.kind"]) == ("0.9", "steps")
-    assert (shared["evaluation.seed"], shared["frame_stack"]) == ("10000", "1")
+    assert (shared["evaluation.num_episodes"], shared["frame_stack"]) == ("20", "1")
     assert "lr" not in shared
     heading, *rows = table_of(text, "By contestant")
     assert heading == ["setting", *(contestant.name for contestant in found.contestants)]
