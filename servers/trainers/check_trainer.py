@@ -59,6 +59,7 @@ def check_trainer(
     Raises:
         AssertionError: it does not; the sentence says what was expected and got.
         TrainerFailed: it raised, or returned what it must not.
+        LearnerDiverged: its updates make its numbers infinite.
     """
     space = action_space or to_gymnasium(Discrete(_SIZE))
     lead: tuple[int, ...] = ()

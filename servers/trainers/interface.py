@@ -26,8 +26,8 @@ checkpoints, restarts. What a class may have beyond this, by name:
     acting waits for `learn`. Worth it where an update takes long.
 ``learned_state()``
     The part of ``state()`` that `learn` may spoil, without a replay; `load` takes it alone, too.
-    The server looks at it after each update, and keeps a copy now and then, to which it undoes an
-    update that has made a number infinite. Without this method both are of ``state()``.
+    The server looks at it and copies it in 2 % of the time, and at ``weights()`` after each update:
+    one that has made a number infinite is undone. Without this method ``state()`` is copied.
 ``network()``
     The torch module behind `act`, for ``muxrl export``: from observations as those of `Rows` to a
     score of each action, of which the largest is chosen (of a MultiDiscrete those of one choice
