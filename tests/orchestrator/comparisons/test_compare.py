@@ -282,3 +282,16 @@ def test_baselines_are_played_whatever_the_runs_inferred_with(tmp_path: Path) ->
     run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, simulation=simulation)
     (random,) = compare_runs([run], num_episodes=2).baselines
     assert random.returns
+
+
+def test_a_scripted_policy_that_cannot_play_ends_no_comparison(tmp_path: Path) -> None:
+    broken = {"policy": "nowhere_at_all:flee"}
+    paths = [
+        made_up_run(tmp_path, "SCRIPTED", "PPO", 1, 5.0, settings=broken),
+        made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0),
+    ]
+    found = compare_runs(paths, num_episodes=2)
+    assert [baseline.name for baseline in found.baselines] == ["random"]
+    (note,) = [note for note in found.notes if "is no baseline" in note]
+    assert "the scripted policy 'scripted' is no baseline: " in note
+    assert "nowhere_at_all" in note
