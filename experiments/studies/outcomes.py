@@ -87,12 +87,12 @@ def made_with(outcomes: Iterable[Outcome]) -> str:
     if len(commits) > _MOST_COMMITS:
         commits = [f"of [{len(commits)} commits](results/{OUTCOMES_FILE})"]
     packages = {
-        f"{package} {outcome.versions[package]}": None
+        f"{package}=={outcome.versions[package]}": None
         for package in ("ray", "torch")
         for outcome in told
         if outcome.versions.get(package)
     }
-    return f"muxrl {', '.join(commits)}{''.join(f'; {one}' for one in packages)}."
+    return f"muxrl {', '.join(commits)}{''.join(f', {one}' for one in packages)}."
 
 
 def draw_outcomes(outcomes: Sequence[Outcome], title: str, folder: Path) -> None:

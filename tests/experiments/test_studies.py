@@ -77,8 +77,8 @@ def test_software_is_told_in_a_line() -> None:
         return Outcome("a", 0, {}, {}, versions)
 
     one, other = made_by(git_commit="1" * 40, ray="2.60.0"), made_by(git_commit="2" * 40 + "-dirty")
-    assert made_with([one, one]) == "muxrl 1111111111; ray 2.60.0."
-    assert made_with([other, one]) == "muxrl 2222222222-dirty, 1111111111; ray 2.60.0."
+    assert made_with([one, one]) == "muxrl 1111111111, ray==2.60.0."
+    assert made_with([other, one]) == "muxrl 2222222222-dirty, 1111111111, ray==2.60.0."
     assert made_with([made_by(recorded_in="3" * 40)]) == "muxrl before 3333333333."
     assert made_with([made_by()]) == "muxrl of an unknown commit."
     many = [made_by(git_commit=digit * 40) for digit in "12345"]
