@@ -282,8 +282,8 @@ def check(parts: dict[str, float], false_claims: dict[str, float], num_seeds: in
     told = " | ".join(f"{kind} {part:.3f}" for kind, part in (parts | false_claims).items())
     sys.stdout.write(f"{num_seeds} seeds: {told}\n")
     for kind, part in parts.items():
-        # Of three runs against three, a probability has ten values, and none is in 1 of 20 cases.
-        is_coarse = kind == "probability of improvement" and num_seeds == 3
+        # Of three runs against three it has ten values, of five 26: wide enough is too wide then.
+        is_coarse = kind == "probability of improvement" and num_seeds <= 5
         assert 0.92 <= part <= (1.0 if is_coarse else 0.98), (kind, part, num_seeds)
     for kind, part in false_claims.items():
         assert part < 0.07, (kind, part, num_seeds)
