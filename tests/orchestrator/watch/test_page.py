@@ -197,7 +197,8 @@ def test_untrained_agents_stand_beside_random_ones(tab: Browser, site: Site) -> 
         assert final is not None
         assert final.untrained is not None
         mean, low, high = final.untrained.mean, final.untrained.low, final.untrained.high
-        assert row.split("\t")[at] == f"{mean:.2f} [{low:.2f},\u00a0{high:.2f}]"
+        said = f"{mean:.2f} [{low:.2f},\u00a0{high:.2f}]"
+        assert row.split("\t")[at] == said.replace("-", "−")
     assert rows[0].endswith("better than random, not than untrained")
 
 
