@@ -116,12 +116,12 @@ def probability_of_improvement(
     if not first:
         raise ValueError("a probability needs at least one task")
     runs = [[checked(stratum) for stratum in strata] for strata in (first, second)]
-    estimate, variance, num_pairs = 0.0, np.zeros(len(_PLACES)), 0.0
+    estimate, variance, num_pairs = 0.0, np.zeros(len(_PLACES)), 0
     for ours, theirs in zip(*runs, strict=True):
         wins = (ours[:, None] > theirs) + 0.5 * (ours[:, None] == theirs)
         estimate += float(wins.mean()) / len(first)
         sizes = np.maximum(1.0, share * np.array(wins.shape))
-        num_pairs += float(sizes.prod())
+        num_pairs += wins.size
         more = sizes.mean() - 1
         apart = 1 + more * ((1 - _PLACES) / (2 - _PLACES) + _PLACES / (1 + _PLACES))
         variance += _PLACES * (1 - _PLACES) * apart / sizes.prod() / len(first) ** 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -134,6 +134,7 @@ class RunScore:
         time_s: seconds of training before it, NaN if unknown.
         area: mean height of the learning curve up to the budget, by the subject's `Measure`; NaN
             if there is no such curve, or nobody learned to play these agents.
+        area_in_episodes: of the curve of each episode that all of its evaluations played.
         env_steps_to_threshold: of the first evaluation that reached the threshold, None: none did.
         time_s_to_threshold: likewise in seconds.
         met_untrained: whether its policies met the threshold before training, by which nothing
@@ -150,6 +151,7 @@ class RunScore:
     env_steps: int
     time_s: float
     area: float
+    area_in_episodes: Floats = field(repr=False, compare=False)
     env_steps_to_threshold: int | None
     time_s_to_threshold: float | None
     met_untrained: bool
@@ -342,6 +344,7 @@ class _Played:
             env_steps=point.env_steps if contestant.learns else 0,
             time_s=point.time_s if contestant.learns else math.nan,
             area=progress.area(start, self._budget.env_steps) if self.learns else math.nan,
+            area_in_episodes=self._area_in_episodes(progress, start, measure),
             env_steps_to_threshold=None if first is None else int(progress.env_steps[first]),
             time_s_to_threshold=None if first is None else float(progress.time_s[first]),
             met_untrained=met_untrained,
@@ -368,6 +371,21 @@ class _Played:
         known = np.isfinite(values)
         env_steps, time_s = places[known].T
         return Curve(env_steps, time_s, values[known])
+
+    def _area_in_episodes(self, curve: Curve, start: int, measure: Measure) -> Floats:
+        """The area under each episode's own curve, of the episodes that all evaluations played."""
+        rows = []
+        for point in self._run.points:
+            if point.env_steps in curve.env_steps:
+                row = self._subject.measured(point, None)[: num_episodes_of(point)]
+                if measure == "advantage":
+                    row = row - self._subject.measured(point, self._own_server)[: len(row)]
+                rows.append(row)
+        num = min(map(len, rows), default=0)
+        # An area is a sum of the evaluations' heights, each times what an area of 1 there is worth.
+        of_one = [replace(curve, returns=one) for one in np.eye(len(rows))]
+        weights = [one.area(start, self._budget.env_steps) for one in of_one]
+        return np.array(weights) @ np.array([row[:num] for row in rows]).reshape(len(rows), num)
 
     def _returns(self, replaced: str | None = None) -> Floats:
         """One return for each of the episodes that count; NaN for one that no agent was in."""
@@ -400,12 +418,17 @@ def _standing(runs: Sequence[RunScore], *, is_proportion: bool) -> Standing:
     elif known:
         score, mean = interquartile_mean_interval([scores], luck), mean_interval([scores], luck)
     areas = [run.area for run in runs]
+    area = None
+    if all(map(math.isfinite, areas)):
+        are_shared = share_episodes(run.played for run in runs)
+        of_areas = shared_luck([run.area_in_episodes for run in runs]) if are_shared else NO_LUCK
+        area = interquartile_mean_interval([areas], of_areas)
     return Standing(
         contestant=runs[0].contestant,
         subject=runs[0].subject,
         score=score,
         mean=mean,
-        area=interquartile_mean_interval([areas], luck) if all(map(math.isfinite, areas)) else None,
+        area=area,
         num_reached=sum(run.env_steps_to_threshold is not None for run in runs),
         env_steps_to_threshold=_median([run.env_steps_to_threshold for run in runs]),
         time_s_to_threshold=_median([run.time_s_to_threshold for run in runs]),

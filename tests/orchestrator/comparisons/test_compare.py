@@ -31,6 +31,8 @@ def test_a_score_is_a_run_s_mean_return(comparison: Comparison) -> None:
     assert standing.score.low == pytest.approx(5.2 - 0.1 * factor)
     assert standing.area is not None
     assert standing.area.mean == pytest.approx(2.6)  # a line from 0 to 5.2
+    for run in standing.runs:  # an episode's area is that of its own curve
+        assert run.area_in_episodes.mean() == pytest.approx(run.area)
     assert all(run.random_in_place == pytest.approx(0.0) for run in standing.runs)
 
 

@@ -20,7 +20,10 @@ def curve(*points: tuple[float, float]) -> Curve:
 
 def run(curve: Curve, learned: float = 0.0, first_seed: int = 1) -> RunScore:
     played = Measured(1, np.array([learned, learned + 1.0]), None, None, first_seed)
-    return RunScore("a", "a:x", Path(), 1, "role:a", played, 1, 1.0, 1.0, None, None, False, curve)
+    areas = np.ones(2)
+    return RunScore(
+        "a", "a:x", Path(), 1, "role:a", played, 1, 1.0, 1.0, areas, None, None, False, curve
+    )
 
 
 def test_the_area_is_the_mean_height() -> None:
