@@ -32,7 +32,8 @@ EXTERNAL = "external"
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _METRICS_FILES = ("joint", "evaluation")  # the run's own, beside one for each server
-_PROCESSES = re.compile(r"gateway|trial|simulation-\d+")  # the run's own, whose logs are named so
+# The run's own, whose logs are named so.
+_PROCESSES = re.compile(r"gateway|launch|trial|simulation-\d+|tracker-.*")
 
 _MAX_SEED = 2**32 - 1
 _MIN_TOKEN_CHARS = 16

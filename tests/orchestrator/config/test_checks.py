@@ -149,7 +149,9 @@ def test_a_server_id_whose_metrics_would_mix_with_the_runs_own(server_id):
     ]
 
 
-@pytest.mark.parametrize("server_id", ["gateway", "trial", "simulation-0"])
+@pytest.mark.parametrize(
+    "server_id", ["gateway", "trial", "launch", "simulation-0", "tracker-wandb"]
+)
 def test_a_server_id_whose_log_would_be_that_of_another_process(server_id):
     config = experiment()
     config.servers[server_id] = ServerConfig(agents=["c"])
