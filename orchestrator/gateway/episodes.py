@@ -97,7 +97,7 @@ class GatewayEpisodes:
     ) -> None:
         self.counts = GatewayCounts()
         self.ended: deque[EpisodeResult] = deque(maxlen=_REMEMBERED)
-        """The newest training episodes that ended; whoever takes them empties it."""
+        """The newest training episodes that ended; a thread that takes them pops each."""
         self.num_over = 0
         """Episodes that are over, however they ended, evaluations too."""
         self.unheard: set[str] = set()
@@ -130,6 +130,11 @@ class GatewayEpisodes:
     def num_open(self) -> int:
         """How many are open."""
         return len(self._open)
+
+    @property
+    def num_training(self) -> int:
+        """How many of them train; from any thread."""
+        return sum(one.is_training for one in list(self._open.values()))
 
     def answer(self, asked: Sequence[Asked], now: float) -> None:
         """Answers items of any episodes, those of one episode in order.

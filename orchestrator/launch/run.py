@@ -118,7 +118,7 @@ class Run:
             experiment.config,
             folder,
             self.tally.add,
-            self._note_simulation_restart,
+            self._note_players_restart,
             before.num_episodes_begun if before else None,
             self._parameters(),
         )
@@ -168,7 +168,7 @@ class Run:
                 self._folder,
                 self._metrics,
                 scheduling,
-                self._note_evaluation_restart,
+                self._note_players_restart,
                 self._before.evaluation_due_at if self._before else None,
                 (lambda: self._simulations.gateway) if self.experiment.is_external else None,
                 self._note_evaluated,
@@ -293,25 +293,19 @@ class Run:
         if self._evaluations is not None:
             self._evaluations.move(server_id, address)
 
-    def _note_simulation_restart(self, name: str, prefix: str | None) -> None:
-        if prefix is None:  # its episodes expire
-            self._note_restart(name)
-            return
-        self._servers.abort_episodes(prefix)
-        self._note_restart(name, self.config.simulation.num_envs_per_process)
+    def _note_players_restart(self, name: str, prefix: str | None) -> None:
+        if prefix is not None:  # else its episodes expire
+            self._servers.abort_episodes(prefix)
+        self._note_restart(name)
 
     def _note_evaluated(self, row: EvaluationRow) -> None:
         self._checkpoints.judge(row)
         self._on_evaluated(row)
 
-    def _note_evaluation_restart(self, name: str, prefix: str) -> None:
-        self._servers.abort_episodes(prefix)
-        self._note_restart(name)
-
-    def _note_restart(self, name: str, num_lost_episodes: int = 0) -> None:
+    def _note_restart(self, name: str) -> None:
         if self._ray_head is not None:
             self._ray_head.check_raylet()
-        self.tally.restart(name, num_lost_episodes)
+        self.tally.restart(name)
         self.status.note_restart(name)
 
     def _take_evaluations(self, evaluations: Evaluations) -> None:

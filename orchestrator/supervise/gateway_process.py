@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -25,7 +24,7 @@ from muxrl.orchestrator.supervise.episodes import (
     connect,
 )
 from muxrl.orchestrator.supervise.holds import Holds
-from muxrl.orchestrator.supervise.process import reachable, set_up, settle
+from muxrl.orchestrator.supervise.process import reachable, set_up, settle, take_all
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 
 GATEWAY = "gateway"
@@ -118,7 +117,7 @@ class GatewayProcess(FollowsServers):
     def report(self) -> SimulationReport:
         """Returns what was played since the last call."""
         episodes = self._gateway.episodes
-        ended, episodes.ended = episodes.ended, deque(maxlen=episodes.ended.maxlen)
+        ended = take_all(episodes.ended)
         return SimulationReport(
             episodes.counts.num_env_steps,
             [episode.returns for episode in ended],
@@ -127,6 +126,7 @@ class GatewayProcess(FollowsServers):
             num_lost_episodes=episodes.counts.num_lost,
             metrics=[episode.metrics for episode in ended],
             num_over=episodes.num_over,
+            num_open=episodes.num_training,
         )
 
     def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:

@@ -5,18 +5,22 @@ Heavy imports happen inside functions, so that the orchestrator's own process st
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import logging
 import os
 import sys
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from muxrl.orchestrator.supervise.away import AwayLog, Piece
 from muxrl.orchestrator.user_modules import find_user_modules
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _away: AwayLog | None = None
 
@@ -75,6 +79,15 @@ def set_up(log_path: Path) -> None:
         force=True,
     )
     find_user_modules()
+
+
+def take_all(queue: deque[T]) -> list[T]:
+    """Empties a queue to which another thread adds meanwhile; returns what was in it."""
+    found = []
+    with contextlib.suppress(IndexError):
+        while True:
+            found.append(queue.popleft())
+    return found
 
 
 def settle() -> None:
