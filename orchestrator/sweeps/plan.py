@@ -225,6 +225,19 @@ def _write_out(plan: SweepPlan) -> None:
             plan.experiments[trial_id] = experiment
 
 
+def find_trial_warnings(plan: SweepPlan) -> Iterator[str]:
+    """Yields what the runs of resolved trials that are not over will be warned of: each sentence
+    once, with the trials."""
+    numbers: dict[str, list[str]] = {}
+    for trial in plan.trials:
+        if not trial.is_finished and trial.id in plan.experiments:
+            for sentence in plan.experiments[trial.id].warnings:
+                numbers.setdefault(sentence, []).append(trial.id.partition("-")[0])
+    for sentence, of in numbers.items():
+        which = f"{len(of)} of {len(plan.trials)} trials ({listed(of)})"
+        yield f"{'all trials' if len(of) == len(plan.trials) else which}: {sentence}"
+
+
 def by_setting(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
     """Returns the trials that differ in their seed alone, a list for each setting.
 

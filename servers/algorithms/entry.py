@@ -132,6 +132,7 @@ class AlgorithmEntry:
         milestones: what has to happen for it to learn from a replay; see `find_milestones`.
         replay_size: what its replay takes once it is full, for the seats of a server; None: it has
             none, or nobody has said.
+        joins_members: whether with such a config the members of a team learn otherwise than alone.
         tell_seats: tells its config what it has to know of a server's seats beside policies and
             spaces; None: nothing.
     """
@@ -148,6 +149,7 @@ class AlgorithmEntry:
     acting_network: Callable[[Any], PolicyNetwork | None] = mlp_network
     milestones: Callable[[AlgorithmConfig], Iterator[Milestone]] = lambda _: iter(())
     replay_size: Callable[[AlgorithmConfig, Mapping[str, Seat]], ReplaySize] | None = None
+    joins_members: Callable[[AlgorithmConfig], bool] = lambda _: True
     tell_seats: Callable[[AlgorithmConfig, Mapping[str, Seat]], None] | None = None
 
     learns: ClassVar[bool] = True

@@ -79,6 +79,7 @@ def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry
         acting_network=member_network,
         milestones=find_milestones,
         replay_size=find_replay_size,
+        joins_members=lambda config: config.mixer != "none",
     )
 
 
