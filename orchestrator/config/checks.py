@@ -221,7 +221,7 @@ def _metric_problems(config: ExperimentConfig) -> Iterator[str]:
         if not is_metric_name(name):
             yield (
                 f"simulation.metrics: {name!r} cannot name a metric; use letters, digits, '_', "
-                "'-' and '.', up to 100"
+                "'-', '.' and '/', up to 100"
             )
         if way not in WAYS:
             hint = similar_or_known(way, REDUCTIONS, "there are")
