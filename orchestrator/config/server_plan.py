@@ -230,8 +230,11 @@ class ServerResolver:
             self._refuse(f"has action_bounds {given}; expected [lowest, highest]")
             return actions
         low, high = bounds(actions)
-        low = np.where(np.isfinite(low), low, given[0])
-        high = np.where(np.isfinite(high), high, given[1])
+        first, last = -math.inf, math.inf
+        if np.dtype(actions.dtype).kind == "i":  # Gymnasium's have bounds: those of their type
+            first, last = float(np.iinfo(actions.dtype).min), float(np.iinfo(actions.dtype).max)
+        low = np.where(low <= first, given[0], low)
+        high = np.where(high >= last, given[1], high)
         if (low >= high).any():
             self._refuse(
                 f"has action_bounds {given}, which leave agent {agent_id!r} nothing to do: its "

@@ -18,6 +18,7 @@ from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
 from muxrl.servers.config import ServerConfig, ServerPlan
 
 OWN = "muxrl.experiments.examples.own_module:SharedTrunk"
+INTEGERS = Box((2,), "int32", -(2**31), 2**31 - 1)  # as Gymnasium's without bounds
 DIALS = Box((2,), "float32", 2.0, 10.0)
 
 
@@ -40,6 +41,12 @@ def test_a_module_of_ones_own_is_part_of_the_plan() -> None:
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "SAC", "IMPALA", "APPO"])
 def test_continuous_actions_with_bounds(algorithm: str) -> None:
     assert plan_of(algorithm, DIALS).agents["a"].action_space == DIALS
+
+
+def test_integers_with_bounds_are_choices() -> None:
+    for space in (INTEGERS, Box((2,), "int32")):
+        given = plan_of("DQN", space, action_bounds=[0, 3]).agents["a"].action_space
+        assert given == Box((2,), "int32", 0.0, 3.0) or given.low == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
