@@ -21,10 +21,10 @@ from muxrl.orchestrator.config import (
     probe,
     resolve,
 )
-from muxrl.orchestrator.config.checks import EXTERNAL, is_label, unknown_metric
+from muxrl.orchestrator.config.checks import EXTERNAL, is_label, unknown_metric, unknown_server
 from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.resolve import reseeded
-from muxrl.orchestrator.config.schema import RETURN, TOTAL
+from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.supervise.own_server import ask_own_servers
 from muxrl.orchestrator.supervise.placement import check_gpus
@@ -35,7 +35,7 @@ from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.protocol.assignment import canonical, file_name, server_labels
 from muxrl.protocol.patterns import match
-from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
+from muxrl.protocol.suggestions import did_you_mean, listed
 from muxrl.servers.config import ServerConfig, algorithm_label
 from muxrl.servers.fixed_policies import find_fixed
 
@@ -312,11 +312,9 @@ def _placed(
 
 
 def _metric_problems(config: SweepConfig, experiment: Experiment) -> Iterator[str]:
-    if config.metric.of != TOTAL and config.metric.of not in experiment.servers:
-        hint = similar_or_known(config.metric.of, [*experiment.servers, TOTAL])
-        yield f"metric.of: there is no role or server {config.metric.of!r}{hint}"
-    if config.metric.name != RETURN:
-        yield from unknown_metric("metric.name", config.metric.name, experiment.config)
+    metric = config.metric
+    yield from unknown_server("metric.of", "name", metric.of, experiment.config, "role or server")
+    yield from unknown_metric("metric.name", metric.name, experiment.config)
 
 
 def agents_of_roles(
