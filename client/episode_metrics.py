@@ -37,6 +37,7 @@ EpisodeMetrics = dict[str, dict[str, float]]
 """By metric, then by agent id, or `COMMON` where it is of the whole episode."""
 
 
+METRIC_NAMES = "letters, digits, '_', '-', '.' and '/', up to 100"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,99}")
 
 

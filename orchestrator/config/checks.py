@@ -10,6 +10,7 @@ from typing import get_args
 
 from muxrl.client.episode_metrics import (
     EPISODE_LENGTH,
+    METRIC_NAMES,
     REDUCTIONS,
     RESERVED_METRICS,
     WAYS,
@@ -216,10 +217,7 @@ def _metric_problems(config: ExperimentConfig) -> Iterator[str]:
         if name in RESERVED_METRICS:
             yield f"simulation.metrics: {name!r} is muxrl's own; every episode has it"
         if not is_metric_name(name):
-            yield (
-                f"simulation.metrics: {name!r} cannot name a metric; use letters, digits, '_', "
-                "'-', '.' and '/', up to 100"
-            )
+            yield f"simulation.metrics: {name!r} cannot name a metric; use {METRIC_NAMES}"
         if way not in WAYS:
             hint = similar_or_known(way, REDUCTIONS, "there are")
             yield (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from muxrl.client.episode_metrics import RESERVED_METRICS, is_metric_name
+from muxrl.client.episode_metrics import METRIC_NAMES, RESERVED_METRICS, is_metric_name
 from muxrl.orchestrator.config.schema import ExperimentConfig, SimulationConfig
 from muxrl.protocol.suggestions import similar_or_known
 from muxrl.servers.setting_values import without_quotes
@@ -50,7 +50,7 @@ def find_misread(simulation: SimulationConfig) -> Iterator[str]:
         if not is_metric_name(name) or name in (*simulation.metrics, *RESERVED_METRICS):
             yield (
                 f"{key}: cannot be named so: a parameter is recorded beside the metrics, so it "
-                "needs a name of its own, of letters, digits, '_', '-' and '.'"
+                f"needs a name of its own, of {METRIC_NAMES}"
             )
         yield from _or_quotes(_value_problems, key, given, simulation)
 
