@@ -37,11 +37,12 @@ EpisodeMetrics = dict[str, dict[str, float]]
 """By metric, then by agent id, or `COMMON` where it is of the whole episode."""
 
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+METRIC_NAMES = "letters, digits, '_', '-', '.' and '/', up to 100"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,99}")
 
 
 def is_metric_name(name: str) -> bool:
-    """Whether a metric can have that name in tables, files and on the command line."""
+    """Whether a metric can have that name in tables, rows and on the command line."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -74,8 +75,9 @@ class MetricCollector:
                     f"which to find the metrics {list(self._reductions)}"
                 )
             for name, reduction in self._reductions.items():
-                if name in info:
-                    value = _number(name, who, info[name])
+                holder, key = _holder(info, name)
+                if key in holder:
+                    value = _number(name, who, holder[key])
                     if value is not None:
                         self._take(name, reduction, who, value)
 
@@ -135,11 +137,14 @@ class VectorMetrics:
             final = info.get("final_info")
             for part in (info, final):
                 if isinstance(part, Mapping):
-                    for name in self._ways.keys() & part.keys():
-                        there = part.get(f"_{name}")
+                    for name in self._ways:
+                        holder, key = _holder(part, name)
+                        if key not in holder:
+                            continue
+                        there = holder.get(f"_{key}")
                         if part is info and isinstance(final, Mapping) and is_over is not None:
                             there = ~is_over & (True if there is None else there)
-                        self._take(name, who, part[name], there)
+                        self._take(name, who, holder[key], there)
 
     def _take(self, name: str, who: str, given: Any, there: Any) -> None:
         try:
@@ -185,6 +190,15 @@ class VectorMetrics:
             counts[copy] = 0
 
 
+def _holder(info: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str]:
+    """Returns the mapping that has a metric, and its key there: "a/b" may be b of the info's a."""
+    head, _, rest = name.partition("/")
+    inner = info.get(head)
+    if rest and name not in info and isinstance(inner, Mapping):
+        return _holder(inner, rest)
+    return info, name
+
+
 def _number(name: str, who: str, value: Any) -> float | None:
     """Returns a metric's value, None where there is none: None, NaN, or an infinity.
 
@@ -198,9 +212,12 @@ def _number(name: str, who: str, value: Any) -> float | None:
         if isinstance(value, str):
             raise TypeError
     except (TypeError, ValueError):
+        cure = "leave it out of simulation.metrics, or have the simulation give a number"
+        if isinstance(value, Mapping) and value:
+            cure = f"name what is in it, such as '{name}/{next(iter(value))}'"
         raise SimulationError(
             f"metric {name!r} in the info of {who!r} is {value!r:.80}; expected a number or None; "
-            "leave it out of simulation.metrics, or have the simulation give a number"
+            f"{cure}"
         ) from None
     return number if math.isfinite(number) else None
 

@@ -52,8 +52,8 @@ An experiment is one YAML file with what differs from these defaults. Keys can a
 command line: `muxrl launch tag seed=3 servers.qmix.port=9900`. `muxrl check CONFIG` finds mistakes.
 Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`. Of several choices
 the first is the default. A `null` means "not used". Keys with keys of their own are
-sections. On the command line `servers.ppo.settings={}` clears the file's settings; `stop={}`
-restores the defaults. Sections that begin with `(sweep)` are for [sweeps](sweeps.md). Editors
+sections. `settings: {}` clears the base's settings, on the command line `servers.ppo.settings={}`
+the file's; `stop={}` restores the defaults. Those of `(sweep)` are for [sweeps](sweeps.md). Editors
 complete and check a config with `# yaml-language-server: $schema=FILE` as its first line;
 `muxrl schema experiment > FILE` (or `sweep`) writes it.
 """

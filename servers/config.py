@@ -105,7 +105,8 @@ class ServerConfig:
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the algorithm; see its [page](algorithms.md)."""
     action_bounds: list[float] = field(default_factory=list)
-    """[lowest, highest] for Box actions without bounds on one side or both."""
+    """[lowest, highest] for Box actions without bounds on one side or both; an integer type's
+    are none."""
     model: dict[str, Any] = field(default_factory=dict)
     """Network settings: fields of RLlib's DefaultModelConfig; with `rl_module` its model_config."""
     rl_module: str = ""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import json
+import re
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -39,6 +40,10 @@ def training_arguments(config_class: type) -> dict[str, Any]:
     methods = [vars(one)["training"] for one in config_class.__mro__ if "training" in vars(one)]
     parameters = [p for m in reversed(methods) for p in signature_of(m).parameters.values()]
     return {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+_BARE = re.compile(r"\d|^(true|false)$", re.IGNORECASE)
+"""In a text that may be meant as something else."""
 
 
 class _Misfit(Exception):
@@ -154,25 +159,33 @@ def _is_fixed(origin: Any, args: tuple[Any, ...]) -> bool:
 
 def misfit(value: Any, kind: Any) -> str:
     """Returns the end of a refusal: what values the type has, what came, and what to write."""
-    quoted: list[str] = []
     got = f", got {_in_words(value)}{_remedy(value, kind)}"
     with contextlib.suppress(_Misfit):
-        _read(_without_quotes(value, quoted), kind)
-        if quoted:
-            got = f", but {quoted[0]!r} is text; leave out the quotes: {quoted[0].strip(' +')}"
+        unquoted, problem = without_quotes(value)
+        _read(unquoted, kind)
+        got = f", but {problem}" if problem else got
     return f"must be {_expected(kind)}{got}"
 
 
-def _without_quotes(value: Any, quoted: list[str]) -> Any:
-    """Returns a value with numbers where it has texts of numbers, which it adds to a list."""
-    if isinstance(value, str) and any(map(str.isdigit, value)):
-        with contextlib.suppress(ValueError):
-            number = float(value)
-            quoted.append(value)
-            return number
-    if isinstance(value, Mapping):
-        return {key: _without_quotes(item, quoted) for key, item in value.items()}
-    return [_without_quotes(v, quoted) for v in value] if isinstance(value, list | tuple) else value
+def without_quotes(value: Any) -> tuple[Any, str]:
+    """Returns a value with what its texts would be without quotes: numbers, true or false, lists
+    and mappings of these; and what is wrong with the first such text, "" if there is none."""
+    problem = ""
+
+    def read(value: Any) -> Any:
+        nonlocal problem
+        if isinstance(value, str) and _BARE.search(value):
+            for parse in (json.loads, float):
+                with contextlib.suppress(ValueError):
+                    found = parse(value.lower())
+                    bare = value.strip(" +")
+                    problem = problem or f"{value!r} is text; leave out the quotes: {bare}"
+                    return found
+        if isinstance(value, Mapping):
+            return {key: read(item) for key, item in value.items()}
+        return [*map(read, value)] if isinstance(value, list | tuple) else value
+
+    return read(value), problem
 
 
 def _expected(kind: Any) -> str:

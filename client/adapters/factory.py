@@ -34,6 +34,11 @@ from muxrl.client.adapters.vector_simulation import OnlyCopy, VectorSimulation
 from muxrl.client.adapters.vmas_env import VmasEnv
 from muxrl.protocol.suggestions import did_you_mean
 
+OF_LISTS = (
+    "RLlib's VectorMultiAgentEnv takes and returns lists of dicts by agent, and not arrays; name "
+    "the MultiAgentEnv of which it makes copies, leave out simulation.vector_env, and set "
+    "simulation.num_envs_per_process"
+)
 FORMS = "'package.module:callable', 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID' or 'open_spiel:GAME'"
 
 T = TypeVar("T")
@@ -188,6 +193,8 @@ def adapt_vector(env: Any) -> VectorSimulation:
     Raises:
         SimulationError: it is none of these, or its agents or spaces cannot be read.
     """
+    if any(base.__name__ == "VectorMultiAgentEnv" for base in type(env).__mro__):
+        raise SimulationError(OF_LISTS)
     if hasattr(env, "num_envs"):
         if hasattr(env, "reset_at") and hasattr(env, "agents"):
             return VmasEnv(env)
@@ -265,6 +272,8 @@ def _adapt(env: Any, respawn: Respawn) -> Simulation:
         if respawn != "refuse":
             return RLlibMultiAgent(ParallelDicts(env), respawn)
         return PettingZooParallel(env)
+    if "VectorMultiAgentEnv" in bases:
+        raise SimulationError(OF_LISTS)
     if "VectorEnv" in bases:
         raise SimulationError(
             "a Gymnasium vector environment steps many episodes at once; set "

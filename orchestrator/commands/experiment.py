@@ -154,7 +154,6 @@ def _check(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{json.dumps(versions, indent=2)}\n{to_yaml(config)}")
         sys.stdout.flush()  # what is wrong goes to the other stream
     experiment = _prepare(config, needs_stop=True, may_run_checkpoints=False)
-    from muxrl.orchestrator.config.budget import find_warnings
     from muxrl.orchestrator.config.memory import describe_replays
     from muxrl.orchestrator.supervise.own_server import ask_own_servers
     from muxrl.orchestrator.supervise.placement import check_gpus
@@ -171,7 +170,7 @@ def _check(args: argparse.Namespace) -> int:
 
     for sentence in describe_replays(experiment):
         sys.stdout.write(f"{sentence}\n")
-    for sentence in (*find_warnings(experiment), *unasked):
+    for sentence in (*experiment.warnings, *unasked):
         sys.stdout.write(f"warning: {sentence}\n")
     return ExitCode.DONE
 

@@ -7,6 +7,7 @@ Both raise `ConfigError` with one sentence for each problem. Importing this pack
 neither ray nor torch; `resolve` does, for the algorithms' settings.
 """
 
+from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.load import (
     ConfigSource,
@@ -17,7 +18,7 @@ from muxrl.orchestrator.config.load import (
     to_yaml,
 )
 from muxrl.orchestrator.config.overrides import Overrides
-from muxrl.orchestrator.config.resolve import Experiment, prepare, resolve
+from muxrl.orchestrator.config.resolve import prepare, resolve
 from muxrl.orchestrator.config.schema import (
     CheckpointConfig,
     EvaluationConfig,

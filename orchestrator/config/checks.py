@@ -10,6 +10,7 @@ from typing import get_args
 
 from muxrl.client.episode_metrics import (
     EPISODE_LENGTH,
+    METRIC_NAMES,
     REDUCTIONS,
     RESERVED_METRICS,
     WAYS,
@@ -20,7 +21,7 @@ from muxrl.orchestrator.config import parameters, ranges
 from muxrl.orchestrator.config.schema import RETURN, TOTAL, ExperimentConfig, GatewayConfig
 from muxrl.orchestrator.config.trackers import find_problems as tracker_problems
 from muxrl.orchestrator.storage.remote_copy import find_problem
-from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
+from muxrl.protocol.suggestions import did_you_mean, similar_or_known
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.network.access import is_loopback
@@ -93,11 +94,8 @@ def _best_problems(config: ExperimentConfig) -> Iterator[str]:
         )
     if best.keep < 1:
         yield f"checkpoint.best.keep: must be above 0, got {best.keep}"
-    if best.of != TOTAL and best.of not in config.servers:
-        hint = similar_or_known(best.of, [*config.servers, TOTAL], "there are")
-        yield f"checkpoint.best.of: there is no server {best.of!r}{hint}"
-    if best.name != RETURN:
-        yield from unknown_metric("checkpoint.best.name", best.name, config)
+    yield from unknown_server("checkpoint.best.of", "name", best.of, config)
+    yield from unknown_metric("checkpoint.best.name", best.name, config)
 
 
 def _number_problems(config: ExperimentConfig) -> Iterator[str]:
@@ -220,10 +218,7 @@ def _metric_problems(config: ExperimentConfig) -> Iterator[str]:
         if name in RESERVED_METRICS:
             yield f"simulation.metrics: {name!r} is muxrl's own; every episode has it"
         if not is_metric_name(name):
-            yield (
-                f"simulation.metrics: {name!r} cannot name a metric; use letters, digits, '_', "
-                "'-' and '.', up to 100"
-            )
+            yield f"simulation.metrics: {name!r} cannot name a metric; use {METRIC_NAMES}"
         if way not in WAYS:
             hint = similar_or_known(way, REDUCTIONS, "there are")
             yield (
@@ -236,10 +231,10 @@ def _parameter_problems(config: ExperimentConfig) -> Iterator[str]:
     yield from parameters.find_problems(config)
     for name, given in config.simulation.parameters.items():
         rule = given.get("next_when") if parameters.has_lessons(given) else None
-        metric = rule.get("metric", RETURN) if isinstance(rule, Mapping) else RETURN
-        if metric != RETURN:
-            key = f"simulation.parameters.{name}.next_when.metric"
-            yield from unknown_metric(key, metric, config)
+        if isinstance(rule, Mapping):
+            at = f"simulation.parameters.{name}.next_when"
+            yield from unknown_server(f"{at}.of", "metric", rule.get("of", TOTAL), config)
+            yield from unknown_metric(f"{at}.metric", rule.get("metric", RETURN), config)
 
 
 def _server_problems(
@@ -337,11 +332,8 @@ def _stop_problems(config: ExperimentConfig) -> Iterator[str]:
         )
     for server_id, value in stop.episode_return.items():
         if server_id not in config.servers:
-            hint = did_you_mean(server_id, config.servers)
-            yield (
-                f"stop.episode_return: there is no server {server_id!r}"
-                f"{hint or f'; the servers are {listed(config.servers)}'}"
-            )
+            hint = similar_or_known(server_id, config.servers, "the servers are")
+            yield f"stop.episode_return: there is no server {server_id!r}{hint}"
         if math.isnan(value):
             yield f"stop.episode_return.{server_id}: is not a number"
     for key in ("metric_at_least", "metric_at_most"):
@@ -352,8 +344,39 @@ def _stop_problems(config: ExperimentConfig) -> Iterator[str]:
 
 
 def unknown_metric(where: str, name: str, config: ExperimentConfig) -> Iterator[str]:
-    """Yields a sentence if no episode will have a metric; who sends any from outside, may."""
+    """Yields a sentence if no episode will have a metric; who sends any from outside, may.
+
+    Args:
+        where: the key; of a condition to stop, the return is another key's.
+        name: the metric.
+        config: the experiment.
+    """
     known = [*config.simulation.metrics, EPISODE_LENGTH]
-    if name not in known and config.simulation.env != EXTERNAL:
-        hint = similar_or_known(name, known, "simulation.metrics and muxrl's own are")
-        yield f"{where}: there is no metric {name!r}{hint}"
+    if not where.startswith("stop."):
+        known.append(RETURN)
+    if name in known or config.simulation.env == EXTERNAL:
+        return
+    hint = similar_or_known(name, known, "simulation.metrics and muxrl's own are")
+    if name == RETURN:
+        hint = "; stop.episode_return is for that"
+    yield f"{where}: there is no metric {name!r}{hint}"
+
+
+def unknown_server(
+    where: str, metric_key: str, of: str, config: ExperimentConfig, what: str = "server"
+) -> Iterator[str]:
+    """Yields a sentence if a return or metric is taken of a server that is not there.
+
+    Args:
+        where: the key.
+        metric_key: the one beside it, which names the metric.
+        of: the server's id, or `TOTAL`.
+        config: the experiment.
+        what: "role or server", where there are roles.
+    """
+    if of == TOTAL or of in config.servers:
+        return
+    hint = similar_or_known(of, [*config.servers, TOTAL], "there are")
+    if of in (*config.simulation.metrics, EPISODE_LENGTH):
+        hint = f"; it is a metric, so write {metric_key}: {of}"
+    yield f"{where}: there is no {what} {of!r}{hint}"

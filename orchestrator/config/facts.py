@@ -131,7 +131,7 @@ def read_space(tree: Any) -> plain.Space:
     """
     for sentence in _misspelt(tree):
         raise ValueError(sentence)
-    space: plain.Space = msgspec.convert(tree, plain.Space)
+    space: plain.Space = msgspec.convert(tree, plain.Space, strict=False)  # "3" is 3, as elsewhere
     from muxrl.servers.gymnasium_spaces import to_gymnasium
 
     try:

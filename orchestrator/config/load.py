@@ -21,7 +21,6 @@ from muxrl.orchestrator.config.merge import (
     dotted,
     first_line,
     leaves,
-    merge,
     read_yaml,
 )
 from muxrl.orchestrator.config.overrides import (
@@ -198,7 +197,7 @@ def load_structured(
     problems: list[str] = []
     config = OmegaConf.structured(defaults)
     open_keys = [path for path, value in leaves(raw, in_lists=True) if value == "???"]
-    config, misfits = merge(config, raw, schema)
+    config, misfits = put(config, raw, schema)
     config, of_overrides = apply_overrides(config, overrides, schema)
     given = set(override_keys(overrides))
     misfits += [
@@ -234,8 +233,8 @@ def set_values(config: T, values: Mapping[str, Any]) -> tuple[T, list[str]]:
     tree = OmegaConf.structured(config)
     sentences: list[str] = []
     for key_path, value in values.items():
-        tree, problems = put(tree, nested(key_path.split("."), value), type(config))
-        sentences += problems
+        tree, misfits = put(tree, nested(key_path.split("."), value), type(config))
+        sentences += [sentence for _, sentence in misfits]
     loaded = OmegaConf.to_object(tree)
     assert isinstance(loaded, type(config))
     return loaded, sentences

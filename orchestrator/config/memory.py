@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from muxrl.orchestrator.config.resolve import Experiment
+from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.algorithms.registry import AlgorithmEntry, find_entry
 from muxrl.servers.algorithms.replay_size import ReplaySize

@@ -1,7 +1,8 @@
 """Values that go on top of a file: ``key.path=value`` items, or a mapping of key paths to values.
 
-An empty mapping clears what is there: ``servers.ppo.settings={}`` puts the algorithm's own settings
-back, and ``{"stop": {}}`` the defaults of a section.
+An empty mapping clears what is there, as that of a file clears what its base has:
+``servers.ppo.settings={}`` puts the algorithm's own settings back, and ``{"stop": {}}`` the
+defaults of a section.
 """
 
 from __future__ import annotations
@@ -76,23 +77,25 @@ def apply_overrides(
     sentences: list[str] = []
     for text, tree in parsed:
         if isinstance(tree, dict):
-            config, problems = put(config, tree, schema)
+            config, misfits = put(config, tree, schema)
+            problems = [sentence for _, sentence in misfits]
         else:
             problems = [tree]
         sentences += [f"override {text!r}: {problem}" for problem in problems]
     return config, sentences
 
 
-def put(config: DictConfig, tree: Tree, schema: type) -> tuple[DictConfig, list[str]]:
-    """Returns the config with a tree on top, and a sentence for each key that does not fit.
+def put(
+    config: DictConfig, tree: Tree, schema: type
+) -> tuple[DictConfig, list[tuple[KeyPath, str]]]:
+    """Returns the config with a tree on top, and path and sentence of each key that does not fit.
 
     Empty mappings of the tree clear what is there.
     """
     for path, value in leaves(tree):
-        if value == {}:
+        if value == {} and path:
             config = _cleared(config, path)
-    config, misfits = merge(config, tree, schema)
-    return config, [sentence for _, sentence in misfits]
+    return merge(config, tree, schema)
 
 
 def nested(keys: Sequence[str], value: Any) -> Tree:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from muxrl.client.episode_metrics import RESERVED_METRICS, is_metric_name
-from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig, SimulationConfig
+from muxrl.client.episode_metrics import METRIC_NAMES, RESERVED_METRICS, is_metric_name
+from muxrl.orchestrator.config.schema import ExperimentConfig, SimulationConfig
 from muxrl.protocol.suggestions import similar_or_known
+from muxrl.servers.setting_values import without_quotes
 
 _FORMS = (
     "a number, a schedule [[0, 1.0], [100000, 3.0]], {low: 1.0, high: 3.0}, {choice: [1, 4]}, "
@@ -49,28 +50,15 @@ def find_misread(simulation: SimulationConfig) -> Iterator[str]:
         if not is_metric_name(name) or name in (*simulation.metrics, *RESERVED_METRICS):
             yield (
                 f"{key}: cannot be named so: a parameter is recorded beside the metrics, so it "
-                "needs a name of its own, of letters, digits, '_', '-' and '.'"
+                f"needs a name of its own, of {METRIC_NAMES}"
             )
-        if is_schedule(given):
-            yield from _schedule_problems(key, given)
-        elif has_lessons(given):
-            yield from _lesson_problems(key, given)
-        elif isinstance(given, Mapping) and given.keys() == {"sides"}:
-            yield from _side_problems(key, given["sides"], simulation)
-        else:
-            yield from _range_problems(key, given)
+        yield from _or_quotes(_value_problems, key, given, simulation)
 
 
 def find_problems(config: ExperimentConfig) -> Iterator[str]:
     """Yields a sentence for each parameter that is wrong."""
     parameters = config.simulation.parameters
     yield from find_misread(config.simulation)
-    for name, given in parameters.items():
-        rule = given.get("next_when") if has_lessons(given) else None
-        of = rule.get("of", TOTAL) if isinstance(rule, Mapping) else TOTAL
-        if of != TOTAL and of not in config.servers:
-            hint = similar_or_known(of, [*config.servers, TOTAL], "there are")
-            yield f"simulation.parameters.{name}.next_when.of: there is no server {of!r}{hint}"
     for name, given in config.evaluation.parameters.items():
         key = f"evaluation.parameters.{name}"
         if name not in parameters:
@@ -80,7 +68,28 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
         if is_schedule(given) or has_lessons(given):
             yield f"{key}: evaluations are alike, so give a number, {{low, high}} or {{choice}}"
         else:
-            yield from _range_problems(key, given)
+            yield from _or_quotes(_range_problems, key, given)
+
+
+def _or_quotes(
+    find: Callable[..., Iterator[str]], key: str, given: Any, *others: Any
+) -> Iterable[str]:
+    """Returns what `find` finds wrong with a value; that are its quotes, if they are all."""
+    problems, (bare, quotes) = list(find(key, given, *others)), without_quotes(given)
+    if problems and quotes and not list(find(key, bare, *others)):
+        return [f"{key}: {quotes}"]
+    return problems
+
+
+def _value_problems(key: str, given: Any, simulation: SimulationConfig) -> Iterator[str]:
+    if is_schedule(given):
+        yield from _schedule_problems(key, given)
+    elif has_lessons(given):
+        yield from _lesson_problems(key, given)
+    elif isinstance(given, Mapping) and given.keys() == {"sides"}:
+        yield from _side_problems(key, given["sides"], simulation)
+    else:
+        yield from _range_problems(key, given)
 
 
 def _schedule_problems(key: str, given: Sequence[Any]) -> Iterator[str]:

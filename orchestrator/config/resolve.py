@@ -7,87 +7,24 @@ server's id, so that it stays the same when other servers are added, removed or 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from muxrl.client.local_policies import no_local_inference
 from muxrl.client.local_transport import InferenceModes
 from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
+from muxrl.orchestrator.config.experiment import Experiment, pool_members
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
-from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig
+from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.protocol import assignment
 from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.checkpoints.live import LiveCheckpoint
-from muxrl.servers.config import ServerPlan, algorithm_label
-from muxrl.servers.fixed_names import POOL
+from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.setting_values import AlgorithmProblem
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """An experiment with every name looked up and every number checked."""
-
-    config: ExperimentConfig
-    """As the user wrote it, but for checkpoints: see `_with_checkpoints`."""
-    facts: SimulationFacts
-    servers: dict[str, ServerPlan]
-    """Server id to what its process is started with, in the order of the config."""
-
-    @property
-    def assignment(self) -> str:
-        """Which algorithm serves which agents, as `muxrl.protocol.assignment` writes it."""
-        servers = self.config.servers
-        labels = assignment.server_labels(
-            {
-                s: servers[s].label or algorithm_label(plan.algorithm, plan.command)
-                for s, plan in self.servers.items()
-            }
-        )
-        return assignment.canonical({labels[s]: list(p.agents) for s, p in self.servers.items()})
-
-    @property
-    def fixed_servers(self) -> frozenset[str]:
-        """Servers whose policies never change."""
-        return frozenset(s for s, p in self.servers.items() if find_fixed(p.algorithm) is not None)
-
-    @property
-    def learning(self) -> dict[str, ServerPlan]:
-        """The other servers."""
-        return {s: plan for s, plan in self.servers.items() if s not in self.fixed_servers}
-
-    @property
-    def pool_sources(self) -> dict[str, dict[str, bool]]:
-        """For each pool the servers that its members come from, and whether one is live."""
-        found: dict[str, dict[str, bool]] = {}
-        for pool, _, kind, source in pool_members(self.servers):
-            sources = found.setdefault(pool, {})
-            sources[source] = sources.get(source, False) or kind == "live"
-        return found
-
-    @property
-    def judged(self) -> Collection[str] | None:
-        """The agents whose returns say which checkpoint is best; None: all."""
-        best = self.config.checkpoint.best
-        return None if best is None or best.of == TOTAL else self.servers[best.of].agents
-
-    @property
-    def is_external(self) -> bool:
-        """Whether muxrl does not start the simulation."""
-        return self.config.simulation.env == EXTERNAL
-
-
-def pool_members(servers: Mapping[str, ServerPlan]) -> Iterator[tuple[str, str, str, str]]:
-    """Yields each pool's members that come from other servers: pool, entry, kind, server."""
-    for server_id, plan in servers.items():
-        for entry, member in plan.settings["members"].items() if plan.algorithm == POOL else ():
-            for kind in ("live", "snapshots"):
-                if kind in member:
-                    yield server_id, entry, kind, member[kind]
 
 
 def prepare(
@@ -130,8 +67,9 @@ def resolve(
     Raises:
         ConfigError: with all problems.
     """
-    # Here, not above: it imports RLlib, which takes seconds.
+    # Here, not above: they import RLlib, which takes seconds.
     from muxrl.orchestrator.config.server_plan import ServerResolver
+    from muxrl.orchestrator.config.warnings import warned
 
     problems = find_problems(config, needs_stop=needs_stop)
     agents_of = _assign_agents(config, facts, problems)
@@ -177,7 +115,7 @@ def resolve(
         problems += initial_weights_problems(experiment)
     if problems:
         raise ConfigError(problems)
-    return experiment
+    return warned(experiment)
 
 
 def _source_problems(

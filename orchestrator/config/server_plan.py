@@ -84,12 +84,12 @@ class ServerResolver:
                 else find_entry(config.algorithm)
             )
         except ValueError as error:
-            self._refuse(error)
+            self._refuse(self._or_inherited(str(error)))
             return None
         if isinstance(algorithm, ExternalEntry):
             algorithm = replace(algorithm, has_groups=bool(config.groups))
         for problem in algorithm.find_config_problems(config):
-            self._refuse(problem)
+            self._refuse(self._or_inherited(problem))
         if config.callbacks and not algorithm.learns:
             self._refuse(f"has callbacks, but {algorithm.name} does not learn; leave them out")
         elif config.callbacks and algorithm.name != EXTERNAL:  # which imports them itself
@@ -230,8 +230,11 @@ class ServerResolver:
             self._refuse(f"has action_bounds {given}; expected [lowest, highest]")
             return actions
         low, high = bounds(actions)
-        low = np.where(np.isfinite(low), low, given[0])
-        high = np.where(np.isfinite(high), high, given[1])
+        first, last = -math.inf, math.inf
+        if np.dtype(actions.dtype).kind == "i":  # Gymnasium's have bounds: those of their type
+            first, last = float(np.iinfo(actions.dtype).min), float(np.iinfo(actions.dtype).max)
+        low = np.where(low <= first, given[0], low)
+        high = np.where(high >= last, given[1], high)
         if (low >= high).any():
             self._refuse(
                 f"has action_bounds {given}, which leave agent {agent_id!r} nothing to do: its "
@@ -242,6 +245,19 @@ class ServerResolver:
 
     def _refuse(self, problem: object) -> None:
         self.problems.append(f"server {self.server_id!r}: {' '.join(str(problem).split())}")
+
+    def _or_inherited(self, problem: str) -> str:
+        """Returns a problem, with the way out if it is a setting that another algorithm has."""
+        for name in self.config.settings:
+            if f"has no setting {name!r}" in problem:
+                owners = [entry.name for entry in own_algorithms() if name in entry.settings()]
+                if owners:
+                    return (
+                        f"{problem.partition('; known: ')[0]}; it is one of {listed(owners)}; if "
+                        f"it is inherited, servers.{self.server_id}.settings={{}}, in a file "
+                        "settings: {}, clears such settings"
+                    )
+        return problem
 
     def _groups(self, algorithm: Algorithm) -> dict[str, tuple[str, ...]]:
         """Returns the groups by name, none for an algorithm that has no use for them."""
@@ -357,8 +373,9 @@ class ServerResolver:
             inside, _ = match([pattern], members)
             if inside:
                 return (
-                    f"{pattern!r}, but agent {inside[0]!r} acts as a member of group {group!r}; "
-                    "name the group"
+                    f"{pattern!r}, but agent {inside[0]!r} acts as a member of group {group!r}, "
+                    "and members share one network, padded to the largest of their spaces; name "
+                    "the group"
                 )
         units = list(teams) or self.agents
         what = "groups" if teams else "agents"

@@ -7,7 +7,12 @@ from collections.abc import Container
 from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.client.episode_metrics import RESERVED_METRICS, EpisodeMetrics, is_metric_name
+from muxrl.client.episode_metrics import (
+    METRIC_NAMES,
+    RESERVED_METRICS,
+    EpisodeMetrics,
+    is_metric_name,
+)
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode
 from muxrl.protocol.values import Mismatch, number
@@ -24,8 +29,7 @@ def metrics_of(item: EndEpisode, agents: Container[str]) -> EpisodeMetrics:
         if name in RESERVED_METRICS or not is_metric_name(name):
             raise ValueMismatch(
                 f"{name!r} cannot name a metric",
-                expected="letters, digits, '_', '-' and '.', up to 100, other than "
-                + " and ".join(map(repr, RESERVED_METRICS)),
+                expected=f"{METRIC_NAMES}, other than " + " and ".join(map(repr, RESERVED_METRICS)),
                 got=repr(name),
             )
         by_agent = value if isinstance(value, dict) else {COMMON: value}

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_S = 1.0
 """For the reports of a round; one that takes longer is taken in in a later round."""
+_TELLING_EPISODES = 20
+"""By then it is known how long episodes are, more or less."""
 
 
 class Run:
@@ -63,6 +65,7 @@ class Run:
         before: the checkpoint from which the run goes on, whose files the plans of the servers
             name; None: it is new.
         on_evaluated: called with each evaluation with all agents as learned.
+        on_warned: called with each sentence that the run as a whole is warned of, which it records.
 
     Raises:
         ConfigError: there can be no copy in `storage_path`.
@@ -74,9 +77,10 @@ class Run:
         folder: RunDirectory,
         before: Manifest | None = None,
         on_evaluated: Callable[[EvaluationRow], None] = lambda row: None,
+        on_warned: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.experiment = experiment
-        self._on_evaluated = on_evaluated
+        self._on_evaluated, self._on_warned = on_evaluated, on_warned
         self.config = experiment.config
         parent = f"{folder.sweep.name}/runs/" if folder.sweep else ""
         self._copy = RemoteCopy(
@@ -137,9 +141,16 @@ class Run:
             experiment.judged,
         )
         self._ray_head = RayHead("", "")
+        self._is_warned = not experiment.may_be_warned_late
         self._is_complete = False
         self._has_ended = False  # learning is over, and the last checkpoint written if it can be
         self._is_stopped = False
+        self._warn(experiment.warnings)
+
+    def _warn(self, sentences: Iterable[str]) -> None:
+        for sentence in sentences:
+            self.warnings.add(sentence)
+            self._on_warned(sentence)
 
     # --- start --------------------------------------------------------------------------
 
@@ -157,6 +168,7 @@ class Run:
         with self._ray_head.first():
             self._servers.start(scheduling)
             self._simulations.start(self._servers.addresses, scheduling)
+        self._warn(self._servers.lacking)
         if self._simulations.gateway_address:
             self._folder.write_gateway(self._simulations.gateway_address)
         if has_evaluations(self.config):
@@ -220,6 +232,12 @@ class Run:
                 self._simulations.report_now()
                 self._servers.report_now()
         self.tally.tick()
+        if not self._is_warned and self.tally.num_episodes >= _TELLING_EPISODES:
+            from muxrl.orchestrator.config.warnings import find_late  # it imports RLlib
+
+            self._is_warned = True
+            length = self.tally.env_steps / self.tally.num_episodes
+            self._warn(find_late(self.experiment, length))
         if self._evaluations is not None:
             self._take_evaluations(self._evaluations)
         self._simulations.tell(self._parameters())
@@ -372,11 +390,6 @@ class Run:
         gateway = self._simulations.gateway_address
         text = self._servers.addresses_text
         return text + (f"\ngateway to all of them: http://{gateway}" if gateway else "")
-
-    @property
-    def lacking(self) -> Iterator[str]:
-        """See `ServerActors.lacking`."""
-        return self._servers.lacking
 
     def snapshot(self) -> Snapshot:
         """Returns how the run stands; of servers that have not reported, what is known before."""

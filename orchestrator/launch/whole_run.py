@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,7 @@ from muxrl.orchestrator.supervise.ray_session import ray_session
 from muxrl.orchestrator.supervise.shared_folder import check_shared, has_to_share
 from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals, interruptible
 
-_TELLING_EPISODES = 20
-"""By then it is known how long episodes are, more or less."""
+logger = logging.getLogger(__name__)
 
 
 def run_experiment(
@@ -110,16 +110,13 @@ def _run(
 ) -> RunResult:
     say = (console or Console(quiet=True)).print
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
-    from muxrl.orchestrator.config.budget import find_warnings  # it imports RLlib
-
     outcome: EndState = "done"
     problem = ""
     with (
         interruptible(),
         page_beside(folder.path, experiment.config.watch, say),
-        contextlib.closing(Run(experiment, folder, before)) as run,
+        contextlib.closing(Run(experiment, folder, before, on_warned=warner(console))) as run,
     ):
-        _warn(say, run, find_warnings(experiment))
         with contextlib.ExitStack() as cleanup:
             try:
                 try:
@@ -147,6 +144,14 @@ def _run(
     return result
 
 
+def warner(console: Console | None) -> Callable[[str], None]:
+    """Returns what says a warning: on the console, or in the log if there is none."""
+    if console is None:
+        return logger.warning
+    say = functools.partial(console.print, soft_wrap=True, highlight=False, markup=False)
+    return lambda sentence: say(f"warning: {sentence}")
+
+
 def _ending(run: Run) -> str:
     """Says what a run that is interrupted does now."""
     if not run.has_started:
@@ -162,11 +167,8 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
     Raises:
         RunFailed: something died or gave up.
     """
-    from muxrl.orchestrator.config.budget import find_late  # it imports RLlib
-
     run.start(scheduling)
     say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
-    _warn(say, run, run.lacking)
     with contextlib.ExitStack() as display:
         if show_progress:
             first = run.snapshot()
@@ -174,22 +176,11 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
             progress = display.enter_context(shown)
             run.on_wait = lambda: progress.update(run.snapshot())
         run.begin()
-        knows_episodes = False
         while not run.watch():
-            if not knows_episodes and run.tally.num_episodes >= _TELLING_EPISODES:
-                knows_episodes = True
-                length = run.tally.env_steps / run.tally.num_episodes
-                _warn(say, run, find_late(run.experiment, length))
             run.on_wait()
         run.on_wait()
         run.finish()
         run.on_wait()
-
-
-def _warn(say: Callable[..., None], run: Run, sentences: Iterable[str]) -> None:
-    for sentence in sentences:
-        run.warnings.add(sentence)
-        say(f"warning: {sentence}", soft_wrap=True, highlight=False, markup=False)
 
 
 @contextlib.contextmanager

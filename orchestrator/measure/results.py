@@ -397,7 +397,14 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
                     f"in run {run.name}, {server.server_id} made no update: its policies are those "
                     f"that it began with, since {why}"
                 )
-        if unheard := [m for m in run.metrics if m not in run.metric_names]:
+        is_done = run.status is not None and run.status.state == "done"  # else it says its cause
+        has_ended = run.points or any(len(curve.returns) for curve in run.training.values())
+        if is_done and not has_ended:
+            yield (
+                f"run {run.name}: no episode ended, so that there are no returns and no metrics; "
+                "its episodes are longer than the run, or the simulation ends none"
+            )
+        elif unheard := [m for m in run.metrics if m not in run.metric_names]:
             yield (
                 f"run {run.name}: no episode had {', '.join(map(repr, unheard))}, which "
                 "simulation.metrics asks for; do the simulation's infos have them?"

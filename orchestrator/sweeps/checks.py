@@ -18,10 +18,9 @@ CALLBACK_EXAMPLE = "ray.air.integrations.mlflow:MLflowLoggerCallback"
 _SCHEDULERS = ("none", "asha", "median")
 _SEARCHERS = ("random", "optuna")
 _PBT = (
-    "scheduler.kind: pbt is refused: it goes on with one trial's weights under another's settings, "
-    "and servers cannot take over weights in mid-run; a network of one assignment would not fit "
-    "another one's, and what a trial had learned would no longer be one setting's doing at an "
-    "equal budget; use asha or median"
+    "scheduler.kind: pbt is refused: a sweep compares settings at equal budgets, and with it a "
+    "trial would go on with another's weights; use asha or median, or a league, whose 'exploit' "
+    "is population-based training (muxrl league)"
 )
 # Keys of a template that the role, the sweep, or the trial's machine sets.
 _GIVEN = {

@@ -23,11 +23,12 @@ from muxrl.orchestrator.config import CheckpointConfig, EvaluationConfig, Experi
 from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.launch.whole_run import warner
 from muxrl.orchestrator.records.run_directory import make_folder
 from muxrl.orchestrator.supervise.placement import cpus_wanted
 from muxrl.orchestrator.supervise.signals import claim_signals, interruptible
 from muxrl.orchestrator.sweeps.load import load_sweep
-from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
+from muxrl.orchestrator.sweeps.plan import SweepPlan, find_trial_warnings, make_plan
 from muxrl.orchestrator.sweeps.result import print_trials
 from muxrl.orchestrator.sweeps.runner import local_num_cpus, sweep_ray
 
@@ -63,7 +64,7 @@ def print_plan(plan: SweepPlan, console: Console) -> None:
     """Prints a sweep's trials, and a warning for each thing that their budget cannot give."""
     sweep = plan.config
     for sentence in plan.unasked:
-        console.print(f"warning: {sentence}", markup=False, highlight=False, soft_wrap=True)
+        warner(console)(sentence)
     if sweep.searcher != "random":
         num_seeds = max(1, len(sweep.seeds))
         seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
@@ -74,24 +75,8 @@ def print_plan(plan: SweepPlan, console: Console) -> None:
         )
         return
     print_trials(plan.trials, console)
-    for sentence, num in find_trial_warnings(plan).items():
-        of = f"{num} of {len(plan.trials)} trials: "
-        console.print(f"warning: {of}{sentence}", markup=False, highlight=False, soft_wrap=True)
-
-
-def find_trial_warnings(plan: SweepPlan) -> Counter[str]:
-    """Returns what the settings of a table's trials ask for and their runs cannot give: each
-    sentence once, with the number of trials that it is true of."""
-    from muxrl.orchestrator.config.budget import find_warnings  # it imports RLlib
-
-    found: Counter[str] = Counter()
-    of_settings: dict[str, list[str]] = {}  # seeds change nothing
-    for trial in plan.trials:
-        settings = repr((trial.roles, trial.parameters))
-        if settings not in of_settings:
-            of_settings[settings] = list(find_warnings(plan.experiments[trial.id]))
-        found.update(of_settings[settings])
-    return found
+    for sentence in find_trial_warnings(plan):
+        warner(console)(sentence)
 
 
 def _timing_text(timing: Timing) -> str:

@@ -21,10 +21,10 @@ from muxrl.orchestrator.config import (
     probe,
     resolve,
 )
-from muxrl.orchestrator.config.checks import EXTERNAL, is_label, unknown_metric
+from muxrl.orchestrator.config.checks import EXTERNAL, is_label, unknown_metric, unknown_server
 from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.resolve import reseeded
-from muxrl.orchestrator.config.schema import RETURN, TOTAL
+from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.supervise.own_server import ask_own_servers
 from muxrl.orchestrator.supervise.placement import check_gpus
@@ -35,7 +35,7 @@ from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.protocol.assignment import canonical, file_name, server_labels
 from muxrl.protocol.patterns import match
-from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
+from muxrl.protocol.suggestions import did_you_mean, listed
 from muxrl.servers.config import ServerConfig, algorithm_label
 from muxrl.servers.fixed_policies import find_fixed
 
@@ -228,6 +228,19 @@ def _write_out(plan: SweepPlan) -> None:
             plan.experiments[trial_id] = experiment
 
 
+def find_trial_warnings(plan: SweepPlan) -> Iterator[str]:
+    """Yields what the runs of resolved trials that are not over will be warned of: each sentence
+    once, with the trials."""
+    numbers: dict[str, list[str]] = {}
+    for trial in plan.trials:
+        if not trial.is_finished and trial.id in plan.experiments:
+            for sentence in plan.experiments[trial.id].warnings:
+                numbers.setdefault(sentence, []).append(trial.id.partition("-")[0])
+    for sentence, of in numbers.items():
+        which = f"{len(of)} of {len(plan.trials)} trials ({listed(of)})"
+        yield f"{'all trials' if len(of) == len(plan.trials) else which}: {sentence}"
+
+
 def by_setting(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
     """Returns the trials that differ in their seed alone, a list for each setting.
 
@@ -302,11 +315,9 @@ def _placed(
 
 
 def _metric_problems(config: SweepConfig, experiment: Experiment) -> Iterator[str]:
-    if config.metric.of != TOTAL and config.metric.of not in experiment.servers:
-        hint = similar_or_known(config.metric.of, [*experiment.servers, TOTAL])
-        yield f"metric.of: there is no role or server {config.metric.of!r}{hint}"
-    if config.metric.name != RETURN:
-        yield from unknown_metric("metric.name", config.metric.name, experiment.config)
+    metric = config.metric
+    yield from unknown_server("metric.of", "name", metric.of, experiment.config, "role or server")
+    yield from unknown_metric("metric.name", metric.name, experiment.config)
 
 
 def agents_of_roles(

@@ -18,6 +18,7 @@ from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.config.overrides import Overrides
 from muxrl.orchestrator.errors import CannotResume, ConfigError
 from muxrl.orchestrator.launch.resuming import find_checkpoint
+from muxrl.orchestrator.launch.whole_run import warner
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.process import Process
@@ -35,7 +36,7 @@ from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed
 from muxrl.orchestrator.sweeps.parameters import active, settings
-from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan, take_up
+from muxrl.orchestrator.sweeps.plan import SweepPlan, find_trial_warnings, make_plan, take_up
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.tuner import TrialLog, num_trials, run_trials
@@ -140,6 +141,8 @@ def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> Sw
     if num_kept == total:
         trial_log.close()
         return SweepResult(folder.path, tuple(trial_log.records), plan.config)
+    for sentence in find_trial_warnings(plan):
+        warner(console)(sentence)
     is_interrupted = False
     is_watched = plan.config.experiment.watch
     with (

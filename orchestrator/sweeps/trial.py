@@ -142,7 +142,7 @@ class Trial(tune.Trainable):
         if has_begun:
             experiment, before = take_up(experiment, self._folder, logger.warning)
             self._folder.write_config(to_yaml(named.config))  # its budget may be a larger one
-        self._run = Run(experiment, self._folder, before, self._untold.append)
+        self._run = Run(experiment, self._folder, before, self._untold.append, logger.warning)
         self._run.start()
         self._run.begin()
         return self._run

@@ -46,6 +46,8 @@ SpaceProblem = tuple[Literal["observation", "action"], str]
 SpaceCheck = Callable[[Space, Space], SpaceProblem | None]
 """From an observation space, as a network reads it, and an action space to what is wrong."""
 
+_MAX_NAMED = 14
+"""Algorithms that a refusal names, so that the fitting one is not behind "and 3 more"."""
 
 _OF_PARTS = (
     "; make integers one MultiDiscrete, or numbers one Box; of both, make all integers, with 5 to "
@@ -53,6 +55,13 @@ _OF_PARTS = (
     "RLlib's with_agent_groups, have the environment name each agent by itself, and put them "
     "together in the server's 'groups'"
 )
+
+
+def integers_need_bounds(space: Space) -> str:
+    """Returns what makes choices of an action's integers, as the end of a refusal; "": nothing."""
+    if not isinstance(space, Box) or np.dtype(space.dtype).kind not in "iu":
+        return ""
+    return "; integers with bounds are choices: give the Box its own, or the server action_bounds"
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,8 @@ class AgentSpaces:
                 more = _OF_PARTS
             elif isinstance(action_space, MultiDiscrete) and Discrete in self.actions:
                 more = f", or up to {MAX_COMBINATIONS} combinations as one"
+            else:
+                more = integers_need_bounds(action_space)
             return "action", f"it takes {self._actions_text()}{more}"
         problem = None if box is None else self._box_problem(box)
         return None if problem is None else ("action", problem)
@@ -132,6 +143,7 @@ class AlgorithmEntry:
         milestones: what has to happen for it to learn from a replay; see `find_milestones`.
         replay_size: what its replay takes once it is full, for the seats of a server; None: it has
             none, or nobody has said.
+        joins_members: whether with such a config the members of a team learn otherwise than alone.
         tell_seats: tells its config what it has to know of a server's seats beside policies and
             spaces; None: nothing.
     """
@@ -148,6 +160,7 @@ class AlgorithmEntry:
     acting_network: Callable[[Any], PolicyNetwork | None] = mlp_network
     milestones: Callable[[AlgorithmConfig], Iterator[Milestone]] = lambda _: iter(())
     replay_size: Callable[[AlgorithmConfig, Mapping[str, Seat]], ReplaySize] | None = None
+    joins_members: Callable[[AlgorithmConfig], bool] = lambda _: True
     tell_seats: Callable[[AlgorithmConfig, Mapping[str, Seat]], None] | None = None
 
     learns: ClassVar[bool] = True
@@ -221,8 +234,8 @@ class AlgorithmEntry:
             try:
                 self._check_agent(agent_id, agent)
             except (ValueError, TypeError) as error:
-                able = [entry.name for entry in others if entry.takes(agent_id, agent)]
-                yield f"{error}{f'; use {listed(able)}' if able else ''}"
+                able = [one.name for one in self._nearest(others) if one.takes(agent_id, agent)]
+                yield f"{error}{f'; use {listed(able, _MAX_NAMED)}' if able else ''}"
         try:
             config = self.make_config(plan.settings, plan.model, plan.rl_module)
         except ValueError:
@@ -232,6 +245,15 @@ class AlgorithmEntry:
             problem := find_minibatch_problem(self.name, config, max(num_agents.values()))
         ):
             yield problem
+
+    def _nearest(self, others: Sequence[AlgorithmEntry]) -> list[AlgorithmEntry]:
+        """Returns the others, first those that learn for the same units and from the same data."""
+
+        def kind(entry: AlgorithmEntry) -> tuple[bool, bool, LearnsFrom]:
+            return entry.seating.is_joint, entry.seating.forms_teams, entry.learns_from
+
+        own = kind(self)
+        return sorted(others, key=lambda one: [a != b for a, b in zip(kind(one), own, strict=True)])
 
     def takes(self, agent_id: str, agent: AgentPlan) -> bool:
         """Whether it can learn in the agent's spaces."""

@@ -198,7 +198,9 @@ class FrozenAlgorithm(FixedAlgorithm):
         if path and not isinstance(path, str):
             raise AlgorithmProblem(
                 f"{self.name}'s setting 'checkpoint' is the folder of one checkpoint, not "
-                f"{path!r}; to act with several, give each a server of its own"
+                f"{path!r}; POOL draws one of several for each episode, of members such as "
+                "{first: {algorithm: FROZEN, checkpoint: FOLDER}}; to act with several at once, "
+                "give each a server of its own"
             )
         if not path:
             raise AlgorithmProblem(

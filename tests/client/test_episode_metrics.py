@@ -15,7 +15,7 @@ from tests.client.scripted_servers import CountingSimulation, Server
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters.simulation import COMMON, SimulationError, StepResult
 from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
-from muxrl.client.episode_metrics import REDUCTIONS, MetricCollector, overall
+from muxrl.client.episode_metrics import REDUCTIONS, MetricCollector, VectorMetrics, overall
 
 REDUCE = {"last": lambda v: v[-1], "sum": sum, "mean": np.mean, "max": max, "min": min}
 numbers = st.floats(-1e6, 1e6)
@@ -75,6 +75,21 @@ def test_what_is_no_number_yet_is_left_out() -> None:
 def test_what_is_no_number_at_all_is_refused(value: Any) -> None:
     with pytest.raises(SimulationError, match=r"metric 'x' in the info of 'a' is .*expected a num"):
         collected({"x": "last"}, {"a": {"x": value}})
+
+
+def test_a_metric_inside_another_mapping_is_named_by_its_path() -> None:
+    info = {"stats": {"goals": {"own": 2}}, "a/b": 3, "a": {"b": 4}}
+    ways = {"stats/goals/own": "sum", "a/b": "last", "stats/none": "last"}
+    found = collected(ways, {"x": info}, {"x": info})
+    assert found["stats/goals/own"] == {"x": 4.0}
+    assert found["a/b"] == {"x": 3.0}
+    assert "stats/none" not in found
+    with pytest.raises(SimulationError, match="name what is in it, such as 'stats/goals'"):
+        collected({"stats": "last"}, {"x": info})
+    many = VectorMetrics({"stats/n": "last"}, 2)
+    many.add({"x": {"stats": {"n": np.array([1.0, 2.0]), "_n": np.array([False, True])}}})
+    assert many.take(1, 1)["stats/n"] == {"x": 2.0}
+    assert "stats/n" not in many.take(0, 1)
 
 
 def test_an_info_that_is_no_dict_is_refused() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import load_config, to_yaml
+from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -293,18 +294,30 @@ def test_launch_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, capsys, name)
     )
 
 
-@pytest.mark.parametrize("command", [["check"], ["sweep", "--dry-run"]], ids=["check", "dry-run"])
-def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(tmp_path, capsys, command):
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [(["check"], 0), (["sweep", "--dry-run"], 0), (["sweep"], 1)],
+    ids=["check", "dry-run", "sweep"],
+)
+def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(
+    tmp_path, capsys, monkeypatch, command, code
+):
     """Not once for each trial: two roles have the same budget in six trials each."""
+
+    def no_ray(plan):
+        raise RunFailed("Ray did not start")
+
+    monkeypatch.setattr("muxrl.orchestrator.sweeps.runner.sweep_ray", no_ray)
     (tmp_path / "mine.yaml").write_text(SWEEP)
     argv = [*command, str(tmp_path / "mine.yaml"), "seeds=[4,5,6]", "calibration_s=0"]
-    assert cli.main([*argv, "experiment.stop.env_steps=3000"]) == 0
+    argv += [f"sweeps_dir={tmp_path}", "experiment.stop.env_steps=3000"]
+    assert cli.main(argv) == code
     out = capsys.readouterr().out
     needs = "its first update needs 4,000 env steps (train_batch_size_per_learner: 4000)"
     assert sorted(line for line in out.splitlines() if line.startswith("warning: ")) == [
-        f"warning: 6 of 12 trials: server {role!r}: {needs}, but the run stops at 3,000: it never "
-        "happens"
-        for role in ("left", "right")
+        f"warning: 6 of 12 trials ({which}): server {role!r}: {needs}, but the run stops at 3,000: "
+        "it never happens"
+        for role, which in (("right", "01, 03, 05, 07, 09, 11"), ("left", "02, 03, 06, 07, 10, 11"))
     ]
     assert ["12", "trials"] in [line.split() for line in out.splitlines()]
 

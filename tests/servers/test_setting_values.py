@@ -73,6 +73,12 @@ def test_a_value_is_read_as_its_type_has_it(value: Any, kind: Any, read: Any) ->
         (None, int, "an integer, got nothing (null)"),
         ("1e-3", float, "a number, but '1e-3' is text; leave out the quotes: 1e-3"),
         ("+.5", float, "a number, but '+.5' is text; leave out the quotes: .5"),
+        ("True", bool, "true or false, but 'True' is text; leave out the quotes: True"),
+        (
+            "[[0, 1]]",
+            list[tuple[int, float]],
+            "a list of [an integer, a number], but '[[0, 1]]' is text; leave out the quotes: [[0, ",
+        ),
         ("500", int | None, "an integer or null, but '500' is text; leave out the quotes: 500"),
         ("fast", float, "a number, got the text 'fast'"),
         ("0.5", int, "an integer, got the text '0.5'"),

@@ -11,7 +11,7 @@ from muxrl.servers.agents.seating import keys_of
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.agents.teams import TEAM_KEYS, TeamProblem, check_member_spaces
-from muxrl.servers.algorithms.entry import AlgorithmEntry, SpaceProblem
+from muxrl.servers.algorithms.entry import AlgorithmEntry, SpaceProblem, integers_need_bounds
 from muxrl.servers.algorithms.milestones import FIRST_COPY, Milestone
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.qmix.export import MemberGraph
@@ -39,7 +39,7 @@ def check_team_spaces(observation_space: Space, action_space: Space) -> SpacePro
             return "observation", "it takes a one-dimensional Box; flatten the observation first"
         return "action", (
             "it learns one value per discrete action, or per combination of several, up to "
-            f"{MAX_COMBINATIONS}"
+            f"{MAX_COMBINATIONS}{integers_need_bounds(action_space)}"
         )
     return None
 
@@ -79,6 +79,7 @@ def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry
         acting_network=member_network,
         milestones=find_milestones,
         replay_size=find_replay_size,
+        joins_members=lambda config: config.mixer != "none",
     )
 
 

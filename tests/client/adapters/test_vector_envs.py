@@ -11,6 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from ray.rllib.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import (
@@ -340,6 +341,13 @@ def test_what_is_no_vector_environment_is_refused_and_a_vector_environment_elsew
         adapt_vector(gymnasium.make("CartPole-v1"))
     with pytest.raises(SimulationError, match=r"simulation\.vector_env: true"):
         make_simulation(f"{HERE}:carts", {"num_envs": 2})
+    for make in (make_simulation, lambda env, kwargs: make_vector_simulation(env, kwargs, 2)):
+        with pytest.raises(SimulationError, match=r"VectorMultiAgentEnv .* name the MultiA"):
+            make(f"{HERE}:of_rllib", {})
+
+
+def of_rllib(num_envs: int = 2) -> Any:
+    return type("SyncVectorMultiAgentEnv", (VectorMultiAgentEnv,), {})()
 
 
 def test_how_copies_begin_again_has_to_be_said() -> None:

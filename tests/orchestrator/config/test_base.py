@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muxrl.orchestrator import cli
-from muxrl.orchestrator.config import ExperimentConfig, load_config
+from muxrl.orchestrator.config import ExperimentConfig, StopConfig, load_config
 from muxrl.orchestrator.config.load import _OF_SWEEPS, to_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.load import load_sweep
@@ -39,6 +39,17 @@ def test_what_a_file_says_is_put_on_its_base(tmp_path: Path) -> None:
     assert (config.name, config.base) == ("longer", "")
     assert load_config(tmp_path / "longer.yaml", ["stop.env_steps=8"]).stop.env_steps == 8
     assert "base: ''" in to_yaml(config)  # so that a run's own config stands alone
+
+
+def test_an_empty_mapping_clears_what_the_base_has(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "base: cartpole_ppo\nservers: {ppo: {algorithm: A2C, settings: {}}}\nstop: {}\n"
+    )
+    config = load_config(tmp_path / "mine.yaml", ["stop.env_steps=5", "seed=3"])
+    assert (config.servers["ppo"].settings, config.servers["ppo"].agents) == ({}, ["agent"])
+    assert (config.stop, config.seed) == (StopConfig(env_steps=5), 3)
+    (tmp_path / "empty.yaml").write_text("")
+    assert load_config(tmp_path / "empty.yaml").servers == {}
 
 
 def test_a_base_may_have_one_and_lies_beside_the_file(

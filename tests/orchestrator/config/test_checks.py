@@ -362,7 +362,7 @@ def test_an_external_simulation_needs_no_stop_and_may_be_evaluated_meanwhile():
         ({"win": "x"}, "'x' is no way to reduce numbers; there are last, sum, mean, max, min"),
         ({"return": "sum"}, "simulation.metrics: 'return' is muxrl's own"),
         ({"episode_length": "sum"}, "simulation.metrics: 'episode_length' is muxrl's own"),
-        ({"a/b": "sum"}, "simulation.metrics: 'a/b' cannot name a metric; use letters"),
+        ({"a b": "sum"}, "simulation.metrics: 'a b' cannot name a metric; use letters"),
     ],
 )
 def test_metrics_that_cannot_be(metrics: dict[str, str], told: str):
@@ -370,6 +370,35 @@ def test_metrics_that_cannot_be(metrics: dict[str, str], told: str):
     config.simulation.metrics = metrics
     (problem,) = find_problems(config)
     assert told in problem
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("checkpoint.best", BestConfig(of="win"),
+         "checkpoint.best.of: there is no server 'win'; it is a metric, so write name: win"),
+        ("stop.metric_at_least", {"return": 5.0},
+         "stop.metric_at_least: there is no metric 'return'; stop.episode_return is for that"),
+        ("simulation.parameters", {"wind": {"lessons": [1, 2], "next_when": {
+            "metric": "return", "of": "win", "at_least": 3, "episodes": 9}}},
+         "simulation.parameters.wind.next_when.of: there is no server 'win'; it is a metric, so "
+         "write metric: win"),
+        ("simulation.parameters", {"wind": "5"},
+         "simulation.parameters.wind: '5' is text; leave out the quotes: 5"),
+        ("simulation.parameters", {"wind": {"lessons": [1, "2"], "next_when": {
+            "metric": "win", "at_least": "8e-1", "episodes": "9"}}},
+         "simulation.parameters.wind: '2' is text; leave out the quotes: 2"),
+        ("simulation.parameters", {"wind": [[0, "1"], ["1e5", 3]]},
+         "simulation.parameters.wind: '1' is text; leave out the quotes: 1"),
+    ],
+)  # fmt: skip
+def test_the_way_out_is_named(key, value, problem):
+    config = experiment()
+    config.simulation.metrics = {"win": "last", "a/b": "last"}
+    config.evaluation.interval_env_steps = 100
+    section, name = key.split(".")
+    setattr(getattr(config, section), name, value)
+    assert find_problems(config) == [problem]
 
 
 def test_a_gateway_that_others_can_reach_needs_a_token():
@@ -436,7 +465,7 @@ def test_the_best_is_chosen_by_evaluations_of_a_server_that_there_is():
         "checkpoint.best.keep: must be above 0, got 0",
         "checkpoint.best.of: there is no server 'ones'; did you mean 'one'?",
         "checkpoint.best.name: there is no metric 'wins'; simulation.metrics and muxrl's own are "
-        "episode_length",
+        "episode_length, return",
     ]
     config.checkpoint.best = BestConfig(of="one", keep=2)
     config.evaluation.interval_env_steps = 1_000

@@ -20,6 +20,12 @@ def test_external_simulation_is_what_its_config_says():
     assert facts == SimulationFacts({"a": (Box((4,)), Discrete(2))}, 3)
 
 
+def test_a_number_in_quotes_is_one_in_a_space_too():
+    box = {"type": "box", "shape": ["4"], "low": "-1"}
+    facts = probe(external(a=(box, {"type": "discrete", "n": "2"})))
+    assert facts.agents == {"a": (Box((4,), low=-1.0), Discrete(2))}
+
+
 @pytest.mark.parametrize(
     ("space", "problem"),
     [

@@ -167,6 +167,16 @@ def test_interpolations_are_resolved_after_overrides(write, monkeypatch):
             "line 1: servers.a.while_learning: must be one of 'auto', 'serve', 'wait', got the "
             "text 'waite'; did you mean 'wait'?",
         ),
+        (
+            "stop: {env_steps: '1e4'}",
+            "line 1: stop.env_steps: must be an integer or null, but '1e4' is text; leave out the "
+            "quotes: 1e4",
+        ),
+        (
+            "evaluation: {interval_env_steps: '+2e3'}",
+            "line 1: evaluation.interval_env_steps: must be an integer or null, but '+2e3' is "
+            "text; leave out the quotes: 2e3",
+        ),
         ("servers: [1]", "line 1: servers: must be a mapping of keys, got the list [1]"),
         ("servers: {a: }", "line 1: servers.a: must be a mapping of keys, got nothing (null)"),
         ("servers: {1: {}}", "line 1: servers.1: the key must be text, got 1"),

@@ -17,9 +17,9 @@ from muxrl.orchestrator.config import (
     memory,
     resolve,
 )
-from muxrl.orchestrator.config.budget import find_late, find_warnings
+from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.orchestrator.config.memory import describe_replays, find_overflow, find_replays, shown
-from muxrl.orchestrator.config.resolve import Experiment
+from muxrl.orchestrator.config.warnings import find_late, find_warnings
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.algorithms.registry import get_algorithm

@@ -296,7 +296,8 @@ OTHERS = "(the simulation has adversary_0, adversary_1, adversary_2, agent_0, ag
         (
             qmix(groups={"g": ["adversary_*"]}, policies={"p": ["g", "adversary_0"]}),
             "server 'qmix': policy 'p' names 'adversary_0', but agent 'adversary_0' acts as a "
-            "member of group 'g'; name the group",
+            "member of group 'g', and members share one network, padded to the largest of their "
+            "spaces; name the group",
         ),
         (
             qmix(groups={"g": ["adversary_0", "adversary_1"]}, policies={"p": ["*"]}),

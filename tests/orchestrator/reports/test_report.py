@@ -13,8 +13,9 @@ from muxrl.orchestrator.config import load_config, to_yaml
 from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.rows import JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.records.run_status import StatusFile
+from muxrl.orchestrator.records.run_status import EndState, StatusFile
 from muxrl.orchestrator.reports.plain_table import broken
 from muxrl.orchestrator.reports.report import combine_runs, print_report, write_report
 from muxrl.orchestrator.storage.versions import SHOWN
@@ -252,6 +253,17 @@ def test_a_run_without_evaluation_still_has_its_training(tmp_path: Path) -> None
     assert "no evaluation was recorded" in report.notes[0]
     assert "training returns only" in printed(report)
     assert files(run)[2][0] == 1_600
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("state", ["done", "failed"])
+def test_a_run_in_which_no_episode_ended_says_so(tmp_path: Path, state: EndState) -> None:
+    run = new_run(tmp_path)
+    with MetricsWriter(run) as metrics:
+        metrics.joint(JointRow(env_steps=1_000))
+    StatusFile(run).enter(state, 1_000, "")
+    notes = [note for note in write_report(run).notes if "no episode ended" in note]
+    assert len(notes) == (state == "done")  # another one has its cause
 
 
 def test_an_empty_run_gives_an_empty_report(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_all_mistakes_of_the_file_are_named_at_once_with_their_lines(write):
         ("algorithms.team.algorithm=QMX", "unknown algorithm 'QMX'"),
         ("metric.of=rigt", "there is no role or server 'rigt'; did you mean 'right'?"),
         ("metric.name=wins", "metric.name: there is no metric 'wins'; simulation.metrics and"),
-        ("scheduler.kind=pbt", "servers cannot take over weights in mid-run"),
+        ("scheduler.kind=pbt", "a league, whose 'exploit' is population-based training"),
         ("scheduler.kind=ash", "there is no 'ash'; did you mean 'asha'?"),
         ("scheduler={kind: asha, grace_env_steps: 900}", "none would ever be ended"),
         ("searcher=bayes", "there is no 'bayes'; known are random, optuna"),

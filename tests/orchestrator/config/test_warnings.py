@@ -1,10 +1,14 @@
-"""What a run is too short for is said before it starts, and once its episodes are known."""
+"""What is right in a config and hardly meant is said before it runs, and as soon as it is known."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.client.scripted_servers import CountingSimulation
 
 from muxrl.orchestrator.cli import main
@@ -16,8 +20,12 @@ from muxrl.orchestrator.config import (
     StopConfig,
     resolve,
 )
-from muxrl.orchestrator.config.budget import find_late, find_warnings
-from muxrl.orchestrator.config.resolve import Experiment
+from muxrl.orchestrator.config.experiment import Experiment
+from muxrl.orchestrator.config.warnings import find_late, find_warnings
+from muxrl.orchestrator.launch.run import Run
+from muxrl.orchestrator.launch.whole_run import warner
+from muxrl.orchestrator.records.run_directory import make_folder
+from muxrl.orchestrator.records.run_status import read_status
 from muxrl.protocol.spaces import Box
 from muxrl.servers.algorithms.registry import own_algorithms
 from muxrl.servers.config import ServerConfig
@@ -25,16 +33,22 @@ from muxrl.servers.config import ServerConfig
 SIMULATION = CountingSimulation("abcd")
 FACTS = SimulationFacts({agent: (SIMULATION.observation_spaces[agent],
                                  SIMULATION.action_spaces[agent]) for agent in "abcd"})  # fmt: skip
+OWN = "muxrl.experiments.examples.own_trainer.joint_bandit:JointBandit"
+TEAMS = ("QMIX", "VDN", "QPLEX", "MASAC", "MADDPG", OWN)
 CONTINUOUS = SimulationFacts(
     {agent: (seen, Box((2,), "float32", -1.0, 1.0)) for agent, (seen, _) in FACTS.agents.items()}
 )
 
 
 def experiment(
-    algorithm: str, env_steps: int | None, env: str = "external", **settings: Any
+    algorithm: str,
+    env_steps: int | None,
+    env: str = "external",
+    has_groups: bool = True,
+    **settings: Any,
 ) -> Experiment:
     server = ServerConfig(algorithm=algorithm, agents=["*"], settings=settings)
-    if algorithm in ("QMIX", "MASAC", "MADDPG"):
+    if has_groups and algorithm in TEAMS:
         server.groups = {"one": ["a", "b"], "other": ["c", "d"]}
     agents = SIMULATION.possible_agents if env == "external" else ()
     space: Any = {"observation_space": {"type": "box"}, "action_space": {"type": "discrete"}}
@@ -138,6 +152,59 @@ def test_teams_that_share_a_policy_fill_its_replay_together() -> None:
 
 def test_who_does_not_learn_is_not_warned_of() -> None:
     assert list(find_warnings(experiment("RANDOM", 1))) == []
+
+
+@pytest.mark.parametrize("algorithm", [*TEAMS, "IQL", "PPO", "MAPPO", "RANDOM"])
+def test_teams_of_one(algorithm: str) -> None:
+    """Not of IQL, which is DQN for each, nor of MAPPO, whose critic sees all agents anyway."""
+    lonely = experiment(algorithm, None, has_groups=False)
+    expected = (
+        f"server 's': {algorithm} learns for teams, and without groups each of its 4 agents is a "
+        'team of its own; to have one team, add to the server: groups: {s: ["*"]}'
+    )
+    assert list(find_warnings(lonely)) == [expected] * (algorithm in TEAMS)
+    assert list(find_warnings(experiment(algorithm, None))) == []
+    lonely.config.servers["s"].settings["mixer"] = lonely.servers["s"].settings["mixer"] = "none"
+    assert algorithm != "QMIX" or list(find_warnings(lonely)) == []
+
+
+def test_bounds_of_actions_that_have_none_of_their_own() -> None:
+    given = experiment("PPO", None)
+    given.config.servers["s"].action_bounds = [-1.0, 1.0]
+    (idle,) = find_warnings(given)
+    assert idle.startswith("server 's': action_bounds [-1.0, 1.0] change nothing: they are for a")
+
+
+def test_an_interval_beyond_the_end() -> None:
+    short = experiment("PPO", 5_000)
+    short.config.evaluation.interval_env_steps = 5_001
+    assert list(find_warnings(short)) == [
+        "evaluation.interval_env_steps: is 5,001, but the run stops at 5,000: no evaluation comes "
+        "between its start and its end"
+    ]
+    short.config.evaluation.interval_env_steps = 5_000
+    assert list(find_warnings(short)) == []
+
+
+def test_a_run_records_it_and_says_it_to_whoever_starts_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A trial's run, too; its report and comparison show what is recorded."""
+    short = experiment("QMIX", 300, env="some:env", **SUMO)
+    folder = make_folder(short, tmp_path / "run")
+    heard: list[str] = []
+    with contextlib.closing(Run(short, folder, on_warned=heard.append)) as run:
+        assert heard == list(short.warnings) == list(find_warnings(short))
+        run.tally.num_episodes, run.tally.env_steps = 2, 300
+        run.end("failed", "it was never started")
+    status = read_status(folder)
+    assert status is not None
+    assert [one.what for one in status.warnings[""]] == heard
+    console = Console(file=io.StringIO(), width=20)
+    for given in (console, None):
+        warner(given)("100% is 'x'")
+    assert console.file.getvalue() == "warning: 100% is 'x'\n"  # type: ignore[attr-defined]
+    assert caplog.messages == ["100% is 'x'"]
 
 
 def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:

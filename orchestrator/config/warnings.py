@@ -1,4 +1,5 @@
-"""What settings ask for and a run cannot give: too few env steps, too many simulations, no memory.
+"""What is right in a config and hardly meant: what its budget, its simulations or the machine's
+memory cannot give, teams of one, settings without effect.
 
 What an algorithm needs is declared by its entry (`muxrl.servers.algorithms.milestones`). Only
 `stop.env_steps` is a budget that is known beforehand. Of memory see `memory`. Importing this module
@@ -7,17 +8,21 @@ imports RLlib.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from muxrl.orchestrator.config.memory import find_overflow
-from muxrl.orchestrator.config.resolve import Experiment
+from muxrl.orchestrator.config.experiment import Experiment
+from muxrl.orchestrator.config.memory import find_overflow, find_replays
 from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.protocol.spaces import Box
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.algorithms.milestones import Milestone, Schedule
 from muxrl.servers.algorithms.registry import AlgorithmEntry, TrainerEntry, find_entry
 from muxrl.servers.config import ServerPlan, WhileLearning
@@ -53,10 +58,25 @@ class _Learner(NamedTuple):
         return -(-milestone.episodes // self.num_sharing)
 
 
+def warned(experiment: Experiment) -> Experiment:
+    """Returns the experiment with its warnings, for those who show and record them."""
+    return replace(
+        experiment,
+        warnings=tuple(find_warnings(experiment)),
+        may_be_warned_late=any(size.per_env_step for _, size in find_replays(experiment))
+        or any(
+            milestone.episodes
+            for learner in _learners(experiment)
+            for milestone in learner.algorithm.find_milestones(learner.config)
+        ),
+    )
+
+
 def find_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yields a sentence for each thing that settings ask for and the run cannot give, and for each
-    that is not as it should be of the environment."""
+    """Yields a sentence for each thing that whoever believes the results has to know before."""
     yield from (f"simulation.env: {note}" for note in experiment.facts.notes)
+    yield from _find_teams_of_one(experiment)
+    yield from _find_idle_bounds(experiment)
     yield from _find_lag(experiment)
     yield from find_overflow(experiment)
     budget = experiment.config.stop.env_steps
@@ -113,6 +133,34 @@ def find_late(experiment: Experiment, episode_length: float) -> Iterator[str]:
                     f"{learner.needs(milestone, f'{num:,} episodes')}: at {episode_length:,.1f} "
                     f"env steps each, the run will have {budget / episode_length:,.0f}"
                 )
+
+
+def _find_teams_of_one(experiment: Experiment) -> Iterator[str]:
+    """Yields a sentence for each server whose algorithm is for teams, and that has none."""
+    for server_id, plan in experiment.learning.items():
+        algorithm, server = find_entry(plan.algorithm), experiment.config.servers[server_id]
+        if server.groups or len(plan.agents) == 1 or not algorithm.seating.forms_teams:
+            continue
+        if isinstance(algorithm, TrainerEntry) or algorithm.joins_members(
+            algorithm.make_config(plan.settings)
+        ):
+            name = "team" if server_id in plan.agents else server_id
+            yield (
+                f"server {server_id!r}: {plan.algorithm} learns for teams, and without groups each "
+                f"of its {len(plan.agents)} agents is a team of its own; to have one team, add to "
+                f"the server: groups: {{{name}: {json.dumps(server.agents)}}}"
+            )
+
+
+def _find_idle_bounds(experiment: Experiment) -> Iterator[str]:
+    for server_id, plan in experiment.servers.items():
+        given = experiment.config.servers[server_id].action_bounds
+        acts = {str(agent.action_space): agent.action_space for agent in plan.agents.values()}
+        if given and not any(isinstance(space, Box) for space in acts.values()):
+            yield (
+                f"server {server_id!r}: action_bounds {given} change nothing: they are for a Box, "
+                f"and its agents act {listed(acts)}"
+            )
 
 
 def _find_lag(experiment: Experiment) -> Iterator[str]:
