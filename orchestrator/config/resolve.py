@@ -17,6 +17,7 @@ from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import assignment
 from muxrl.protocol.patterns import match, similar_pattern
@@ -95,6 +96,7 @@ def prepare(
     Raises:
         ConfigError: with all problems of the config, and of its simulation if that cannot be made.
     """
+    doing("looking at the environment")
     try:
         facts = probe(config.simulation)
     except ConfigError as error:

@@ -12,6 +12,7 @@ from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.play_loop import EpisodeResult
+from muxrl.orchestrator.doing import going_on
 from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine
 from muxrl.protocol.messages import Actions, Started, StartEpisode
 
@@ -53,13 +54,19 @@ class Evaluation:
         )
         """Condition and parameters of the episodes that are still to begin, lost ones again."""
         self._num_left = len(self.to_begin)
+        self._say()
 
     def add(self, condition: int, episode: EpisodeResult) -> None:
         """Takes in an episode that has ended."""
         self.episodes[condition].append(episode)
         self._num_left -= 1
+        self._say()
         if not self._num_left:
             self.is_done.set()
+
+    def _say(self) -> None:
+        num = sum(map(len, self.episodes))
+        going_on(f"{num:,} of {num + self._num_left:,} episodes")
 
 
 @dataclass(eq=False)

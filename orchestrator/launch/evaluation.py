@@ -27,6 +27,7 @@ from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.measure.sides import find_sides
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter, last_rows
@@ -90,10 +91,12 @@ class Evaluations(Supervision[ProcessReport]):
             config,
             folder,
             {_NAME: Quota(simulation.restarts, "simulation.restarts")},
-            lambda name, report: None,  # it says only that the process lives
+            lambda name, report: self.hear(report.how_far),
             on_restart,
             timeouts.start_s + timeouts.make_env_s * self._num_envs,
         )
+        self.how_far = ""
+        """How much of the condition under way is played, for people."""
         self.latest: EvaluationRow | None = None
         """The newest row with all agents as learned."""
         self._on_learned = on_learned
@@ -238,6 +241,7 @@ class Evaluations(Supervision[ProcessReport]):
             returns={},
         )
         self._running.append(as_learned)
+        self.hear("" if self._processes else "environments are made")
         self._long_at = time.monotonic() + _LONG_S
         self._append(as_learned, map(Condition, self._learning))
         self._play()
@@ -277,6 +281,13 @@ class Evaluations(Supervision[ProcessReport]):
         self._warn_if_long()
         self.ask()
         super().collect(wait_s)
+
+    def hear(self, how_far: str) -> None:
+        """Takes in how far the process is that plays, and passes it on."""
+        if self._running:
+            self.how_far = how_far
+            condition = Condition.of_row(self._running[0]).title
+            doing("evaluation" if self._gateway else f"evaluation, {condition}", how_far)
 
     def _warn_if_long(self) -> None:
         if self._running and time.monotonic() > self._long_at:

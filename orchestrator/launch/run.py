@@ -17,6 +17,7 @@ from typing import Any
 
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.schema import TOTAL
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import NotARunDirectory, NotSaved, RunFailed
 from muxrl.orchestrator.launch.checkpoints import Checkpoints
 from muxrl.orchestrator.launch.evaluation import Evaluations
@@ -34,11 +35,13 @@ from muxrl.orchestrator.records.run_status import EndState, StatusFile, read_sta
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.storage.remote_copy import RemoteCopy
+from muxrl.orchestrator.supervise.gateway_process import GATEWAY
 from muxrl.orchestrator.supervise.placement import has_evaluations
 from muxrl.orchestrator.supervise.ray_head import RayHead
 from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.signals import are_signals_claimed, uninterrupted
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
+from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.orchestrator.trackers.tracking import Tracking
 from muxrl.protocol.messages import ServerWarning, Status
 from muxrl.protocol.run_messages import UNTRAINED
@@ -117,7 +120,7 @@ class Run:
         self._simulations = SimulationActors(
             experiment.config,
             folder,
-            self.tally.add,
+            self._take_played,
             self._note_simulation_restart,
             before.num_episodes_begun if before else None,
             self._parameters(),
@@ -293,6 +296,11 @@ class Run:
         if self._evaluations is not None:
             self._evaluations.move(server_id, address)
 
+    def _take_played(self, name: str, report: SimulationReport) -> None:
+        self.tally.add(name, report)
+        if name == GATEWAY and self._evaluations is not None:
+            self._evaluations.hear(report.how_far)
+
     def _note_simulation_restart(self, name: str, prefix: str | None) -> None:
         if prefix is None:  # its episodes expire
             self._note_restart(name)
@@ -410,6 +418,7 @@ class Run:
         restarts = ", ".join(f"{name} {n}×" for name, n in tally.num_restarts.items())
         notes = [
             "evaluating" if is_evaluating else "",
+            "" if tally.has_played else self._awaited,
             f"started again: {restarts}" if restarts else "",
         ]
         return Snapshot(
@@ -433,7 +442,15 @@ class Run:
                 if one.text
             ],
             self._checkpoints.problem,
+            self._evaluations.how_far if self._evaluations and is_evaluating else "",
         )
+
+    @property
+    def _awaited(self) -> str:
+        """What the first env step waits for, for people."""
+        if not self.experiment.is_external:
+            return "simulations start"
+        return f"waiting for a simulation at {self._simulations.gateway_address}"
 
     # --- end ----------------------------------------------------------------------------
 
@@ -443,6 +460,7 @@ class Run:
         Raises:
             RunFailed: a process died, or nothing was played.
         """
+        doing("saving what was learned" if self.config.checkpoint.at_end else "ending learning")
         while not self._end_learning(self.config.timeouts.update_s):
             while not self._look():
                 time.sleep(self.config.metrics_interval_s)
@@ -523,11 +541,14 @@ class Run:
         self._has_ended = not self._servers.restarting
         return self._has_ended
 
-    def stop(self) -> None:
+    def stop(self, *, is_meant: bool = False) -> None:
         """Ends every process that is left; saves a last checkpoint; never raises; once.
 
         None is saved where a server has died or its weights are not finite: the last whole one
         counts.
+
+        Args:
+            is_meant: whether somebody has ended the run; then external simulations may end, too.
         """
         import ray
 
@@ -551,10 +572,11 @@ class Run:
             problems.append(f"no checkpoint at the end: {type(error).__name__}: {error}")
         try:
             self._simulations.stop()
-            how = "has come to its end" if self._is_complete else "has ended early; see its report"
-            self._simulations.end(
-                f"run {self._folder.name!r} {how}", has_ended_well=self._is_complete
-            )
+            is_well = self._is_complete or is_meant
+            how = "has ended early; see its report"
+            if is_well:
+                how = "has come to its end" if self._is_complete else "was ended"
+            self._simulations.end(f"run {self._folder.name!r} {how}", has_ended_well=is_well)
             self._servers.stop()
         except Exception as error:  # likewise
             logger.exception("stopping the processes")
@@ -577,7 +599,7 @@ class Run:
             problem: why it is not "done", in a sentence.
             advice: returns what can be done about a failure.
         """
-        self.stop()
+        self.stop(is_meant=outcome != "failed")
         self._metrics.close()
         self.status.warn(self._all_warnings, self._checkpoints.problem)
         if outcome != "failed":  # such a run reports its cause, not the consequences
@@ -589,6 +611,7 @@ class Run:
         report = None
         if self.has_started:
             try:
+                doing("writing the report")
                 report = write_report(self._folder)
             except (NotARunDirectory, OSError) as error:  # the folder may be gone
                 self.unsaved.append(f"the report is not whole: {error}")

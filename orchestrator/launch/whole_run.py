@@ -138,7 +138,7 @@ def _run(
                 run.status.enter("failed", run.tally.env_steps, f"{type(error).__name__}: {error}")
                 raise
             finally:
-                run.stop()
+                run.stop(is_meant=outcome == "interrupted")
         result = run.end(outcome, problem, how_to_go_on)
         if result.report is not None and console is not None:
             print_report(result.report, console, hidden_metrics)
@@ -166,6 +166,7 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
     run.start(scheduling)
     say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
     _warn(say, run, run.lacking)
+    run.begin()
     with contextlib.ExitStack() as display:
         progress = None
         if show_progress:
@@ -173,7 +174,6 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
             progress = display.enter_context(
                 Progress(run.config.name, first.servers, first.stop_text)
             )
-        run.begin()
         knows_episodes = False
         while not run.watch():
             if not knows_episodes and run.tally.num_episodes >= _TELLING_EPISODES:

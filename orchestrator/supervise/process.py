@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from muxrl.orchestrator.doing import how_far
 from muxrl.orchestrator.supervise.away import AwayLog, Piece
 from muxrl.orchestrator.user_modules import find_user_modules
 
@@ -45,6 +46,8 @@ class ProcessReport:
     process: ProcessId = field(default_factory=ProcessId.of_this)
     step_s: float = 0.0
     """How long its simulation has been in a call that has not returned; 0 if it is in none."""
+    how_far: str = field(default_factory=how_far)
+    """With what it does, for people."""
     log: Piece | None = field(default_factory=lambda: _away.piece() if _away else None)
     """What it has logged since its last report, if it does not see the run's directory."""
 
