@@ -90,3 +90,20 @@ def test_every_slow_command_says_something_within_a_second(command, tmp_path):
     assert text.startswith("\r\x1b[2Kloading packages")
     assert "muxrl: " in text.splitlines()[-1].rpartition("\x1b[2K")[2]  # the refusal stands alone
     assert said_s < 3.0  # 0.3 s on a machine that has nothing else to do
+
+
+def test_python_shows_a_launch_in_a_terminal_unless_it_is_told_otherwise(tmp_path):
+    code = (
+        "from muxrl.orchestrator import api\n"
+        "from muxrl.orchestrator.doing import doing\n"
+        "api.begin_early = api.prepare = lambda given: doing('x')\n"
+        "def run(*_, show_progress, console):\n"
+        "    print(show_progress, console is not None)\n"
+        "api.run_experiment = run\n"
+        "api.launch('cartpole_ppo')\n"
+        "api.launch('cartpole_ppo', show_progress=False)\n"
+    )
+    _, text = in_terminal(sys.executable, "-c", code)
+    assert text.replace("\r\x1b[2K", "").split() == ["xxTrue", "True", "False", "False"]
+    piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert piped.stdout.split() == ["False", "False"] * 2
