@@ -15,7 +15,11 @@ from muxrl import SERVERS_PYTHON, needs_newer_python
 from muxrl.orchestrator.commands import experiment
 from muxrl.orchestrator.doing import doing, is_terminal, said_on
 from muxrl.orchestrator.errors import ConfigError, ExitCode, exit_code_of, is_expected
-from muxrl.orchestrator.launch.lasting_output import lasting_copy, lasting_output, send_nowhere
+from muxrl.orchestrator.launch.lasting_output import (
+    forget_lost_readers,
+    lasting_copy,
+    lasting_output,
+)
 from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
@@ -40,7 +44,8 @@ _PRINTING_COMMANDS = frozenset(
         "replay",
     }
 )
-"""Those that only print: whoever reads it may have seen enough, as in ``muxrl runs | head``."""
+"""Those that only print: whoever reads it may have seen enough, as in ``muxrl runs | head``. Others
+end as quietly, but have failed: what they were to say is their result."""
 
 _BRIEF_COMMANDS = frozenset({"check", "report", "export"})
 _SLOW_COMMANDS = (_LONG_COMMANDS - {"serve", "gateway"}) | _BRIEF_COMMANDS | {"evaluate", "compare"}
@@ -90,16 +95,21 @@ def _run(argv: Sequence[str]) -> int:
     os.environ.update(ONE_THREAD)  # before numpy is imported
     prefer_installed_modules()
     is_long = args.command in _LONG_COMMANDS
-    with contextlib.ExitStack() as stack:
-        if is_long:
-            stack.enter_context(lasting_output())
-        if args.command in _SLOW_COMMANDS:
-            # A file of its own, which `quiet` does not redirect; results are not mixed with it.
-            copy = stack.enter_context(lasting_copy(1 if is_long else 2))
-            if args.command not in _BRIEF_COMMANDS or is_terminal(copy):
-                stack.enter_context(said_on(copy))
-                doing("loading packages")
-        return _execute(args)
+    try:
+        with contextlib.ExitStack() as stack:
+            if is_long:
+                stack.enter_context(lasting_output())
+            if args.command in _SLOW_COMMANDS:
+                # A file of its own, which `quiet` does not redirect; results are not mixed with it.
+                copy = stack.enter_context(lasting_copy(1 if is_long else 2))
+                if args.command not in _BRIEF_COMMANDS or is_terminal(copy):
+                    stack.enter_context(said_on(copy))
+                    doing("loading packages")
+            return _execute(args)
+    except BrokenPipeError:
+        if not forget_lost_readers():  # it is of a connection
+            raise
+        return ExitCode.DONE if args.command in _PRINTING_COMMANDS else ExitCode.FAILED
 
 
 def _execute(args: argparse.Namespace) -> int:
@@ -108,10 +118,7 @@ def _execute(args: argparse.Namespace) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        if args.command not in _PRINTING_COMMANDS:
-            raise
-        send_nowhere(sys.stdout.fileno())
-        return ExitCode.DONE
+        raise
     except ConfigError as error:
         what = getattr(args, "config", None) or getattr(args, "run", None) or args.command
         for problem in error.problems:

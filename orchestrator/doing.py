@@ -17,7 +17,7 @@ PLAIN_INTERVAL_S = 10.0
 """Between lines where there is no terminal: few lines in CI logs, and signs of life."""
 
 _hearers: list[Callable[[str, str], None]] = []
-_what = _part = _within = ""
+_what = _part = ""
 
 
 def doing(what: str, part: str = "") -> None:
@@ -34,15 +34,8 @@ def doing(what: str, part: str = "") -> None:
 
 def going_on(within: str) -> None:
     """Says how far the part is that was said last, such as "40 of 100 episodes"."""
-    global _within
-    _within = within
     if _hearers:
-        _hearers[-1](_what, ", ".join(filter(None, (_part, _within))))
-
-
-def how_far() -> str:
-    """Returns what this process has said last of how far it is, for its report."""
-    return _within
+        _hearers[-1](_what, ", ".join(filter(None, (_part, within))))
 
 
 @contextlib.contextmanager

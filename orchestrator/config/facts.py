@@ -6,7 +6,7 @@ spaces in their plain form: ``{type: box, shape: [4]}``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,7 +136,7 @@ def read_space(tree: Any) -> plain.Space:
 
     try:
         to_gymnasium(space)
-    except (AssertionError, TypeError, ValueError) as error:
+    except (AssertionError, MemoryError, TypeError, ValueError) as error:
         raise ValueError(
             f"{space} is not a space: {error or 'its numbers are out of range'}"
         ) from (error)
@@ -150,7 +150,7 @@ def _misspelt(tree: Any, where: str = "") -> Iterator[str]:
         yield f"{at}must be a mapping such as {{type: discrete, n: 2}}, got {tree!r}"
         return
     kind = tree.get("type")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         hint = did_you_mean(str(kind), _KINDS)
         missing = "has no type" if kind is None else f"has the unknown type {kind!r}"
         yield f"{at}{missing}{hint}; types are {listed(_KINDS)}"
@@ -160,6 +160,10 @@ def _misspelt(tree: Any, where: str = "") -> Iterator[str]:
         if key not in keys:
             yield f"{at}a {kind} space has no {key!r}{similar_or_known(str(key), keys)}"
     inner = tree.get("spaces", ())
-    items = inner.items() if isinstance(inner, Mapping) else enumerate(inner)
-    for key, sub in items:
+    if isinstance(inner, Sequence) and not isinstance(inner, str):
+        inner = dict(enumerate(inner))
+    if not isinstance(inner, Mapping):
+        yield f"{at}spaces must be a mapping or a list of spaces, got {inner!r}"
+        return
+    for key, sub in inner.items():
         yield from _misspelt(sub, f"{where}.{key}" if where else f"spaces.{key}")

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from muxrl.client.episode_parameters import Parameters, draw
-from muxrl.client.joint_episode import JointEpisode
+from muxrl.client.joint_episode import Items, JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.play_loop import EpisodeResult
-from muxrl.orchestrator.doing import going_on
 from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine
-from muxrl.protocol.messages import Actions, Started, StartEpisode
+from muxrl.protocol.errors import ProtocolError
+from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Started, StartEpisode
+from muxrl.servers.episodes.counts import EpisodeCounts
+
+
+@dataclass
+class GatewayCounts(EpisodeCounts):
+    """What a gateway counts over its training episodes."""
+
+    num_lost: int = 0
+    """Closed since a server was lost."""
 
 
 class Evaluation:
@@ -29,6 +39,7 @@ class Evaluation:
         should_explore: by server, whether actions are sampled as in training, else greedy.
         parameters: of its episodes, see `muxrl.client.episode_parameters.draw`.
         first_seed: of these.
+        max_steps: env steps after which an episode is truncated.
     """
 
     def __init__(
@@ -38,8 +49,12 @@ class Evaluation:
         should_explore: Mapping[str, bool],
         parameters: Mapping[str, Any] | None = None,
         first_seed: int = 0,
+        max_steps: float = math.inf,
     ) -> None:
         self.clients = clients
+        self.max_steps = max_steps
+        self.num_truncated = [0] * len(clients)
+        """Episodes that were, by condition."""
         self.should_explore = should_explore
         self.episodes: list[list[EpisodeResult]] = [[] for _ in clients]
         """Those that ended, by condition."""
@@ -54,19 +69,13 @@ class Evaluation:
         )
         """Condition and parameters of the episodes that are still to begin, lost ones again."""
         self._num_left = len(self.to_begin)
-        self._say()
 
     def add(self, condition: int, episode: EpisodeResult) -> None:
         """Takes in an episode that has ended."""
         self.episodes[condition].append(episode)
         self._num_left -= 1
-        self._say()
         if not self._num_left:
             self.is_done.set()
-
-    def _say(self) -> None:
-        num = sum(map(len, self.episodes))
-        going_on(f"{num:,} of {num + self._num_left:,} episodes")
 
 
 @dataclass(eq=False)
@@ -95,7 +104,32 @@ class OpenEpisode:
         self.machine.handle(EpisodeEvent.START)
 
     @property
+    def _is_evaluation(self) -> bool:
+        return self.started_by.mode == "train" and not self.is_training
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it was to train, began after training, and is of no evaluation."""
+        return self._is_evaluation and self.evaluation is None
+
+    @property
     def started(self) -> Started:
-        was_to_train = self.started_by.mode == "train"
-        is_evaluation = was_to_train and not self.is_training
-        return Started(self.started_by.episode_id, self.parameters, is_evaluation)
+        return Started(self.started_by.episode_id, self.parameters, self._is_evaluation)
+
+
+@dataclass
+class Asked:
+    """An item, and its answer once there is one; a `ProtocolError` refuses it."""
+
+    item: AnyItem
+    answer: AnyReply | ProtocolError | None = None
+
+
+@dataclass
+class Told:
+    """An item that the servers have to be asked about."""
+
+    asked: Asked
+    episode: OpenEpisode
+    items: Items
+    answered: Callable[[], AnyReply | ProtocolError]

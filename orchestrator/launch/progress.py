@@ -11,7 +11,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,6 +22,7 @@ from rich.text import Text
 
 from muxrl.orchestrator.doing import PLAIN_INTERVAL_S, unsaid
 from muxrl.orchestrator.reports.plain_table import plain_table
+from muxrl.protocol.messages import ServerWarning
 
 
 @dataclass(frozen=True)
@@ -59,33 +61,39 @@ class Snapshot:
     """What ends the run: "100,000 env steps or 2 h"."""
     servers: Sequence[ServerSnapshot] = ()
     note: str = ""
-    """What else is going on: "evaluating"; "": nothing."""
+    """What has happened, such as restarts; "": nothing."""
+    evaluating: str = ""
+    """What is being evaluated, and how far that is; "": nothing."""
     warned: Sequence[tuple[str, int]] = ()
     """What logs warn of, with the server before it, and how often."""
     alarm: str = ""
     """Why the last checkpoint was not written; "" if it was."""
-    how_far: str = ""
-    """The evaluation under way: "40 of 100 episodes"; "" if there is none."""
 
     @property
     def news(self) -> tuple[str, ...]:
         """What is said at once."""
-        return (self.note, self.alarm, *(what for what, _ in self.warned))
+        evaluating = "evaluating" if self.evaluating else ""
+        return (self.note, evaluating, self.alarm, *(what for what, _ in self.warned))
 
 
 class Display(abc.ABC):
     """What changes and is shown while the ``with`` block lasts.
 
     In a terminal it is drawn anew; elsewhere a line is written every `interval_s` and at once on
-    news. What the processes that it shows say by `doing` is not shown beside it.
+    news. What is said by `doing` is not shown beside it.
+
+    Args:
+        console: where to.
+        clock: seconds, which go on while an evaluation holds a run, as `Snapshot.time_s` does not.
     """
 
     interval_s = PLAIN_INTERVAL_S
     is_transient = False
     """Whether nothing of it stays in the terminal: something else says how it ended."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
+        self._clock = clock
         self._printed_s: float | None = None
         self._printed_news: object = None
         self._is_printed = True
@@ -99,11 +107,6 @@ class Display(abc.ABC):
     @abc.abstractmethod
     def _line(self) -> str:
         """Returns what is written elsewhere."""
-
-    @property
-    @abc.abstractmethod
-    def _time_s(self) -> float:
-        """When it stands so."""
 
     @property
     @abc.abstractmethod
@@ -139,14 +142,14 @@ class Display(abc.ABC):
             self._live.update(self._render(), refresh=True)
         elif (
             self._printed_s is None
-            or self._time_s - self._printed_s >= self.interval_s
+            or self._clock() - self._printed_s >= self.interval_s
             or self._news != self._printed_news
         ):
             self._print()
 
     def _print(self) -> None:
         self._console.print(self._line(), soft_wrap=True, markup=False, highlight=False)
-        self._printed_s = self._time_s
+        self._printed_s = self._clock()
         self._printed_news = self._news
         self._is_printed = True
 
@@ -168,8 +171,9 @@ class Progress(Display):
         stop_text: str = "",
         *,
         console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(console or Console())
+        super().__init__(console or Console(), clock)
         self._experiment_name = experiment_name
         self._latest = Snapshot(time_s=0.0, stop_text=stop_text, servers=servers)
 
@@ -177,10 +181,6 @@ class Progress(Display):
         """Takes in how the run stands."""
         self._latest = snapshot
         self._changed()
-
-    @property
-    def _time_s(self) -> float:
-        return self._latest.time_s
 
     @property
     def _news(self) -> tuple[str, ...]:
@@ -211,7 +211,12 @@ class Progress(Display):
                 _number(server.loss, 3),
             )
         lines: list[RenderableType] = [table, Text(_overall(latest))]
-        notes = ((_note(latest), "italic"), (_warned(latest), "yellow"), (latest.alarm, "bold red"))
+        notes = (
+            (latest.note, "italic"),
+            (latest.evaluating, "italic"),
+            (_warned(latest), "yellow"),
+            (latest.alarm, "bold red"),
+        )
         lines += [Text(text, style=style) for text, style in notes if text]
         return Group(*lines)
 
@@ -231,7 +236,7 @@ def plain_line(experiment_name: str, snapshot: Snapshot) -> str:
         )
         for server in snapshot.servers
     ]
-    parts += filter(None, (_note(snapshot), _warned(snapshot), snapshot.alarm))
+    parts += filter(None, (snapshot.note, snapshot.evaluating, _warned(snapshot), snapshot.alarm))
     return " | ".join(parts)
 
 
@@ -242,8 +247,14 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole_seconds:02}"
 
 
-def _note(snapshot: Snapshot) -> str:
-    return ", ".join(filter(None, (snapshot.note, snapshot.how_far)))
+def warned_of(warnings: Mapping[str, Sequence[ServerWarning]]) -> list[tuple[str, int]]:
+    """Returns what logs warn of and how often, of warnings by server, those of the run as ""."""
+    return [
+        (" ".join(filter(None, (who, one.what))), one.num)
+        for who, found in warnings.items()
+        for one in found
+        if one.text
+    ]
 
 
 def _warned(snapshot: Snapshot) -> str:

@@ -56,7 +56,10 @@ class Total:
         self.before += self.of.pop(name, 0)
 
 
-_SUMMED = ("num_env_steps", "num_mismatches", "num_lost_episodes", "num_lost_steps", "cpu_s")
+_SUMMED = (
+    *("num_env_steps", "num_mismatches", "num_lost_episodes", "num_lost_steps"),
+    *("num_bad_episodes", "cpu_s"),
+)
 """Counts of processes, as `SimulationReport` names them."""
 _KEPT = (
     *("time_s", "env_steps", "num_episodes", "num_mismatches", "num_lost_episodes"),
@@ -107,6 +110,8 @@ class Tally:
         self.num_bad_episodes = 0
         """Training episodes that ended at a value that a server refused; see `on_bad_value`."""
         self._totals = {name: Total() for name in _SUMMED}
+        self._num_open: dict[str, int] = {}
+        """By process, training episodes as of its last report."""
         self.cpu = self._totals["cpu_s"]
         """Processor seconds of servers and simulations, without evaluations."""
         self._began_at: float | None = None
@@ -158,7 +163,7 @@ class Tally:
         for key, total in self._totals.items():
             total.of[name] = getattr(report, key)
         self._sum()
-        self.num_bad_episodes += report.num_bad_episodes
+        self._num_open[name] = report.num_open
         self.num_episodes += len(report.episodes) + len(report.random_episodes)
         for server_id in itertools.chain.from_iterable(report.random_episodes):
             n = self.num_random_episodes.get(server_id, 0)
@@ -193,19 +198,17 @@ class Tally:
     def _sum(self) -> None:
         # A gateway through which nobody plays does not undo the servers' counts.
         self.env_steps = max(self.env_steps, self._totals["num_env_steps"].now)
-        for name in ("num_mismatches", "num_lost_episodes", "num_lost_steps"):
+        for name in _SUMMED[1:-1]:
             setattr(self, name, self._totals[name].now)
 
-    def restart(self, name: str, num_lost_episodes: int = 0) -> None:
+    def restart(self, name: str) -> None:
         """Says that a process was lost and is started again; what it has done still counts.
 
-        Args:
-            name: of the process; its next reports begin at 0.
-            num_lost_episodes: that were open on it.
+        Its next reports begin at 0, and the episodes that were open on it are lost.
         """
         for total in self._totals.values():
             total.end(name)
-        self._totals["num_lost_episodes"].before += num_lost_episodes
+        self._totals["num_lost_episodes"].before += self._num_open.pop(name, 0)
         self._sum()
         self.num_restarts[name] = self.num_restarts.get(name, 0) + 1
         self._restarted.append(name)
@@ -215,6 +218,12 @@ class Tally:
         # A server that was started again goes back to its checkpoint; the run does not.
         self.env_steps = max(self.env_steps, *(s.num_env_steps for s in statuses.values()), 0)
         self.num_episodes = max(self.num_episodes, *(s.num_episodes for s in statuses.values()), 0)
+
+    @property
+    def restarts_text(self) -> str:
+        """Which processes were started again, for people; "" if none was."""
+        restarts = ", ".join(f"{name} {n}×" for name, n in self.num_restarts.items())
+        return restarts and f"started again: {restarts}"
 
     @property
     def has_restarted(self) -> bool:

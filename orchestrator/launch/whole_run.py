@@ -16,7 +16,6 @@ from typing import Any
 from rich.console import Console
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.progress import Progress
 from muxrl.orchestrator.launch.result import RunResult
@@ -142,6 +141,8 @@ def _run(
         result = run.end(outcome, problem, how_to_go_on)
         if result.report is not None and console is not None:
             print_report(result.report, console, hidden_metrics)
+        if result.outcome == "interrupted" and run.has_started:
+            say(how_to_go_on(folder, ""), soft_wrap=True, highlight=False)
         say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     return result
 
@@ -166,28 +167,23 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
     run.start(scheduling)
     say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
     _warn(say, run, run.lacking)
-    run.begin()
     with contextlib.ExitStack() as display:
-        progress = None
         if show_progress:
             first = run.snapshot()
-            progress = display.enter_context(
-                Progress(run.config.name, first.servers, first.stop_text)
-            )
+            shown = Progress(run.config.name, first.servers, first.stop_text)
+            progress = display.enter_context(shown)
+            run.on_wait = lambda: progress.update(run.snapshot())
+        run.begin()
         knows_episodes = False
         while not run.watch():
             if not knows_episodes and run.tally.num_episodes >= _TELLING_EPISODES:
                 knows_episodes = True
                 length = run.tally.env_steps / run.tally.num_episodes
                 _warn(say, run, find_late(run.experiment, length))
-            if progress is not None:
-                progress.update(run.snapshot())
-        if progress is not None:
-            progress.update(run.snapshot())
-    if show_progress and run.has_final_evaluation:
-        untrained = " and its untrained policies" if compares_untrained(run.config) else ""
-        say(f"evaluating: each server against random agents{untrained} in its place")
-    run.finish()
+            run.on_wait()
+        run.on_wait()
+        run.finish()
+        run.on_wait()
 
 
 def _warn(say: Callable[..., None], run: Run, sentences: Iterable[str]) -> None:

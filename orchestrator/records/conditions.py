@@ -53,11 +53,6 @@ class Condition:
         return cls(server_id, side, tuple(row.agents), name != key)
 
     @property
-    def title(self) -> str:
-        """The condition for people: "all as learned", "ppo at random", "ppo untrained"."""
-        return self.label.replace("_", " ").replace("all learned", "all as learned")
-
-    @property
     def label(self) -> str:
         """A name for the condition in paths: ``all_learned``, ``ppo_random``, ``ppo_untrained``."""
         if self.server_id is None:

@@ -7,7 +7,7 @@ another machine that listens on loopback.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from muxrl.orchestrator.config import ExperimentConfig
@@ -103,16 +103,30 @@ def _missing_gpus(config: ExperimentConfig) -> Iterator[str]:
         return
     manager, num = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
     num_here = num if manager is not None and manager.get_resource_name() == "GPU" else 0
-    left = float(num_here)
+    free = [1.0] * num_here  # of each; a part of one is not on two of them
     for server_id, num_gpus in wanted.items():
-        if num_gpus > left:
-            rest = f", {left:g} of them beside the servers before it" if left < num_here else ""
+        parts = [1.0] * int(num_gpus) + [num_gpus % 1] * (num_gpus % 1 > 0)
+        if not _place(parts, free):
+            left = ", ".join(f"{of_one:g}" for of_one in free)
+            rest = f", of which the servers before it leave {left}" if sum(free) < num_here else ""
             yield (
                 f"server {server_id!r}: wants {num_gpus:g} GPU{'s' if num_gpus > 1 else ''} "
                 f"(resources.num_gpus), this Ray has {num_here}{rest}; leave it out to learn on "
                 "the CPU"
             )
-        left = max(0.0, left - num_gpus)
+
+
+def _place(parts: Sequence[float], free: list[float]) -> bool:
+    """Takes each part from the GPU that it fills best, as Ray does; returns whether all fit."""
+    left = list(free)
+    for part in parts:
+        able = [i for i, of_one in enumerate(left) if of_one > part - 1e-6]
+        if not able:
+            return False
+        best = min(able, key=left.__getitem__)
+        left[best] = round(left[best] - part, 6)
+    free[:] = left
+    return True
 
 
 def strategy(config: ExperimentConfig) -> Literal["STRICT_PACK", "PACK"]:

@@ -5,19 +5,22 @@ Heavy imports happen inside functions, so that the orchestrator's own process st
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import logging
 import os
 import sys
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from muxrl.orchestrator.doing import how_far
 from muxrl.orchestrator.supervise.away import AwayLog, Piece
 from muxrl.orchestrator.user_modules import find_user_modules
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _away: AwayLog | None = None
 
@@ -46,8 +49,9 @@ class ProcessReport:
     process: ProcessId = field(default_factory=ProcessId.of_this)
     step_s: float = 0.0
     """How long its simulation has been in a call that has not returned; 0 if it is in none."""
-    how_far: str = field(default_factory=how_far)
-    """With what it does, for people."""
+    under_way: tuple[int, int] = (0, 0)
+    """Of the evaluation that it plays: episodes that have ended, and env steps of the longest one
+    that is open."""
     log: Piece | None = field(default_factory=lambda: _away.piece() if _away else None)
     """What it has logged since its last report, if it does not see the run's directory."""
 
@@ -78,6 +82,15 @@ def set_up(log_path: Path) -> None:
         force=True,
     )
     find_user_modules()
+
+
+def take_all(queue: deque[T]) -> list[T]:
+    """Empties a queue to which another thread adds meanwhile; returns what was in it."""
+    found = []
+    with contextlib.suppress(IndexError):
+        while True:
+            found.append(queue.popleft())
+    return found
 
 
 def settle() -> None:

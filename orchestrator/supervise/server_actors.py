@@ -141,6 +141,14 @@ class ServerActors(Supervision[ServerReport]):
             self._actors[server_id].finish_training.remote(self._timeouts.update_s)
 
     @property
+    def addresses_text(self) -> str:
+        """Which server listens where, for people."""
+        return ", ".join(
+            f"{s} ({self._experiment.servers[s].shown_algorithm}) on {a.address}"
+            for s, a in self.addresses.items()
+        )
+
+    @property
     def lacking(self) -> Iterator[str]:
         """Yields a sentence for each thing that a server does not offer."""
         for server_id, offers in self.offers.items():
@@ -342,28 +350,25 @@ class ServerActors(Supervision[ServerReport]):
             NotSaved: a server was lost.
             RunFailed: one was lost once too often, or training failed.
         """
-        import ray
-
         self.collect(ANSWER_S)
         self._check_all_listen()
-        reports = {
-            server_id: actor.finish_training.remote(update_s, self._taken.get(server_id, 0))
+        calls = {
+            actor.finish_training.remote(update_s, self._taken.get(server_id, 0)): server_id
             for server_id, actor in self._actors.items()
         }
         timeout_s = update_s + self._timeouts.report_s
-        for server_id, ref in reports.items():
-            try:
-                report = outcome(ref, timeout_s)
-            except ray.exceptions.GetTimeoutError:
-                hint = "(timeouts.update_s sets how long it may take)"
-                silence = Silent(f"did not answer for {timeout_s:g} s {hint}")
-                raise self._failure(server_id, silence) from None
-            if is_dead(report):
+        left = dict(calls)
+        for ref in self._until_done(calls, timeout_s):
+            server_id = left.pop(ref)
+            if is_dead(report := outcome(ref)):
                 self._lose(server_id, report)
             elif isinstance(report, Exception):
                 raise self._failure(server_id, report) from report
             else:
                 self._take(server_id, report)
+        for server_id in left.values():
+            hint = "(timeouts.update_s sets how long it may take)"
+            raise self._failure(server_id, Silent(f"did not answer for {timeout_s:g} s {hint}"))
         self._check_training()
         self._check_all_listen()
         self._has_finished = True
@@ -430,5 +435,5 @@ class ServerActors(Supervision[ServerReport]):
         """A server in messages, with its process once it listens."""
         if server_id not in self._processes:
             return f"server {server_id!r}"
-        algorithm = self._plans[server_id].algorithm
+        algorithm = self._plans[server_id].shown_algorithm
         return f"server {server_id!r} (pid {self._processes[server_id].pid}, {algorithm})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from muxrl.orchestrator.supervise.episodes import (
 )
 from muxrl.orchestrator.supervise.holds import Holds
 from muxrl.orchestrator.supervise.main_thread import in_main_thread
-from muxrl.orchestrator.supervise.process import ProcessReport, set_up, settle
+from muxrl.orchestrator.supervise.process import ProcessReport, set_up, settle, take_all
 from muxrl.orchestrator.supervise.step_clock import StepClock
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ class SimulationReport(ProcessReport):
     num_over: int = 0
     """Episodes that are over, of a gateway, evaluations too; since it began."""
     num_bad_episodes: int = 0
-    """Since the last report: see `PlayLoop.num_bad_episodes`."""
+    """Since the process began: see `PlayLoop.num_bad_episodes`."""
+    num_open: int = 0
+    """Training episodes that are lost if the process is lost now."""
 
 
 class SimulationProcess(FollowsServers):
@@ -168,8 +171,9 @@ class SimulationProcess(FollowsServers):
         self._holds = Holds(self._loop.release)
         self._cpu_before_s = time.process_time()
         self._should_stop = threading.Event()
-        self._episodes: list[EpisodeResult] = []
-        self._random_episodes: list[list[str]] = []
+        self._num_copies = simulation.num_envs_per_process
+        self._episodes: deque[EpisodeResult] = deque()
+        self._random_episodes: deque[list[str]] = deque()
 
     @in_main_thread
     def run(self) -> None:
@@ -197,9 +201,7 @@ class SimulationProcess(FollowsServers):
 
     def report(self) -> SimulationReport:
         """Returns what was played since the last call."""
-        episodes, self._episodes = self._episodes, []
-        random_episodes, self._random_episodes = self._random_episodes, []
-        num_bad_episodes, self._loop.num_bad_episodes = self._loop.num_bad_episodes, 0
+        episodes = take_all(self._episodes)
         cpu_s = time.process_time() - self._cpu_before_s
         num_mismatches = self._client.num_mismatches
         return SimulationReport(
@@ -209,10 +211,11 @@ class SimulationProcess(FollowsServers):
             cpu_s,
             self._seeds.num_drawn,
             self._loop.num_lost_episodes,
-            random_episodes,
+            take_all(self._random_episodes),
             [episode.metrics for episode in episodes],
             self._client.num_lost_steps,
-            num_bad_episodes=num_bad_episodes,
+            num_bad_episodes=self._loop.num_bad_episodes,
+            num_open=self._num_copies,
             step_s=self._clock.step_s,
         )
 

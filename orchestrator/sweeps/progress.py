@@ -41,7 +41,7 @@ class SweepProgress(Display):
         num_trials: int,
         console: Console,
     ) -> None:
-        super().__init__(console)
+        super().__init__(console, lambda: self._time_s)
         self._name, self._metric = name, metric
         self._records, self._num_trials = records, num_trials
         self._kept = {record.id for record in records if record.is_over}

@@ -31,6 +31,10 @@ def test_external_simulation_is_what_its_config_says():
         ({"type": "box", "shape": [2], "hihg": 1}, "a box space has no 'hihg'; did you mean 'high"),
         ({"type": "box", "shape": [2], "low": [1, 2, 3]}, "Box(2,) float32 is not a space: "),
         ({"type": "box", "shape": [2], "dtype": "flot32"}, "Box(2,) flot32 is not a space: "),
+        ({"type": "tuple", "spaces": 3}, "spaces must be a mapping or a list of spaces, got 3"),
+        ({"type": "tuple", "spaces": None}, "spaces must be a mapping or a list of spaces, got N"),
+        ({"type": ["box"]}, "has the unknown type ['box']; did you mean 'box'?"),
+        ({"type": "box", "shape": [10**9, 10**9]}, "Box(1000000000, 1000000000) float32 is not a "),
         (
             {"type": "dict", "spaces": {"x": {"type": "discret", "n": 2}}},
             "spaces.x: has the unknown type 'discret'; did you mean 'discrete'?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
+from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.supervise import server_process
 from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.server_process import ServerProcess, ServerReport
@@ -92,3 +94,28 @@ def test_answers_that_overlap_are_taken_in_once(process: ServerProcess) -> None:
     server.learn(4)
     servers._take("a", process.report(servers._taken["a"]))
     assert written == [1, 2, 3, 4]
+
+
+def test_servers_that_do_not_finish_are_waited_for_together(
+    process: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_s: list[float] = []
+
+    def wait(refs: list[Any], timeout: float, **_: Any) -> tuple[list[Any], list[Any]]:
+        waited_s.append(timeout)
+        time.sleep(timeout / 20)
+        return [], refs
+
+    timeouts = TimeoutsConfig(report_s=0.05)
+    config = ExperimentConfig("none", servers={}, timeouts=timeouts)
+    experiment = cast("Any", SimpleNamespace(config=config, pool_sources={}))
+    folder = cast("Any", SimpleNamespace(log=lambda name: tmp_path))
+    servers = ServerActors(experiment, folder, cast("Any", None), cast("Any", None))
+    call = SimpleNamespace(remote=lambda *_: object())
+    for name in "abc":
+        servers._actors[name] = SimpleNamespace(finish_training=call, status=call)
+    monkeypatch.setattr("ray.wait", wait)
+    monkeypatch.setattr("muxrl.orchestrator.supervise.server_actors.end_actor", lambda *_: None)
+    with pytest.raises(RunFailed, match=r"server 'a' did not answer for 0.1 s .timeouts.update_s"):
+        servers.finish_training(0.05)
+    assert sum(waited_s) < 4.0

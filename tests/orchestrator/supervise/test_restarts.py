@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from msgspec import to_builtins
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.supervise.process import take_all
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors, patience
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
@@ -81,15 +84,16 @@ def test_episodes_with_random_stand_ins_are_counted_and_their_returns_left_out()
 
 def test_what_a_lost_process_has_done_still_counts() -> None:
     tally = Tally()
-    tally.add("simulation-0", SimulationReport(100, [{"a": 1.0}], 1, 2.0, num_lost_episodes=1))
-    tally.add("simulation-1", SimulationReport(10, []))
-    tally.restart("simulation-0", 3)
+    counts = {"num_lost_episodes": 1, "num_bad_episodes": 1, "num_open": 3}
+    tally.add("simulation-0", SimulationReport(100, [{"a": 1.0}], 1, 2.0, **counts))
+    tally.add("simulation-1", SimulationReport(10, [], num_bad_episodes=2))
+    tally.restart("simulation-0")
     tally.add("simulation-0", SimulationReport(5, [{"a": 3.0}], 0, 0.5, num_lost_episodes=2))
     tally.restart("ppo")
     first, second = to_builtins(tally.row()), to_builtins(tally.row())
     assert (first["env_steps"], first["episodes"], first["num_mismatches"]) == (115, 2, 1)
     assert first["cpu_s"] == pytest.approx(2.5)
-    assert first["num_lost_episodes"] == 6
+    assert (first["num_lost_episodes"], first["num_bad_episodes"]) == (6, 3)
     assert first["restarted"] == ["simulation-0", "ppo"]
     assert "restarted" not in second
     assert tally.num_restarts == {"simulation-0": 1, "ppo": 1}
@@ -98,3 +102,13 @@ def test_what_a_lost_process_has_done_still_counts() -> None:
     again.add("simulation-0", SimulationReport(1, [], num_lost_episodes=1))
     assert to_builtins(again.row())["num_lost_episodes"] == 7
     assert again.num_restarts == {"simulation-0": 1, "ppo": 1}
+
+
+def test_what_ends_while_a_report_is_made_is_in_it_or_in_the_next() -> None:
+    ended: deque[int] = deque()
+    playing = Thread(target=lambda: [ended.append(n) for n in range(100_000)])
+    playing.start()
+    found: list[int] = []
+    while playing.is_alive():
+        found += take_all(ended)
+    assert found + take_all(ended) == list(range(100_000))
