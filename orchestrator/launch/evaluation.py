@@ -142,12 +142,12 @@ class Evaluations(Supervision[ProcessReport]):
             EvaluationProcess,
             simulation,
             self._num_envs,
-            self._evaluation.max_episode_steps,
             self._servers,
             patience(self._timeouts),
             prefix,
             self._folder.log(name),
             of_evaluations(self._config),
+            self._evaluation.max_episode_steps,
             num_cpus=simulation.num_cpus,
             has_main_thread=True,
             max_concurrency=3,  # evaluate, report, move

@@ -6,6 +6,7 @@ The class is plain; `start_actor` makes an actor of it. Heavy imports happen ins
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,12 @@ class EvaluationProcess(FollowsServers):
     Args:
         simulation: what to make.
         num_envs: how many of it.
-        max_steps: env steps after which an episode is truncated.
         servers: where actions come from.
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
         log_path: the process's log file.
         parameters: of its episodes.
+        max_steps: env steps after which an episode is truncated.
     """
 
     @in_main_thread
@@ -47,12 +48,12 @@ class EvaluationProcess(FollowsServers):
         self,
         simulation: SimulationConfig,
         num_envs: int,
-        max_steps: int,
         servers: Mapping[str, ServerAddress],
         patience: Patience,
         episode_prefix: str,
         log_path: Path,
         parameters: Mapping[str, Any] | None = None,
+        max_steps: float = math.inf,
     ) -> None:
         set_up(log_path)
         self._clock = StepClock()
