@@ -18,6 +18,9 @@ _MIN_ROWS = 5
 _BESIDE_ROWS = 8
 """Lines of the window that are not trials: headings, sums, and a command's own before and after."""
 
+_TELLING_PART = 0.1
+"""Of a trial: what it took until then is mostly its start."""
+
 
 class SweepProgress(Display):
     """Shows a sweep's trials while the ``with`` block lasts.
@@ -79,7 +82,9 @@ class SweepProgress(Display):
                 done += 1.0
             elif record.status == "running" and record.time_s and record.id in self._left_s:
                 done += record.time_s / (record.time_s + self._left_s[record.id])
-        return self._time_s * (self._num_trials - len(self._kept) - done) / done if done else None
+        if done < _TELLING_PART:
+            return None
+        return self._time_s * (self._num_trials - len(self._kept) - done) / done
 
     def _line(self) -> str:
         parts = [f"{self._name} {self._overall()}"]
