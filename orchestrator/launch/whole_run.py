@@ -108,7 +108,8 @@ def _run(
     console: Console | None,
     hidden_metrics: str = "",
 ) -> RunResult:
-    say = (console or Console(quiet=True)).print
+    terminal = console or Console(quiet=True)
+    say = terminal.print
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     from muxrl.orchestrator.config.budget import find_warnings  # it imports RLlib
 
@@ -124,7 +125,7 @@ def _run(
             try:
                 try:
                     scheduling = cleanup.enter_context(_ray(experiment, folder, say))
-                    _play(run, scheduling, say, show_progress)
+                    _play(run, scheduling, terminal, show_progress)
                     problem = run.not_evaluated
                 finally:
                     ignore_signals()
@@ -156,7 +157,7 @@ def _ending(run: Run) -> str:
     return "ending its processes, then the report"
 
 
-def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bool) -> None:
+def _play(run: Run, scheduling: Any, console: Console, show_progress: bool) -> None:
     """Has a run start, learn until it is done, and be evaluated.
 
     Raises:
@@ -165,12 +166,14 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
     from muxrl.orchestrator.config.budget import find_late  # it imports RLlib
 
     run.start(scheduling)
+    say = console.print
     say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
     _warn(say, run, run.lacking)
     with contextlib.ExitStack() as display:
         if show_progress:
             first = run.snapshot()
-            shown = Progress(run.config.name, first.servers, first.stop_text)
+            # On the same console: what is printed meanwhile stands above it.
+            shown = Progress(run.config.name, first.servers, first.stop_text, console=console)
             progress = display.enter_context(shown)
             run.on_wait = lambda: progress.update(run.snapshot())
         run.begin()
