@@ -302,7 +302,10 @@ def update_theirs(case: Case) -> Iterator[float]:
 def contest(ours: Iterator[float], theirs: Iterator[float], rounds: int) -> str:
     """Has both play in turn; returns medians and ratios."""
     next(ours), next(theirs)  # warms up
-    pairs = [(next(ours), next(theirs)) for _ in range(rounds)]
+    pairs = []
+    for number in range(rounds):
+        print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        pairs.append((next(ours), next(theirs)))
     mine, other = (statistics.median(side) for side in zip(*pairs, strict=True))
     ratios = ", ".join(f"{a / b:.2f}" for a, b in pairs)
     return f"{mine:10.3f}{other:20.3f}   {ratios}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,6 +56,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--simulations", type=int, nargs="+", default=[1, 16, 32])
     args = parser.parse_args()
+    if args.rounds < 2:
+        parser.error("--rounds must be at least 2, since their spread is shown")
     with tempfile.TemporaryDirectory() as folder:
         own = [
             {"checkpoint": save(Path(folder), i), "should_explore": True}
@@ -78,6 +81,7 @@ def measure(args: argparse.Namespace, opponents: Sequence[Sequence[Serving]]) ->
                 played(what, servers, 2.0)
             pairs = []
             for i in range(args.rounds):  # now one first, now the other
+                print(f"round {i + 1}: {what}", file=sys.stderr, flush=True)
                 outcomes = {
                     at: played(what, opponents[at], args.seconds) for at in (i % 2, 1 - i % 2)
                 }

@@ -230,8 +230,9 @@ def run(
     for contestant in contestants:  # warm-up: first batches, first updates, buffers
         play_one(contestant, min(args.seconds, 3.0))
     outcomes: dict[Contestant, list[Outcome]] = {c: [] for c in contestants}
-    for _ in range(args.rounds):
+    for number in range(args.rounds):
         for contestant in contestants:
+            print(f"round {number + 1}: {contestant}", file=sys.stderr, flush=True)
             outcomes[contestant].append(play_one(contestant, args.seconds))
     print(f"{len(addresses)} servers, {args.rounds} rounds of {args.seconds:g} s, in turn")
     print(f"{'':37}{'env steps/s (range)':>26}{'exchange ms p50':>17}{'p99':>7}{'cpu ms/step':>13}")

@@ -9,12 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from muxrl.client.errors import (
-    AssignmentError,
-    ClientError,
-    EpisodeAborted,
-    EpisodeMisuse,
-)
+from muxrl.client.errors import AssignmentError, ClientError, EpisodeAborted, EpisodeMisuse
 from muxrl.client.http import HttpTransport
 from muxrl.client.joint_episode import (
     Items,
@@ -24,15 +19,13 @@ from muxrl.client.joint_episode import (
     server_of_agents,
 )
 from muxrl.client.local_transport import InferenceMode, InferenceModes, LocalTransport
-from muxrl.client.network_transport import PATIENCE_S, UPDATE_TIMEOUT_S
+from muxrl.client.network_transport import UPDATE_TIMEOUT_S
 from muxrl.client.outbox import Outbox
 from muxrl.client.servers import Servers
 from muxrl.client.sole_use import SoleUse
 from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
-from muxrl.protocol.messages import (
-    Mode,
-)
+from muxrl.protocol.messages import Mode
 from muxrl.protocol.run_messages import PARAMETERS
 
 if TYPE_CHECKING:  # in `typing` since Python 3.11
@@ -61,7 +54,7 @@ class MultiplexingClient:
         token: bearer token of all servers, "" for none.
         patience_s: how long a server may be lost (it refuses connections, they are cut, or it is
             silent) until a method raises `ServerLost`. Until then the same is sent again, and
-            nothing is recorded twice.
+            nothing is recorded twice. None: 30 s, and 300 s for a server that is to be started.
         update_timeout_s: longest wait for an answer that a server holds back while it learns.
         transport: "websocket" (msgpack) or "http" (JSON).
         episode_prefix: with which the ids begin that it makes for episodes.
@@ -80,7 +73,7 @@ class MultiplexingClient:
         servers: Mapping[str, str | Transport] | Sequence[str | Transport],
         *,
         token: str = "",
-        patience_s: float = PATIENCE_S,
+        patience_s: float | None = None,
         update_timeout_s: float = UPDATE_TIMEOUT_S,
         transport: Literal["websocket", "http"] = "websocket",
         episode_prefix: str = "",
@@ -94,8 +87,8 @@ class MultiplexingClient:
             raise ValueError(f"transport is one of {list(_TRANSPORTS)}, got {transport!r}")
         settings = {"token": token, "patience_s": patience_s, "update_timeout_s": update_timeout_s}
         reach = functools.partial(_TRANSPORTS[transport], **settings)
-        named: Iterable[tuple[str | None, str | Transport]] = (
-            servers.items() if isinstance(servers, Mapping) else ((None, s) for s in servers)
+        named: list[tuple[str | None, str | Transport]] = (
+            [*servers.items()] if isinstance(servers, Mapping) else [(None, s) for s in servers]
         )
         self._servers = Servers()
         self._transports = self._servers.transports
@@ -108,6 +101,7 @@ class MultiplexingClient:
                     raise TypeError(f"server {server!r}: {expected}")
                 self._servers.join(name, transport_to, inference)
             inference.check_names(self.specs)
+            self._servers.say_connected([s for _, s in named if isinstance(s, str)])
         except (ClientError, TypeError):
             self.close()
             raise
@@ -489,7 +483,7 @@ class PolicyClient(MultiplexingClient):
         server: str | Transport,
         *,
         token: str = "",
-        patience_s: float = PATIENCE_S,
+        patience_s: float | None = None,
         update_timeout_s: float = UPDATE_TIMEOUT_S,
         transport: Literal["websocket", "http"] = "websocket",
         inference_mode: InferenceMode = "remote",

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_S = 30.0
 """Default of `patience_s`: a server that is started again is back by then."""
+START_PATIENCE_S = 300.0
+"""Before the first answer, unless `patience_s` is given: a run starts by then."""
 UPDATE_TIMEOUT_S = 600.0
 """Default of `update_timeout_s`; few updates take minutes."""
 
@@ -64,7 +66,8 @@ class NetworkTransport(Transport, abc.ABC):
             a server that may be started again elsewhere.
         token: bearer token, "" for none.
         patience_s: how long the server may be lost (it refuses connections, they are cut, or it is
-            silent) before an error says so.
+            silent) before an error says so; None: `PATIENCE_S`, and before its first answer
+            `START_PATIENCE_S`.
         update_timeout_s: longest wait for an answer that the server holds back while it learns.
 
     Raises:
@@ -79,9 +82,11 @@ class NetworkTransport(Transport, abc.ABC):
         address: str | Callable[[], str],
         *,
         token: str = "",
-        patience_s: float = PATIENCE_S,
+        patience_s: float | None = None,
         update_timeout_s: float = UPDATE_TIMEOUT_S,
     ) -> None:
+        self._start_patience_s = START_PATIENCE_S if patience_s is None else patience_s
+        patience_s = PATIENCE_S if patience_s is None else patience_s
         for name, value in (("patience_s", patience_s), ("update_timeout_s", update_timeout_s)):
             if not value >= 0:
                 raise ValueError(f"{name} is a time in seconds, 0 or more, got {value!r}")
@@ -148,7 +153,7 @@ class NetworkTransport(Transport, abc.ABC):
     # --- a `Transport` ------------------------------------------------------------------
 
     def fetch_spec(self, patience_s: float = 0.0) -> ServerSpec:
-        outage = _Outage(time.monotonic(), max(patience_s, self._patience_s))
+        outage = _Outage(time.monotonic(), max(patience_s, self._start_patience_s))
         while self._spec is None:
             try:
                 self._spec = self._get_spec(outage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -66,6 +67,23 @@ class Servers:
             )
         self.transports[server_id] = transport
         self.specs[server_id] = spec
+
+    def say_connected(self, addresses: Sequence[str]) -> None:
+        """Logs who is there; where logging is not set up, a person sees it on standard error."""
+        if not addresses:  # ready transports, of somebody who knows
+            return
+        names: list[str] = []
+        for server_id, spec in self.specs.items():
+            if spec.algorithm == "GATEWAY":  # its policies' names begin with their server's
+                behind = (agent.policy_id.partition("/")[0] for agent in spec.agents.values())
+                names += dict.fromkeys(behind)
+            else:
+                names.append(server_id)
+        number = "server" if len(names) == 1 else f"{len(names)} servers:"
+        story = f"connected to {', '.join(addresses)}, {number} {', '.join(names)}"
+        logger.info(story)
+        if not logger.hasHandlers():
+            sys.stderr.write(f"{story}\n")
 
     def ask(self, outbox: Outbox) -> tuple[dict[str, EpisodeAborted], dict[str, ServerUnavailable]]:
         """Sends every server its frame, then takes in all answers.

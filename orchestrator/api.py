@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from muxrl.orchestrator.config import ConfigSource, Overrides, load_config, prepare
+from muxrl.orchestrator.doing import said_on
 from muxrl.orchestrator.launch.background import BackgroundRun, start_resumed, start_run
 from muxrl.orchestrator.launch.lasting_output import lasting_output
 from muxrl.orchestrator.launch.result import RunResult
@@ -15,6 +18,8 @@ from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experimen
 from muxrl.orchestrator.supervise.ray_session import begin_early
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from muxrl.orchestrator.sweeps import SweepConfig, SweepResult
 
 
@@ -25,7 +30,7 @@ def launch(
     *,
     run_dir: str | Path | None = ...,
     resume: bool = ...,
-    show_progress: bool = ...,
+    show_progress: bool | None = ...,
     wait: Literal[True] = ...,
 ) -> RunResult: ...
 
@@ -37,7 +42,7 @@ def launch(
     *,
     run_dir: str | Path | None = ...,
     resume: bool = ...,
-    show_progress: bool = ...,
+    show_progress: bool | None = ...,
     wait: Literal[False],
 ) -> BackgroundRun: ...
 
@@ -48,7 +53,7 @@ def launch(
     *,
     run_dir: str | Path | None = None,
     resume: bool = False,
-    show_progress: bool = False,
+    show_progress: bool | None = None,
     wait: bool = True,
 ) -> RunResult | BackgroundRun:
     """Runs an experiment to its end: servers and simulations in processes of their own.
@@ -65,7 +70,8 @@ def launch(
         run_dir: the run's directory, which must not exist yet; None makes one under the
             experiment's `runs_dir`.
         resume: goes on with a run that has ended in any way, from its newest checkpoint.
-        show_progress: whether to print what `muxrl launch` prints, live table and report.
+        show_progress: whether to print what `muxrl launch` prints, live table and report; None: in
+            a terminal and in a notebook.
         wait: False returns at once, with a `BackgroundRun` that says how the run stands, stops it,
             and waits for its result. It ends with this process at the latest.
 
@@ -83,22 +89,37 @@ def launch(
         raise TypeError("show_progress is for a launch that waits; ask the BackgroundRun's status")
     folder = open_resumed(str(config)) if resume else None
     loaded = load_resumed_config(folder, overrides) if folder else load_config(config, overrides)
-    if wait:
-        begin_early(loaded.address)
-    experiment = prepare(loaded)
     new_dir = None if run_dir is None else Path(run_dir)
     if not wait:
+        experiment = prepare(loaded)
         return start_run(experiment, new_dir) if folder is None else start_resumed(loaded, folder)
-    from rich.console import Console
-
-    how: dict[str, Any] = {
-        "show_progress": show_progress,
-        "console": Console() if show_progress else None,
-    }
-    with lasting_output():
+    with _shown(show_progress) as console:
+        begin_early(loaded.address)
+        experiment = prepare(loaded)
+        how: dict[str, Any] = {"show_progress": console is not None, "console": console}
         if folder is not None:
             return resume_experiment(experiment, folder, **how)
         return run_experiment(experiment, new_dir, **how)
+
+
+@contextlib.contextmanager
+def _shown(show_progress: bool | None) -> Iterator[Console | None]:
+    """Shows what happens while the ``with`` block lasts.
+
+    Yields:
+        Where to; None: nowhere.
+    """
+    from rich.console import Console
+
+    with lasting_output():
+        console = Console()
+        if show_progress is None:
+            show_progress = sys.stdout.isatty() or console.is_jupyter
+        if not show_progress:
+            yield None
+            return
+        with said_on(sys.stdout):
+            yield console
 
 
 def sweep(
@@ -107,7 +128,7 @@ def sweep(
     *,
     sweep_dir: str | Path | None = None,
     resume: bool = False,
-    show_progress: bool = False,
+    show_progress: bool | None = None,
 ) -> SweepResult:
     """Runs all trials of a sweep, each as a run of its own, on Ray Tune.
 
@@ -122,7 +143,8 @@ def sweep(
             `sweeps_dir`.
         resume: goes on with a sweep: finished trials are kept, all others go on
             from their newest checkpoint, or begin again where there is none.
-        show_progress: whether to print what `muxrl sweep` prints: Tune's table of trials.
+        show_progress: whether to print what `muxrl sweep` prints, a table of trials; None: as for
+            `launch`.
 
     Raises:
         ConfigError: with all problems of the sweep and its trials; none was started.
@@ -131,15 +153,13 @@ def sweep(
         RunFailed: Ray did not start.
         OSError: the directory is there already, or cannot be made.
     """
-    from rich.console import Console
-
     from muxrl.orchestrator.sweeps import load_sweep
     from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep
 
-    console = Console() if show_progress else None
-    if resume:
-        if sweep_dir is not None or not isinstance(config, str | Path):
-            raise TypeError("with resume, the first argument is the sweep's directory")
-        return resume_sweep(Path(config), overrides, console=console)
-    loaded = load_sweep(config, overrides)
-    return start_sweep(loaded, None if sweep_dir is None else Path(sweep_dir), console=console)
+    with _shown(show_progress) as console:
+        if resume:
+            if sweep_dir is not None or not isinstance(config, str | Path):
+                raise TypeError("with resume, the first argument is the sweep's directory")
+            return resume_sweep(Path(config), overrides, console=console)
+        loaded = load_sweep(config, overrides)
+        return start_sweep(loaded, None if sweep_dir is None else Path(sweep_dir), console=console)

@@ -13,8 +13,13 @@ from importlib.util import find_spec
 
 from muxrl import SERVERS_PYTHON, needs_newer_python
 from muxrl.orchestrator.commands import experiment
+from muxrl.orchestrator.doing import doing, is_terminal, said_on
 from muxrl.orchestrator.errors import ConfigError, ExitCode, exit_code_of, is_expected
-from muxrl.orchestrator.launch.lasting_output import forget_lost_readers, lasting_output
+from muxrl.orchestrator.launch.lasting_output import (
+    forget_lost_readers,
+    lasting_copy,
+    lasting_output,
+)
 from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
@@ -41,6 +46,11 @@ _PRINTING_COMMANDS = frozenset(
 )
 """Those that only print: whoever reads it may have seen enough, as in ``muxrl runs | head``. Others
 end as quietly, but have failed: what they were to say is their result."""
+
+_BRIEF_COMMANDS = frozenset({"check", "report", "export"})
+_SLOW_COMMANDS = (_LONG_COMMANDS - {"serve", "gateway"}) | _BRIEF_COMMANDS | {"evaluate", "compare"}
+"""Those that say what they do, from the first second on, brief ones in a terminal alone: what they
+import takes seconds."""
 
 _MODULES = (
     "ray", "torch", "gymnasium", "tree", "omegaconf", "yaml", "starlette", "uvicorn", "h11", "rich",
@@ -86,7 +96,15 @@ def _run(argv: Sequence[str]) -> int:
     prefer_installed_modules()
     is_long = args.command in _LONG_COMMANDS
     try:
-        with lasting_output() if is_long else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if is_long:
+                stack.enter_context(lasting_output())
+            if args.command in _SLOW_COMMANDS:
+                # A file of its own, which `quiet` does not redirect; results are not mixed with it.
+                copy = stack.enter_context(lasting_copy(1 if is_long else 2))
+                if args.command not in _BRIEF_COMMANDS or is_terminal(copy):
+                    stack.enter_context(said_on(copy))
+                    doing("loading packages")
             return _execute(args)
     except BrokenPipeError:
         if not forget_lost_readers():  # it is of a connection

@@ -79,7 +79,8 @@ class PolicyClient:
     Args:
         address: "host:port", "http://host:port" or "https://host:port".
         token: bearer token, "" for none.
-        patience_s: how long the server may be away, refusing, cutting or ignoring what is sent.
+        patience_s: how long the server may be away, refusing, cutting or ignoring what is sent;
+            None: 30 s, and 300 s for a server that is to be started.
         update_timeout_s: how long it may hold an answer back while it learns.
 
     Raises:
@@ -91,7 +92,7 @@ class PolicyClient:
         self,
         address: str,
         token: str = "",
-        patience_s: float = 30.0,
+        patience_s: float | None = None,
         update_timeout_s: float = 600.0,
     ) -> None:
         url = urlsplit(address if "//" in address else "http://" + address)
@@ -101,9 +102,9 @@ class PolicyClient:
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = "Bearer " + token.strip()
-        self._patience_s = patience_s
+        self._patience_s = 300.0 if patience_s is None else patience_s
         self._update_timeout_s = update_timeout_s
-        self._silence_s = min(3.0, max(0.3, patience_s / 3))
+        self._silence_s = min(3.0, max(0.3, self._patience_s / 3))
         self._connection: http.client.HTTPConnection | None = None
         self._episodes: dict[str, _Episode] = {}
         self.parameters: dict[str, float] = {}
@@ -116,6 +117,7 @@ class PolicyClient:
         try:
             self.spec = self._fetch_spec()
             """Of the server: its agents with their spaces, its limits; see docs/protocol.md."""
+            self._patience_s = 30.0 if patience_s is None else patience_s
         except BaseException:
             self._drop()
             raise

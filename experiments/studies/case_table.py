@@ -11,6 +11,7 @@ picture. A case and seed that `--out` holds already is not run again.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -257,6 +258,7 @@ def main(table: CaseTable, description: str | None) -> None:
             if (name, seed) in there:
                 print(f"{name}, seed {seed}: is there already")
                 continue
+            print(f"{name}, seed {seed}: training", file=sys.stderr, flush=True)
             outcome = table.run(name, seed, args.env_steps)
             write_outcomes(args.out, [*read_outcomes(args.out), outcome])
             shown = ", ".join(f"{key} {value:.4g}" for key, value in outcome.final.items())

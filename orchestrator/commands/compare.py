@@ -6,10 +6,7 @@ Compares runs of one simulation, side by side and head to head.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from muxrl.orchestrator.commands.evaluate import add_acting_rule, pair_of
@@ -105,8 +102,6 @@ def run(args: argparse.Namespace) -> int:
         from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
         from muxrl.orchestrator.comparisons.output.page import print_comparison
 
-    # The progress is made first: it keeps the terminal that `quiet` redirects.
-    with _match_progress() as progress, quiet():
         comparison = compare_runs(
             args.paths,
             num_episodes=args.episodes,
@@ -119,38 +114,8 @@ def run(args: argparse.Namespace) -> int:
             checkpoint=args.checkpoint,
             snapshots=args.snapshots,
             cooperative=args.cooperative,
-            on_match=progress,
         )
         report = comparison.write(args.out or default_folder(args.paths))
     print_comparison(comparison)
     sys.stdout.write(f"written to {report}\n")
     return ExitCode.DONE
-
-
-@contextlib.contextmanager
-def _match_progress() -> Iterator[Callable[[int, int], None]]:
-    """Shows how many matches are done, if standard error is a terminal.
-
-    It writes to the terminal that standard error was when it was made, so `quiet` does not
-    silence it.
-
-    Yields:
-        What takes the number of matches done, and that of all.
-    """
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    with contextlib.ExitStack() as stack:
-        console = Console(file=stack.enter_context(os.fdopen(os.dup(2), "w")))
-        columns = "head to head:", MofNCompleteColumn(), "matches,", TimeRemainingColumn(), "left"
-        shown = Progress(
-            *columns,
-            console=console,
-            refresh_per_second=1,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            disable=not console.is_terminal,
-        )
-        task = stack.enter_context(shown).add_task("", total=None, visible=False)
-        yield lambda done, of: shown.update(task, completed=done, total=of, visible=True)

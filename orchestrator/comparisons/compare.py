@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +51,7 @@ from muxrl.orchestrator.comparisons.output.files import write_files
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.frames import frame_of
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
@@ -107,6 +108,7 @@ class Comparison(Findings):
         # Here, since matplotlib takes a second to load, and frames do not need it.
         from muxrl.orchestrator.comparisons.output.page import write_page
 
+        doing("writing the report")
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         write_files(self, path)
@@ -126,7 +128,6 @@ def compare_runs(
     checkpoint: str = LAST,
     snapshots: bool = False,
     cooperative: bool | None = None,
-    on_match: Callable[[int, int], None] = lambda done, of: None,
 ) -> Comparison:
     """Compares runs of one simulation.
 
@@ -146,7 +147,6 @@ def compare_runs(
         snapshots: whether all checkpoints that the runs have at the same env steps meet, not one.
         cooperative: whether the sum over all agents is measured, too; None: where there is one
             role, or all agents have the same return in every episode.
-        on_match: called after each match with the number of matches done and of all matches.
 
     Raises:
         CannotCompare: the runs cannot be compared with these arguments.
@@ -156,6 +156,7 @@ def compare_runs(
     """
     if num_episodes < 1:
         raise CannotCompare(f"the number of episodes is {num_episodes}, must be at least 1")
+    doing("reading runs")
     found = read_compared_runs([Path(path) for path in paths])
     runs = found.runs
     for run in runs:
@@ -200,7 +201,6 @@ def compare_runs(
                     checkpoint=checkpoint,
                     snapshots=stages,
                     interchangeable=interchangeable,
-                    on_match=on_match,
                 )
                 notes += more
             notes += arena.notes()

@@ -10,7 +10,7 @@ its seats. Runs are paired by seed: the k-th run of A meets the k-th of B.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +33,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     tables_of,
 )
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
 from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.rows import AgentReturns
@@ -72,7 +73,6 @@ def play_head_to_head(
     checkpoint: str = LAST,
     snapshots: Snapshots | None = None,
     interchangeable: Sequence[str] = (),
-    on_match: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[HeadToHead, list[str]]:
     """Plays all matches.
 
@@ -87,7 +87,6 @@ def play_head_to_head(
         checkpoint: of each run, by name.
         snapshots: play in its place, if given; see `find_snapshots`.
         interchangeable: roles whose seats are rotated.
-        on_match: called after each match with the number of matches done and of all matches.
 
     Returns:
         The results, and notes for their reader.
@@ -122,11 +121,11 @@ def play_head_to_head(
     games = _Games(arena, starts, num_episodes, tuple(interchangeable))
     matches: dict[tuple[object, ...], Match] = {}
     for number, (role, ours, theirs, pair) in enumerate(schedule):
+        doing("head to head", f"match {number + 1:,} of {len(schedule):,}")
         match = _match(games, roles, role, ours, theirs, pair)
         # Random players are the same in every lineup, so they meet each opponent once.
         key = (role, ours.players[pair][role], tuple(_rest(theirs.players[pair], role)), pair)
         matches.setdefault(key, match)
-        on_match(number + 1, len(schedule))
     played = tuple(matches.values())
     by_label, by_contestant = tables_of(played, list(roles))
     notes += [
@@ -391,10 +390,12 @@ def play_baselines(
     Raises:
         SimulationFailed: the simulation raised with random agents.
     """
+    doing("baselines", "random")
     played, notes = [("random", arena.play_at_random(random, seeds))], []
     for label, theirs in scripts.items():
         seating = {**random, **theirs}
         name = " | ".join(f"{player.label} {role}" for role, player in seating.items())
+        doing("baselines", label)
         try:
             played.append((name, arena.play(seating, seeds)))
         except (CannotCompare, RunFailed, ServerProblem, SimulationFailed) as error:

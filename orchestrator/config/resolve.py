@@ -18,6 +18,7 @@ from muxrl.orchestrator.config.experiment import Experiment, pool_members
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.suggestions import listed, similar_or_known
@@ -38,6 +39,7 @@ def prepare(
     Raises:
         ConfigError: with all problems of the config, and of its simulation if that cannot be made.
     """
+    doing("looking at the environment")
     try:
         facts = probe(config.simulation)
     except ConfigError as error:

@@ -28,6 +28,7 @@ from muxrl.orchestrator.config import Experiment, ExperimentConfig
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
@@ -158,7 +159,9 @@ def _play(
     # Fixed policies have it in their settings.
     own = {s for s, plan in experiment.servers.items() if plan.algorithm == OWN_PROCESS}
     explores = dict.fromkeys(own, should_explore)
+    doing("starting servers")
     with serve_experiment(experiment) as served, served.client() as client:
+        doing("evaluation")
         config = experiment.config
         num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
         simulations: list[Around] = []

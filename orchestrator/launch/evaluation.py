@@ -25,6 +25,7 @@ from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.measure.sides import find_sides
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter, last_rows
@@ -313,6 +314,8 @@ class Evaluations(Supervision[ProcessReport]):
         import ray
 
         while self._running:
+            what, _, how_far = self.text.partition(": ")
+            doing(what, how_far)
             ray.wait([self._ref], timeout=_LOOK_S)
             self.collect()
             if self._running:

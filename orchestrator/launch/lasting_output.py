@@ -45,6 +45,16 @@ class _LastingFile(io.FileIO):
             return len(data)
 
 
+def lasting_copy(number: int) -> TextIO:
+    """Returns a file that leads where a descriptor does now, and never fails to be written to."""
+    try:
+        descriptor = os.dup(number)
+    except OSError:
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+    file = io.BufferedWriter(_LastingFile(descriptor, "w"))
+    return io.TextIOWrapper(file, encoding="utf-8", errors="replace")
+
+
 def _own_or_nowhere(stream: TextIO | None) -> TextIO:
     """A stream; one that leads nowhere where Python has found none or it was closed."""
     if stream is None or stream.closed:

@@ -8,20 +8,21 @@
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from muxrl.orchestrator.doing import PLAIN_INTERVAL_S, unsaid
 from muxrl.orchestrator.reports.plain_table import plain_table
 from muxrl.protocol.messages import ServerWarning
-
-PLAIN_INTERVAL_S = 10.0
-"""Between lines where there is no terminal: few lines in CI logs, and signs of life."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +76,92 @@ class Snapshot:
         return (self.note, evaluating, self.alarm, *(what for what, _ in self.warned))
 
 
-class Progress:
-    """Shows snapshots while the ``with`` block lasts; the last one stays on the screen.
+class Display(abc.ABC):
+    """What changes and is shown while the ``with`` block lasts.
+
+    In a terminal it is drawn anew; elsewhere a line is written every `interval_s` and at once on
+    news. What is said by `doing` is not shown beside it.
+
+    Args:
+        console: where to.
+        clock: seconds, which go on while an evaluation holds a run, as `Snapshot.time_s` does not.
+    """
+
+    interval_s = PLAIN_INTERVAL_S
+    is_transient = False
+    """Whether nothing of it stays in the terminal: something else says how it ended."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._printed_s: float | None = None
+        self._printed_news: object = None
+        self._is_printed = True
+        self._live: Live | None = None
+        self._stack = contextlib.ExitStack()
+
+    @abc.abstractmethod
+    def _render(self) -> RenderableType:
+        """Returns what is drawn in a terminal."""
+
+    @abc.abstractmethod
+    def _line(self) -> str:
+        """Returns what is written elsewhere."""
+
+    @property
+    @abc.abstractmethod
+    def _news(self) -> object:
+        """What is written at once where it changes."""
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(unsaid())
+        self._printed_news = self._news
+        if self._console.is_interactive and not self._console.is_dumb_terminal:
+            # Drawn on updates alone: a thread that redraws would take time from the servers.
+            self._live = Live(
+                self._render(),
+                console=self._console,
+                auto_refresh=False,
+                transient=self.is_transient,
+            )
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        elif not self._is_printed and not self.is_transient:
+            self._print()
+
+    def _changed(self) -> None:
+        """Shows how it stands now, or without a terminal keeps it for the next line."""
+        self._is_printed = False
+        if self._live is not None:
+            self._live.update(self._render(), refresh=True)
+        elif (
+            self._printed_s is None
+            or self._clock() - self._printed_s >= self.interval_s
+            or self._news != self._printed_news
+        ):
+            self._print()
+
+    def _print(self) -> None:
+        self._console.print(self._line(), soft_wrap=True, markup=False, highlight=False)
+        self._printed_s = self._clock()
+        self._printed_news = self._news
+        self._is_printed = True
+
+
+class Progress(Display):
+    """Shows snapshots of a run while the ``with`` block lasts; the last one stays on the screen.
 
     Args:
         experiment_name: the headline.
         servers: the rows to show until the first update.
         stop_text: what ends the run, until the first update.
-        console: where to; standard output by default. If it is no terminal, one plain line is
-            written every `PLAIN_INTERVAL_S` and at once on news.
-        clock: seconds, which go on while an evaluation holds the run, as `Snapshot.time_s` does
-            not.
+        console: where to; standard output by default.
     """
 
     def __init__(
@@ -97,48 +173,21 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(console or Console(), clock)
         self._experiment_name = experiment_name
-        self._console = console or Console()
         self._latest = Snapshot(time_s=0.0, stop_text=stop_text, servers=servers)
-        self._clock = clock
-        self._printed_s: float | None = None
-        self._printed_news = self._latest.news
-        self._is_latest_printed = True
-        self._live: Live | None = None
-
-    def __enter__(self) -> Progress:
-        if self._console.is_interactive and not self._console.is_dumb_terminal:
-            # Drawn on updates alone: a thread that redraws would take time from the servers.
-            self._live = Live(self._render(), console=self._console, auto_refresh=False)
-            self._live.start(refresh=True)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-        elif not self._is_latest_printed:
-            self._print()
 
     def update(self, snapshot: Snapshot) -> None:
-        """Shows `snapshot`, or without a terminal keeps it for the next line."""
+        """Takes in how the run stands."""
         self._latest = snapshot
-        self._is_latest_printed = False
-        if self._live is not None:
-            self._live.update(self._render(), refresh=True)
-        elif (
-            self._printed_s is None
-            or self._clock() - self._printed_s >= PLAIN_INTERVAL_S
-            or snapshot.news != self._printed_news
-        ):
-            self._print()
+        self._changed()
 
-    def _print(self) -> None:
-        line = plain_line(self._experiment_name, self._latest)
-        self._console.print(line, soft_wrap=True, markup=False, highlight=False)
-        self._printed_s = self._clock()
-        self._printed_news = self._latest.news
-        self._is_latest_printed = True
+    @property
+    def _news(self) -> tuple[str, ...]:
+        return self._latest.news
+
+    def _line(self) -> str:
+        return plain_line(self._experiment_name, self._latest)
 
     def _render(self) -> RenderableType:
         latest = self._latest

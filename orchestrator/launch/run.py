@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import NotARunDirectory, NotSaved, RunFailed
 from muxrl.orchestrator.launch.checkpoints import Checkpoints
 from muxrl.orchestrator.launch.evaluation import Evaluations
@@ -402,11 +403,20 @@ class Run:
             self._stop_conditions.time_left_s(tally, self.statuses),
             self._stop_conditions.text,
             self._reports.snapshots(self.statuses, self._servers.restarting),
-            tally.restarts_text,
+            "; ".join(filter(None, (self._awaited, tally.restarts_text))),
             self._evaluations.text if self._evaluations is not None else "",
             warned_of(self._all_warnings),
             self._checkpoints.problem,
         )
+
+    @property
+    def _awaited(self) -> str:
+        """What the first env step waits for, for people; "" once there is one."""
+        if self.tally.has_played:
+            return ""
+        if not self.experiment.is_external:
+            return "simulations start"
+        return f"waiting for a simulation at {self._simulations.gateway_address}"
 
     # --- end ----------------------------------------------------------------------------
 
@@ -416,6 +426,7 @@ class Run:
         Raises:
             RunFailed: a process died, or nothing was played.
         """
+        doing("saving what was learned" if self.config.checkpoint.at_end else "ending learning")
         while not self._end_learning(self.config.timeouts.update_s):
             while not self._look():
                 time.sleep(self.config.metrics_interval_s)
@@ -480,11 +491,14 @@ class Run:
         self._has_ended = not self._servers.restarting
         return self._has_ended
 
-    def stop(self) -> None:
+    def stop(self, *, is_meant: bool = False) -> None:
         """Ends every process that is left; saves a last checkpoint; never raises; once.
 
         None is saved where a server has died or its weights are not finite: the last whole one
         counts.
+
+        Args:
+            is_meant: whether somebody has ended the run; then external simulations may end, too.
         """
         import ray
 
@@ -508,10 +522,11 @@ class Run:
             problems.append(f"no checkpoint at the end: {type(error).__name__}: {error}")
         try:
             self._simulations.stop()
-            how = "has come to its end" if self._is_complete else "has ended early; see its report"
-            self._simulations.end(
-                f"run {self._folder.name!r} {how}", has_ended_well=self._is_complete
-            )
+            is_well = self._is_complete or is_meant
+            how = "has ended early; see its report"
+            if is_well:
+                how = "has come to its end" if self._is_complete else "was ended"
+            self._simulations.end(f"run {self._folder.name!r} {how}", has_ended_well=is_well)
             self._servers.stop()
         except Exception as error:  # likewise
             logger.exception("stopping the processes")
@@ -534,7 +549,7 @@ class Run:
             problem: why it is not "done", in a sentence.
             advice: returns what can be done about a failure.
         """
-        self.stop()
+        self.stop(is_meant=outcome != "failed")
         self._metrics.close()
         self.status.warn(self._all_warnings, self._checkpoints.problem)
         env_steps = self.tally.env_steps
@@ -555,6 +570,7 @@ class Run:
             if outcome == "failed":
                 note(advice(self._folder))
             try:
+                doing("writing the report")
                 report = write_report(self._folder)
             except (NotARunDirectory, OSError) as error:  # the folder may be gone
                 self.unsaved.append(f"the report is not whole: {error}")

@@ -108,7 +108,8 @@ def _run(
     console: Console | None,
     hidden_metrics: str = "",
 ) -> RunResult:
-    say = (console or Console(quiet=True)).print
+    terminal = console or Console(quiet=True)
+    say = terminal.print
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     outcome: EndState = "done"
     problem = ""
@@ -121,7 +122,7 @@ def _run(
             try:
                 try:
                     scheduling = cleanup.enter_context(_ray(experiment, folder, say))
-                    _play(run, scheduling, say, show_progress)
+                    _play(run, scheduling, terminal, show_progress)
                     problem = run.not_evaluated
                 finally:
                     ignore_signals()
@@ -134,7 +135,7 @@ def _run(
                 run.status.enter("failed", run.tally.env_steps, f"{type(error).__name__}: {error}")
                 raise
             finally:
-                run.stop()
+                run.stop(is_meant=outcome == "interrupted")
         result = run.end(outcome, problem, how_to_go_on)
         if result.report is not None and console is not None:
             print_report(result.report, console, hidden_metrics)
@@ -161,18 +162,20 @@ def _ending(run: Run) -> str:
     return "ending its processes, then the report"
 
 
-def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bool) -> None:
+def _play(run: Run, scheduling: Any, console: Console, show_progress: bool) -> None:
     """Has a run start, learn until it is done, and be evaluated.
 
     Raises:
         RunFailed: something died or gave up.
     """
     run.start(scheduling)
+    say = console.print
     say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
     with contextlib.ExitStack() as display:
         if show_progress:
             first = run.snapshot()
-            shown = Progress(run.config.name, first.servers, first.stop_text)
+            # On the same console: what is printed meanwhile stands above it.
+            shown = Progress(run.config.name, first.servers, first.stop_text, console=console)
             progress = display.enter_context(shown)
             run.on_wait = lambda: progress.update(run.snapshot())
         run.begin()

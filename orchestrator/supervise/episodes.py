@@ -17,6 +17,7 @@ from muxrl.client.adapters import (
 )
 from muxrl.client.adapters.around import Around
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
+from muxrl.orchestrator.doing import going_on
 from muxrl.orchestrator.records.conditions import Condition
 
 if TYPE_CHECKING:
@@ -237,6 +238,12 @@ def play_episodes(
     from muxrl.client.env_loop import EnvLoop
 
     results: list[EpisodeResult] = []
+
+    def take(result: EpisodeResult | None = None) -> None:
+        results.extend([result] if result else [])
+        going_on(f"{len(results):,} of {len(seeds):,} episodes")
+
+    take()
     loop = EnvLoop(
         simulations[: len(seeds)],
         client,
@@ -248,7 +255,7 @@ def play_episodes(
         metrics=metrics,
         parameters=parameters,
     )
-    loop.run(results.append)
+    loop.run(take)
     return sorted(results, key=lambda result: result.seed or 0)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.supervise import fork_server
 from muxrl.orchestrator.supervise.fork_server import ForkServer
@@ -91,6 +92,7 @@ def ray_session(
     if ray.is_initialized():
         yield None
         return
+    doing("joining Ray" if address else "starting Ray")
     try:
         local = None if address else _LocalRay(num_cpus, env_vars, say)
         if address:

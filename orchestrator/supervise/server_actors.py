@@ -55,6 +55,8 @@ class ServerActors(Supervision[ServerReport]):
         on_move: called with the id and address of one that listens elsewhere now.
     """
 
+    _kind = "servers"
+
     def __init__(
         self,
         experiment: Experiment,

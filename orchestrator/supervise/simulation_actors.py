@@ -62,6 +62,8 @@ class SimulationActors(Supervision[SimulationReport]):
         parameters: see `tell`.
     """
 
+    _kind = "the gateway"
+
     def __init__(
         self,
         config: ExperimentConfig,
@@ -437,7 +439,7 @@ class SimulationActors(Supervision[SimulationReport]):
 
         Args:
             story: what they are told.
-            has_ended_well: whether the run has come to its end.
+            has_ended_well: whether the run has come to its end, or somebody has ended it.
         """
         import ray
 

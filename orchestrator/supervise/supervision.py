@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import RunFailed, Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.actors import end_actor, failure, outcome, start_actor
@@ -72,6 +73,9 @@ class Supervision(Generic[R]):
         self._lost_for_good: RunFailed | None = None
 
     # --- what a kind says ---------------------------------------------------------------
+
+    _kind: str
+    """Those that `listen`, for people."""
 
     def _start(self, name: str) -> None:
         """Has a process begin, with `_launch`, for the first time or again."""
@@ -157,6 +161,7 @@ class Supervision(Generic[R]):
         names = {ref: name for name, (ref, _) in self._starting.items()}
         left = list(names)
         while left:
+            doing(f"starting {self._kind}", f"{len(names) - len(left)} of {len(names)} listen")
             answered, left = ray.wait(left, timeout=self._timeouts.start_s)
             for ref in answered:
                 if isinstance(answer := outcome(ref), Exception):

@@ -1,29 +1,34 @@
 """What `muxrl check SWEEP` prints: the trials of a sweep, and what their budget cannot give; and
 what `muxrl sweep --dry-run` adds: how long they would take.
 
-For this each assignment is played for some seconds, longer if nothing came of them: a real run
-with its servers, learning included, alone on the machine. It cannot know how trials slow each other
-down, what happens later than those seconds (a replay buffer that has to fill before learning
-begins), and whether a stop by return comes first.
+For this each assignment is played, alone on the machine: a real run from its start to its report,
+with an evaluation, and for some seconds after every server that learns has made its first update.
+It cannot know how trials slow each other down, what changes later than those seconds, and whether a
+stop by return comes first.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
 
-from muxrl.orchestrator.config import CheckpointConfig, EvaluationConfig, Experiment, StopConfig
+from muxrl.orchestrator.config import Experiment, StopConfig
+from muxrl.orchestrator.config.resolve import compares_untrained
+from muxrl.orchestrator.doing import doing, unsaid
 from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.launch.whole_run import warner
+from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import make_folder
 from muxrl.orchestrator.supervise.placement import cpus_wanted
 from muxrl.orchestrator.supervise.signals import claim_signals, interruptible
@@ -31,10 +36,13 @@ from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.plan import SweepPlan, find_trial_warnings, make_plan
 from muxrl.orchestrator.sweeps.result import print_trials
 from muxrl.orchestrator.sweeps.runner import local_num_cpus, sweep_ray
+from muxrl.protocol.suggestions import listed
 
 _PATIENCE_S = 60.0
 """An assignment in which nothing has happened after `calibration_s` is played for longer, up to
 this: on a busy machine the first step alone can take so long."""
+_SAMPLE_EPISODES = 8
+"""Of each condition of an evaluation: enough to know how long one takes, more or less."""
 
 
 def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
@@ -52,7 +60,7 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
     timings = []
     with interruptible(), sweep_ray(plan):
         claim_signals()
-        for timing in calibrate(plan):
+        for timing in calibrate(plan, _process_s()):
             timings.append(timing)
             console.print(
                 f"{timing.assignment}: {_timing_text(timing)}", highlight=False, soft_wrap=True
@@ -83,7 +91,11 @@ def _timing_text(timing: Timing) -> str:
     each = f"{timing.env_steps_per_s:,.0f} env steps/s, {timing.start_s:.0f} s to start"
     if timing.trial_s is None:
         return f"{timing.unknown}; {timing.start_s:.0f} s to start"
-    return f"{each}, {duration(timing.trial_s)} a trial, {timing.num_trials} of them"
+    without = f" (without the learning of {listed(timing.without)}, which made no update)"
+    return (
+        f"{each}, {duration(timing.trial_s)} a trial{without if timing.without else ''}, "
+        f"{timing.num_trials} of them"
+    )
 
 
 def estimate_text(timings: Sequence[Timing], num_concurrent: int) -> str:
@@ -139,67 +151,144 @@ class Timing:
     """From the first env step to the stop condition at that rate; None: unknown."""
     evaluation_s: float
     """Of evaluations that training waits for, if episodes stay as long and go no faster."""
+    end_s: float = 0.0
+    """Of the last checkpoint and the report."""
     unknown: str = ""
     """Why `train_s` is unknown, in a sentence."""
+    without: tuple[str, ...] = ()
+    """The servers whose learning is not in it: they made no update."""
 
     @property
     def trial_s(self) -> float | None:
         """One trial from start to end."""
         if self.train_s is None:
             return None
-        return self.start_s + self.train_s + self.evaluation_s
+        return self.start_s + self.train_s + self.evaluation_s + self.end_s
 
 
-def calibrate(plan: SweepPlan) -> Iterator[Timing]:
+def calibrate(plan: SweepPlan, process_s: float) -> Iterator[Timing]:
     """Plays each assignment of a table in turn, on the Ray that this process is connected to.
+
+    Args:
+        plan: of the sweep.
+        process_s: how long the process of a trial takes to start.
 
     Raises:
         RunFailed: an assignment does not run.
     """
     first = {trial.assignment: trial for trial in reversed(plan.trials)}
-    for assignment, num_trials in Counter(trial.assignment for trial in plan.trials).items():
+    nums = Counter(trial.assignment for trial in plan.trials)
+    for number, (assignment, num_trials) in enumerate(nums.items(), 1):
         experiment = plan.experiments[first[assignment].id]
-        yield _measure(experiment, assignment, num_trials, plan.config.calibration_s)
+        doing("calibration", f"{number} of {len(nums)}, {assignment}")
+        with unsaid():
+            timing = _measure(
+                experiment, assignment, num_trials, plan.config.calibration_s, process_s
+            )
+        yield timing
 
 
-def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: float) -> Timing:
+def _import_trial() -> None:
+    import_module("muxrl.orchestrator.sweeps.trial")
+
+
+def _process_s() -> float:
+    """Returns how long the process of a trial takes to start."""
+    import ray
+
+    began_at = time.monotonic()
+    ray.get(ray.remote(num_cpus=0)(_import_trial).remote())
+    return time.monotonic() - began_at
+
+
+def _measure(
+    experiment: Experiment, assignment: str, num_trials: int, time_s: float, process_s: float
+) -> Timing:
+    evaluation = experiment.config.evaluation
+    num = evaluation.num_episodes if evaluation.interval_env_steps else 0
+    sample = min(_SAMPLE_EPISODES, max(num, evaluation.final_num_episodes))
     config = replace(
         experiment.config,
         name="calibration",
         stop=StopConfig(time_s=time_s),
-        evaluation=EvaluationConfig(final_num_episodes=0),
-        checkpoint=CheckpointConfig(at_end=False),
+        evaluation=replace(
+            evaluation,
+            interval_env_steps=sys.maxsize if sample else None,
+            num_episodes=sample,
+            final_num_episodes=0,
+        ),
         trackers=[],
     )
     with tempfile.TemporaryDirectory(prefix="muxrl-calibration-") as temporary:
         calibrated = replace(experiment, config=config)
         folder = make_folder(calibrated, Path(temporary) / "run")
-        with contextlib.closing(Run(calibrated, folder)) as run:
-            began_at = time.monotonic()
+        clock = _Clock()
+        with contextlib.closing(Run(calibrated, folder, None, clock.note)) as run:
             run.start()
-            start_s = time.monotonic() - began_at
+            start_s = process_s + clock.lap()
             run.begin()
-            while not run.watch():
-                pass
-            remaining = StopConditions(experiment.config.stop, experiment.fixed_servers)
-            left_s = remaining.time_left_s(run.tally, run.statuses)
-            while (
-                left_s is None
-                and _gets_nearer(experiment.config.stop)
-                and run.tally.time_s < time_s + _PATIENCE_S
-            ):
-                run.watch()
-                left_s = remaining.time_left_s(run.tally, run.statuses)
-            train_s = None if left_s is None else run.tally.time_s + left_s
+            others_s = clock.lap()
+            evaluation_s = _evaluation_s(experiment, sample, clock.times[1:-1], others_s)
+            train_s, without = _train_s(experiment, run, time_s)
+            clock.lap()
+            if run.tally.env_steps:  # else there is nothing to finish
+                run.finish()
+            run.end("done")
             return Timing(
                 assignment,
                 num_trials,
                 start_s,
                 run.tally.env_steps_per_s,
                 train_s,
-                _evaluation_s(experiment, run),
+                evaluation_s,
+                clock.lap(),
                 "" if train_s is not None else why_unknown(experiment.config.stop, run.tally),
+                without,
             )
+
+
+def _train_s(
+    experiment: Experiment, run: Run, time_s: float
+) -> tuple[float | None, tuple[str, ...]]:
+    """Plays until each server that learns has made an update, and for `time_s` from then on.
+
+    Returns:
+        How long training takes, None: unknown; and the servers that made no update in time.
+    """
+    stop = experiment.config.stop
+    remaining = StopConditions(stop, experiment.fixed_servers)
+    until = time_s
+    while True:
+        run.watch()
+        statuses = run.statuses
+        without = tuple(
+            s for s in experiment.learning if s not in statuses or not statuses[s].weights_seq_no
+        )
+        now = run.tally.time_s
+        left_s = remaining.time_left_s(run.tally, statuses)
+        if without or (left_s is None and _gets_nearer(stop)):
+            until = now + time_s
+        if now >= min(until, time_s + _PATIENCE_S) or left_s == 0.0:
+            return (None if left_s is None else now + left_s), without
+
+
+class _Clock:
+    """Times from one lap to the next."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self._at = time.monotonic()
+
+    def lap(self) -> float:
+        """Returns the seconds since the last one, and keeps them."""
+        now = time.monotonic()
+        self.times.append(now - self._at)
+        self._at = now
+        return self.times[-1]
+
+    def note(self, row: EvaluationRow) -> None:
+        """Is told that all have played as learned."""
+        self.lap()
 
 
 def _gets_nearer(stop: StopConfig) -> bool:
@@ -223,14 +312,26 @@ def why_unknown(stop: StopConfig, tally: Tally) -> str:
     )
 
 
-def _evaluation_s(experiment: Experiment, run: Run) -> float:
-    evaluation = experiment.config.evaluation
-    num_episodes, interval = evaluation.final_num_episodes, evaluation.interval_env_steps
-    if interval:  # the first one is before training
-        budget = experiment.config.stop.env_steps or interval
-        num_episodes += -(-budget // interval) * evaluation.num_episodes
-    tally = run.tally
-    if not tally.num_episodes or not tally.env_steps_per_s:
+def _evaluation_s(
+    experiment: Experiment, sample: int, first: Sequence[float], others_s: float
+) -> float:
+    """Returns how long all evaluations of a trial take.
+
+    Args:
+        experiment: of the trial.
+        sample: episodes of each condition that were played.
+        first: how long the one with all as learned took, with the making of the environments; []:
+            none was played.
+        others_s: how long the others took, one for each server that learns.
+    """
+    if not first:
         return 0.0
-    steps = num_episodes * (1 + len(experiment.learning)) * tally.env_steps / tally.num_episodes
-    return steps / tally.env_steps_per_s
+    evaluation, num_learning = experiment.config.evaluation, len(experiment.learning)
+    num, interval = 0, evaluation.interval_env_steps
+    if interval:  # the first one is before training
+        num = -(-(experiment.config.stop.env_steps or interval) // interval)
+    others_at_end = (1 + compares_untrained(experiment.config)) * num_learning
+    num_episodes = num * evaluation.num_episodes * (1 + num_learning)
+    num_episodes += evaluation.final_num_episodes * (1 + others_at_end)
+    episode_s = (others_s / num_learning if num_learning else first[0]) / sample
+    return max(0.0, first[0] - sample * episode_s) + num_episodes * episode_s

@@ -37,6 +37,7 @@ from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed
 from muxrl.orchestrator.sweeps.parameters import active, settings
 from muxrl.orchestrator.sweeps.plan import SweepPlan, find_trial_warnings, make_plan, take_up
+from muxrl.orchestrator.sweeps.progress import SweepProgress
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.tuner import TrialLog, num_trials, run_trials
@@ -158,7 +159,12 @@ def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> Sw
                 check_shared(folder.path)
                 for note in placement_notes(plan):
                     say(note, soft_wrap=True, highlight=False)
-                run_trials(plan, trial_log, should_print=console is not None)
+                if console is not None:
+                    shown = SweepProgress(
+                        folder.path.name, plan.config.metric.title, plan.trials, total, console
+                    )
+                    trial_log.on_news = cleanup.enter_context(shown).update
+                run_trials(plan, trial_log)
             finally:
                 ignore_signals()
         except KeyboardInterrupt:

@@ -34,7 +34,6 @@ class TableSearch(Searcher):
         folder: where their run directories will lie.
         mode: "max" or "min".
         more: makes further trials, None for none.
-        columns: the parameters that Tune's table shows.
     """
 
     def __init__(
@@ -43,10 +42,8 @@ class TableSearch(Searcher):
         folder: SweepDirectory,
         mode: str,
         more: Suggestions | None = None,
-        columns: Sequence[str] = (),
     ) -> None:
         super().__init__(metric=METRIC, mode=mode)
-        self._columns = columns
         self._records = list(records)
         self._folder = folder
         self._more = more
@@ -61,7 +58,7 @@ class TableSearch(Searcher):
         record = self._records.pop(0)
         self._record_of[trial_id] = record
         run_dir = self._folder.run_of(record) or self._folder.new_run(record.id)
-        return tune_config(record, run_dir, self._columns)
+        return tune_config(record, run_dir)
 
     def on_trial_complete(
         self, trial_id: str, result: dict | None = None, error: bool = False

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ METRIC = "return"
 """The metric's name in Tune's results."""
 METRIC_ENV_STEPS = "metric_env_steps"
 """Env steps of training before the metric was measured: what schedulers compare at."""
+TIME_LEFT_S = "time_left_s"
+"""Until it stops, at its present rate; absent if unknown."""
 IS_FINISHED = "is_finished"
 """True in a trial's own last result; a scheduler's last one has it false."""
 
@@ -49,18 +51,13 @@ _LOCK_PATIENCE_S = 60.0
 logger = logging.getLogger(__name__)
 
 
-def tune_config(record: TrialRecord, run_dir: Path, columns: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns a trial's config as Tune hands it around; `trial_of` reads it back.
-
-    `columns` are the parameters that Tune's table shows. Tune wants them of every trial, also where
-    the assignment does not use them.
-    """
+def tune_config(record: TrialRecord, run_dir: Path) -> dict[str, Any]:
+    """Returns a trial's config as Tune hands it around; `trial_of` reads it back."""
     return {
         "trial": record.id,
         "assignment": record.assignment,
         "roles": record.roles,
         "parameters": record.parameters,
-        "columns": {key: record.parameters.get(key, "") for key in columns},
         "seed": record.seed,
         "run_dir": str(run_dir),
     }
@@ -199,6 +196,8 @@ class Trial(tune.Trainable):
             "cpu_s": run.tally.cpu.now,
             IS_FINISHED: False,
         }
+        if (left_s := run.snapshot().time_left_s) is not None:
+            result[TIME_LEFT_S] = left_s
         config = self._plan.config
         found = measure(run, config.metric, row)
         has_evaluations = row is not None or config.experiment.evaluation.interval_env_steps

@@ -11,9 +11,8 @@ import functools
 import logging
 import math
 import os
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from muxrl.orchestrator.sweeps.trial import (
     IS_FINISHED,
     METRIC,
     METRIC_ENV_STEPS,
+    TIME_LEFT_S,
     TRIAL_LOG,
     Trial,
     take_in,
@@ -56,13 +56,12 @@ def num_trials(plan: SweepPlan) -> int:
     return config.num_samples * len(config.all_seeds)
 
 
-def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> None:
+def run_trials(plan: SweepPlan, trial_log: TrialLog) -> None:
     """Runs the trials that are not finished; returns when all are over, or Tune was told to end.
 
     Args:
         plan: of the sweep.
         trial_log: of all its trials; it is told of every change.
-        should_print: whether Tune prints its table of trials.
     """
     config = plan.config
     # Tune's own handler would end the loop and then wait for trials that nobody needs any more.
@@ -70,7 +69,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
     # A trial that has not ended an episode yet has no metric.
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"
     os.environ.setdefault("TUNE_FORCE_TRIALCLEANUP_S", str(CLEANUP_S))
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # its other table has no columns of our own
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # it prints even where it is to be silent
     os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
     # Failures are reported with their causes at the end, not as Tune's tracebacks in between.
     os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"
@@ -82,9 +81,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
     if config.searcher == "optuna":
         make = functools.partial(Optuna, seed=derive_seed(config.seed, "searcher"))
         more = Suggestions(plan, trial_log.records, make, trial_log.add, trial_log.refuse)
-    search = TableSearch(
-        unfinished, trial_log.folder, config.metric.mode, more, columns=tuple(config.parameters)
-    )
+    search = TableSearch(unfinished, trial_log.folder, config.metric.mode, more)
     trainable = tune.with_resources(
         tune.with_parameters(Trial, plan=plan),
         lambda given: placement(plan.config_of(trial_of(given))),
@@ -108,8 +105,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_at_end=False
             ),  # servers write theirs
-            verbose=1 if should_print else 0,
-            progress_reporter=_reporter(plan),
+            verbose=0,
         ),
     )
     tuner.fit()
@@ -171,35 +167,6 @@ class _MedianStopping(tune.schedulers.MedianStoppingRule):
                 del self._results[trial]
 
 
-class _Table(tune.CLIReporter):
-    """Tune's table, without its lines on temporary folders, which are removed at the end."""
-
-    def report(self, trials: list[Any], done: bool, *sys_info: str) -> None:
-        """Tune's call."""
-        text = self._progress_str(trials, done, *sys_info).partition("Number of errored trials")[0]
-        kept = [line for line in text.splitlines() if not line.startswith("Result logdir")]
-        sys.stdout.write("\n".join(kept) + "\n")
-        sys.stdout.flush()
-
-
-def _reporter(plan: SweepPlan) -> tune.CLIReporter:
-    parameters = {f"columns/{key}": key.split(".")[-1] for key in plan.config.parameters}
-    return _Table(
-        metric_columns={
-            "env_steps": "env steps",
-            "env_steps_per_s": "steps/s",
-            METRIC: plan.config.metric.title,
-            "metric_source": "of",
-        },
-        parameter_columns=parameters or {"seed": "seed"},
-        max_progress_rows=40,
-        max_column_length=48,
-        # Not to fill a file or CI log with tables.
-        max_report_frequency=5 if sys.stdout.isatty() else 60,
-        print_intermediate_tables=True,
-    )
-
-
 _REACHED = ("env_steps", "time_s", "cpu_s", "metric", "metric_source")
 
 
@@ -212,12 +179,19 @@ class TrialLog(tune.Callback):
     """
 
     def __init__(self, folder: SweepDirectory, records: list[TrialRecord]) -> None:
+        self.on_news: Callable[[Mapping[str, float]], None] = lambda left_s: None
+        """Called with each change; with how long each trial still takes, as it says."""
+        self._left_s: dict[str, float] = {}
         self.folder = folder
         self.records = records
         self._by_id = {record.id: record for record in records}
         self._ending: list[TrialRecord] = []
         """Told to stop early, and still saving."""
         self._written_at = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune pickles it, and never uses that; a terminal cannot be pickled."""
+        return {name: value for name, value in vars(self).items() if name != "on_news"}
 
     def add(self, records: Sequence[TrialRecord]) -> None:
         """Adds trials that a searcher has made."""
@@ -245,7 +219,11 @@ class TrialLog(tune.Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Tune's call."""
-        take_in(self._of(trial), result)
+        record = self._of(trial)
+        take_in(record, result)
+        if TIME_LEFT_S in result:
+            self._left_s[record.id] = float(result[TIME_LEFT_S])
+        self.on_news(self._left_s)
         if time.monotonic() - self._written_at > _WRITE_INTERVAL_S:
             self._write()
 
@@ -310,6 +288,7 @@ class TrialLog(tune.Callback):
     def _write(self) -> None:
         self._written_at = time.monotonic()
         self.folder.write_trials(self.records)
+        self.on_news(self._left_s)
 
 
 def _error_of(trial: Any) -> Exception:

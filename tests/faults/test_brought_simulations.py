@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -173,3 +175,32 @@ def test_many_copies_in_one_environment(tmp_path: Path) -> None:
     assert {row["env_steps"] for row in evaluations} == {0, 200, 400}
     assert 400 <= joint[-1]["env_steps"] < 400 + 16, "the last step is of all copies"
     assert joint[-1]["num_mismatches"] == 0
+
+
+def test_the_program_of_the_readme_waits_for_its_run_and_ends_when_somebody_ends_that(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    program = (ROOT / "experiments/examples/twenty_lines.py").read_text()
+    (tmp_path / "loop.py").write_text(program.replace("9900", str(port)))
+    options = [f"simulation.gateway.port={port}", "trackers=[]", "--run-dir", "run"]
+    start = functools.partial(
+        subprocess.Popen, cwd=tmp_path, env=environment_of(ROOT), text=True, stderr=subprocess.PIPE
+    )
+    loop = start([sys.executable, "loop.py"], stdout=subprocess.DEVNULL)
+    run = start(
+        [sys.executable, "-m", "muxrl", "launch", "twenty_lines", *options], stdout=subprocess.PIPE
+    )
+    try:
+        assert "trying again for up to 300 s" in loop.stderr.readline()
+        assert loop.stderr.readline() == f"connected to 127.0.0.1:{port}, 2 servers: ppo, a2c\n"
+        while "waiting for a simulation" in (line := run.stdout.readline()) or " | " not in line:
+            assert line, run.stderr.read()
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=PATIENCE_S)
+        said = loop.communicate(timeout=ENDS_S)[1]
+        assert (run.returncode, loop.returncode, said) == (130, 0, "")
+    finally:
+        run.kill()
+        loop.kill()

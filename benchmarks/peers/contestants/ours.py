@@ -45,8 +45,8 @@ def watch(servers: list[Serving], folder: Path) -> None:
         threading.Event().wait(_LOOK_S)
         reports = ray.get([s.actor.report.remote(taken[s.server_id]) for s in servers])
         for server, report in zip(servers, reports, strict=True):
-            if report.records:
-                last = report.records[-1]
+            if records := report.said.records:
+                last = records[-1]
                 taken[server.server_id] = last["iteration"]
                 logs[server.server_id].add(last["env_steps"])
 
@@ -68,11 +68,14 @@ def play(
         servers={server.name: server_config(server) for server in setup.servers},
     )
     with serving(config) as servers:
-        threading.Thread(target=watch, args=(servers, folder), daemon=True).start()
+        watcher = threading.Thread(target=watch, args=(servers, folder), daemon=True)
+        watcher.start()
         addresses = [server.address for server in servers]
         simulations = [make_simulation(SIMULATION, kwargs) for _ in range(setup.num_simulations)]
         with MultiplexingClient(addresses, inference_mode=inference_mode) as client:
-            EnvLoop(simulations, client, mode=mode, should_explore=True).run()
+            loop = EnvLoop(simulations, client, mode=mode, should_explore=True)
+            loop.run(should_stop=lambda: not watcher.is_alive())
+    raise SystemExit("what servers train is not written down any more")
 
 
 def main() -> None:

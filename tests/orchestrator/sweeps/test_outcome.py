@@ -1,23 +1,37 @@
 """What a sweep hands back and prints: metric, frame, best trial, exit code, estimate."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, StopConfig, prepare
+from muxrl.orchestrator.config import (
+    EvaluationConfig,
+    ExperimentConfig,
+    SimulationConfig,
+    StopConfig,
+    prepare,
+)
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.sweeps import dry_run as dry_run_module
 from muxrl.orchestrator.sweeps.directory import TrialRecord
-from muxrl.orchestrator.sweeps.dry_run import Timing, duration, estimate_text, why_unknown
+from muxrl.orchestrator.sweeps.dry_run import (
+    Timing,
+    _timing_text,
+    duration,
+    estimate_text,
+    why_unknown,
+)
 from muxrl.orchestrator.sweeps.measure import combine, evaluated_value, trained_value
 from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
 from muxrl.orchestrator.sweeps.trial import trial_of, tune_config
 from muxrl.orchestrator.sweeps.tuner import placement
+from muxrl.protocol.messages import Status
 from muxrl.servers.config import ServerConfig
 
 
@@ -152,7 +166,7 @@ def test_a_placement_group_has_a_bundle_for_each_process():
 
 
 def timing(train_s, num_trials):
-    return Timing("a:x", num_trials, 10.0, 100.0, train_s, 5.0)
+    return Timing("a:x", num_trials, 10.0, 100.0, train_s, 3.0, end_s=2.0)
 
 
 def test_the_estimate_adds_trials_up_and_says_what_it_cannot_know():
@@ -181,46 +195,89 @@ def test_it_says_why_it_cannot_know(stop, env_steps, reason):
     assert reason in why_unknown(StopConfig(**stop), tally)
 
 
-def test_a_calibration_that_saw_no_step_is_played_for_longer(monkeypatch):
-    """The first env step comes after 13 s, the window is of 10."""
-    played = []
+class FakeRun:
+    """Starts in 7 s, and evaluates 8 episodes in 20 s, of which environments take 4, and in 16 s
+    more for each server. A first env step comes after 13 s, an update after 30. Ends in 3 s."""
 
-    class SlowRun:
-        def __init__(self, *_):
-            self.tally, self.statuses = Tally(), {}
+    now = 0.0
 
-        def start(self):
-            pass
+    def __init__(self, experiment, folder, before, on_evaluated):
+        self.tally, self.statuses = Tally(), {}
+        self.experiment, self.on_evaluated = experiment, on_evaluated
 
-        def begin(self):
-            pass
+    def start(self):
+        FakeRun.now += 7.0
 
-        def close(self):
-            played.append(self.tally.time_s)
+    def begin(self):
+        if self.experiment.config.evaluation.interval_env_steps:
+            FakeRun.now += 20.0
+            self.on_evaluated(None)
+            FakeRun.now += 16.0 * len(self.experiment.learning)
 
-        def watch(self):
-            self.tally.time_s += 1.0
-            self.tally.env_steps = max(0, round(self.tally.time_s) - 12) * 10
-            self.tally.env_steps_per_s = 10.0 if self.tally.env_steps else 0.0
-            return self.tally.time_s >= 10.0
+    def watch(self):
+        tally = self.tally
+        tally.time_s += 1.0
+        slow = max(0, round(tally.time_s) - 30)  # learning halves the rate
+        tally.env_steps = max(0, round(tally.time_s) - 12) * 10 - slow * 5
+        tally.env_steps_per_s = 5.0 if slow else 10.0 if tally.env_steps else 0.0
+        seq_no = int(tally.time_s >= 30)
+        self.statuses = {s: Status(s, "ready", weights_seq_no=seq_no) for s in ("all", "never")}
 
-    monkeypatch.setattr(dry_run_module, "Run", SlowRun)
+    def finish(self):
+        FakeRun.now += 3.0
+
+    def end(self, outcome):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "evaluation", "timing"),
+    [
+        # Played until there is a step.
+        ("RANDOM", {}, (9.0, 13.0 + 100.0, 0.0)),
+        # 10 steps/s to 30 s, then half; 5 episodes at 0, 500 and 1,000, each with 1 + 1 conditions,
+        # 10 at the end with 1 + 2, 2 s each; 4 s until the environments are made.
+        (
+            "PPO",
+            {"interval_env_steps": 500, "num_episodes": 5, "final_num_episodes": 10},
+            (9.0, 40.0 + (1_010 - 230) / 5.0, 4.0 + 60 * 2.0),
+        ),
+    ],
+)
+def test_a_calibration_holds_steps_updates_evaluations_and_the_end(
+    algorithm, evaluation, timing, monkeypatch
+):
+    """The window is of 10 s."""
+    monkeypatch.setattr(dry_run_module, "Run", FakeRun)
+    monkeypatch.setattr(dry_run_module.time, "monotonic", lambda: FakeRun.now)
     zero = SimulationConfig(env="muxrl.experiments.simulations.zero_cost:ZeroCost")
     config = ExperimentConfig(
         name="slow",
         simulation=zero,
-        servers={"all": ServerConfig(algorithm="RANDOM", agents=["*"])},
+        servers={"all": ServerConfig(algorithm=algorithm, agents=["*"])},
         stop=StopConfig(env_steps=1_010),
+        evaluation=EvaluationConfig(**{"final_num_episodes": 0, **evaluation}),
     )
     plan = SimpleNamespace(
         trials=[trial(0)],
         experiments={trial(0).id: prepare(config)},
         config=SweepConfig(calibration_s=10.0),
     )
-    (found,) = dry_run_module.calibrate(plan)
-    assert played == [13.0]
-    assert found.train_s == pytest.approx(13.0 + 100.0)
-    assert found.unknown == ""
+    (found,) = dry_run_module.calibrate(plan, 2.0)
+    assert (found.start_s, found.train_s, found.evaluation_s) == pytest.approx(timing)
+    assert (found.end_s, found.unknown, found.without) == (3.0, "", ())
+
+
+def test_it_says_whose_learning_it_does_not_hold():
+    held = Timing("a:x", 2, 10.0, 100.0, 45.0, 5.0)
+    assert _timing_text(held) == "100 env steps/s, 10 s to start, 60 s a trial, 2 of them"
+    assert _timing_text(replace(held, without=("qmix",))) == (
+        "100 env steps/s, 10 s to start, 60 s a trial (without the learning of qmix, which made no "
+        "update), 2 of them"
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from ray.tune.experiment import Trial
 
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps import SweepDirectory, load_sweep, make_plan
@@ -13,7 +12,6 @@ from muxrl.orchestrator.sweeps.plan import take_up
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.search import ROLES_KEY, Optuna, Suggestions, TableSearch
 from muxrl.orchestrator.sweeps.trial import METRIC, trial_of
-from muxrl.orchestrator.sweeps.tuner import _reporter
 from muxrl.protocol.assignment import file_name
 
 SWEEP = """
@@ -73,29 +71,6 @@ def test_a_table_is_handed_out_once_in_its_order(plan, folder):
 
 
 LR = "algorithms.ppo.settings.lr"
-
-
-class Unstored(Trial):
-    """Has no folder, which would need a running Ray."""
-
-    local_experiment_path = local_path = ""
-
-
-def test_tune_shows_a_best_trial_that_has_no_use_for_a_parameter(plan, folder, capsys):
-    made = plan()
-    search = TableSearch(made.trials, folder, "max", columns=[LR])
-    trials = []
-    for spec in made.trials:
-        trial = Unstored("x", config=search.suggest(spec.id), stub=True)
-        result = {METRIC: 2.0 if spec.roles == {"all": "random"} else 1.0, "config": trial.config}
-        trial.update_last_result(result)
-        trials.append(trial)
-    table = _reporter(made)
-    table.set_search_properties(METRIC, "max")
-    table.report(trials, True)
-    shown = capsys.readouterr().out
-    assert "with return=2.0" in shown
-    assert f"{made.trials[-1].parameters[LR]:.6g}"[:6] in shown
 
 
 def suggestions(monkeypatch, plan, points, earlier=()):

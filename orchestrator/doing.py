@@ -1,0 +1,140 @@
+"""What muxrl is doing while somebody waits, in a line: "evaluation: 40 of 100 episodes".
+
+Whoever makes others wait calls `doing`; it says nothing unless the process was asked to, by
+`said_on`. So a run can be watched from its command, and is silent in a trial of a sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO, cast
+
+PLAIN_INTERVAL_S = 10.0
+"""Between lines where there is no terminal: few lines in CI logs, and signs of life."""
+
+_hearers: list[Callable[[str, str], None]] = []
+_what = _part = ""
+
+
+def doing(what: str, part: str = "") -> None:
+    """Says what is being waited for.
+
+    Args:
+        what: such as "head to head"; a new one is news.
+        part: how far it is, such as "match 2 of 6".
+    """
+    global _what, _part
+    _what, _part = what, part
+    going_on("")
+
+
+def going_on(within: str) -> None:
+    """Says how far the part is that was said last, such as "40 of 100 episodes"."""
+    if _hearers:
+        _hearers[-1](_what, ", ".join(filter(None, (_part, within))))
+
+
+@contextlib.contextmanager
+def unsaid() -> Iterator[None]:
+    """Leaves the terminal to a display of its own while the ``with`` block lasts."""
+    _hearers.append(lambda what, how_far: None)
+    try:
+        yield
+    finally:
+        _hearers.pop()
+
+
+@contextlib.contextmanager
+def said_on(stream: TextIO) -> Iterator[None]:
+    """Has `doing` write to a stream while the ``with`` block lasts.
+
+    In a terminal it is one line, which the next one replaces, and which is gone when anything else
+    is printed. Elsewhere each new thing is a line, and how far it is another every
+    `PLAIN_INTERVAL_S`.
+    """
+    if not is_terminal(stream):
+        _hearers.append(_Lines(stream))
+        try:
+            yield
+        finally:
+            _hearers.pop()
+        return
+    line = _TerminalLine(stream)
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast(TextIO, _Erasing(each, line)) for each in before)
+    _hearers.append(line)
+    try:
+        yield
+    finally:
+        _hearers.pop()
+        line.erase()
+        sys.stdout, sys.stderr = before
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a line on this stream can be replaced by another."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class _Lines:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._what = ""
+        self._said_at = 0.0
+
+    def __call__(self, what: str, how_far: str) -> None:
+        if what == self._what and time.monotonic() - self._said_at < PLAIN_INTERVAL_S:
+            return
+        self._what, self._said_at = what, time.monotonic()
+        self._stream.write(_text(what, how_far) + "\n")
+        self._stream.flush()
+
+
+class _TerminalLine:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_there = False
+
+    def __call__(self, what: str, how_far: str) -> None:
+        width = 80
+        with contextlib.suppress(OSError):  # it was closed
+            width = os.get_terminal_size(self._stream.fileno()).columns or width
+        self._write(_text(what, how_far)[: width - 1])
+        self._is_there = True
+
+    def erase(self) -> None:
+        if self._is_there:
+            self._write("")
+            self._is_there = False
+
+    def _write(self, text: str) -> None:
+        self._stream.write(f"\r\x1b[2K{text}")
+        self._stream.flush()
+
+    def erase_before(self, stream: TextIO) -> None:
+        """Erases it before something is written to `stream`, if that is on the same terminal."""
+        if self._is_there and os.path.sameopenfile(self._stream.fileno(), stream.fileno()):
+            self.erase()
+
+
+class _Erasing:
+    """A stream that erases the line before it is written to."""
+
+    def __init__(self, stream: TextIO, line: _TerminalLine) -> None:
+        self._stream = stream
+        self._line = line
+
+    def write(self, text: str) -> int:
+        self._line.erase_before(self._stream)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _text(what: str, how_far: str) -> str:
+    return f"{what}: {how_far}" if how_far else what
