@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from muxrl.client import MultiplexingClient
-from muxrl.client.adapters import Simulation
 from muxrl.client.random_policy import RandomTransport
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of_role
@@ -35,12 +35,14 @@ from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
 from muxrl.orchestrator.supervise.episodes import (
+    Bounded,
     ServerAddress,
     connect,
-    make_copy,
+    make_evaluation_copy,
     num_evaluation_envs,
     play_episodes,
     returns_by_agent,
+    truncated_text,
 )
 from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
 from muxrl.servers.algorithms.registry import find_entry
@@ -176,6 +178,7 @@ class Arena:
         roles: role to its agents.
         seed: of everything that is drawn.
         parameters: of the episodes, see `muxrl.client.episode_parameters.draw`.
+        max_steps: env steps after which an episode is truncated.
 
     Raises:
         CannotCompare: the simulation is external, or cannot be made.
@@ -187,6 +190,7 @@ class Arena:
         roles: Roles,
         seed: int,
         parameters: Mapping[str, Any] | None = None,
+        max_steps: float = math.inf,
     ) -> None:
         if simulation.env == "external":
             raise CannotCompare(
@@ -195,6 +199,7 @@ class Arena:
             )
         self._roles = dict(roles)
         self._seed, self._parameters = seed, parameters
+        self._max_steps = max_steps
         self._stack = contextlib.ExitStack()
         self._servers: dict[tuple[Player, str], ServerAddress] = {}
         self._config = dataclasses.replace(
@@ -204,7 +209,7 @@ class Arena:
             self.facts: SimulationFacts = probe(self._config)
         except ConfigError as error:
             raise CannotCompare(f"nothing can be played: {error}") from error
-        self._simulations: list[Simulation] = []
+        self._simulations: list[Bounded] = []
 
     def __enter__(self) -> Arena:
         return self
@@ -245,6 +250,11 @@ class Arena:
         with MultiplexingClient({RANDOM: transport}) as client:
             return self._episodes(client, seeds)
 
+    def notes(self) -> Iterator[str]:
+        """Yields a sentence if episodes were longer than they may be."""
+        if num := sum(one.num_truncated for one in self._simulations):
+            yield f"{num:,} of the episodes played here: {truncated_text(int(self._max_steps))}"
+
     def check_interchangeable(self, roles: Sequence[str]) -> None:
         """Holds the roles' agents against each other, one by one.
 
@@ -272,7 +282,7 @@ class Arena:
     ) -> AgentReturns:
         num_envs = num_evaluation_envs(self._config, EvaluationConfig(), len(seeds))
         while len(self._simulations) < num_envs:
-            made = make_copy(self._config, self._config.num_processes, len(self._simulations))
+            made = make_evaluation_copy(self._config, self._max_steps, len(self._simulations))
             self._stack.callback(made.close)
             self._simulations.append(made)
         episodes = play_episodes(

@@ -181,8 +181,9 @@ def compare_runs(
     baselines: tuple[Baseline, ...] = ()
     head_to_head: HeadToHead | None = None
     try:
-        given = of_evaluations(runs[0].config)
-        with Arena(runs[0].config.simulation, role_agents, first_seed, given) as arena:
+        first = runs[0].config
+        given, max_steps = of_evaluations(first), first.evaluation.max_episode_steps
+        with Arena(first.simulation, role_agents, first_seed, given, max_steps) as arena:
             random = random_players(contestants[0].runs[0], role_agents)
             baselines, unplayed = play_baselines(
                 arena, subjects, random, scripts, range(first_seed, first_seed + num_episodes)
@@ -202,6 +203,7 @@ def compare_runs(
                     on_match=on_match,
                 )
                 notes += more
+            notes += arena.notes()
     except (CannotCompare, SimulationFailed) as error:
         if should_meet:
             raise

@@ -7,7 +7,7 @@ server's id, so that it stays the same when other servers are added, removed or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from muxrl.client.local_policies import no_local_inference
 from muxrl.client.local_transport import InferenceModes
 from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
-from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import assignment
@@ -68,6 +68,12 @@ class Experiment:
             sources = found.setdefault(pool, {})
             sources[source] = sources.get(source, False) or kind == "live"
         return found
+
+    @property
+    def judged(self) -> Collection[str] | None:
+        """The agents whose returns say which checkpoint is best; None: all."""
+        best = self.config.checkpoint.best
+        return None if best is None or best.of == TOTAL else self.servers[best.of].agents
 
     @property
     def is_external(self) -> bool:

@@ -122,6 +122,9 @@ class EvaluationConfig:
     """Episodes of an evaluation during the run, for each condition."""
     final_num_episodes: NotNegative[int] = 100
     """Episodes of the evaluation at the end; 0: none."""
+    max_episode_steps: AboveZero[int] = 27_000
+    """Env steps after which an evaluation episode is truncated, which the report says: greedy
+    policies may never end one."""
     num_envs: AboveZero[int | None] = None
     """Environments in the evaluation's process; null: `simulation.num_envs_per_process`, up to 8
     (with `vector_env` one).

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from muxrl.client.adapters import Simulation
+from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig
@@ -45,7 +46,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.storage.versions import software_versions
 from muxrl.orchestrator.supervise.episodes import (
-    make_copy,
+    make_evaluation_copy,
     metrics_by_name,
     num_evaluation_envs,
     play_episodes,
@@ -136,12 +137,13 @@ def evaluate_run(
             file = stack.enter_context(contextlib.closing(ParquetFile(record)))
         elif record is not None:
             file = stack.enter_context(record.open("x", encoding="utf-8"))
-        episodes = _play(experiment, seeds, should_explore, file, video)
+        episodes, num_truncated = _play(experiment, seeds, should_explore, file, video)
     if not any(episode.returns for episode in episodes):
         raise CannotEvaluate(
             f"all {num_episodes} episodes ended at a bad value (simulation.on_bad_value)"
         )
     result = _result(folder, config, experiment, episodes, replaced, should_explore)
+    result = dataclasses.replace(result, num_truncated=num_truncated)
     return _written(result, folder) if should_write else result
 
 
@@ -151,18 +153,18 @@ def _play(
     should_explore: bool,
     record: TextIO | ParquetFile | None,
     video: Path | None,
-) -> list[EpisodeResult]:
+) -> tuple[list[EpisodeResult], int]:
     # Fixed policies have it in their settings.
     own = {s for s, plan in experiment.servers.items() if plan.algorithm == OWN_PROCESS}
     explores = dict.fromkeys(own, should_explore)
     with serve_experiment(experiment) as served, served.client() as client:
         config = experiment.config
         num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
-        simulations: list[Simulation] = []
+        simulations: list[Around] = []
         try:
             for number in range(num_envs):
                 simulations.append(_simulation(experiment, number, record, video))
-            return play_episodes(
+            episodes = play_episodes(
                 client,
                 simulations,
                 seeds,
@@ -171,6 +173,7 @@ def _play(
                 metrics=config.simulation.metrics,
                 parameters=of_evaluations(config),
             )
+            return episodes, sum(one.num_truncated for one in simulations)
         finally:
             for simulation in simulations:
                 simulation.close()
@@ -178,12 +181,14 @@ def _play(
 
 def _simulation(
     experiment: Experiment, number: int, record: TextIO | ParquetFile | None, video: Path | None
-) -> Simulation:
+) -> Around:
     config = experiment.config.simulation
+    max_steps = experiment.config.evaluation.max_episode_steps
+    simulation: Around
     if video is None:
-        simulation = make_copy(config, config.num_processes, number)
+        simulation = make_evaluation_copy(config, max_steps, number)
     else:
-        simulation = filmed_copy(config, number, video)
+        simulation = filmed_copy(config, number, video, max_steps)
     if record is None:
         return simulation
     if isinstance(record, ParquetFile):
@@ -191,14 +196,16 @@ def _simulation(
     return Recorded(simulation, lambda rows, _: write_json_lines(record, rows))
 
 
-def filmed_copy(config: SimulationConfig, number: int, video: Path) -> Simulation:
-    """Makes an environment that is filmed.
+def filmed_copy(
+    config: SimulationConfig, number: int, video: Path, max_steps: float = math.inf
+) -> Filmed:
+    """Makes an environment that is filmed, in episodes of so many env steps at most.
 
     Raises:
         CannotEvaluate: it cannot be.
     """
     try:
-        made = make_copy(config, config.num_processes, number, render_mode=RENDER_MODE)
+        made = make_evaluation_copy(config, max_steps, number, render_mode=RENDER_MODE)
     except SimulationError as error:
         raise CannotEvaluate(f"the environment cannot be filmed: {error}") from error
     return Filmed(made, video)

@@ -23,6 +23,7 @@ from muxrl.orchestrator.records.rows import AgentReturns, Metrics
 from muxrl.orchestrator.records.series import returns_by_episode
 from muxrl.orchestrator.reports.plain_table import grid_table
 from muxrl.orchestrator.reports.table import Cell, Column, Grid, GridRow, Table
+from muxrl.orchestrator.supervise.episodes import truncated_text
 from muxrl.protocol.patterns import unnumbered
 
 
@@ -89,6 +90,7 @@ class EvaluationResult:
         replaced: server to what played its agents instead.
         path: of the file that was written, None if none was.
         episode_metrics: what the simulation said of each episode.
+        num_truncated: episodes that had not ended after `evaluation.max_episode_steps`.
         metrics: their statistics, by metric where they are of whole episodes, and by
             "metric/server", the mean over the server's agents.
     """
@@ -107,6 +109,7 @@ class EvaluationResult:
     path: Path | None = None
     episode_metrics: Metrics = field(default_factory=dict)
     metrics: Mapping[str, Returns] = field(default_factory=dict)
+    num_truncated: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The same for JSON, without `path`."""
@@ -220,6 +223,8 @@ def _caption(result: EvaluationResult) -> str:
     at_each = zip(*result.episode_returns.values(), strict=True)
     num_dropped = sum(set(returns) == {None} for returns in at_each)
     dropped = f" {num_dropped} ended at a bad value, and do not count." if num_dropped else ""
+    if num := result.num_truncated:
+        dropped += f" {num:,} {truncated_text(max(result.num_steps))}."
     replaced = "".join(f" In the place of {s}: {what}." for s, what in result.replaced.items())
     of_run = [s for s in result.servers if s not in result.replaced]
     scripted = [s for s in of_run if result.servers[s].algorithm == "SCRIPTED"]

@@ -10,20 +10,24 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.client.episode_metrics import EPISODE_LENGTH
+from muxrl.client.episode_metrics import EPISODE_LENGTH, EpisodeMetrics
 from muxrl.client.episode_parameters import draw
 from muxrl.client.errors import ClientError, ServerUnavailable
-from muxrl.client.joint_episode import Items
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.client.play_loop import EpisodeResult, result_of
 from muxrl.orchestrator.gateway.metrics import metrics_of
-from muxrl.orchestrator.gateway.open_episode import Evaluation, OpenEpisode
+from muxrl.orchestrator.gateway.open_episode import (
+    Asked,
+    Evaluation,
+    GatewayCounts,
+    OpenEpisode,
+    Told,
+)
 from muxrl.orchestrator.gateway.refusals import refusal_of
 from muxrl.protocol import errors
 from muxrl.protocol.episode import EpisodeEvent, check_episode_id
@@ -43,7 +47,6 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.step_check import StepCheck
 
 logger = logging.getLogger(__name__)
@@ -55,32 +58,6 @@ _SILENT_S = 30.0
 of its episode take long."""
 _STORY_CHARS = 500
 """Of why one is over, which is told again where the first answer was lost."""
-
-
-@dataclass
-class Asked:
-    """An item, and its answer once there is one; a `ProtocolError` refuses it."""
-
-    item: AnyItem
-    answer: AnyReply | ProtocolError | None = None
-
-
-@dataclass
-class GatewayCounts(EpisodeCounts):
-    """What a gateway counts over its training episodes."""
-
-    num_lost: int = 0
-    """Closed since a server was lost."""
-
-
-@dataclass
-class _Open:
-    """An item that the servers have to be asked about."""
-
-    asked: Asked
-    episode: OpenEpisode
-    items: Items
-    answered: Callable[[], AnyReply]
 
 
 class GatewayEpisodes:
@@ -136,6 +113,15 @@ class GatewayEpisodes:
         """How many of them train; from any thread."""
         return sum(one.is_training for one in list(self._open.values()))
 
+    @property
+    def under_way(self) -> tuple[int, int]:
+        """See `ProcessReport.under_way`; from any thread."""
+        played = self._evaluation
+        if played is None:
+            return 0, 0
+        lengths = (one.machine.t for one in list(self._open.values()) if one.evaluation is played)
+        return sum(map(len, played.episodes)), max(lengths, default=0)
+
     def answer(self, asked: Sequence[Asked], now: float) -> None:
         """Answers items of any episodes, those of one episode in order.
 
@@ -155,7 +141,7 @@ class GatewayEpisodes:
 
     def _answer_round(self, asked: Iterable[Asked], now: float, beyond: set[str]) -> list[Asked]:
         """Answers the first items of each episode, and returns those that have to wait for them."""
-        told: list[_Open] = []
+        told: list[Told] = []
         waiting: list[Asked] = []
         aborts: list[Asked] = []
         begun: set[str] = set()
@@ -195,7 +181,7 @@ class GatewayEpisodes:
             self._exchange(client, [one for one in told if one.episode.client is client])
         return waiting
 
-    def _is_beyond(self, item: AnyItem, told: Sequence[_Open]) -> bool:
+    def _is_beyond(self, item: AnyItem, told: Sequence[Told]) -> bool:
         """Whether a step has to wait, since with those that are told all is played."""
         episode = self._open.get(item.episode_id)
         if not isinstance(item, Step) or episode is None or not episode.is_training:
@@ -210,7 +196,7 @@ class GatewayEpisodes:
 
     def _prepare(
         self, asked: Asked, item: StartEpisode | Step | EndEpisode | PlayedSteps, now: float
-    ) -> _Open | None:
+    ) -> Told | None:
         """Takes in an item; returns what the servers have to be told, None if it is answered.
 
         Raises:
@@ -239,7 +225,7 @@ class GatewayEpisodes:
             return self._step(asked, item, episode)
         return self._end(asked, item, episode)
 
-    def _start(self, asked: Asked, item: StartEpisode, now: float) -> _Open | None:
+    def _start(self, asked: Asked, item: StartEpisode, now: float) -> Told | None:
         episode_id = item.episode_id
         check_episode_id(episode_id)
         known = self._open.get(episode_id)
@@ -279,7 +265,7 @@ class GatewayEpisodes:
             self.counts.num_env_steps, now,
         )  # fmt: skip
         self._open[episode_id] = episode
-        return _Open(asked, episode, joint.start(), lambda: episode.started)
+        return Told(asked, episode, joint.start(), lambda: episode.started)
 
     def _take_back(self, evaluation: Evaluation, now: float) -> None:
         """Closes the evaluation's episodes whose simulation seems lost, for others to play them."""
@@ -295,7 +281,7 @@ class GatewayEpisodes:
             return
         self._close(silent, "it was silent for long, and another simulation plays its evaluation")
 
-    def _step(self, asked: Asked, item: Step, episode: OpenEpisode) -> _Open | None:
+    def _step(self, asked: Asked, item: Step, episode: OpenEpisode) -> Told | None:
         machine = episode.machine
         if machine.is_repeat(item.t):
             if episode.last_answer is None:
@@ -306,6 +292,14 @@ class GatewayEpisodes:
         checked = self._check.step(item, episode.agents_done, joint.returns)
         joint.log(checked.rewards, item.terminations, item.truncations, checked.final_observations)
         joint.log_late(checked.late_rewards)
+        if episode.evaluation is not None and item.t >= episode.evaluation.max_steps:
+            episode.evaluation.num_truncated[episode.condition] += 1
+            items = joint.end(checked.observations, is_truncated=True, state=checked.state)
+            why = (
+                f"it is an evaluation episode, and has had its {item.t:,} env steps "
+                "(evaluation.max_episode_steps); begin another one"
+            )
+            return Told(asked, episode, items, lambda: self._truncated(episode, why))
         items = joint.step(
             checked.observations, checked.state, checked.logged_actions, checked.logged_log_probs
         )
@@ -326,9 +320,9 @@ class GatewayEpisodes:
                 self.counts.num_agent_steps += len(actions)
             return episode.last_answer
 
-        return _Open(asked, episode, items, answered)
+        return Told(asked, episode, items, answered)
 
-    def _end(self, asked: Asked, item: EndEpisode, episode: OpenEpisode) -> _Open:
+    def _end(self, asked: Asked, item: EndEpisode, episode: OpenEpisode) -> Told:
         machine, joint = episode.machine, episode.joint
         if machine.is_repeat(item.t):
             raise OutOfOrder(
@@ -346,28 +340,34 @@ class GatewayEpisodes:
         )
         self._num_ending += 1
 
-        def answered() -> Ended:
-            machine.handle(EpisodeEvent.END)
-            ended = Ended(item.episode_id, machine.t, joint.returns)
-            self._bury(item.episode_id, ended, "it has ended")
-            metrics[EPISODE_LENGTH] = {COMMON: float(machine.t)}
-            played = result_of(joint, machine.t, None, metrics, episode.parameters)
-            if episode.evaluation is not None:
-                episode.evaluation.add(episode.condition, played)
-            elif episode.is_training:
-                self.ended.append(played)
-                self.counts.num_episodes += 1
-                self.counts.add_returns(ended.returns)
-            return ended
+        return Told(asked, episode, items, lambda: self._ended(episode, metrics, "it has ended"))
 
-        return _Open(asked, episode, items, answered)
+    def _ended(self, episode: OpenEpisode, metrics: EpisodeMetrics, why: str) -> Ended:
+        """Takes in that the servers know of an episode's end."""
+        machine, joint = episode.machine, episode.joint
+        machine.handle(EpisodeEvent.END)
+        ended = Ended(joint.episode_id, machine.t, joint.returns)
+        self._bury(joint.episode_id, ended, why)
+        metrics[EPISODE_LENGTH] = {COMMON: float(machine.t)}
+        played = result_of(joint, machine.t, None, metrics, episode.parameters)
+        if episode.evaluation is not None:
+            episode.evaluation.add(episode.condition, played)
+        elif episode.is_training:
+            self.ended.append(played)
+            self.counts.num_episodes += 1
+            self.counts.add_returns(ended.returns)
+        return ended
 
-    def _repeat(self, asked: Asked, episode: OpenEpisode, answer: AnyReply) -> _Open | None:
+    def _truncated(self, episode: OpenEpisode, why: str) -> ProtocolError:
+        self._ended(episode, {}, why)
+        return self._gone(episode.joint.episode_id)
+
+    def _repeat(self, asked: Asked, episode: OpenEpisode, answer: AnyReply) -> Told | None:
         """Answers what was answered before, and has servers that were told nothing for long hear
         of the episode, which would expire there."""
         items = episode.joint.keep_alive()
         if items:
-            return _Open(asked, episode, items, lambda: answer)
+            return Told(asked, episode, items, lambda: answer)
         asked.answer = answer
         return None
 
@@ -389,7 +389,7 @@ class GatewayEpisodes:
 
     # --- what the servers say -----------------------------------------------------------
 
-    def _exchange(self, client: MultiplexingClient, told: list[_Open]) -> None:
+    def _exchange(self, client: MultiplexingClient, told: list[Told]) -> None:
         outbox = Outbox()
         for one in told:
             outbox.add(one.episode.joint, one.items)
@@ -464,10 +464,6 @@ class GatewayEpisodes:
         others = (None, evaluation)
         self._close([e for e, one in self._open.items() if one.evaluation not in others],
                     "the evaluation was given up")  # fmt: skip
-
-    def limit(self, num_env_steps: float) -> None:
-        """Takes no more env steps of training than these."""
-        self.most_env_steps = num_env_steps
 
     @property
     def is_used_up(self) -> bool:

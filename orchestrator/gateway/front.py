@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from muxrl.client.errors import ClientError
 from muxrl.client.multiplexer import MultiplexingClient
-from muxrl.orchestrator.gateway.episodes import Asked, GatewayEpisodes
-from muxrl.orchestrator.gateway.open_episode import Evaluation
+from muxrl.orchestrator.gateway.episodes import GatewayEpisodes
+from muxrl.orchestrator.gateway.open_episode import Asked, Evaluation
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.errors import NotServing, ProtocolError
 from muxrl.protocol.message_sizes import needed_bytes
@@ -157,13 +157,16 @@ class Gateway(Front):
 
     def limit(self, num_env_steps: int) -> None:
         """Lets so many env steps of training be played; further ones wait for their answers."""
-        self._do(lambda: self.episodes.limit(num_env_steps))
+        self.episodes.most_env_steps = num_env_steps
 
     def allow(self, num_env_steps: int) -> None:
         """Allows so many more than the limit, and waits until all are used up, or it ends."""
         self._is_used_up.clear()
-        self._do(lambda: self.episodes.limit(self.episodes.most_env_steps + num_env_steps))
+        self._do(lambda: self._raise_limit(num_env_steps))
         self._is_used_up.wait()
+
+    def _raise_limit(self, num_env_steps: int) -> None:
+        self.episodes.most_env_steps += num_env_steps
 
     def evaluate(self, evaluation: Evaluation, timeout_s: float) -> None:
         """Has the next training episodes be played as evaluations instead.

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from muxrl.client.episode_parameters import Parameters, draw
-from muxrl.client.joint_episode import JointEpisode
+from muxrl.client.joint_episode import Items, JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.play_loop import EpisodeResult
 from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine
-from muxrl.protocol.messages import Actions, Started, StartEpisode
+from muxrl.protocol.errors import ProtocolError
+from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Started, StartEpisode
+from muxrl.servers.episodes.counts import EpisodeCounts
+
+
+@dataclass
+class GatewayCounts(EpisodeCounts):
+    """What a gateway counts over its training episodes."""
+
+    num_lost: int = 0
+    """Closed since a server was lost."""
 
 
 class Evaluation:
@@ -28,6 +39,7 @@ class Evaluation:
         should_explore: by server, whether actions are sampled as in training, else greedy.
         parameters: of its episodes, see `muxrl.client.episode_parameters.draw`.
         first_seed: of these.
+        max_steps: env steps after which an episode is truncated.
     """
 
     def __init__(
@@ -37,8 +49,12 @@ class Evaluation:
         should_explore: Mapping[str, bool],
         parameters: Mapping[str, Any] | None = None,
         first_seed: int = 0,
+        max_steps: float = math.inf,
     ) -> None:
         self.clients = clients
+        self.max_steps = max_steps
+        self.num_truncated = [0] * len(clients)
+        """Episodes that were, by condition."""
         self.should_explore = should_explore
         self.episodes: list[list[EpisodeResult]] = [[] for _ in clients]
         """Those that ended, by condition."""
@@ -92,3 +108,21 @@ class OpenEpisode:
         was_to_train = self.started_by.mode == "train"
         is_evaluation = was_to_train and not self.is_training
         return Started(self.started_by.episode_id, self.parameters, is_evaluation)
+
+
+@dataclass
+class Asked:
+    """An item, and its answer once there is one; a `ProtocolError` refuses it."""
+
+    item: AnyItem
+    answer: AnyReply | ProtocolError | None = None
+
+
+@dataclass
+class Told:
+    """An item that the servers have to be asked about."""
+
+    asked: Asked
+    episode: OpenEpisode
+    items: Items
+    answered: Callable[[], AnyReply | ProtocolError]

@@ -64,6 +64,7 @@ class Checkpoints:
         self._due_env_steps = math.inf
         self.next_snapshot_at: int | None = None
         """Env steps of the next multiple of `keep_every_env_steps`."""
+        self._newest = before.env_steps if before else None
         self._judged = judged
         best = config.best
         self._best_by = "" if best is None else f"{best.mode} {best.name} of {best.of}"
@@ -87,6 +88,17 @@ class Checkpoints:
     def is_due(self) -> bool:
         """Whether it is time for the next one."""
         return self._tally.env_steps >= self._due_env_steps or time.monotonic() >= self._due_s
+
+    @property
+    def lost(self) -> str:
+        """What of the training no checkpoint holds, in a sentence; "" if all is kept."""
+        lost = self._tally.env_steps - (self._newest or 0)
+        if not lost:
+            return ""
+        since = "there is no checkpoint"
+        if self._newest is not None:
+            since = f"the newest checkpoint is of {self._newest:,}"
+        return f"what was learned in the last {lost:,} env steps is lost: {since}"
 
     def write(
         self,
@@ -174,6 +186,7 @@ class Checkpoints:
                 best_by=self._best_by,
             )
             self._folder.commit(draft, manifest)
+            self._newest = env_steps
         finally:
             self._folder.drop(draft)
 

@@ -14,8 +14,6 @@ At the end there are more, see `final_conditions`.
 from __future__ import annotations
 
 import logging
-import math
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +30,7 @@ from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter, last_rows
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise.actors import outcome
+from muxrl.orchestrator.supervise.actors import is_dead, outcome
 from muxrl.orchestrator.supervise.episodes import Played, ServerAddress, num_evaluation_envs
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 from muxrl.orchestrator.supervise.process import ProcessReport
@@ -46,8 +44,6 @@ logger = logging.getLogger(__name__)
 _NAME = "evaluation"
 _LOOK_S = 0.5
 _CLOSE_S = 10.0
-_LONG_S = 600
-"""After so long without a condition that is done, whoever waits is told what it may be."""
 
 
 class Evaluations(Supervision[ProcessReport]):
@@ -65,6 +61,7 @@ class Evaluations(Supervision[ProcessReport]):
         gateway: returns the process through which external simulations play, which evaluates
             beside the training; None: a process of its own does.
         on_learned: called with each row with all agents as learned.
+        on_truncated: called with how many episodes were longer than they may be.
     """
 
     def __init__(
@@ -78,6 +75,7 @@ class Evaluations(Supervision[ProcessReport]):
         due_at: int | None = None,
         gateway: Callable[[], Any] | None = None,
         on_learned: Callable[[EvaluationRow], None] = lambda row: None,
+        on_truncated: Callable[[int], None] = lambda num: None,
     ) -> None:
         config = experiment.config
         evaluation, simulation, timeouts = config.evaluation, config.simulation, config.timeouts
@@ -90,13 +88,14 @@ class Evaluations(Supervision[ProcessReport]):
             config,
             folder,
             {_NAME: Quota(simulation.restarts, "simulation.restarts")},
-            lambda name, report: None,  # it says only that the process lives
+            lambda name, report: self.note(report),
             on_restart,
             timeouts.start_s + timeouts.make_env_s * self._num_envs,
         )
         self.latest: EvaluationRow | None = None
         """The newest row with all agents as learned."""
-        self._on_learned = on_learned
+        self._on_learned, self._on_truncated = on_learned, on_truncated
+        self._under_way = (0, 0)
         self.bytes_before = 0
         """Length of the file of evaluations before the one under way."""
         self._evaluation = evaluation
@@ -125,7 +124,6 @@ class Evaluations(Supervision[ProcessReport]):
         """The server that has other weights since the condition under way began."""
         self.given_up = ""
         """Why the evaluation at the end is not whole; "" if it is."""
-        self._long_at = math.inf
         # Else when it begins: not all simulators run twice at a time.
         if gateway is None and interval is not None:
             self._start(_NAME)
@@ -148,6 +146,7 @@ class Evaluations(Supervision[ProcessReport]):
             prefix,
             self._folder.log(name),
             of_evaluations(self._config),
+            self._evaluation.max_episode_steps,
             num_cpus=simulation.num_cpus,
             has_main_thread=True,
             max_concurrency=3,  # evaluate, report, move
@@ -164,6 +163,28 @@ class Evaluations(Supervision[ProcessReport]):
     def is_running(self) -> bool:
         """Whether one is under way."""
         return bool(self._running)
+
+    def note(self, report: ProcessReport) -> None:
+        """Takes in how far the process is that plays."""
+        self._under_way = report.under_way
+
+    @property
+    def text(self) -> str:
+        """Says what is being evaluated, and how far that is; "" if nothing is."""
+        if not self._running:
+            return ""
+        row = self._running[0]
+        when = "the end" if row.is_final else f"{row.env_steps:,} env steps"
+        key, num = row.replaced, row.num_episodes or 0
+        what = "all as learned" if key is None else f"{key.removesuffix(':untrained')} "
+        if key is not None:
+            what += "untrained" if key.endswith(":untrained") else "at random"
+        if self._gateway is not None:  # all conditions by turns
+            what, num = "all conditions", num * len(self._running)
+        num_ended, num_steps = self._under_way
+        return f"evaluation at {when}, {what}: {num_ended:,} of {num:,} episodes" + (
+            f", {num_steps:,} env steps into one" if num_steps else ""
+        )
 
     def is_due(self, env_steps: int) -> bool:
         """Whether its time has come and the last one is over; the end has one of its own."""
@@ -238,7 +259,6 @@ class Evaluations(Supervision[ProcessReport]):
             returns={},
         )
         self._running.append(as_learned)
-        self._long_at = time.monotonic() + _LONG_S
         self._append(as_learned, map(Condition, self._learning))
         self._play()
 
@@ -249,6 +269,7 @@ class Evaluations(Supervision[ProcessReport]):
         """Has the first condition that is not done be played; external simulations, which would
         train between two of them, get all at once."""
         if self._running:
+            self._under_way = (0, 0)
             gateway, rows = self._gateway, self._running
             self._player = self._actors[_NAME] if gateway is None else gateway()
             self._ref = self._player.evaluate.remote(
@@ -270,22 +291,15 @@ class Evaluations(Supervision[ProcessReport]):
             self._play()  # it was lost, and is another one since
         while self._running and ray.wait([self._ref], timeout=0)[0]:
             if isinstance(played := outcome(self._ref), Exception):
-                if self._gateway is None:  # else the run looks after it
+                if self._gateway is None:
                     self._lose(_NAME, played)
+                elif not is_dead(played):  # else the run looks after it
+                    cause = getattr(played, "cause", played)
+                    self._give_up(f"the gateway could not play it: {cause}")
                 return
             self._write(played)
-        self._warn_if_long()
         self.ask()
         super().collect(wait_s)
-
-    def _warn_if_long(self) -> None:
-        if self._running and time.monotonic() > self._long_at:
-            self._long_at = math.inf
-            logger.warning(
-                "an evaluation has gone on for %d min without a result; an episode that does not "
-                "end holds it, and the run, for ever",
-                _LONG_S // 60,
-            )
 
     def wait(self, look: Callable[[], object]) -> None:
         """Waits for all conditions and writes them down.
@@ -324,20 +338,15 @@ class Evaluations(Supervision[ProcessReport]):
 
     def _write(self, played: Sequence[Played]) -> None:
         if self._changed:
-            self._go_on_without(self._running[0], self._changed)
+            self._go_on_without(self._changed)
             return
         num_asked = 1 if self._gateway is None else len(self._running)
         is_final = self._running[0].is_final
         done = self._running[: len(played)]
         self._running = self._running[len(played) :]
-        self._long_at = time.monotonic() + _LONG_S
         self._returns |= {row.replaced: one.returns for row, one in zip(done, played, strict=True)}
         if len(played) < num_asked:
-            story = "no simulation came to play all its episodes, or one was lost in it"
-            logger.warning("an evaluation is not whole: %s", story)
-            if is_final:
-                self.given_up = f"the evaluation at the end is not whole: {story}"
-            self._running = []
+            self._give_up("no simulation came to play all its episodes, or one was lost in it")
         elif is_final and len(self._returns) == 1 + len(self._learning):
             untrained = self._learning.keys() - self._not_updated if self._compares else ()
             self._append(done[0], final_conditions(self._returns, self._learning, untrained))
@@ -347,23 +356,30 @@ class Evaluations(Supervision[ProcessReport]):
                 row, returns=one.returns, metrics=one.metrics, logged_agents=one.logged_agents
             )
             self._metrics.evaluation(row)
+            if one.num_truncated:
+                self._on_truncated(one.num_truncated)
             if row.replaced is None:
                 self.latest = row
                 self._on_learned(row)
 
-    def _go_on_without(self, row: EvaluationRow, server_id: str) -> None:
+    def _go_on_without(self, server_id: str) -> None:
         """Drops a condition that was played with several weights of a server."""
         self._changed = ""
+        row = self._running[0]
         lost = f"server {server_id!r} was lost in it, and goes on without what no checkpoint holds"
         if row.replaced is None and not row.is_final:
             logger.warning("the evaluation at %d env steps begins again: %s", row.env_steps, lost)
             self._play()
-            return
-        self._running = []
-        if row.is_final:
-            self.given_up = f"the evaluation at the end is not whole: {lost}"
         else:
-            logger.warning("the evaluation at %d env steps is not whole: %s", row.env_steps, lost)
+            self._give_up(lost)
+
+    def _give_up(self, why: str) -> None:
+        """Leaves what is not played yet."""
+        row, self._running = self._running[0], []
+        if row.is_final:
+            self.given_up = f"the evaluation at the end is not whole: {why}"
+        else:
+            logger.warning("the evaluation at %d env steps is not whole: %s", row.env_steps, why)
 
 
 def final_conditions(

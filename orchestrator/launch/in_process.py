@@ -17,7 +17,12 @@ from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.supervise.episodes import ServerAddress, connect, make_copy, play_episodes
+from muxrl.orchestrator.supervise.episodes import (
+    ServerAddress,
+    connect,
+    make_evaluation_copy,
+    play_episodes,
+)
 from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
 from muxrl.servers.config import EXTERNAL
 
@@ -48,9 +53,9 @@ class Served:
         }
 
     def simulation(self) -> Simulation:
-        """Makes one more environment of the experiment's."""
-        config = self.experiment.config.simulation
-        return make_copy(config, config.num_processes, 0)
+        """Makes one more environment of the experiment's, as its evaluations have it."""
+        config = self.experiment.config
+        return make_evaluation_copy(config.simulation, config.evaluation.max_episode_steps, 0)
 
     def client(self, replaced: Condition | str | None = None, seed: int = 0) -> MultiplexingClient:
         """Connects; `replaced` is a condition, or a server whose agents act at random instead."""

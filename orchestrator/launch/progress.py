@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -17,6 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from muxrl.orchestrator.reports.plain_table import plain_table
+from muxrl.protocol.messages import ServerWarning
 
 PLAIN_INTERVAL_S = 10.0
 """Between lines where there is no terminal: few lines in CI logs, and signs of life."""
@@ -58,7 +60,9 @@ class Snapshot:
     """What ends the run: "100,000 env steps or 2 h"."""
     servers: Sequence[ServerSnapshot] = ()
     note: str = ""
-    """What else is going on: "evaluating"; "": nothing."""
+    """What has happened, such as restarts; "": nothing."""
+    evaluating: str = ""
+    """What is being evaluated, and how far that is; "": nothing."""
     warned: Sequence[tuple[str, int]] = ()
     """What logs warn of, with the server before it, and how often."""
     alarm: str = ""
@@ -67,7 +71,8 @@ class Snapshot:
     @property
     def news(self) -> tuple[str, ...]:
         """What is said at once."""
-        return (self.note, self.alarm, *(what for what, _ in self.warned))
+        evaluating = "evaluating" if self.evaluating else ""
+        return (self.note, evaluating, self.alarm, *(what for what, _ in self.warned))
 
 
 class Progress:
@@ -78,7 +83,9 @@ class Progress:
         servers: the rows to show until the first update.
         stop_text: what ends the run, until the first update.
         console: where to; standard output by default. If it is no terminal, one plain line is
-            written every `PLAIN_INTERVAL_S` (by ``Snapshot.time_s``) and at once on news.
+            written every `PLAIN_INTERVAL_S` and at once on news.
+        clock: seconds, which go on while an evaluation holds the run, as `Snapshot.time_s` does
+            not.
     """
 
     def __init__(
@@ -88,10 +95,12 @@ class Progress:
         stop_text: str = "",
         *,
         console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._experiment_name = experiment_name
         self._console = console or Console()
         self._latest = Snapshot(time_s=0.0, stop_text=stop_text, servers=servers)
+        self._clock = clock
         self._printed_s: float | None = None
         self._printed_news = self._latest.news
         self._is_latest_printed = True
@@ -119,7 +128,7 @@ class Progress:
             self._live.update(self._render(), refresh=True)
         elif (
             self._printed_s is None
-            or snapshot.time_s - self._printed_s >= PLAIN_INTERVAL_S
+            or self._clock() - self._printed_s >= PLAIN_INTERVAL_S
             or snapshot.news != self._printed_news
         ):
             self._print()
@@ -127,7 +136,7 @@ class Progress:
     def _print(self) -> None:
         line = plain_line(self._experiment_name, self._latest)
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
-        self._printed_s = self._latest.time_s
+        self._printed_s = self._clock()
         self._printed_news = self._latest.news
         self._is_latest_printed = True
 
@@ -153,7 +162,12 @@ class Progress:
                 _number(server.loss, 3),
             )
         lines: list[RenderableType] = [table, Text(_overall(latest))]
-        notes = ((latest.note, "italic"), (_warned(latest), "yellow"), (latest.alarm, "bold red"))
+        notes = (
+            (latest.note, "italic"),
+            (latest.evaluating, "italic"),
+            (_warned(latest), "yellow"),
+            (latest.alarm, "bold red"),
+        )
         lines += [Text(text, style=style) for text, style in notes if text]
         return Group(*lines)
 
@@ -173,7 +187,7 @@ def plain_line(experiment_name: str, snapshot: Snapshot) -> str:
         )
         for server in snapshot.servers
     ]
-    parts += filter(None, (snapshot.note, _warned(snapshot), snapshot.alarm))
+    parts += filter(None, (snapshot.note, snapshot.evaluating, _warned(snapshot), snapshot.alarm))
     return " | ".join(parts)
 
 
@@ -182,6 +196,16 @@ def duration(seconds: float) -> str:
     minutes, whole_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{whole_seconds:02}"
+
+
+def warned_of(warnings: Mapping[str, Sequence[ServerWarning]]) -> list[tuple[str, int]]:
+    """Returns what logs warn of and how often, of warnings by server, those of the run as ""."""
+    return [
+        (" ".join(filter(None, (who, one.what))), one.num)
+        for who, found in warnings.items()
+        for one in found
+        if one.text
+    ]
 
 
 def _warned(snapshot: Snapshot) -> str:

@@ -11,17 +11,15 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import NotARunDirectory, NotSaved, RunFailed
 from muxrl.orchestrator.launch.checkpoints import Checkpoints
 from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.launch.parameters import ParameterProgress
-from muxrl.orchestrator.launch.progress import Snapshot
+from muxrl.orchestrator.launch.progress import Snapshot, warned_of
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.server_reports import ServerReports
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
@@ -34,11 +32,14 @@ from muxrl.orchestrator.records.run_status import EndState, StatusFile, read_sta
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.storage.remote_copy import RemoteCopy
+from muxrl.orchestrator.supervise.episodes import truncated_text
+from muxrl.orchestrator.supervise.gateway_process import GATEWAY
 from muxrl.orchestrator.supervise.placement import has_evaluations
 from muxrl.orchestrator.supervise.ray_head import RayHead
 from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.signals import are_signals_claimed, uninterrupted
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
+from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.orchestrator.trackers.tracking import Tracking
 from muxrl.protocol.messages import ServerWarning, Status
 from muxrl.protocol.run_messages import UNTRAINED
@@ -93,6 +94,8 @@ class Run:
         self.status = StatusFile(folder, status, ends_on_sigterm=are_signals_claimed())
         self.has_started = False
         """Whether all processes have come up."""
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called about twice a second while an evaluation holds `begin` or `finish`."""
         self.not_evaluated = ""
         """Why there is no evaluation at the end, where one was to be."""
         self.unsaved: list[str] = []
@@ -117,7 +120,7 @@ class Run:
         self._simulations = SimulationActors(
             experiment.config,
             folder,
-            self.tally.add,
+            self._take_played,
             self._note_players_restart,
             before.num_episodes_begun if before else None,
             self._parameters(),
@@ -131,9 +134,9 @@ class Run:
             self.tally,
             self.warnings,
             before,
-            self._judged(),
+            experiment.judged,
         )
-        self._ray_head: RayHead | None = None
+        self._ray_head = RayHead("", "")
         self._is_complete = False
         self._has_ended = False  # learning is over, and the last checkpoint written if it can be
         self._is_stopped = False
@@ -150,13 +153,8 @@ class Run:
         Raises:
             RunFailed: one of them did not come up.
         """
-        import ray
-
-        context = ray.get_runtime_context()
-        sockets = {node["NodeID"]: node["RayletSocketName"] for node in ray.nodes()}
-        raylet = sockets.get(context.get_node_id(), "")
-        self._ray_head = RayHead(context.gcs_address, raylet if Path(raylet).is_socket() else "")
-        with self._raylet_first():
+        self._ray_head = RayHead.of_this()
+        with self._ray_head.first():
             self._servers.start(scheduling)
             self._simulations.start(self._servers.addresses, scheduling)
         if self._simulations.gateway_address:
@@ -172,6 +170,7 @@ class Run:
                 self._before.evaluation_due_at if self._before else None,
                 (lambda: self._simulations.gateway) if self.experiment.is_external else None,
                 self._note_evaluated,
+                self._note_truncated,
             )
         self.has_started = True
 
@@ -194,7 +193,7 @@ class Run:
         ):
             self.status.enter("evaluating", 0)
             self._evaluations.begin(0, 0.0)
-            self._evaluations.wait(self._look)
+            self._evaluations.wait(self._look_on)
         self.status.enter("running", self.tally.env_steps)
         self._simulations.play()
         self._allow()
@@ -211,7 +210,7 @@ class Run:
         Raises:
             RunFailed: a process was lost once too often, or training failed.
         """
-        with self._raylet_first():
+        with self._ray_head.first():
             time_s = self.config.metrics_interval_s
             if self._simulations.is_used_up and self._evaluations is not None:
                 time_s = self._evaluations.rest(time_s)
@@ -242,8 +241,7 @@ class Run:
         Raises:
             RunFailed: as `watch`.
         """
-        if self._ray_head is not None:
-            self._ray_head.check()
+        self._ray_head.check()
         self._servers.ask()
         self._simulations.ask()
         self._servers.collect(_ANSWER_S)
@@ -251,6 +249,19 @@ class Run:
         if self.experiment.is_external and not self.tally.has_played:
             self.tally.set_external(self.statuses)  # its simulations ask the servers themselves
         return not self._servers.restarting
+
+    def _take_played(self, name: str, report: SimulationReport) -> None:
+        self.tally.add(name, report)
+        if name == GATEWAY and self._evaluations is not None:
+            self._evaluations.note(report)
+
+    def _look_on(self) -> None:
+        self._look()
+        self.on_wait()
+
+    def _note_truncated(self, num: int) -> None:
+        text = truncated_text(self.config.evaluation.max_episode_steps)
+        self.warnings.add("evaluation episodes truncated", text, num=num)
 
     def _look_and_record(self) -> bool:
         all_listen = self._look()
@@ -262,20 +273,6 @@ class Run:
         servers = self._reports.states(self._servers.restarting)
         self._metrics.joint(self.tally.row(servers))
         self.status.warn(self._all_warnings, self._checkpoints.problem)
-
-    @contextlib.contextmanager
-    def _raylet_first(self) -> Iterator[None]:
-        """Where the raylet is lost, reports that, and not what followed from it.
-
-        Raises:
-            RunFailed: the raylet is lost, or what was raised inside.
-        """
-        try:
-            yield
-        except RunFailed:
-            if self._ray_head is not None:
-                self._ray_head.check_raylet()
-            raise
 
     def _note_server_restart(self, server_id: str, saved: Manifest | None) -> None:
         """A server goes back to a checkpoint: what it learned since is lost, and its records."""
@@ -303,8 +300,7 @@ class Run:
         self._on_evaluated(row)
 
     def _note_restart(self, name: str) -> None:
-        if self._ray_head is not None:
-            self._ray_head.check_raylet()
+        self._ray_head.check_raylet()
         self.tally.restart(name)
         self.status.note_restart(name)
 
@@ -334,11 +330,6 @@ class Run:
 
     def _parameters(self) -> dict[str, Any]:
         return self.tally.parameters.now(self.tally.env_steps)
-
-    def _judged(self) -> Collection[str] | None:
-        """Returns the agents whose returns say which checkpoint is best; None: all."""
-        best = self.config.checkpoint.best
-        return None if best is None or best.of == TOTAL else self.experiment.servers[best.of].agents
 
     def _save(self, *, is_last: bool = False, update_s: float | None = None) -> bool:
         """Writes a checkpoint of all servers; returns whether it could be written.
@@ -376,21 +367,11 @@ class Run:
         return self._evaluations.latest if self._evaluations is not None else None
 
     @property
-    def has_final_evaluation(self) -> bool:
-        """Whether `finish` evaluates."""
-        has_players = self.tally.has_played or not self.experiment.is_external
-        final_num_episodes = self.config.evaluation.final_num_episodes
-        return self._evaluations is not None and final_num_episodes > 0 and has_players
-
-    @property
     def addresses_text(self) -> str:
         """Which server listens where, for people."""
-        servers = ", ".join(
-            f"{s} ({self.experiment.servers[s].algorithm}) on {a.address}"
-            for s, a in self._servers.addresses.items()
-        )
         gateway = self._simulations.gateway_address
-        return servers + (f"\ngateway to all of them: http://{gateway}" if gateway else "")
+        text = self._servers.addresses_text
+        return text + (f"\ngateway to all of them: http://{gateway}" if gateway else "")
 
     @property
     def lacking(self) -> Iterator[str]:
@@ -400,12 +381,6 @@ class Run:
     def snapshot(self) -> Snapshot:
         """Returns how the run stands; of servers that have not reported, what is known before."""
         tally = self.tally
-        is_evaluating = self._evaluations is not None and self._evaluations.is_running
-        restarts = ", ".join(f"{name} {n}×" for name, n in tally.num_restarts.items())
-        notes = [
-            "evaluating" if is_evaluating else "",
-            f"started again: {restarts}" if restarts else "",
-        ]
         return Snapshot(
             tally.time_s,
             tally.env_steps,
@@ -413,19 +388,10 @@ class Run:
             tally.num_episodes,
             self._stop_conditions.time_left_s(tally, self.statuses),
             self._stop_conditions.text,
-            [
-                self._reports.snapshot(
-                    s, self.statuses.get(s), is_restarting=s in self._servers.restarting
-                )
-                for s in self.experiment.servers
-            ],
-            "; ".join(filter(None, notes)),
-            [
-                (" ".join(filter(None, (who, one.what))), one.num)
-                for who, found in self._all_warnings.items()
-                for one in found
-                if one.text
-            ],
+            self._reports.snapshots(self.statuses, self._servers.restarting),
+            tally.restarts_text,
+            self._evaluations.text if self._evaluations is not None else "",
+            warned_of(self._all_warnings),
             self._checkpoints.problem,
         )
 
@@ -446,8 +412,10 @@ class Run:
         if self.tally.env_steps > self._metrics.recorded_env_steps:  # played since the last look
             self.tally.tick()
             self._record()
-        self._check_played()
-        if self._evaluations and (self.has_final_evaluation or not self.experiment.is_external):
+        before = None if self._before is None else self._before.env_steps
+        self._simulations.check_played(self.tally.env_steps, before, self.tally.time_s)
+        is_wanted = self.tally.has_played and self.config.evaluation.final_num_episodes > 0
+        if self._evaluations and (is_wanted or not self.experiment.is_external):
             self.status.enter("evaluating", self.tally.env_steps)
             point = min(self.config.stop.env_steps or sys.maxsize, self.tally.env_steps)
             offers, learning = self._servers.offers, self.experiment.learning
@@ -457,38 +425,20 @@ class Run:
                 self._evaluate_at_end(self._evaluations, point, not_updated)
                 self.not_evaluated = self._evaluations.given_up
             except RunFailed as error:  # what was learned is saved, and paid for
-                self.not_evaluated = (
-                    f"the evaluation at the end failed, all that was learned is kept: {error}"
-                )
-                if self.config.checkpoint.at_end and not self.experiment.is_external:
-                    self.not_evaluated += (
-                        f"; once that is mended: muxrl evaluate {self._folder.path}"
-                    )
+                kept = "" if self._checkpoints.lost else "; all that was learned is kept"
+                if kept and not self.experiment.is_external:
+                    kept += f", and once that is mended: muxrl evaluate {self._folder.path}"
+                self.not_evaluated = f"the evaluation at the end failed: {error}{kept}"
         if self.tally.has_restarted:  # in the evaluation: the row says when
             self.tally.tick()
             self._record()
         self._is_complete = True
 
-    def _check_played(self) -> None:
-        """Refuses to call a run done in which no simulation has played.
-
-        One that was resumed may have had no more to play than its evaluation.
-
-        Raises:
-            RunFailed: nothing was played.
-        """
-        before, lost = self._before, self._simulations.last_loss
-        if self.tally.env_steps == getattr(before, "env_steps", 0) and (lost or before is None):
-            raise RunFailed(
-                f"no simulation finished an env step in {self.tally.time_s:.0f} s: "
-                + (lost or f"none was ready, or could reach its servers; see {self._folder.logs}")
-            )
-
     def _evaluate_at_end(
         self, evaluations: Evaluations, point: int, not_updated: Collection[str]
     ) -> None:
-        evaluations.wait(self._look)
-        if self.has_final_evaluation:
+        evaluations.wait(self._look_on)
+        if self.config.evaluation.final_num_episodes > 0:
             if self.config.checkpoint.at_end and not self._checkpoints.problem:
                 self._checkpoints.note_evaluation(self.tally.env_steps)
             evaluations.begin(
@@ -498,7 +448,7 @@ class Run:
                 is_final=True,
                 not_updated=not_updated,
             )
-            evaluations.wait(self._look)
+            evaluations.wait(self._look_on)
 
     def _end_learning(self, update_s: float) -> bool:
         """Ends learning, where episodes end if they do soon, with a last checkpoint; once.
@@ -574,33 +524,32 @@ class Run:
         self.stop()
         self._metrics.close()
         self.status.warn(self._all_warnings, self._checkpoints.problem)
-        if outcome != "failed":  # such a run reports its cause, not the consequences
-            outcome, problem = self._with_unsaved(outcome, problem, self.unsaved)
-        if outcome == "failed" and self.has_started:
-            problem = "; ".join(filter(None, [problem, advice(self._folder)]))
         env_steps = self.tally.env_steps
-        self.status.enter(outcome, env_steps, problem)  # the report says so, too
+
+        def note(*sentences: str, is_failure: bool = True) -> None:
+            nonlocal outcome, problem
+            if is_failure and sentences and outcome == "done":
+                outcome = "failed"
+            problem = "; ".join(filter(None, [problem, *sentences]))
+            self.status.enter(outcome, env_steps, problem)
+
+        # A run that has failed reports its cause, not the consequences.
+        note(*(() if outcome == "failed" else self.unsaved))
         report = None
         if self.has_started:
+            if problem:
+                note(self._checkpoints.lost, is_failure=False)
+            if outcome == "failed":
+                note(advice(self._folder))
             try:
                 report = write_report(self._folder)
             except (NotARunDirectory, OSError) as error:  # the folder may be gone
                 self.unsaved.append(f"the report is not whole: {error}")
-                outcome, problem = self._with_unsaved(outcome, problem, self.unsaved[-1:])
-                self.status.enter(outcome, env_steps, problem)
+                note(self.unsaved[-1])
         if not_copied := self._copy.finish(self.config.timeouts.save_s):
             self.unsaved.append(not_copied)
-            outcome, problem = self._with_unsaved(outcome, problem, [not_copied])
-            self.status.enter(outcome, env_steps, problem)
+            note(not_copied)
         return RunResult(self._folder.path, outcome, problem, env_steps, self.tally.time_s, report)
-
-    @staticmethod
-    def _with_unsaved(
-        outcome: EndState, problem: str, unsaved: Sequence[str]
-    ) -> tuple[EndState, str]:
-        if unsaved and outcome == "done":
-            outcome = "failed"
-        return outcome, "; ".join(filter(None, [problem, *unsaved]))
 
     def close(self) -> None:
         """Ends what is left of the run, its trackers too."""

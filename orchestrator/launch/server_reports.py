@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec import convert
@@ -73,16 +73,21 @@ class ServerReports:
         learning = self._experiment.learning
         return {s for s in learning if not self._states.get(s, _UNKNOWN).weights_seq_no}
 
-    def snapshot(
-        self, server_id: str, status: Status | None, *, is_restarting: bool
-    ) -> ServerSnapshot:
-        """Returns how a server stands.
+    def snapshots(
+        self, statuses: Mapping[str, Status], restarting: Collection[str]
+    ) -> list[ServerSnapshot]:
+        """Returns how each server stands.
 
         Args:
-            server_id: of one of the run's.
-            status: its newest; None: it has not reported.
-            is_restarting: whether it is being started again.
+            statuses: the newest of those that have reported.
+            restarting: those that are being started again.
         """
+        servers = self._experiment.servers
+        return [self._snapshot(s, statuses.get(s), is_restarting=s in restarting) for s in servers]
+
+    def _snapshot(
+        self, server_id: str, status: Status | None, *, is_restarting: bool
+    ) -> ServerSnapshot:
         algorithm = self._experiment.servers[server_id].algorithm
         learns = server_id not in self._experiment.fixed_servers
         if status is None:

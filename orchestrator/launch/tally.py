@@ -220,6 +220,12 @@ class Tally:
         self.num_episodes = max(self.num_episodes, *(s.num_episodes for s in statuses.values()), 0)
 
     @property
+    def restarts_text(self) -> str:
+        """Which processes were started again, for people; "" if none was."""
+        restarts = ", ".join(f"{name} {n}×" for name, n in self.num_restarts.items())
+        return restarts and f"started again: {restarts}"
+
+    @property
     def has_restarted(self) -> bool:
         """Whether processes were started again since the last row."""
         return bool(self._restarted)

@@ -16,7 +16,6 @@ from typing import Any
 from rich.console import Console
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.progress import Progress
 from muxrl.orchestrator.launch.result import RunResult
@@ -167,12 +166,11 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
     say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
     _warn(say, run, run.lacking)
     with contextlib.ExitStack() as display:
-        progress = None
         if show_progress:
             first = run.snapshot()
-            progress = display.enter_context(
-                Progress(run.config.name, first.servers, first.stop_text)
-            )
+            shown = Progress(run.config.name, first.servers, first.stop_text)
+            progress = display.enter_context(shown)
+            run.on_wait = lambda: progress.update(run.snapshot())
         run.begin()
         knows_episodes = False
         while not run.watch():
@@ -180,14 +178,10 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
                 knows_episodes = True
                 length = run.tally.env_steps / run.tally.num_episodes
                 _warn(say, run, find_late(run.experiment, length))
-            if progress is not None:
-                progress.update(run.snapshot())
-        if progress is not None:
-            progress.update(run.snapshot())
-    if show_progress and run.has_final_evaluation:
-        untrained = " and its untrained policies" if compares_untrained(run.config) else ""
-        say(f"evaluating: each server against random agents{untrained} in its place")
-    run.finish()
+            run.on_wait()
+        run.on_wait()
+        run.finish()
+        run.on_wait()
 
 
 def _warn(say: Callable[..., None], run: Run, sentences: Iterable[str]) -> None:

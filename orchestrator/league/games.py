@@ -8,6 +8,7 @@ are those of a head to head.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,8 @@ from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League
 from muxrl.protocol.patterns import match
+
+logger = logging.getLogger(__name__)
 
 Seating = Mapping[str, Entry | None]
 """Role to who plays it; None: random actions."""
@@ -118,12 +121,14 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
 
     games = []
     experiment = league.config.experiment
-    given = of_evaluations(experiment)
-    with Arena(experiment.simulation, roles, first_seed, given) as arena:
+    given, max_steps = of_evaluations(experiment), evaluation.max_episode_steps
+    with Arena(experiment.simulation, roles, first_seed, given, max_steps) as arena:
         for seating in todo.values():
             seated = {role: player(entry, role) for role, entry in seating.items()}
             returns = arena.play({**seated, **always}, seeds)
             games.append({"seats": _seats(seating), "returns": returns})
+        for note in arena.notes():
+            logger.warning("round %d: %s", number, note)
     folder.write_games(number, {"format": 1, "num_episodes": len(seeds), "games": games})
 
 

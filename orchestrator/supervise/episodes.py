@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from muxrl.client.adapters import (
     Copy,
     Simulation,
+    StepResult,
     VectorSimulation,
     make_simulation,
     make_vector_simulation,
     with_sides,
 )
+from muxrl.client.adapters.around import Around
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.records.conditions import Condition
 
@@ -50,6 +52,56 @@ def make_copy(simulation: SimulationConfig, process: int, number: int, **more: A
         simulation.env, kwargs, copy, simulation.respawn, vector_env=simulation.vector_env
     )
     return with_sides(made, simulation.parameters)
+
+
+class Bounded(Around):
+    """A simulation whose episodes are truncated once they have had so many env steps."""
+
+    def __init__(self, simulation: Simulation, max_steps: float) -> None:
+        super().__init__(simulation)
+        self._max_steps = max_steps
+        self.num_steps = 0
+        """Env steps of the episode that is open; 0 if none is."""
+        self.num_ended = 0
+        self.num_truncated = 0
+
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        self.num_steps = 0
+        return super().reset(seed, options)
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        result = super().step(actions)
+        self.num_steps += 1 + len(result.earlier_infos)
+        if not result.is_over and self.num_steps >= self._max_steps:
+            self.num_truncated += 1
+            result = result._replace(
+                observations={},
+                truncations={**result.truncations, **dict.fromkeys(result.observations, True)},
+                final_observations={**result.final_observations, **result.observations},
+                is_over=True,
+            )
+        if result.is_over:
+            self.num_ended += 1
+            self.num_steps = 0
+        return result
+
+
+def make_evaluation_copy(
+    simulation: SimulationConfig, max_steps: float, number: int, **more: Any
+) -> Bounded:
+    """Makes an environment whose episodes have so many env steps at most; see `make_copy`."""
+    return Bounded(make_copy(simulation, simulation.num_processes, number, **more), max_steps)
+
+
+def truncated_text(max_steps: int) -> str:
+    """Says what it means that evaluation episodes were truncated."""
+    return (
+        f"evaluation episodes had not ended after {max_steps:,} env steps "
+        "(evaluation.max_episode_steps) and were truncated there: policies that act greedily may "
+        "never end one, and returns are of what was played"
+    )
 
 
 def make_vector(simulation: SimulationConfig, process: int) -> VectorSimulation:
@@ -235,6 +287,8 @@ class Played:
     metrics: MetricsByName
     logged_agents: tuple[str, ...] = ()
     """Agents of whose actions an external simulation chose any itself."""
+    num_truncated: int = 0
+    """Episodes that had `evaluation.max_episode_steps`."""
 
     @classmethod
     def of(
@@ -242,7 +296,8 @@ class Played:
         episodes: Sequence[EpisodeResult],
         agents: Sequence[str],
         logged_agents: Iterable[str] = (),
+        num_truncated: int = 0,
     ) -> Played:
         """Sorts what was played by agent and metric."""
         found = returns_by_agent(episodes, agents), metrics_by_name(episodes)
-        return cls(*found, tuple(sorted(logged_agents)))
+        return cls(*found, tuple(sorted(logged_agents)), num_truncated)

@@ -6,6 +6,7 @@ The class is plain; `start_actor` makes an actor of it. Heavy imports happen ins
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from muxrl.orchestrator.supervise.episodes import (
     Played,
     ServerAddress,
     connect,
-    make_copy,
+    make_evaluation_copy,
     play_episodes,
 )
 from muxrl.orchestrator.supervise.main_thread import in_main_thread
@@ -39,6 +40,7 @@ class EvaluationProcess(FollowsServers):
         episode_prefix: of the ids of its episodes.
         log_path: the process's log file.
         parameters: of its episodes.
+        max_steps: env steps after which an episode is truncated.
     """
 
     @in_main_thread
@@ -51,11 +53,12 @@ class EvaluationProcess(FollowsServers):
         episode_prefix: str,
         log_path: Path,
         parameters: Mapping[str, Any] | None = None,
+        max_steps: float = math.inf,
     ) -> None:
         set_up(log_path)
         self._clock = StepClock()
         self._simulations = [
-            self._clock.watch(make_copy(simulation, simulation.num_processes, i))
+            self._clock.watch(make_evaluation_copy(simulation, max_steps, i))
             for i in range(num_envs)
         ]
         self._metrics = simulation.metrics
@@ -66,8 +69,13 @@ class EvaluationProcess(FollowsServers):
         self._episode_prefix = episode_prefix
 
     def report(self) -> ProcessReport:
-        """Says that the process lives."""
-        return ProcessReport(step_s=self._clock.step_s)
+        """Says that the process lives, and how far it is."""
+        num_steps = max(one.num_steps for one in self._simulations)
+        return ProcessReport(step_s=self._clock.step_s, under_way=(self._num_ended, num_steps))
+
+    @property
+    def _num_ended(self) -> int:
+        return sum(one.num_ended for one in self._simulations)
 
     @in_main_thread
     def evaluate(
@@ -91,6 +99,8 @@ class EvaluationProcess(FollowsServers):
     def _play(
         self, condition: Condition, seeds: range, should_explore: Mapping[str, bool]
     ) -> Played:
+        for one in self._simulations:
+            one.num_ended = one.num_truncated = 0
         with connect(
             self._servers,
             condition,
@@ -108,7 +118,8 @@ class EvaluationProcess(FollowsServers):
                 metrics=self._metrics,
                 parameters=self._parameters,
             )
-        return Played.of(episodes, self._simulations[0].possible_agents)
+        num_truncated = sum(one.num_truncated for one in self._simulations)
+        return Played.of(episodes, self._simulations[0].possible_agents, (), num_truncated)
 
     def close(self) -> None:
         """Closes the environments, with whatever programs they have started."""

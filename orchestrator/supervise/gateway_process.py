@@ -6,6 +6,7 @@ To the run it is a simulation like any other, and its evaluation, too.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,8 @@ class GivenParameters:
     evaluation: Mapping[str, Any]
     seed: int
     """Of the run."""
+    max_steps: float = math.inf
+    """Env steps after which an evaluation episode is truncated."""
 
 
 _NONE = GivenParameters({}, {}, 0)
@@ -127,6 +130,7 @@ class GatewayProcess(FollowsServers):
             metrics=[episode.metrics for episode in ended],
             num_over=episodes.num_over,
             num_open=episodes.num_training,
+            under_way=episodes.under_way,
         )
 
     def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
@@ -175,14 +179,23 @@ class GatewayProcess(FollowsServers):
                 )
                 for condition in conditions
             ]
+            given = self._parameters
             evaluation = Evaluation(
-                clients, num_episodes, should_explore, self._parameters.evaluation, first_seed
+                clients,
+                num_episodes,
+                should_explore,
+                given.evaluation,
+                first_seed,
+                given.max_steps,
             )
             self._gateway.evaluate(evaluation, spec.episode_timeout_s)
-        played = zip(evaluation.episodes, evaluation.logged_agents, strict=True)
+        of_each = evaluation.episodes, evaluation.logged_agents, evaluation.num_truncated
+        played = zip(*of_each, strict=True)
         return [
-            Played.of(episodes, list(spec.agents), logged)
-            for episodes, logged in takewhile(lambda one: len(one[0]) == num_episodes, played)
+            Played.of(episodes, list(spec.agents), logged, num_truncated)
+            for episodes, logged, num_truncated in takewhile(
+                lambda one: len(one[0]) == num_episodes, played
+            )
         ]
 
     def stop(self) -> None:

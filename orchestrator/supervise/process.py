@@ -49,6 +49,9 @@ class ProcessReport:
     process: ProcessId = field(default_factory=ProcessId.of_this)
     step_s: float = 0.0
     """How long its simulation has been in a call that has not returned; 0 if it is in none."""
+    under_way: tuple[int, int] = (0, 0)
+    """Of the evaluation that it plays: episodes that have ended, and env steps of the longest one
+    that is open."""
     log: Piece | None = field(default_factory=lambda: _away.piece() if _away else None)
     """What it has logged since its last report, if it does not see the run's directory."""
 

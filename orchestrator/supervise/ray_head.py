@@ -5,8 +5,11 @@ Without the one Ray ends all processes within a minute, without the other at onc
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from muxrl.orchestrator.errors import RunFailed
 
@@ -24,7 +27,7 @@ class RayHead:
     made, and nothing can be started again.
 
     Args:
-        address: "host:port".
+        address: "host:port"; "": nothing runs yet.
         raylet: path of the socket of this machine's raylet; "": there is none, as where a cluster
             is joined by "ray://".
     """
@@ -33,8 +36,31 @@ class RayHead:
         self._address = address
         self._raylet = raylet
         host, _, port = address.rpartition(":")
-        self._place = (host.strip("[]"), int(port))
+        self._place = (host.strip("[]"), int(port or 0))
         self._looked_at = self._seen_at = time.monotonic()
+
+    @classmethod
+    def of_this(cls) -> RayHead:
+        """Returns that of the Ray to which this process is connected."""
+        import ray
+
+        context = ray.get_runtime_context()
+        sockets = {node["NodeID"]: node["RayletSocketName"] for node in ray.nodes()}
+        raylet = sockets.get(context.get_node_id(), "")
+        return cls(context.gcs_address, raylet if Path(raylet).is_socket() else "")
+
+    @contextlib.contextmanager
+    def first(self) -> Iterator[None]:
+        """Where the raylet is lost, reports that, and not what followed from it.
+
+        Raises:
+            RunFailed: the raylet is lost, or what was raised inside.
+        """
+        try:
+            yield
+        except RunFailed:
+            self.check_raylet()
+            raise
 
     def check(self) -> None:
         """Looks every two seconds whether it takes connections.
@@ -43,7 +69,7 @@ class RayHead:
             RunFailed: it has not for ten seconds.
         """
         now = time.monotonic()
-        if now - self._looked_at < _LOOK_EVERY_S:
+        if not self._address or now - self._looked_at < _LOOK_EVERY_S:
             return
         self._looked_at = now
         try:

@@ -139,6 +139,14 @@ class ServerActors(Supervision[ServerReport]):
             self._actors[server_id].finish_training.remote(self._timeouts.update_s)
 
     @property
+    def addresses_text(self) -> str:
+        """Which server listens where, for people."""
+        return ", ".join(
+            f"{s} ({self._experiment.servers[s].algorithm}) on {a.address}"
+            for s, a in self.addresses.items()
+        )
+
+    @property
     def lacking(self) -> Iterator[str]:
         """Yields a sentence for each thing that a server does not offer."""
         for server_id, offers in self.offers.items():

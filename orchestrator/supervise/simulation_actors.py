@@ -14,7 +14,7 @@ from muxrl.client.adapters.factory import fill_in
 from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.parameters import of_evaluations
-from muxrl.orchestrator.errors import Silent
+from muxrl.orchestrator.errors import RunFailed, Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.actors import is_dead, outcome
 from muxrl.orchestrator.supervise.allowances import Allowances
@@ -152,7 +152,12 @@ class SimulationActors(Supervision[SimulationReport]):
             self._quotas[GATEWAY].num_taken,
             self._is_limited,
             self._config.simulation.respawn != "refuse",
-            GivenParameters(self._parameters, of_evaluations(self._config), self._config.seed),
+            GivenParameters(
+                self._parameters,
+                of_evaluations(self._config),
+                self._config.seed,
+                self._config.evaluation.max_episode_steps,
+            ),
             listens=True,
             num_cpus=0,
             max_concurrency=10,  # run, hold, evaluate, report, allow twice or more, ...
@@ -404,6 +409,28 @@ class SimulationActors(Supervision[SimulationReport]):
         ray.wait([self.gateway.stop.remote()], timeout=ANSWER_S)
         self._take_last(GATEWAY, self.gateway)
         self._let_begin()
+
+    def check_played(self, env_steps: int, num_before: int | None, time_s: float) -> None:
+        """Refuses to call a run done in which no simulation has played.
+
+        One that was resumed may have had no more to play than its evaluation.
+
+        Args:
+            env_steps: of the run.
+            num_before: those of the checkpoint from which it was resumed; None: it is new.
+            time_s: of training.
+
+        Raises:
+            RunFailed: nothing was played.
+        """
+        if env_steps == (num_before or 0) and (self.last_loss or num_before is None):
+            raise RunFailed(
+                f"no simulation finished an env step in {time_s:.0f} s: "
+                + (
+                    self.last_loss
+                    or f"none was ready, or could reach its servers; see {self._folder.logs}"
+                )
+            )
 
     def end(self, story: str, *, has_ended_well: bool) -> None:
         """Ends the gateway, if there is one; external simulations are told that all is over.

@@ -59,11 +59,14 @@ def new_run(root: Path, config: ExperimentConfig) -> RunDirectory:
 
 def test_a_function_takes_a_servers_place(tmp_path: Path) -> None:
     fixed = {"pack": ServerConfig("RANDOM", PREDATORS), "prey": ServerConfig("RANDOM", ["prey_*"])}
-    run = new_run(tmp_path, experiment(**fixed))
+    config = experiment(**fixed)
+    config.evaluation.max_episode_steps = 5
+    run = new_run(tmp_path, config)
     flee = "muxrl.experiments.examples.scripted_chase:flee"
     found = evaluate_run(run.path, num_episodes=2, replace={"prey": flee})
     assert found.assignment.endswith("|flee:prey_0,prey_1")
     assert (found.servers["prey"].algorithm, found.servers["prey"].rule) == ("SCRIPTED", "fixed")
+    assert (found.num_steps, found.num_truncated) == ((5, 5), 2), "of 8 steps"
     with pytest.raises(ConfigError, match="has no 'flea'; did you mean 'flee'"):
         evaluate_run(run.path, replace={"prey": flee.replace("flee", "flea")})
 

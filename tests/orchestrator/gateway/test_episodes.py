@@ -13,9 +13,9 @@ import pytest
 from tests.client.scripted_servers import Server, refusing
 
 from muxrl.client import MultiplexingClient
-from muxrl.orchestrator.gateway.episodes import Asked, GatewayEpisodes
+from muxrl.orchestrator.gateway.episodes import GatewayEpisodes
 from muxrl.orchestrator.gateway.front import merged_spec
-from muxrl.orchestrator.gateway.open_episode import Evaluation
+from muxrl.orchestrator.gateway.open_episode import Asked, Evaluation
 from muxrl.protocol.errors import (
     EpisodeGone,
     NotServing,
@@ -392,7 +392,7 @@ def test_why_an_episode_is_over_is_told_again(behind: Behind) -> None:
 
 def test_no_step_is_played_beyond_the_budget_and_none_is_lost(behind: Behind) -> None:
     """Of two episodes in lockstep; what follows a step that waits waits with it."""
-    behind.episodes.limit(5)
+    behind.episodes.most_env_steps = 5
     behind.play("x", 2)
     behind.play("y", 2)
     x, y = (Asked(Step(e, 2, SEEN)) for e in "xy")
@@ -403,7 +403,7 @@ def test_no_step_is_played_beyond_the_budget_and_none_is_lost(behind: Behind) ->
     assert behind.episodes.is_used_up
     assert isinstance(behind.ask(Step("x", 2, SEEN)), Actions), "a repeat is no new step"
 
-    behind.episodes.limit(6)
+    behind.episodes.most_env_steps = 6
     behind.episodes.answer([x, y, end], 0.0)
     assert isinstance(y.answer, Actions)
     assert isinstance(end.answer, Ended)
@@ -411,7 +411,7 @@ def test_no_step_is_played_beyond_the_budget_and_none_is_lost(behind: Behind) ->
 
 
 def test_what_waits_beyond_the_budget_is_over_with_training(behind: Behind) -> None:
-    behind.episodes.limit(1)
+    behind.episodes.most_env_steps = 1
     behind.play("x")
     asked = Asked(Step("x", 1, SEEN))
     behind.episodes.answer([asked], 0.0)
@@ -456,3 +456,27 @@ def test_simulations_are_told_the_parameters_of_an_episode_and_they_are_recorded
     assert [behind.ask(StartEpisode(name)).parameters["speed"] for name in "ij"] == drawn
     behind.ask(AbortEpisode("i"))
     assert behind.ask(StartEpisode("k")).parameters["speed"] == drawn[0], "lost, played once more"
+
+
+def test_an_evaluation_s_episode_that_is_too_long_is_truncated_and_its_simulation_told(
+    behind: Behind,
+) -> None:
+    evaluation, servers = evaluation_of(behind, 1)
+    evaluation.max_steps = 3
+    behind.play("e", 3)
+    assert behind.episodes.under_way == (0, 3)
+    last = Step("e", 3, SEEN, rewards={"a": 2.0})
+    for item in (last, last, Step("e", 4, SEEN)):
+        refusal = behind.ask(item)
+        assert isinstance(refusal, EpisodeGone)
+        assert "evaluation.max_episode_steps); begin another one" in refusal.message
+    assert isinstance(behind.ask(EndEpisode("e", 3)), Ended)
+    assert evaluation.is_done.is_set()
+    assert behind.episodes.under_way == (1, 0)
+    assert evaluation.num_truncated == [1]
+    (played,) = evaluation.episodes[0]
+    assert (played.num_steps, played.returns["a"]) == (3, 2.0)
+    assert not any(server.open for server in servers)
+    behind.episodes.evaluate(None)
+    behind.play("f", 5)  # training has no such bound
+    assert behind.is_open == {"left": ["f"], "right": ["f"]}

@@ -164,6 +164,22 @@ def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
     assert re.search(story, warning.text)
 
 
+def test_what_no_checkpoint_holds_is_said(make: Callable[..., World]) -> None:
+    world = make()
+    world.report_now()
+    lost = "what was learned in the last {} env steps is lost: {}"
+    assert world.checkpoints.lost == lost.format("100", "there is no checkpoint")
+    world.write()
+    assert world.checkpoints.lost == ""
+    world.problem, world.env_steps = OSError(30, "Read-only file system"), 15_420
+    world.write(is_last=True)
+    expected = lost.format("15,320", "the newest checkpoint is of 100")
+    assert world.checkpoints.lost == expected
+    resumed = make(before=world)
+    resumed.tally.restore(world.tally.state())
+    assert resumed.checkpoints.lost == expected
+
+
 def test_it_is_due_by_seconds_or_env_steps(make: Callable[..., World], monkeypatch: Any) -> None:
     now = [1_000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

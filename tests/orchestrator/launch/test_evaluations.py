@@ -14,6 +14,7 @@ from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.records.metrics import MetricsWriter, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.episodes import Played
+from muxrl.orchestrator.supervise.process import ProcessId, ProcessReport
 
 
 class Evaluated:
@@ -134,12 +135,41 @@ def test_an_evaluation_that_nobody_plays_to_its_end_is_missed_at_the_end(
     assert ("no simulation came" in external.evaluations.given_up) == is_final
 
 
-def test_an_evaluation_that_does_not_end_is_told_once(
-    external: Evaluated, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_final", [True, False])
+def test_a_gateway_that_cannot_evaluate_is_not_waited_for(
+    external: Evaluated, is_final: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muxrl.orchestrator.launch.evaluation._LONG_S", -1)
-    external.evaluations.begin(4_000, 1.0)
-    for _ in range(2):
-        external.evaluations._warn_if_long()
-    (warning,) = caplog.messages
-    assert "an episode that does not end holds it" in warning
+    """As where a server behind it is lost for longer than it waits."""
+    lost = RuntimeError("server 'one' cannot be reached")
+    monkeypatch.setattr("ray.wait", lambda refs, timeout: (refs, []))
+    monkeypatch.setattr("muxrl.orchestrator.launch.evaluation.outcome", lambda ref: lost)
+    external.evaluations.begin(4_000, 1.0, is_final=is_final)
+    external.evaluations.wait(pytest.fail)
+    told = f"the evaluation at the end is not whole: the gateway could not play it: {lost}"
+    assert external.evaluations.given_up == (told if is_final else "")
+
+
+def test_it_says_what_it_plays_and_how_far_it_is(evaluated: Evaluated) -> None:
+    evaluations, said = evaluated.evaluations, []
+    evaluations.begin(4_000, 1.0, is_final=True)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        evaluations.note(ProcessReport(process=ProcessId(1, ""), under_way=(40, 7_000)))
+        said.append(evaluations.text)
+        evaluated.play(value)
+    how_far = "40 of 100 episodes, 7,000 env steps into one"
+    assert said == [
+        f"evaluation at the end, {who}: {how_far}"
+        for who in ("all as learned", "one at random", "other at random", "one untrained")
+    ]
+    assert evaluations.text == "evaluation at the end, other untrained: 0 of 100 episodes"
+    evaluated.play(5.0)
+    assert evaluations.text == ""
+
+
+def test_it_says_how_many_episodes_were_too_long(evaluated: Evaluated) -> None:
+    told: list[int] = []
+    evaluated.evaluations._on_truncated = told.append
+    evaluated.evaluations.begin(4_000, 1.0)
+    for num in (3, 0, 2):
+        evaluated.evaluations._write([Played({}, {}, num_truncated=num)])
+    assert told == [3, 2]

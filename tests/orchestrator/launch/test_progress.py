@@ -68,7 +68,8 @@ def test_who_does_not_learn_has_no_weights_no_lag_and_no_loss() -> None:
 
 def test_without_a_terminal_there_is_a_line_every_ten_seconds() -> None:
     console = plain()
-    with Progress("tag", [PREY], "100,000 env steps", console=console) as progress:
+    clock = iter(range(1_000)).__next__  # asked at each update, and after each line
+    with Progress("tag", [PREY], "100,000 env steps", console=console, clock=clock) as progress:
         for time_s in range(26):
             progress.update(snapshot(float(time_s)))
     starts = [line.split(" | ")[0] for line in written(console).splitlines()]
@@ -84,6 +85,19 @@ def test_without_a_terminal_a_new_note_is_written_at_once() -> None:
     lines = written(console).splitlines()
     assert len(lines) == 3
     assert lines[1].endswith("[red]prey restarted")  # shown as it is, not read as markup
+
+
+def test_how_far_an_evaluation_is_is_written_every_ten_seconds_while_the_run_s_clock_stands() -> (
+    None
+):
+    console, now = plain(), [0.0]
+    with Progress("tag", console=console, clock=lambda: now[0]) as progress:
+        for second in range(12):
+            now[0] = float(second)
+            text = f"evaluation at the end, all as learned: {second} of 100 episodes"
+            progress.update(Snapshot(5.0, evaluating=text))
+    lines = [line.rsplit(": ", 1)[1] for line in written(console).splitlines()]
+    assert lines == [f"{n} of 100 episodes" for n in (0, 10, 11)]  # and at the end
 
 
 def test_an_alarm_and_a_new_warning_are_written_at_once_but_not_each_count() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import gymnasium
 import pytest
+from tests.client.scripted_servers import CountingSimulation
 
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
-from muxrl.orchestrator.supervise.episodes import make_copy, num_evaluation_envs
+from muxrl.orchestrator.supervise.episodes import Bounded, make_copy, num_evaluation_envs
 
 MADE: list[tuple[int, int, int]] = []
 
@@ -43,3 +44,20 @@ def test_an_evaluation_makes_as_many_as_are_asked_for(
     assert (
         num_evaluation_envs(simulation, EvaluationConfig(num_envs=given), num_episodes) == expected
     )
+
+
+@pytest.mark.parametrize(("own", "bound", "is_truncated"), [(9, 4, True), (4, 4, False)])
+def test_an_episode_ends_at_its_bound_though_nobody_ends_it(
+    own: int, bound: int, is_truncated: bool
+) -> None:
+    bounded = Bounded(CountingSimulation(num_steps=own), bound)
+    for number in range(2):
+        bounded.reset(number)
+        results = [bounded.step({"a": 0, "b": 0}) for _ in range(4)]
+        assert [result.is_over for result in results] == [False, False, False, True]
+        last = results[-1]
+        assert last.observations == {}
+        assert last.final_observations.keys() == {"a", "b"}
+        assert last.truncations == ({"a": True, "b": True} if is_truncated else {})
+        assert bounded.num_steps == 0
+    assert (bounded.num_ended, bounded.num_truncated) == (2, 2 * is_truncated)

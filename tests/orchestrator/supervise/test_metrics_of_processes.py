@@ -65,6 +65,17 @@ def test_an_evaluation(servers: Mapping[str, ServerAddress], tmp_path: Path) -> 
     paid = {prey: tuple(-r for r in played.returns[prey] if r is not None) for prey in caught}
     assert caught == paid
     assert any(map(any, caught.values()))
+    assert (played.num_truncated, process.report().under_way) == (0, (6, 0))
+
+
+def test_evaluation_episodes_that_are_too_long_are_truncated(
+    servers: Mapping[str, ServerAddress], tmp_path: Path
+) -> None:
+    process = EvaluationProcess(CHASE, 2, servers, Patience(), "", tmp_path, max_steps=5)
+    for _ in range(2):
+        (played,) = process.evaluate([Condition()], 7, 3, {})
+        assert played.metrics["episode_length"] == {"__common__": (5.0,) * 3}
+        assert played.num_truncated == 3
 
 
 def test_an_evaluation_follows_a_server_that_has_moved(
