@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from muxrl import SERVERS_PYTHON, needs_newer_python
 from muxrl.orchestrator.commands import experiment
 from muxrl.orchestrator.errors import ConfigError, ExitCode, exit_code_of, is_expected
-from muxrl.orchestrator.launch.lasting_output import lasting_output, send_nowhere
+from muxrl.orchestrator.launch.lasting_output import forget_lost_readers, lasting_output
 from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
@@ -39,7 +39,8 @@ _PRINTING_COMMANDS = frozenset(
         "replay",
     }
 )
-"""Those that only print: whoever reads it may have seen enough, as in ``muxrl runs | head``."""
+"""Those that only print: whoever reads it may have seen enough, as in ``muxrl runs | head``. Others
+end as quietly, but have failed: what they were to say is their result."""
 
 _MODULES = (
     "ray", "torch", "gymnasium", "tree", "omegaconf", "yaml", "starlette", "uvicorn", "h11", "rich",
@@ -84,8 +85,13 @@ def _run(argv: Sequence[str]) -> int:
     os.environ.update(ONE_THREAD)  # before numpy is imported
     prefer_installed_modules()
     is_long = args.command in _LONG_COMMANDS
-    with lasting_output() if is_long else contextlib.nullcontext():
-        return _execute(args)
+    try:
+        with lasting_output() if is_long else contextlib.nullcontext():
+            return _execute(args)
+    except BrokenPipeError:
+        if not forget_lost_readers():  # it is of a connection
+            raise
+        return ExitCode.DONE if args.command in _PRINTING_COMMANDS else ExitCode.FAILED
 
 
 def _execute(args: argparse.Namespace) -> int:
@@ -94,10 +100,7 @@ def _execute(args: argparse.Namespace) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        if args.command not in _PRINTING_COMMANDS:
-            raise
-        send_nowhere(sys.stdout.fileno())
-        return ExitCode.DONE
+        raise
     except ConfigError as error:
         what = getattr(args, "config", None) or getattr(args, "run", None) or args.command
         for problem in error.problems:

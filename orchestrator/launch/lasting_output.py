@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
@@ -64,6 +65,19 @@ def _lasting(stream: TextIO) -> TextIO:
         errors=stream.errors,
         line_buffering=stream.line_buffering,
     )
+
+
+def forget_lost_readers() -> bool:
+    """Returns whether nobody reads stdout or stderr any more; what is left for it goes nowhere."""
+    streams = select.poll()
+    for number in (1, 2):
+        streams.register(number, 0)
+    lost = [
+        number for number, event in streams.poll(0) if event & (select.POLLERR | select.POLLHUP)
+    ]
+    for number in lost:
+        send_nowhere(number)
+    return bool(lost)
 
 
 def send_nowhere(number: int) -> None:

@@ -391,3 +391,34 @@ def test_in_80_columns_check_breaks_no_name(capsys, monkeypatch):
     assert cli.main(["check", "tag"]) == 0
     out = capsys.readouterr().out
     assert " adversary_{0..2}  qmix (QMIX)  default  predators  Box(20,)        Discrete(5)" in out
+
+
+READER_GONE = """
+import sys, types
+from muxrl.orchestrator import cli
+def execute(args):
+    if sys.argv[1] == "connection":
+        raise BrokenPipeError("a server's")
+    for _ in range(3):
+        print("a line", flush=True)
+    return 0
+cli._parse = lambda argv: types.SimpleNamespace(command=argv[0], execute=execute, client=False)
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("runs", 0), ("report", 1), ("compare", 1), ("stop", 1), ("launch", 0)]
+)
+def test_a_command_whose_reader_is_gone_ends_quietly(command, code):
+    arguments = [sys.executable, "-c", READER_GONE, command]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+        done.stdout.close()  # as `head` does
+        assert done.stderr.read() == b""
+    assert done.returncode == code
+
+
+def test_a_connection_that_is_gone_is_no_reader_that_is():
+    arguments = [sys.executable, "-c", READER_GONE, "connection"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.endswith("BrokenPipeError: a server's\n")
