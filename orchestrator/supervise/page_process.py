@@ -6,6 +6,8 @@ import contextlib
 import logging
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,8 @@ logger = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _END_S = 10.0
 """For the last news to be sent."""
+_TOO_SOON_S = 10.0
+"""A page that ends so soon would do so again."""
 _SERVE = (
     "import sys, pathlib; from muxrl.orchestrator.watch.serving import serve_beside; "
     "serve_beside(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
@@ -53,26 +57,64 @@ def page_beside(folder: Path, is_wanted: bool, say: Callable[..., object]) -> It
     """Serves the page of a directory while the ``with`` block lasts.
 
     The process ends with this one, however that ends: see `Child`. Ctrl-C ends the run first, and
-    the page shows it. A page that cannot be served is logged, and never ends a run.
+    the page shows it. One that is lost is started again at its address. A page that cannot be
+    served is logged, and never ends a run.
 
     Args:
         folder: of a run or a sweep.
         is_wanted: else nothing happens.
         say: is told the page's address.
     """
-    process = None
-    if is_wanted:
-        try:
-            with listen(0) as listening:
-                process = Child(
-                    [sys.executable, "-c", _SERVE, str(folder), str(listening.fileno())],
-                    pass_fds=[listening.fileno()],
-                )
+    with contextlib.ExitStack() as stack:
+        if is_wanted:
+            try:
+                listening = stack.enter_context(listen(0))
+                stack.callback(_Page(folder, listening).end)
                 say(f"watch it: {address_of(listening)}", soft_wrap=True, highlight=False)
-        except OSError as error:
-            logger.warning("there is no page of %s: %s", folder, error)
-    try:
+            except OSError as error:
+                logger.warning("there is no page of %s: %s", folder, error)
         yield
-    finally:
-        if process is not None:
-            process.end(_END_S)
+
+
+class _Page:
+    """The process of a page, which is started again until `end`."""
+
+    def __init__(self, folder: Path, listening: socket.socket) -> None:
+        self._folder, self._listening = folder, listening
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._process = self._start()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def _start(self) -> Child:
+        number = self._listening.fileno()
+        command = [sys.executable, "-c", _SERVE, str(self._folder), str(number)]
+        self._began_at = time.monotonic()
+        return Child(command, pass_fds=[number])
+
+    def _watch(self) -> None:
+        while True:
+            code = self._process.wait()
+            with self._lock:
+                if self._is_over:
+                    return
+                self._process.end(0.0)  # its pipe
+                lost = f"the live page has ended (exit code {code})"
+                if time.monotonic() - self._began_at < _TOO_SOON_S:
+                    logger.warning("%s soon after its start; there is none any more", lost)
+                    self._listening.close()
+                    return
+                address = address_of(self._listening)
+                logger.warning("%s; it is started again at %s", lost, address)
+                try:
+                    self._process = self._start()
+                except OSError as error:
+                    logger.warning("there is no page of %s: %s", self._folder, error)
+                    return
+
+    def end(self) -> None:
+        with self._lock:
+            self._is_over = True
+        self._process.end(_END_S)
+        self._watcher.join()

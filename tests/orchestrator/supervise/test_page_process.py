@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -44,6 +46,35 @@ def test_it_is_there_while_the_run_goes_on(tmp_path: Path, mark: str) -> None:
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == lowest, "after the run"
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(address, timeout=20)
+
+
+@pytest.mark.parametrize("too_soon_s", [0.0, 1_000.0])
+def test_one_that_is_killed_is_said_and_started_again_at_its_address_unless_it_is_hopeless(
+    tmp_path: Path,
+    mark: str,
+    too_soon_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(beside, "_TOO_SOON_S", too_soon_s)
+    said: list[str] = []
+    with page_beside(new_run(tmp_path).path, True, lambda text, **_: said.append(text)):
+        address = said[0].split()[-1]
+        urllib.request.urlopen(address, timeout=20).close()
+        (process,) = marked(mark)
+        os.kill(process.pid, signal.SIGKILL)
+        told = "there is none any more" if too_soon_s else f"it is started again at {address}"
+        deadline = time.monotonic() + 20.0
+        while told not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "the live page has ended (exit code -9)" in caplog.text
+        assert told in caplog.text
+        if too_soon_s:
+            with pytest.raises(urllib.error.URLError):
+                urllib.request.urlopen(address, timeout=20)
+        else:
+            with urllib.request.urlopen(address, timeout=20) as page:
+                assert page.status == 200
 
 
 def test_it_ends_when_the_run_is_killed(tmp_path: Path, mark: str) -> None:
