@@ -137,10 +137,13 @@ def _about_sweep(path: Path) -> dict[str, Any]:
     sweep = SweepDirectory.open(path)
     trials = sweep.trials()
     counts = Counter(sweep.status_now(trial) for trial in trials)
+    state = next((s for s in _STATES_OF_SWEEPS if counts[s]), "done")
+    if state == "waiting" and sweep.is_running:  # its Ray starts, or between two trials
+        state = "running"
     templates = sorted({template for trial in trials for template in trial.roles.values()})
     return {
         "kind": "sweep",
-        "state": next((s for s in _STATES_OF_SWEEPS if counts[s]), "done"),
+        "state": state,
         "counts": counts,
         "templates": templates,
         "env_steps": sum(trial.env_steps for trial in trials),

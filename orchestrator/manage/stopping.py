@@ -6,7 +6,6 @@ that id, begun at that moment, and made to end cleanly by that signal.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import time
@@ -20,6 +19,7 @@ from muxrl.orchestrator.records.run_status import RunStatus, read_status
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, counts_text
+from muxrl.servers.checkpoints.folder_lock import is_held
 
 _INTERVAL_S = 0.1
 
@@ -70,7 +70,7 @@ def _stop_run(
         if process.has_ended:
             return True
         now = read_status(folder)  # a program that called `launch` outlives its run
-        return now is not None and now.has_ended and not _is_held(folder.lock)
+        return now is not None and now.has_ended and not is_held(folder.lock)
 
     _tell(name, process)
     say(f"{name}: told process {process.pid}; waiting for its last checkpoint and its report")
@@ -102,7 +102,7 @@ def _stop_table(
 ) -> tuple[bool, str]:
     """Ends what holds a lock: a sweep, or the league whose newest round that is."""
     process = None if folder is None else folder.read_process()
-    if not _is_held(lock):
+    if not is_held(lock):
         elsewhere = ""
         if process is not None and not process.is_here:
             elsewhere = f" here (its last process was on the host {process.host!r})"
@@ -111,7 +111,7 @@ def _stop_table(
         raise CannotStop(f"{name} is running, but does not say in which process; is it starting?")
     _tell(name, process)
     say(f"{name}: told process {process.pid}; waiting for its end")
-    _wait(name, process, lambda: process.has_ended or not _is_held(lock), timeout_s)
+    _wait(name, process, lambda: process.has_ended or not is_held(lock), timeout_s)
     return True, f"{name} has ended: {how()}"
 
 
@@ -158,15 +158,3 @@ def _wait(name: str, process: Process, has_ended: Callable[[], bool], timeout_s:
                 f"{process.pid}, and may still be saving: look again, or read its logs"
             )
         time.sleep(_INTERVAL_S)
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether a process holds this lock; False where the file system has none."""
-    try:
-        with lock.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

@@ -38,7 +38,7 @@ from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.storage.json_files import finite, write_json, write_text
 from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
-from muxrl.servers.checkpoints.folder_lock import held
+from muxrl.servers.checkpoints.folder_lock import held, is_held
 from muxrl.servers.checkpoints.formats import format_problem
 
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
@@ -255,6 +255,16 @@ class SweepDirectory:
             return TrialRecord.from_dict(json.loads(text))
         except (OSError, ValueError, TypeError):
             return None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process runs it now.
+
+        Raises:
+            NotASweepDirectory: as `read_process`.
+        """
+        process = self.read_process()  # else another one that begins might find it locked
+        return process is not None and not process.has_ended and is_held(self.lock)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

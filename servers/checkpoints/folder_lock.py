@@ -28,3 +28,15 @@ def held(file: Path, refusal: Callable[[], Exception]) -> Iterator[None]:
         except OSError as error:  # a file system without locks
             logger.warning("%s cannot be locked: %s", file.parent, error)
         yield
+
+
+def is_held(file: Path) -> bool:
+    """Whether a process holds a lock file; False where the file system has no locks."""
+    try:
+        with file.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

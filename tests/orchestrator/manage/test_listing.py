@@ -12,6 +12,8 @@ from muxrl.orchestrator.manage.listing import Listing
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import Manifest
+from muxrl.orchestrator.storage.process import Process
+from muxrl.orchestrator.sweeps.directory import SweepDirectory
 
 
 def test_all_that_was_run_is_listed_what_began_last_first(tmp_path: Path) -> None:
@@ -33,6 +35,21 @@ def test_all_that_was_run_is_listed_what_began_last_first(tmp_path: Path) -> Non
     assert (sweep["env_steps"], sweep["templates"]) == (77, ["dqn", "sac"])
     assert "it has no plan.json" in foreign["cause"]
     json.dumps(entries)
+
+
+def test_a_sweep_whose_process_lives_is_running_though_no_trial_is(tmp_path: Path) -> None:
+    fill(tmp_path)
+    sweep = SweepDirectory.open(tmp_path / "tuned-20261120-000000")
+    listing = Listing(tmp_path)
+
+    def state() -> str:
+        return next(e["state"] for e in listing.read() if e["kind"] == "sweep")
+
+    with sweep.locked():
+        assert state() == "waiting", "it does not say by whom"
+        sweep.write_process(Process.here(ends_on_sigterm=True))
+        assert state() == "running"
+    assert state() == "waiting"
 
 
 def test_returns_are_found_before_any_length_of_other_conditions(tmp_path: Path) -> None:
