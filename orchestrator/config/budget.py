@@ -17,6 +17,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.orchestrator.config.memory import find_overflow
 from muxrl.orchestrator.config.resolve import Experiment
+from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.servers.algorithms.milestones import Milestone, Schedule
 from muxrl.servers.algorithms.registry import AlgorithmEntry, TrainerEntry, find_entry
 from muxrl.servers.config import ServerPlan, WhileLearning
@@ -61,6 +62,7 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
     budget = experiment.config.stop.env_steps
     if budget is None:
         return
+    yield from _find_idle_intervals(experiment.config, budget)
     for learner in _learners(experiment):
         for milestone in learner.algorithm.find_milestones(learner.config):
             env_steps = learner.num_env_steps(milestone)
@@ -76,6 +78,20 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
         for schedule in learner.algorithm.find_schedules(learner.config):
             if text := _cut_short(schedule, budget):
                 yield f"{learner.who}: {text}"
+
+
+def _find_idle_intervals(config: ExperimentConfig, budget: int) -> Iterator[str]:
+    intervals = {
+        "evaluation.interval_env_steps": config.evaluation.interval_env_steps,
+        "checkpoint.interval_env_steps": config.checkpoint.interval_env_steps,
+        "checkpoint.keep_every_env_steps": config.checkpoint.keep_every_env_steps,
+    }
+    for key, interval in intervals.items():
+        if interval is not None and interval > budget:
+            yield (
+                f"{key}: is {interval:,}, but the run stops at {budget:,} env steps: it never "
+                "comes to it"
+            )
 
 
 def find_late(experiment: Experiment, episode_length: float) -> Iterator[str]:

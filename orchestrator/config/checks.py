@@ -75,7 +75,6 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
     problems += _port_problems(config)
     if needs_stop:
         problems += _stop_problems(config)
-    problems += _evaluation_problems(config)
     problems += _best_problems(config)
     problems += [f"trackers: {problem}" for problem in tracker_problems(config.trackers)]
     if config.storage_path is not None and (problem := find_problem(config.storage_path)):
@@ -358,15 +357,3 @@ def unknown_metric(where: str, name: str, config: ExperimentConfig) -> Iterator[
     if name not in known and config.simulation.env != EXTERNAL:
         hint = similar_or_known(name, known, "simulation.metrics and muxrl's own are")
         yield f"{where}: there is no metric {name!r}{hint}"
-
-
-def _evaluation_problems(config: ExperimentConfig) -> Iterator[str]:
-    evaluation, stop = config.evaluation, config.stop
-    interval = evaluation.interval_env_steps
-    if interval is None:
-        return
-    if stop.env_steps is not None and 0 < stop.env_steps < interval:
-        yield (
-            f"evaluation.interval_env_steps: is {interval}, but the run stops at {stop.env_steps} "
-            "env steps; it would never happen"
-        )

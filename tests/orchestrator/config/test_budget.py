@@ -107,6 +107,19 @@ def test_what_never_happens_is_named(
     assert found[0].startswith(f"server 's': {expected}")
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["evaluation.interval_env_steps", "checkpoint.interval_env_steps",
+     "checkpoint.keep_every_env_steps"],
+)  # fmt: skip
+def test_an_interval_that_never_comes_is_warned_of(key: str) -> None:
+    short = experiment("PPO", 5_000)
+    section, name = key.split(".")
+    for interval, told in ((5_000, []), (5_001, [f"{key}: is 5,001, but the run stops at 5,000"])):
+        setattr(getattr(short.config, section), name, interval)
+        assert [w.partition(" env steps: it never")[0] for w in find_warnings(short)] == told
+
+
 @pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
 def test_nothing_is_said_of_a_long_run_or_one_without_a_budget(entry: Any) -> None:
     for env_steps in (200_000, None):

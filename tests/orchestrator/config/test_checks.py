@@ -292,15 +292,6 @@ def test_stop_at_the_return_of_an_unknown_server():
     ]
 
 
-def test_evaluation_that_would_never_happen():
-    config = experiment()
-    config.evaluation.interval_env_steps = 5000
-    assert find_problems(config) == [
-        "evaluation.interval_env_steps: is 5000, but the run stops at 1000 env steps; it would "
-        "never happen"
-    ]
-
-
 @pytest.mark.parametrize(
     ("env", "problem"),
     [
