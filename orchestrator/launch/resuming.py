@@ -219,8 +219,8 @@ def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
     )
 
 
-def how_to_go_on(folder: RunDirectory) -> str:
-    """Says from where a run that has failed, or trial, can be resumed, in a clause."""
+def how_to_go_on(folder: RunDirectory, when: str = "once the cause is mended, ") -> str:
+    """Says from where a run that has not come to its end, or trial, can be resumed, in a clause."""
     resume = f"launch --resume {folder.path}"
     if folder.sweep is not None:
         resume = f"sweep {folder.sweep} --resume"
@@ -229,10 +229,7 @@ def how_to_go_on(folder: RunDirectory) -> str:
     except (CannotResume, OSError):
         again = f"'muxrl {resume}' begins it again"
         return f"it has no whole checkpoint, so {again if folder.sweep else 'it cannot be resumed'}"
-    return (
-        f"once the cause is mended, 'muxrl {resume}' goes on from its checkpoint at "
-        f"{manifest.env_steps:,} env steps"
-    )
+    return f"{when}'muxrl {resume}' goes on from its checkpoint at {manifest.env_steps:,} env steps"
 
 
 def take_up(

@@ -88,7 +88,7 @@ class ServerReports:
     def _snapshot(
         self, server_id: str, status: Status | None, *, is_restarting: bool
     ) -> ServerSnapshot:
-        algorithm = self._experiment.servers[server_id].algorithm
+        algorithm = self._experiment.servers[server_id].shown_algorithm
         learns = server_id not in self._experiment.fixed_servers
         if status is None:
             return ServerSnapshot(server_id, algorithm, weights_seq_no=0 if learns else None)

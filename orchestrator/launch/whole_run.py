@@ -141,6 +141,8 @@ def _run(
         result = run.end(outcome, problem, how_to_go_on)
         if result.report is not None and console is not None:
             print_report(result.report, console, hidden_metrics)
+        if result.outcome == "interrupted" and run.has_started:
+            say(how_to_go_on(folder, ""), soft_wrap=True, highlight=False)
         say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     return result
 

@@ -168,11 +168,13 @@ def assert_readable(run: Run) -> None:
 
 @pytest.mark.night  # by day: test_stop.py
 def test_a_run_that_is_interrupted(launch_alone: Callable[..., Run]) -> None:
-    run = launch_alone(config())
+    run = launch_alone(config() | {"checkpoint": {"at_end": True}})
     run.wait_for_learning()
     run.interrupt()
     assert run.wait() == 130, run.output
     assert "interrupted" in run.output
+    resume = f"'muxrl launch --resume {run.folder}' goes on from its checkpoint at "
+    assert run.output.count("--resume") == run.output.count(resume) == 1, run.output
     assert_readable(run)
     run.assert_nothing_is_left()
 
