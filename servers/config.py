@@ -8,6 +8,8 @@ passes on nothing but plans.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -19,6 +21,7 @@ AboveZero = Annotated[T, "must be above 0"]
 NotNegative = Annotated[T, "must not be negative"]
 """What a config's number has to be, if it is given; `muxrl.orchestrator.config.ranges` looks."""
 EXTERNAL = "EXTERNAL"
+_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The algorithm of a server that is a process of its own."""
 
 
@@ -155,8 +158,15 @@ class ServerConfig:
         self.algorithm = self.algorithm or (EXTERNAL if self.command or self.address else "PPO")
 
 
-def algorithm_label(name: str) -> str:
-    """Returns what an algorithm is called in results: what is behind an import path's colon."""
+def algorithm_label(name: str, command: Sequence[str] = ()) -> str:
+    """Returns what an algorithm is called in results: what is behind an import path's colon.
+
+    Args:
+        name: of the algorithm.
+        command: that starts a process of its own, whose class it may name.
+    """
+    if name.upper() == EXTERNAL:
+        name = next(filter(_CLASS.fullmatch, command), name)
     return name.rpartition(":")[2]
 
 
@@ -233,3 +243,9 @@ class ServerPlan:
     keeps_untrained: bool = False
     """Whether it keeps the weights that it began with, so that agents can act with them in episodes
     for evaluation, beside the learned ones."""
+
+    @property
+    def shown_algorithm(self) -> str:
+        """The algorithm in tables: of a process of its own the class that its command names."""
+        is_own = self.algorithm == EXTERNAL
+        return algorithm_label(EXTERNAL, self.command) if is_own else self.algorithm

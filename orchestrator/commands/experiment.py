@@ -255,7 +255,7 @@ def _print_seats(experiment: Experiment) -> None:
         plan = server_of[agent]
         seat = plan.agents[agent]
         cells = (
-            f"{plan.server_id} ({plan.algorithm})",
+            f"{plan.server_id} ({plan.shown_algorithm})",
             "one each" if seat.policy_id == agent else seat.policy_id,
             seat.group or "-",
             str(seat.observation_space),
@@ -274,7 +274,9 @@ def _print_seats(experiment: Experiment) -> None:
         address = f"{plan.host}:{plan.port or '(any free port)'}"
         is_fixed = plan.server_id in experiment.fixed_servers
         while_learning = "does not learn" if is_fixed else plan.while_learning
-        servers.add_row(plan.server_id, plan.algorithm, while_learning, address, str(plan.seed))
+        servers.add_row(
+            plan.server_id, plan.shown_algorithm, while_learning, address, str(plan.seed)
+        )
     if Measurement.get(console, console.options, table).minimum > console.width:
         for column in table.columns:  # long names: better broken than cut off
             column.no_wrap = False

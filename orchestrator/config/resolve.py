@@ -44,7 +44,7 @@ class Experiment:
         servers = self.config.servers
         labels = assignment.server_labels(
             {
-                s: servers[s].label or algorithm_label(plan.algorithm)
+                s: servers[s].label or algorithm_label(plan.algorithm, plan.command)
                 for s, plan in self.servers.items()
             }
         )

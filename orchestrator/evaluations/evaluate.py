@@ -55,6 +55,7 @@ from muxrl.orchestrator.supervise.episodes import (
 from muxrl.protocol.suggestions import similar_or_known
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
+from muxrl.servers.config import algorithm_label
 from muxrl.servers.fixed_policies import find_fixed
 
 FORMAT = 2
@@ -279,7 +280,7 @@ def _trained_by(config: ExperimentConfig, server_id: str, checkpoint: Path | Non
         return None
     server = config.servers[server_id]
     if server.algorithm == OWN_PROCESS:
-        return OWN_PROCESS  # whose files are its own
+        return algorithm_label(OWN_PROCESS, server.command)  # whose files are its own
     written = Checkpoint.open(checkpoint).algorithm
     return written or (None if find_fixed(server.algorithm) else server.algorithm.upper())
 

@@ -263,6 +263,6 @@ def label_of(server: ServerConfig) -> str:
         AlgorithmProblem: its checkpoint cannot be read.
     """
     if server.label or server.algorithm.upper() != "FROZEN":
-        return server.label or algorithm_label(server.algorithm)
+        return server.label or algorithm_label(server.algorithm, server.command)
     trained_by = Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm
     return algorithm_label(trained_by or "")

@@ -305,7 +305,7 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
         {
             "servers": {
                 server_id: {
-                    "algorithm": plan.algorithm,
+                    "algorithm": plan.shown_algorithm,
                     "agents": list(plan.agents),
                     "groups": {g: list(m) for g, m in plan.groups.items()},
                     "learns": server_id not in experiment.fixed_servers,

@@ -142,7 +142,7 @@ class ServerActors(Supervision[ServerReport]):
     def addresses_text(self) -> str:
         """Which server listens where, for people."""
         return ", ".join(
-            f"{s} ({self._experiment.servers[s].algorithm}) on {a.address}"
+            f"{s} ({self._experiment.servers[s].shown_algorithm}) on {a.address}"
             for s, a in self.addresses.items()
         )
 
@@ -433,5 +433,5 @@ class ServerActors(Supervision[ServerReport]):
         """A server in messages, with its process once it listens."""
         if server_id not in self._processes:
             return f"server {server_id!r}"
-        algorithm = self._plans[server_id].algorithm
+        algorithm = self._plans[server_id].shown_algorithm
         return f"server {server_id!r} (pid {self._processes[server_id].pid}, {algorithm})"

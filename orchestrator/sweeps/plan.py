@@ -82,7 +82,10 @@ class SweepPlan:
         config, _ = self._config(roles, parameters, 0)
         names = list(self.facts(config.simulation).agents)
         labels = server_labels(
-            {s: c.label or algorithm_label(c.algorithm) for s, c in config.servers.items()}
+            {
+                s: c.label or algorithm_label(c.algorithm, c.command)
+                for s, c in config.servers.items()
+            }
         )
         return canonical({labels[s]: match(c.agents, names)[0] for s, c in config.servers.items()})
 

@@ -299,7 +299,7 @@ def _labels(runs: Sequence[ComparedRun], roles: Roles) -> list[dict[str, str]]:
         servers = [server_of_role(run, agents) for run in runs]
         plain = []
         for run, (server_id, server) in zip(runs, servers, strict=True):
-            label = server.label or algorithm_label(server.algorithm).lower()
+            label = server.label or algorithm_label(server.algorithm, server.command).lower()
             also = [
                 other
                 for other, members in roles.items()

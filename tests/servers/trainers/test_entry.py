@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 from tests.servers.scripted_store import SEES, make_plan
 
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
 from muxrl.protocol.spaces import Box, DictSpace, Discrete
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.config import AgentPlan, ServerConfig, algorithm_label
@@ -147,3 +148,14 @@ def test_packages_register_names(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_in_results_are_short() -> None:
     assert algorithm_label("my_package.my_module:Mine") == "Mine"
     assert algorithm_label("PPO") == "PPO"
+    by_command = ["other/bin/python", "-m", "muxrl.serving", "bandit:Bandit", "{address}"]
+    assert algorithm_label("EXTERNAL", by_command) == "Bandit"
+    assert algorithm_label("EXTERNAL", ["./learner", "127.0.0.1:80", "http://x"]) == "EXTERNAL"
+    config = ExperimentConfig(
+        name="by_command",
+        simulation=SimulationConfig(env="muxrl.experiments.simulations.cue_game:CueGame"),
+        servers={"own": ServerConfig(agents=["*"], command=by_command)},
+    )
+    experiment = prepare(config, needs_stop=False)
+    assert experiment.assignment.startswith("bandit:")
+    assert experiment.servers["own"].shown_algorithm == "Bandit"
