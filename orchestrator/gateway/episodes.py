@@ -295,11 +295,7 @@ class GatewayEpisodes:
         if episode.evaluation is not None and item.t >= episode.evaluation.max_steps:
             episode.evaluation.num_truncated[episode.condition] += 1
             items = joint.end(checked.observations, is_truncated=True, state=checked.state)
-            why = (
-                f"it is an evaluation episode, and has had its {item.t:,} env steps "
-                "(evaluation.max_episode_steps); begin another one"
-            )
-            return Told(asked, episode, items, lambda: self._truncated(episode, why))
+            return Told(asked, episode, items, lambda: self._truncated(episode))
         items = joint.step(
             checked.observations, checked.state, checked.logged_actions, checked.logged_log_probs
         )
@@ -358,8 +354,9 @@ class GatewayEpisodes:
             self.counts.add_returns(ended.returns)
         return ended
 
-    def _truncated(self, episode: OpenEpisode, why: str) -> ProtocolError:
-        self._ended(episode, {}, why)
+    def _truncated(self, episode: OpenEpisode) -> ProtocolError:
+        why = f"it is an evaluation episode, and has had its {episode.machine.t:,} env steps"
+        self._ended(episode, {}, f"{why} (evaluation.max_episode_steps); begin another one")
         return self._gone(episode.joint.episode_id)
 
     def _repeat(self, asked: Asked, episode: OpenEpisode, answer: AnyReply) -> Told | None:
@@ -458,12 +455,14 @@ class GatewayEpisodes:
     def evaluate(self, evaluation: Evaluation | None) -> None:
         """Has the next training episodes be evaluations; None: no more of them.
 
-        What is open of another one is closed: its clients are used no more.
+        What is open of another one is closed: its clients are used no more. So is what began once
+        training was over, and nobody asked for: it might never end.
         """
         self._evaluation = evaluation
-        others = (None, evaluation)
-        self._close([e for e, one in self._open.items() if one.evaluation not in others],
-                    "the evaluation was given up")  # fmt: skip
+        open_ = self._open.items()
+        others = [e for e, one in open_ if one.evaluation not in (None, evaluation)]
+        others += [e for e, one in open_ if evaluation is not None and one.is_idle]
+        self._close(others, "an evaluation begins" if evaluation else "the evaluation is over")
 
     @property
     def is_used_up(self) -> bool:

@@ -104,10 +104,17 @@ class OpenEpisode:
         self.machine.handle(EpisodeEvent.START)
 
     @property
+    def _is_evaluation(self) -> bool:
+        return self.started_by.mode == "train" and not self.is_training
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it was to train, began after training, and is of no evaluation."""
+        return self._is_evaluation and self.evaluation is None
+
+    @property
     def started(self) -> Started:
-        was_to_train = self.started_by.mode == "train"
-        is_evaluation = was_to_train and not self.is_training
-        return Started(self.started_by.episode_id, self.parameters, is_evaluation)
+        return Started(self.started_by.episode_id, self.parameters, self._is_evaluation)
 
 
 @dataclass

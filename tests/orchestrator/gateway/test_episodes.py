@@ -480,3 +480,14 @@ def test_an_evaluation_s_episode_that_is_too_long_is_truncated_and_its_simulatio
     behind.episodes.evaluate(None)
     behind.play("f", 5)  # training has no such bound
     assert behind.is_open == {"left": ["f"], "right": ["f"]}
+
+
+def test_an_evaluation_waits_for_no_episode_that_nobody_asked_for(behind: Behind) -> None:
+    """After training, and greedy, it may never end."""
+    behind.episodes.end_training()
+    behind.play("idle")
+    behind.say(StartEpisode("own", mode="eval"))
+    evaluation_of(behind, 1)
+    assert "an evaluation begins" in behind.ask(Step("idle", 1, SEEN)).message
+    assert behind.is_open == {"left": ["own"], "right": ["own"]}
+    assert behind.ask(StartEpisode("e")) == Started("e", is_evaluation=True)
