@@ -123,8 +123,7 @@ class EvaluationConfig:
     final_num_episodes: NotNegative[int] = 100
     """Episodes of the evaluation at the end; 0: none."""
     max_episode_steps: AboveZero[int] = 27_000
-    """Env steps after which an evaluation episode is truncated, which the report says: greedy
-    policies may never end one."""
+    """Env steps after which an evaluation episode is truncated."""
     num_envs: AboveZero[int | None] = None
     """Environments in the evaluation's process; null: `simulation.num_envs_per_process`, up to 8
     (with `vector_env` one).
@@ -138,8 +137,7 @@ class EvaluationConfig:
     Value-based ones (QMIX) are greedy, deterministic ones (MADDPG) without noise in any case."""
     seed: NotNegative[int | None] = None
     """Seed of the first episode of every evaluation. null: 10,000 and a million for each unit of
-    the run's `seed`, so that runs of one seed play the same episodes, and others do not: an
-    interval over seeds then holds the luck of the episodes, too."""
+    the run's `seed`, so that runs of one seed play the same episodes, and others do not."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of `simulation.parameters`, those that are others here: a number, or what is drawn from each
     episode's seed. The rest: a schedule's last value, the last lesson, and what is drawn."""
