@@ -49,7 +49,8 @@ class MetricCollector:
     """The metrics of one episode, from the infos of its steps.
 
     Args:
-        ways: by metric, one of `WAYS`. Other keys of infos are not looked at.
+        ways: by metric, one of `WAYS`; "a/b" is what is under "b" in the dict under "a". Other
+            keys of infos are not looked at.
     """
 
     def __init__(self, ways: Mapping[str, str]) -> None:
@@ -74,8 +75,9 @@ class MetricCollector:
                     f"which to find the metrics {list(self._reductions)}"
                 )
             for name, reduction in self._reductions.items():
-                if name in info:
-                    value = _number(name, who, info[name])
+                there, key = _place(info, name)
+                if key in there:
+                    value = _number(name, who, there[key])
                     if value is not None:
                         self._take(name, reduction, who, value)
 
@@ -135,11 +137,14 @@ class VectorMetrics:
             final = info.get("final_info")
             for part in (info, final):
                 if isinstance(part, Mapping):
-                    for name in self._ways.keys() & part.keys():
-                        there = part.get(f"_{name}")
+                    for name in self._ways:
+                        given, key = _place(part, name)
+                        if key not in given:
+                            continue
+                        there = given.get(f"_{key}")
                         if part is info and isinstance(final, Mapping) and is_over is not None:
                             there = ~is_over & (True if there is None else there)
-                        self._take(name, who, part[name], there)
+                        self._take(name, who, given[key], there)
 
     def _take(self, name: str, who: str, given: Any, there: Any) -> None:
         try:
@@ -185,6 +190,15 @@ class VectorMetrics:
             counts[copy] = 0
 
 
+def _place(info: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str]:
+    """Returns the dict that has a metric, and its key there: "a/b" is ``info["a"]["b"]``."""
+    if name in info or "/" not in name:
+        return info, name
+    first, _, rest = name.partition("/")
+    inner = info.get(first)
+    return _place(inner if isinstance(inner, Mapping) else {}, rest)
+
+
 def _number(name: str, who: str, value: Any) -> float | None:
     """Returns a metric's value, None where there is none: None, NaN, or an infinity.
 
@@ -198,9 +212,12 @@ def _number(name: str, who: str, value: Any) -> float | None:
         if isinstance(value, str):
             raise TypeError
     except (TypeError, ValueError):
+        cure = "leave it out of simulation.metrics, or have the simulation give a number"
+        if isinstance(value, Mapping) and value:
+            cure = f"name what is in it, as {f'{name}/{next(iter(value))}'!r} in simulation.metrics"
         raise SimulationError(
             f"metric {name!r} in the info of {who!r} is {value!r:.80}; expected a number or None; "
-            "leave it out of simulation.metrics, or have the simulation give a number"
+            f"{cure}"
         ) from None
     return number if math.isfinite(number) else None
 

@@ -219,10 +219,10 @@ def _metric_problems(config: ExperimentConfig) -> Iterator[str]:
     for name, way in config.simulation.metrics.items():
         if name in RESERVED_METRICS:
             yield f"simulation.metrics: {name!r} is muxrl's own; every episode has it"
-        if not is_metric_name(name):
+        if not all(map(is_metric_name, name.split("/"))):
             yield (
                 f"simulation.metrics: {name!r} cannot name a metric; use letters, digits, '_', "
-                "'-' and '.', up to 100"
+                "'-' and '.', up to 100, and 'a/b' for what is under 'b' in the dict under 'a'"
             )
         if way not in WAYS:
             hint = similar_or_known(way, REDUCTIONS, "there are")
