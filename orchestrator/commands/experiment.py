@@ -153,7 +153,7 @@ def _check(args: argparse.Namespace) -> int:
         versions = software_versions(config.simulation.env)
         sys.stdout.write(f"{json.dumps(versions, indent=2)}\n{to_yaml(config)}")
         sys.stdout.flush()  # what is wrong goes to the other stream
-    experiment = _prepare(config, needs_stop=True, may_run_checkpoints=False)
+    experiment = _prepare(config, needs_stop=True, is_check=True)
     from muxrl.orchestrator.config.budget import find_warnings
     from muxrl.orchestrator.config.memory import describe_replays
     from muxrl.orchestrator.supervise.own_server import ask_own_servers
@@ -230,13 +230,16 @@ def _load(args: argparse.Namespace) -> ExperimentConfig:
     return load_config(args.config, args.overrides)
 
 
-def _prepare(
-    config: ExperimentConfig, *, needs_stop: bool, may_run_checkpoints: bool = True
-) -> Experiment:
+def _prepare(config: ExperimentConfig, *, needs_stop: bool, is_check: bool = False) -> Experiment:
     from muxrl.orchestrator.config import prepare
 
     with quiet():
-        return prepare(config, needs_stop=needs_stop, may_run_checkpoints=may_run_checkpoints)
+        return prepare(
+            config,
+            needs_stop=needs_stop,
+            may_run_checkpoints=not is_check,
+            plays_episode=is_check,
+        )
 
 
 def _print_seats(experiment: Experiment) -> None:

@@ -207,6 +207,7 @@ class Arena:
         self._simulations: list[Simulation] = []
 
     def __enter__(self) -> Arena:
+        self._stack.enter_context(contextlib.chdir("."))  # which the environment may leave
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -155,7 +155,9 @@ def _play(
     # Fixed policies have it in their settings.
     own = {s for s, plan in experiment.servers.items() if plan.algorithm == OWN_PROCESS}
     explores = dict.fromkeys(own, should_explore)
-    with serve_experiment(experiment) as served, served.client() as client:
+    video = None if video is None else video.absolute()
+    # The environment may leave the folder.
+    with contextlib.chdir("."), serve_experiment(experiment) as served, served.client() as client:
         config = experiment.config
         num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
         simulations: list[Simulation] = []
