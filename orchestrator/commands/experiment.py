@@ -53,7 +53,8 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "check",
         parents=[experiment],
         help="say what is wrong with a config, or show what would run",
-        description="Says what is wrong with a config, or shows what would run; starts nothing.",
+        description="Says what is wrong with a config, or shows what would run; "
+        "plays an episode with random actions twice, and starts nothing else.",
     )
     check.add_argument("--yaml", action="store_true", help="show the whole config instead")
     check.add_argument(
