@@ -50,7 +50,8 @@ class MetricCollector:
     """The metrics of one episode, from the infos of its steps.
 
     Args:
-        ways: by metric, one of `WAYS`. Other keys of infos are not looked at.
+        ways: by metric, one of `WAYS`; "a/b" is what is under "b" in the dict under "a". Other
+            keys of infos are not looked at.
     """
 
     def __init__(self, ways: Mapping[str, str]) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal, TypedDict
 
+from muxrl.client.adapters.adapted_env import told, user_frame
+from muxrl.client.adapters.simulation import SimulationError
 from muxrl.client.episode_metrics import EpisodeMetrics
 from muxrl.client.episode_parameters import Parameters, as_metrics
 from muxrl.client.errors import ClientError, EpisodeLost, RefusedByServer, RunIsOver, ServerLost
@@ -67,7 +69,24 @@ def result_of(
 
 
 class SimulationFailed(RuntimeError):
-    """The simulation raised; its own exception is the cause."""
+    """The simulation raised; its own exception is the cause.
+
+    Attributes:
+        place: where in the user's code, and of which type, to be compared; "" if not known.
+    """
+
+    place: str = ""
+
+    @classmethod
+    def of(cls, verb: str, error: BaseException, cure: str = "") -> SimulationFailed:
+        """Returns what to raise from an exception in one of the simulation's methods."""
+        story = str(error) if isinstance(error, SimulationError) else told(error)
+        failed = cls(f"{story}, in {verb}() of the simulation{cure}")
+        frame = user_frame(error)
+        failed.place = f"{frame.filename}:{frame.lineno} {type(error)}" if frame else story
+        if isinstance(error, OSError):  # from outside, and may be gone the next time
+            failed.place = ""
+        return failed
 
 
 class How(TypedDict, total=False):
@@ -328,18 +347,14 @@ class PlayLoop(ABC):
         try:
             return simulation.state()
         except (Exception, SystemExit) as error:
-            raise SimulationFailed(
-                f"the simulation raised in state(), which servers ask for the global state: "
-                f"{type(error).__name__}: {error}; with use_global_state: false they do without"
-            ) from error
+            cure = ", asked for the global state; with use_global_state: false servers do without"
+            raise SimulationFailed.of("state", error, cure) from error
 
     def _guarded(self, verb: str, call: Callable[[Any], Any], argument: Any) -> Any:
         try:
             return call(argument)
         except (Exception, SystemExit) as error:  # this one would end the process in silence
-            raise SimulationFailed(
-                f"the simulation raised in {verb}(): {type(error).__name__}: {error}"
-            ) from error
+            raise SimulationFailed.of(verb, error) from error
 
     def _tell_ends(self, outbox: Outbox) -> None:
         """Sends only the ends of an unsent outbox: those episodes are over, not aborted."""

@@ -50,6 +50,8 @@ class VectorLoop(PlayLoop):
     ) -> None:
         super().__init__(client, **how)
         self._simulation = simulation
+        if not client.wants_state:
+            simulation.state_size = None  # nor is it read
         self._episodes = VectorEpisodes(
             client,
             simulation.possible_agents,

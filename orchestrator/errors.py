@@ -177,7 +177,15 @@ class DifferentRuns(Refused):
 
 
 class RunFailed(OrchestratorError):
-    """A process of the run died or gave up; the sentence names it and its log."""
+    """A process of the run died or gave up; the sentence names it and its log.
+
+    Attributes:
+        place: where it raised, if that is known: the same one twice is no accident.
+    """
+
+    def __init__(self, story: str, place: str = "") -> None:
+        super().__init__(story)
+        self.place = place
 
 
 class ProcessEnded(RunFailed):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
+from muxrl.protocol.own_modules import import_own
 from muxrl.protocol.suggestions import did_you_mean
 
 
@@ -28,7 +28,7 @@ def import_by_name(path: str, example: str) -> Any:
     if not module_name or not all(part.isidentifier() for part in name.split(".")):
         raise CannotImport(f"must look like {example!r}, not {path!r}")
     try:
-        found: Any = importlib.import_module(module_name)
+        found: Any = import_own(module_name)
     except (Exception, SystemExit) as error:  # the user's code, which may raise anything
         raise CannotImport(
             f"{path!r} cannot be imported: {type(error).__name__}: {error}"

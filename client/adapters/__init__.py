@@ -16,7 +16,6 @@ from muxrl.client.adapters.factory import (
     make_simulation,
     make_vector_simulation,
 )
-from muxrl.client.adapters.first_look import look
 from muxrl.client.adapters.sides import with_sides
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 from muxrl.client.adapters.vector_simulation import OnlyCopy, VectorSimulation, VectorStep
@@ -31,7 +30,6 @@ __all__ = [
     "VectorStep",
     "adapt",
     "adapt_vector",
-    "look",
     "make_simulation",
     "make_vector_simulation",
     "with_sides",

@@ -7,9 +7,11 @@ the environment's own agent id.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Sized
@@ -119,7 +121,8 @@ class AdaptedEnv:
         self._env = env
         self.notes: list[str] = []
         """What of the environment is not as it should be, and was taken all the same."""
-        self._takes_seed = True
+        self.takes_seed = True
+        """Whether its reset does, as far as is known."""
         self._names = Names((agent, str(agent)) for agent in ids or ())
         self.possible_agents: tuple[str, ...] = tuple(self._names.values())
         if not self.possible_agents:
@@ -145,7 +148,11 @@ class AdaptedEnv:
             self._writers[agent] = writer(space)
         self._alike = _space_of_many(list(self.observation_spaces.values()))
         self._acts_plainly = all(write is as_it_is for write in self._writers.values())
+        self._unmasked: frozenset[str] = frozenset()
+        """Agents of which no mask is read, and whose infos could have one."""
         self._masked = self._find_masked()
+        self.state_problem = ""
+        """Why there is no state to be had from an environment with a `state()`; "" if there is."""
         self.state_size = self._find_state_size() if has_state else None
         self._acting: dict[str, Hashable] = {}
         """Agents that were observed last and are to act, in the environment's order."""
@@ -155,17 +162,28 @@ class AdaptedEnv:
         """See `Simulation.state`.
 
         Raises:
-            SimulationError: the state has another length than the environment declared.
+            SimulationError: the state is no array, or has another length than the environment
+                declared.
         """
         if self.state_size is None:
             return None
-        state = np.array(self._env.state(), dtype=np.float32).reshape(-1)
+        state = self._read_state()
         if state.size != self.state_size:
             raise SimulationError(
                 f"the environment's state() gave {state.size} numbers and {self.state_size} were "
                 "declared; make state_space and state() agree"
             )
         return state
+
+    def _read_state(self) -> NDArray[np.float32]:
+        given = self._env.state()
+        try:
+            return np.array(given, dtype=np.float32).reshape(-1)
+        except (TypeError, ValueError, RuntimeError):  # a dict, ragged, a tensor elsewhere
+            raise SimulationError(
+                f"the environment's state() returned a {type(given).__name__} that makes no array "
+                f"of numbers: {given!r:.80}"
+            ) from None
 
     def render(self) -> Any:
         """Returns what the environment shows of itself, by the render mode it was made with."""
@@ -192,13 +210,13 @@ class AdaptedEnv:
         """Resets the environment, even one that takes no seed; returns what it returned."""
         given = {"options": dict(options)} if options else {}
         try:
-            if self._takes_seed:
+            if self.takes_seed:
                 try:
                     return self._env.reset(seed=seed, **given)
                 except TypeError as error:
                     if "keyword argument 'seed'" not in str(error):
                         raise
-                self._takes_seed = False
+                self.takes_seed = False
                 self._note("its reset() takes no seed, so its episodes are others in every run")
             return self._env.reset(**given)
         except TypeError as error:
@@ -260,8 +278,7 @@ class AdaptedEnv:
         self._acting = {self._names[agent]: agent for agent in given}
         seen = self._read(given)
         plain_infos = self._plain_infos(infos)
-        if self._masked:
-            self._add_masks(plain_infos, seen)
+        self._add_masks(plain_infos, seen)
         return seen, plain_infos
 
     def _env_actions(self, actions: Mapping[str, Any]) -> dict[Hashable, Any]:
@@ -307,6 +324,7 @@ class AdaptedEnv:
             for info in self._first_infos().values()
             if isinstance(info, Mapping)
         ):
+            self._unmasked = frozenset(masked)
             return {}
         for name, num_actions in masked.items():
             space = self.observation_spaces[name]
@@ -328,8 +346,11 @@ class AdaptedEnv:
             return math.prod(shape)
         self._reset_env()
         try:
-            return int(np.size(state()))
+            return self._read_state().size
         except NotImplementedError:  # another stub, or a wrapper's
+            return None
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # nobody may want to read it
+            self.state_problem = told_of("state()", error)
             return None
 
     def _add_masks(
@@ -338,8 +359,17 @@ class AdaptedEnv:
         """Puts the masks of infos into plain observations, in place.
 
         Raises:
-            SimulationError: a mask is not of one number for each action.
+            SimulationError: a mask is not of one number for each action, or the first reset gave
+                none.
         """
+        for name in self._unmasked & infos.keys() if self._unmasked else ():
+            if isinstance(infos[name], Mapping) and ACTION_MASK_KEY in infos[name]:
+                raise SimulationError(
+                    f"the infos of agent {name!r} have an {ACTION_MASK_KEY!r} now, and those of "
+                    "the first reset() had none, so that masks are not read; give one in the infos "
+                    "of reset(), too (all ones where everything is allowed), or have observations "
+                    f"be a Dict with {ACTION_MASK_KEY!r}"
+                )
         for seen in observations:
             for name in seen.keys() & self._masked.keys():
                 num_actions, value = self._masked[name], seen[name]
@@ -415,10 +445,41 @@ def _plain(space: Any, agent: Hashable, kind: str) -> Space:
 
 
 def told(error: BaseException) -> str:
-    """Returns an exception in one line, with the file and line that raised it."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    """Returns an exception in one line, with the file and line of the user's code it came from."""
+    frame = user_frame(error)
     text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    return f"{text} ({os.path.basename(frame.filename)}, line {frame.lineno})"
+    if frame is None:
+        return text
+    line = f": {frame.line}" if text == type(error).__name__ and frame.line else ""
+    told = f"{text} ({os.path.basename(frame.filename)}, line {frame.lineno}{line})"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        told += (
+            "; another program has the port, or another copy of the environment: each copy gets "
+            "its own where simulation.kwargs count them, as in '{5000 + index}'"
+        )
+    return told
+
+
+def told_of(where: str, error: BaseException) -> str:
+    """Returns in one line what became of a call of one of the environment's methods."""
+    return str(error) if isinstance(error, SimulationError) else f"{where} raised {told(error)}"
+
+
+def user_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Returns where an exception came from in code that is not muxrl's: the innermost line that is
+    not of an installed package, if there is one. None: it is all muxrl's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    others = [frame for frame in frames if not frame.filename.startswith(_OWN)]
+    written = [frame for frame in others if not frame.filename.startswith(_INSTALLED)]
+    return next(reversed(written or others), None)
+
+
+_OWN = tuple(
+    os.path.join(os.path.abspath(__file__).rpartition("client")[0], room, "")
+    for room in ("client", "orchestrator")
+)
+"""Folders of muxrl's code that calls environments."""
+_INSTALLED = ("<", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 def _are_infos(given: Any) -> bool:

@@ -59,15 +59,19 @@ class AutoresetEnv:
         self._waiting = np.zeros(self.num_copies, bool)
         self._options_of: Callable[[int], Mapping[str, float]] | None = None
         self._is_closed = False
+        self._has_reset_some = False
         self.state_size: int | None = None
+        self.state_problem = ""
+        """See `AdaptedEnv`."""
         if self._has_dicts and callable(getattr(env, "state", None)):
-            space = getattr(env, "state_space", None)
-            if space is None:
-                raise SimulationError(
-                    "the environment has a state(); its state_space, a Box, has to say how long "
-                    "that of one copy is"
+            shape = getattr(getattr(env, "state_space", None), "shape", None)
+            if shape is None:
+                self.state_problem = (
+                    "the environment's state_space, a Box, has to say how long the state() of one "
+                    "copy is, and there is none"
                 )
-            self.state_size = int(np.prod(space.shape))
+            else:
+                self.state_size = int(np.prod(shape))
 
     def reset(self, seed: int | None = None) -> dict[str, Rows]:
         """See `VectorSimulation.reset`."""
@@ -78,7 +82,10 @@ class AutoresetEnv:
             given = self._env.reset(seed=seed, options=dict(self._options_of(0)))
             others = np.arange(self.num_copies) > 0
             if others.any():  # with no seed: the same again would give all the same episode
-                given = self._reset_some(others)
+                return self.reset_some(others, self._began(given))
+        return self._began(given)
+
+    def _began(self, given: Any) -> dict[str, Rows]:
         observations, infos = self._pair(given)
         self._refuse_masks(infos)
         return self._observed(observations, "reset()")
@@ -95,15 +102,32 @@ class AutoresetEnv:
 
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
         """See `VectorSimulation.ask_options`."""
-        if self._mode != "Disabled":
+        if not self.is_told_to_reset:
             raise SimulationError(
                 f"with autoreset_mode {self._mode!r} its copies reset by themselves, so that "
                 "simulation.parameters cannot be given; make it with 'Disabled'"
             )
         self._options_of = options_of
 
-    def _reset_some(self, is_over: NDArray[np.bool_]) -> Any:
-        """Resets some copies: those with the same parameters in one call."""
+    @property
+    def is_told_to_reset(self) -> bool:
+        """Whether copies begin again by `reset_some`, and not by themselves."""
+        return self._mode == "Disabled"
+
+    def reset_some(
+        self, is_over: NDArray[np.bool_], observations: Mapping[str, Rows]
+    ) -> dict[str, Rows]:
+        """Resets some copies, those with the same parameters in one call, and no others.
+
+        Args:
+            is_over: bool ``[N]``: which.
+            observations: of all copies before; those of the others are to stay.
+
+        Raises:
+            SimulationError: they have not stayed, as is seen the first time.
+        """
+        stay = np.flatnonzero(~is_over & ~self._has_reset_some).tolist()
+        before = [copied(row(seen, i)) for seen in observations.values() for i in stay]
         alike: dict[tuple[tuple[str, float], ...], NDArray[np.bool_]] = {}
         for copy in np.flatnonzero(is_over).tolist():
             options = self._options_of(copy) if self._options_of else {}
@@ -111,7 +135,18 @@ class AutoresetEnv:
             mask[copy] = True
         for values, mask in alike.items():
             given = self._env.reset(options={**dict(values), "reset_mask": mask})
-        return given
+        begun = self._began(given)
+        after = [row(seen, i) for seen in begun.values() for i in stay]
+        self._has_reset_some |= bool(stay)
+        if not all(map(_is_same, before, after)):
+            raise SimulationError(
+                f"reset(options={{'reset_mask': ...}}) of copies {np.flatnonzero(is_over).tolist()}"
+                f" of {self.num_copies} changed what agents of the others observe; with "
+                "autoreset_mode 'Disabled' reset() begins an episode in the copies where the mask "
+                "is True, and leaves all others as they are; or say how copies begin again in "
+                "metadata['autoreset_mode']"
+            )
+        return begun
 
     def step(self, actions: Mapping[str, Rows]) -> VectorStep:
         """See `VectorSimulation.step`."""
@@ -128,6 +163,7 @@ class AutoresetEnv:
         was_waiting, self._waiting = self._waiting, np.zeros(self.num_copies, bool)
         terminated, truncated = self._ends(given[2], given[3], was_waiting)
         infos = given[4] if isinstance(given[4], Mapping) else {}
+        self._refuse_masks(infos)
         told = self._infos(infos)
         final_observations: dict[int, dict[str, Any]] = {}
         final_states: dict[int, NDArray[np.float32]] = {}
@@ -138,12 +174,11 @@ class AutoresetEnv:
                 final_states = {copy: states[copy] for copy in over}
             if self._mode == "NextStep":
                 self._waiting = terminated | truncated
-            elif self._mode == "Disabled":  # the reset may write into what the step returned
+            elif self.is_told_to_reset:  # the reset may write into what the step returned
                 rewards, told, final_observations, final_states = copied(
                     (rewards, told, final_observations, final_states)
                 )
-                given = self._reset_some(terminated | truncated)
-                observations = self._observed(self._pair(given)[0], "reset()")
+                observations = self.reset_some(terminated | truncated, observations)
         return VectorStep(
             observations,
             rewards,
@@ -313,6 +348,14 @@ class AutoresetEnv:
             if isinstance(info, Mapping) and (name in self._ids or name == COMMON):
                 named[name] = info
         return named
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    if isinstance(before, Mapping):
+        return all(_is_same(one, after[key]) for key, one in before.items())
+    if isinstance(before, tuple):
+        return all(map(_is_same, before, after))
+    return np.array_equal(before, after, equal_nan=np.asarray(before).dtype.kind == "f")
 
 
 def as_rows(value: Any) -> Rows:

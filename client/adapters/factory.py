@@ -32,6 +32,7 @@ from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent, has_dicts_b
 from muxrl.client.adapters.simulation import Simulation, SimulationError
 from muxrl.client.adapters.vector_simulation import OnlyCopy, VectorSimulation
 from muxrl.client.adapters.vmas_env import VmasEnv
+from muxrl.protocol.own_modules import import_own
 from muxrl.protocol.suggestions import did_you_mean
 
 OF_LISTS = (
@@ -313,7 +314,7 @@ def _adapt_ungrouped(env: Any) -> Simulation:
 
 
 def _find(env: str, module_name: str, attribute: str) -> Callable[..., Any]:
-    found: Any = _import(module_name, env)
+    found: Any = _import(module_name, env, import_own)
     for part in attribute.split("."):
         submodules = _submodules(found)
         if part in submodules and not hasattr(found, part):
@@ -322,9 +323,12 @@ def _find(env: str, module_name: str, attribute: str) -> Callable[..., Any]:
         try:
             found = getattr(found, part)
         except AttributeError:
-            owner = module_name if isinstance(found, ModuleType) else found.__qualname__
+            is_module = isinstance(found, ModuleType)
+            owner = repr(module_name if is_module else found.__qualname__)
+            if file := getattr(found, "__file__", None):
+                owner += f" ({file})"
             raise SimulationError(
-                f"simulation {env!r}: {owner!r} has no {part!r}"
+                f"simulation {env!r}: {owner} has no {part!r}"
                 + did_you_mean(part, [*_callables(found), *submodules], most=3)
             ) from None
     if isinstance(found, ModuleType):
@@ -340,9 +344,11 @@ def _find(env: str, module_name: str, attribute: str) -> Callable[..., Any]:
     return found
 
 
-def _import(module_name: str, env: str) -> ModuleType:
+def _import(
+    module_name: str, env: str, load: Callable[[str], ModuleType] = importlib.import_module
+) -> ModuleType:
     try:
-        return importlib.import_module(module_name)
+        return load(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(missing + "."):

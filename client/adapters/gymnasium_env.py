@@ -45,8 +45,7 @@ class GymnasiumEnv(AdaptedEnv):
         action = self._env_actions(actions)[AGENT]
         given, reward, is_terminated, is_truncated, info = self._step_env(action)
         observation = {AGENT: self._readers[AGENT](given)}
-        if self._masked:
-            self._add_masks({AGENT: info}, observation)
+        self._add_masks({AGENT: info}, observation)
         is_over = bool(is_terminated or is_truncated)
         if is_over:
             self._acting = {}

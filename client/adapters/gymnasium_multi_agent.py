@@ -85,8 +85,7 @@ class GymnasiumMultiAgent(AdaptedEnv):
                 final_observations[agent] = self._readers[agent](value)
         self._acting = {agent: agent for agent in observations}
         plain_infos = self._plain_infos(self._infos(info))
-        if self._masked:
-            self._add_masks(plain_infos, observations, final_observations)
+        self._add_masks(plain_infos, observations, final_observations)
         rewards = self._by_agent_or_one("rewards", given_rewards)
         return StepResult(
             observations,

@@ -23,9 +23,18 @@ class ParallelDicts:
             name = name.removeprefix("get_")
         return getattr(self._env, name)
 
+    def reset(self, **kwargs: Any) -> Any:
+        """As the environment's; only who is in ``agents`` acts."""
+        given = self._env.reset(**kwargs)
+        if isinstance(given, tuple) and isinstance(given[0], Mapping):
+            there = set(self._env.agents)
+            return {a: seen for a, seen in given[0].items() if a in there}, *given[1:]
+        return given
+
     def step(self, actions: Mapping[Hashable, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """As the environment's; who has gone without a flag has terminated."""
         given, rewards, terminations, truncations, infos = self._env.step(actions)
         left = set(self._env.agents)
         gone = {a: True for a in actions if a not in left and not truncations.get(a)}
+        given = {a: seen for a, seen in given.items() if a in left or a in actions}
         return given, rewards, {**terminations, **gone, ALL: not left}, truncations, infos

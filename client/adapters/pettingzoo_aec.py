@@ -44,8 +44,7 @@ class PettingZooAEC(AdaptedEnv):
         self._live = {agent: self._names[agent] for agent in self._env.agents}
         self._have_acted = set()
         result = self._until_next_turn()
-        if self._masked:
-            self._add_masks(result.infos, result.observations)
+        self._add_masks(result.infos, result.observations)
         return result.observations, result.infos
 
     def step(self, actions: dict[str, Any]) -> StepResult:
@@ -54,8 +53,7 @@ class PettingZooAEC(AdaptedEnv):
         self._env.step(action)
         self._have_acted.add(agent)
         result = self._until_next_turn()
-        if self._masked:
-            self._add_masks(result.infos, result.observations, result.final_observations)
+        self._add_masks(result.infos, result.observations, result.final_observations)
         return result
 
     def _until_next_turn(self) -> StepResult:

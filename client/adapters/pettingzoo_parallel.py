@@ -36,9 +36,16 @@ class PettingZooParallel(AdaptedEnv):
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
         given, infos = self._observe_reset(seed, options)
-        self._live = {agent: self._names[agent] for agent in given}
+        there = set(self._env.agents)
+        acting = [agent for agent in given if agent in there]
+        if not acting:
+            raise SimulationError(
+                f"after reset() env.agents is {list(self._env.agents)} and the observations are of "
+                f"{list(given)}, so nobody could act; env.agents has to list who acts"
+            )
+        self._live = {agent: self._names[agent] for agent in acting}
         self._finished = set()
-        return self._begin(given, infos)
+        return self._begin({agent: given[agent] for agent in acting}, infos)
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
@@ -59,9 +66,10 @@ class PettingZooParallel(AdaptedEnv):
                 for agent, is_done in truncateds.items()
                 if is_done and agent in live and live[agent] not in terminations
             }
+        still_there = self._env.agents
         remaining = len(live) - len(terminations) - len(truncations)
-        if len(self._env.agents) != remaining:
-            still_there = set(self._env.agents)
+        if len(still_there) != remaining or not all(map(live.__contains__, still_there)):
+            still_there = set(still_there)
             for agent, name in live.items():
                 # Dropped without a flag: nothing follows it, so it has terminated. Agents
                 # that the environment forgot to drop are done by their flags.
@@ -77,11 +85,12 @@ class PettingZooParallel(AdaptedEnv):
             name = names[agent]
             if name in terminations or name in truncations:
                 final_observations[name] = readers[agent](value)
+            elif agent not in still_there:
+                continue  # observed, but not one that acts: of those that have gone, or may come
             elif agent not in finished:
                 observations[name] = readers[agent](value)
-            elif agent in self._env.agents and not (
-                terminateds.get(agent, True) or truncateds.get(agent, True)
-            ):  # those that are only said to be done once more are not asked again
+            elif not (terminateds.get(agent, True) or truncateds.get(agent, True)):
+                # Those that are only said to be done once more are not asked again.
                 raise came_back(agent)
 
         if terminations or truncations:
@@ -100,8 +109,7 @@ class PettingZooParallel(AdaptedEnv):
                     "agent that is left in env.agents"
                 )
         plain_infos = self._plain_infos(infos)
-        if self._masked:
-            self._add_masks(plain_infos, observations, final_observations)
+        self._add_masks(plain_infos, observations, final_observations)
         return StepResult(
             observations,
             {

@@ -148,8 +148,7 @@ class RLlibMultiAgent(AdaptedEnv):
                 final_observations[name] = known
                 self._say_last_known(agent)
         self._last_known.update(observations)
-        if self._masked:
-            self._add_masks(plain_infos, observations, final_observations)
+        self._add_masks(plain_infos, observations, final_observations)
         return StepResult(
             observations,
             {names[agent]: plain_reward(agent, reward) for agent, reward in rewards.items()},

@@ -92,6 +92,7 @@ class OnlyCopy:
         self.observation_spaces = vector.observation_spaces
         self.action_spaces = vector.action_spaces
         self.state_size = vector.state_size
+        self.state_problem: str = getattr(vector, "state_problem", "")
         self._last_state: NDArray[np.float32] | None = None
 
     def reset(

@@ -53,7 +53,8 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "check",
         parents=[experiment],
         help="say what is wrong with a config, or show what would run",
-        description="Says what is wrong with a config, or shows what would run; starts nothing.",
+        description="Says what is wrong with a config, or shows what would run; "
+        "plays an episode with random actions twice, and starts nothing else.",
     )
     check.add_argument("--yaml", action="store_true", help="show the whole config instead")
     check.add_argument(
@@ -153,7 +154,7 @@ def _check(args: argparse.Namespace) -> int:
         versions = software_versions(config.simulation.env)
         sys.stdout.write(f"{json.dumps(versions, indent=2)}\n{to_yaml(config)}")
         sys.stdout.flush()  # what is wrong goes to the other stream
-    experiment = _prepare(config, needs_stop=True, may_run_checkpoints=False)
+    experiment = _prepare(config, needs_stop=True, is_check=True)
     from muxrl.orchestrator.config.memory import describe_replays
     from muxrl.orchestrator.supervise.own_server import ask_own_servers
     from muxrl.orchestrator.supervise.placement import check_gpus
@@ -229,13 +230,16 @@ def _load(args: argparse.Namespace) -> ExperimentConfig:
     return load_config(args.config, args.overrides)
 
 
-def _prepare(
-    config: ExperimentConfig, *, needs_stop: bool, may_run_checkpoints: bool = True
-) -> Experiment:
+def _prepare(config: ExperimentConfig, *, needs_stop: bool, is_check: bool = False) -> Experiment:
     from muxrl.orchestrator.config import prepare
 
     with quiet():
-        return prepare(config, needs_stop=needs_stop, may_run_checkpoints=may_run_checkpoints)
+        return prepare(
+            config,
+            needs_stop=needs_stop,
+            may_run_checkpoints=not is_check,
+            plays_episode=is_check,
+        )
 
 
 def _print_seats(experiment: Experiment) -> None:

@@ -52,12 +52,13 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: the environment cannot be made, or an agent's id cannot be declared.
     """
-    from muxrl.client.adapters import SimulationError, look, make_simulation
+    from muxrl.client.adapters import SimulationError, make_simulation
+    from muxrl.client.first_look import look
 
     try:
         with quiet():
             simulation = make_simulation(args.env, dict(map(_argument, args.kwargs)))
-            notes = look(simulation)
+            notes = look(simulation).notes
             text = external_section(simulation)
     except SimulationError as error:
         raise ConfigError([" ".join(str(error).split())]) from error

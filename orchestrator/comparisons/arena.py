@@ -212,6 +212,7 @@ class Arena:
         self._simulations: list[Bounded] = []
 
     def __enter__(self) -> Arena:
+        self._stack.enter_context(contextlib.chdir("."))  # which the environment may leave
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -32,14 +32,21 @@ class SimulationFacts:
     """Length of the global state that it sends; None: it sends none."""
     notes: tuple[str, ...] = ()
     """What of the environment is not as it should be, and was taken all the same."""
+    state_problem: str = ""
+    """Why its `state()` gives none, though there is one."""
 
 
-def probe(simulation: SimulationConfig) -> SimulationFacts:
+def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> SimulationFacts:
     """Makes the environment, reads its agents and spaces, plays a step, and closes it.
 
-    It is reset with the parameters that an episode at the end of the run may have.
+    It is reset with the parameters that an episode at the end of the run may have. All this happens
+    in another process: nothing of the environment is left, nor has changed the working folder.
 
     Those of an external simulation are read from its config.
+
+    Args:
+        simulation: to be made.
+        is_whole: plays an episode to its end, twice, and has two copies open if a run would.
 
     Raises:
         ConfigError: the environment cannot be made, or its agents, spaces, step or parameters are
@@ -49,30 +56,37 @@ def probe(simulation: SimulationConfig) -> SimulationFacts:
         return _external_facts(simulation)
     if problems := list(find_misread(simulation)):
         raise ConfigError(problems)
-    from muxrl.client.adapters import SimulationError, look, make_simulation, with_sides
+    from muxrl.client import first_look
+    from muxrl.client.adapters import SimulationError
+    from muxrl.client.apart import Apart
     from muxrl.client.episode_parameters import draw
 
+    ends = {name: at_the_end(given) for name, given in simulation.parameters.items()}
+    subject = first_look.Subject(
+        simulation.env,
+        dict(simulation.kwargs),
+        simulation.respawn,
+        simulation.vector_env,
+        dict(simulation.parameters),
+        draw(ends, 0),
+        dict(simulation.metrics),
+    )
     try:
-        made = make_simulation(
-            simulation.env,
-            dict(simulation.kwargs),
-            respawn=simulation.respawn,
-            vector_env=simulation.vector_env,
-        )
-        try:
-            made = with_sides(made, simulation.parameters)
-            ends = {name: at_the_end(given) for name, given in simulation.parameters.items()}
-            notes = look(made, draw(ends, 0))
-        except SimulationError as error:
-            raise SimulationError(f"{simulation.env!r}: {error}") from error
-        return SimulationFacts(
-            {a: (made.observation_spaces[a], made.action_spaces[a]) for a in made.possible_agents},
-            made.state_size,
-            tuple(notes),
-        )
+        with Apart(first_look.look_at, subject, is_whole) as looking:
+            found = looking.result()
+        if simulation.vector_env and simulation.num_envs_per_process > 1:
+            with Apart(first_look.look_at_batch, subject) as looking:
+                looking.result()
+        num_copies = simulation.num_processes * simulation.num_envs_per_process
+        if is_whole and num_copies > 1 and not simulation.vector_env:
+            with Apart(first_look.begin, subject, 1) as other:
+                other.result()
+                with Apart(first_look.begin, subject, 0) as one:
+                    one.result()
     except SimulationError as error:
         sentence = " ".join(str(error).split()).removeprefix("simulation ")
         raise ConfigError([f"simulation.env: {sentence}"]) from error
+    return SimulationFacts(found.agents, found.state_size, found.notes, found.state_problem)
 
 
 def _external_facts(simulation: SimulationConfig) -> SimulationFacts:

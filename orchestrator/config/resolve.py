@@ -29,19 +29,24 @@ from muxrl.servers.setting_values import AlgorithmProblem
 
 
 def prepare(
-    config: ExperimentConfig, *, needs_stop: bool = True, may_run_checkpoints: bool = True
+    config: ExperimentConfig,
+    *,
+    needs_stop: bool = True,
+    may_run_checkpoints: bool = True,
+    plays_episode: bool = False,
 ) -> Experiment:
     """Probes the simulation and resolves the experiment.
 
     Args:
         config, needs_stop, may_run_checkpoints: see `resolve`.
+        plays_episode: whether the probe plays a whole one; see `probe`.
 
     Raises:
         ConfigError: with all problems of the config, and of its simulation if that cannot be made.
     """
     doing("looking at the environment")
     try:
-        facts = probe(config.simulation)
+        facts = probe(config.simulation, is_whole=plays_episode)
     except ConfigError as error:
         # A missing env, for one, is found by both.
         known = find_problems(config, needs_stop=needs_stop)

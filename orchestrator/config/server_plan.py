@@ -112,6 +112,11 @@ class ServerResolver:
             or (isinstance(algorithm, TrainerEntry) and algorithm.reads_state)
             or algorithm.name == EXTERNAL  # for which the process says so
         )
+        if sees_state and config.use_global_state and self.facts.state_problem:
+            self._refuse(
+                f"{algorithm.name} reads the global state, and {self.facts.state_problem}; have "
+                "state() return as many numbers each time, or set use_global_state: false"
+            )
         plan = replace(
             draft,
             agents=agents,

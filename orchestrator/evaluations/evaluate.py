@@ -159,8 +159,10 @@ def _play(
     # Fixed policies have it in their settings.
     own = {s for s, plan in experiment.servers.items() if plan.algorithm == OWN_PROCESS}
     explores = dict.fromkeys(own, should_explore)
+    video = None if video is None else video.absolute()
     doing("starting servers")
-    with serve_experiment(experiment) as served, served.client() as client:
+    # The environment may leave the folder.
+    with contextlib.chdir("."), serve_experiment(experiment) as served, served.client() as client:
         doing("evaluation")
         config = experiment.config
         num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))

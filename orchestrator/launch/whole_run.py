@@ -131,6 +131,7 @@ def _run(
                 say(f"interrupted: {_ending(run)}")
             except (RunFailed, OSError) as error:  # OSError: of the run directory's files
                 outcome, problem = "failed", str(error)
+                say(f"failed: {problem}", soft_wrap=True, highlight=False, markup=False)
             except Exception as error:
                 run.status.enter("failed", run.tally.env_steps, f"{type(error).__name__}: {error}")
                 raise

@@ -9,15 +9,15 @@ import logging
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import muxrl
 from muxrl.orchestrator.user_modules import user_folders
+from muxrl.protocol.own_modules import hidden_file
 from muxrl.protocol.suggestions import listed
 
 logger = logging.getLogger(__name__)
@@ -173,14 +173,17 @@ def _environment(env: str) -> dict[str, str | None]:
     package: str | None = None
     source: str | None = None
     try:
-        if name == "gymnasium":
-            entry = (
-                sys.modules["gymnasium"].spec(rest.rpartition(":")[2]).entry_point
-            )  # imported, since it was made
-            name = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
-        spec = find_spec(name) if rest else None
+        with contextlib.chdir("."):  # which may be left by what is imported
+            if name == "gymnasium":
+                registers, _, env_id = rest.rpartition(":")
+                gymnasium = import_module(name)
+                if registers:
+                    import_module(registers)
+                entry = gymnasium.spec(env_id).entry_point
+                name = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
+            spec = find_spec(name) if rest else None
         if spec is not None and spec.origin is not None:
-            file = Path(spec.origin)
+            file = Path(hidden_file(name) or spec.origin)
             files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
             source = hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:16]
             found = name.partition(".")[0]

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from muxrl.client.play_loop import SimulationFailed
 from muxrl.orchestrator.errors import ProcessEnded, RunFailed, Silent
 from muxrl.orchestrator.supervise.fork_server import forked_worker
 from muxrl.orchestrator.supervise.main_thread import HOOK
@@ -113,6 +114,8 @@ def failure(who: str, error: Exception, log: Path) -> RunFailed:
             return RunFailed(f"{who} failed: {_raised_in_init(error)}; its log: {log}")
         return RunFailed(f"{who} died ({cause_of_death(error)}); its log: {log}")
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    if isinstance(cause, SimulationFailed):  # what the user can mend comes first
+        return RunFailed(f"{cause}; so {who} failed; its log: {log}", cause.place)
     return RunFailed(f"{who} failed: {cause}; its log: {log}")
 
 

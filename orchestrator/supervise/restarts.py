@@ -19,7 +19,7 @@ class Quota:
     def __init__(self, config: RestartsConfig, key: str) -> None:
         self._config = config
         self._key = key
-        self._taken_at: list[float] = []
+        self._taken_at: list[tuple[float, str]] = []
         self.num_taken = 0
         """In all, since the run was launched or resumed."""
 
@@ -31,19 +31,26 @@ class Quota:
             now: monotonic time; None asks the clock.
 
         Raises:
-            RunFailed: that would be too many; the problem, and how often it was started again.
+            RunFailed: that would be too many, or it came from the same place before; the problem,
+                and how often it was started again.
         """
         now = time.monotonic() if now is None else now
-        self._taken_at = [at for at in self._taken_at if now - at < self._config.within_s]
+        within_s = self._config.within_s
+        self._taken_at = [(at, place) for at, place in self._taken_at if now - at < within_s]
         if self._config.max == 0:
             raise problem
+        if problem.place and problem.place in (place for _, place in self._taken_at):
+            raise RunFailed(
+                f"{problem}; the same happened there before within {within_s:g} s, so that it is "
+                "not started again"
+            ) from problem
         if len(self._taken_at) >= self._config.max:
             raise RunFailed(
                 f"{problem}; it was started again {_times(len(self._taken_at))} within "
                 f"{self._config.within_s:g} s, as often as {self._key}.max allows, and "
                 f"{_times(self.num_taken)} in all"
             ) from problem
-        self._taken_at.append(now)
+        self._taken_at.append((now, problem.place))
         self.num_taken += 1
 
 

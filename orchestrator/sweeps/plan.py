@@ -97,7 +97,8 @@ class SweepPlan:
         """
         key = repr(simulation)
         if key not in self._facts:
-            self._facts[key] = probe(simulation)
+            is_first = not self._facts
+            self._facts[key] = probe(simulation, is_whole=self.is_check and is_first)
         return self._facts[key]
 
     def _config(

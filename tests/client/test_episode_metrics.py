@@ -54,6 +54,14 @@ def test_agents_and_the_whole_episode_are_kept_apart() -> None:
     }
 
 
+def test_a_metric_may_stand_in_a_dict() -> None:
+    infos = {"a": {"time": {"late": 2, "of/f": 1}, "x/y": 5}}
+    found = collected({"time/late": "sum", "x/y": "sum", "no/way": "sum"}, infos, infos, {"a": {}})
+    assert (found["time/late"], found["x/y"], "no/way" in found) == ({"a": 4.0}, {"a": 10.0}, False)
+    with pytest.raises(SimulationError, match=r"a number or None; name what .* as 'time/late'"):
+        collected({"time": "sum"}, infos)
+
+
 @pytest.mark.parametrize(
     ("way", "expected"), [("sum of sum", 6.0), ("max of mean", 3.0), ("min of last", 1.0)]
 )

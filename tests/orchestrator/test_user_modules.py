@@ -24,7 +24,7 @@ for module in sys.argv[1:]:
 """
 
 
-MODULES = ["client.py", "servers/", "experiments.py", "protocol/", "orchestrator/"]
+MODULES = ["client.py", "servers/", "experiments.py", "protocol/", "orchestrator/", "six.py"]
 
 
 def other_kind(name: str) -> str:
@@ -62,6 +62,9 @@ def test_check_finds_a_user_s_modules_and_python_its_own(
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("assignment: ppo:agent") == len(modules)
+    (six,) = tmp_path.glob("six*")
+    assert f"'six' is {six}" in done.stdout
+    assert done.stdout.count("not the installed module of that name") == 1
 
 
 def test_a_worker_appends_the_folders_of_the_process_that_started_it(

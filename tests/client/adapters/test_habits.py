@@ -13,7 +13,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 from pettingzoo import ParallelEnv
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from muxrl.client.adapters import SimulationError, adapt, first_look, look, make_simulation
+from muxrl.client import first_look
+from muxrl.client.adapters import SimulationError, adapt, make_simulation
+from muxrl.client.first_look import look
 
 Play = Any
 BOX = Box(-1, 1, (3,), np.float32)
@@ -295,7 +297,7 @@ def named(env: type) -> str:
 )
 def test_it_is_taken_as_it_is_and_plays(env: type, notes: list[str], play: Play) -> None:
     assert play(make_simulation(named(env), {})).results
-    found = look(make_simulation(named(env), {}))
+    found = look(make_simulation(named(env), {})).notes
     assert len(found) == len(notes)
     assert all(note in sentence for note, sentence in zip(notes, found, strict=True))
 

@@ -193,6 +193,12 @@ def test_without_masks_in_infos_observations_stay_as_they_are(kind: type) -> Non
     assert all(isinstance(value, np.ndarray) for value in observations.values())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_that_begin_after_the_first_reset_are_refused(kind: type[Steps], play: Play) -> None:
+    with pytest.raises(SimulationError, match=r"have an 'action_mask' now.* of reset\(\), too"):
+        play(simulation_of(kind, silent=(0,)))
+
+
 class WithParts(InGymnasium):
     observation_space = spaces.Dict({"near": SEES, "far": SEES})
 

@@ -8,7 +8,8 @@ import numpy as np
 import pyspiel
 import pytest
 
-from muxrl.client.adapters import SimulationError, look, make_simulation
+from muxrl.client.adapters import SimulationError, make_simulation
+from muxrl.client.first_look import look
 from muxrl.protocol.values import sample_action
 
 GAMES = [
@@ -112,4 +113,4 @@ def test_a_wrong_action_is_refused_by_name() -> None:
 
 
 def test_a_game_that_draws_for_itself_is_noted() -> None:
-    assert "draws chance itself" in look(make_simulation("open_spiel:negotiation", {}))[0]
+    assert "draws chance itself" in look(make_simulation("open_spiel:negotiation", {})).notes[0]

@@ -336,3 +336,45 @@ def test_agents_come_back_where_the_config_says_so() -> None:
     assert acting == ["ab", "ab", "a", "ab", "a"]
     assert ends == [([], []), (["b"], []), ([], []), (["b"], []), ([], ["a"])]
     assert result.final_observations.keys() == {"a"}
+
+
+class Shown(ParallelEnv):
+    """Shows all possible agents in every step; who acts, `agents` alone says."""
+
+    possible_agents = ["a", "b", "c"]
+    metadata: dict[str, Any] = {}
+    acting = [["a"], ["a", "b"], ["c", "b"], []]
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(0, 9, (1,))
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.t, self.agents = 0, self.acting[0]
+        return self._all(np.zeros(1, np.float32)), {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        assert sorted(actions) == sorted(self.agents)
+        self.t += 1
+        self.agents = self.acting[self.t]
+        return self._all(np.full(1, self.t, np.float32)), self._all(1.0), self._all(False), \
+            self._all(False), {}  # fmt: skip
+
+    def _all(self, value: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, value)
+
+
+@pytest.mark.parametrize("respawn", ["refuse", "same_id"])
+def test_agents_say_who_acts_and_that_it_is_over(respawn: Any, play: Play) -> None:
+    played = play(make_simulation(f"{__name__}:Shown", {}, respawn=respawn))
+    acted = [list(result.observations) for result in played.results]
+    assert acted == [["a", "b"], ["b", "c"], []]
+    assert [sorted(result.terminations) for result in played.results] == [[], ["a"], ["b", "c"]]
+
+
+def test_a_reset_after_which_nobody_acts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shown, "acting", [[]])
+    with pytest.raises(SimulationError, match=r"after reset\(\) env.agents is \[\]"):
+        make_simulation(f"{__name__}:Shown", {}).reset()

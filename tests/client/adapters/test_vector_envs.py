@@ -18,12 +18,12 @@ from muxrl.client.adapters import (
     OnlyCopy,
     SimulationError,
     adapt_vector,
-    look,
     make_simulation,
     make_vector_simulation,
 )
 from muxrl.client.adapters.autoreset import AutoresetEnv
 from muxrl.client.episode_metrics import VectorMetrics
+from muxrl.client.first_look import look
 from muxrl.client.random_policy import RandomTransport
 from muxrl.client.vector_loop import VectorLoop
 from muxrl.protocol.spaces import Box, Discrete

@@ -363,6 +363,7 @@ def test_an_external_simulation_needs_no_stop_and_may_be_evaluated_meanwhile():
         ({"return": "sum"}, "simulation.metrics: 'return' is muxrl's own"),
         ({"episode_length": "sum"}, "simulation.metrics: 'episode_length' is muxrl's own"),
         ({"a b": "sum"}, "simulation.metrics: 'a b' cannot name a metric; use letters"),
+        ({"a//b": "sum"}, "simulation.metrics: 'a//b' cannot name a metric; use letters"),
     ],
 )
 def test_metrics_that_cannot_be(metrics: dict[str, str], told: str):

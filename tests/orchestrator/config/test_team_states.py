@@ -43,6 +43,24 @@ def problems_of(spaces: dict[str, Space], **more: Any) -> list[str]:
     return caught.value.problems
 
 
+def test_a_state_that_cannot_be_read_matters_where_it_is_read() -> None:
+    facts = SimulationFacts({"a": (told(None), ACTS)}, state_problem="state() returned a dict")
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env"),
+        servers={"q": ServerConfig(algorithm="DQN", agents=["*"])},
+        stop=StopConfig(env_steps=10),
+    )
+    assert resolve(config, facts).servers["q"].state_size is None
+    config.servers["q"].algorithm = "QMIX"
+    with pytest.raises(
+        ConfigError, match=r"^server 'q': QMIX reads the global state, and state\(\)"
+    ):
+        resolve(config, facts)
+    config.servers["q"].use_global_state = False
+    resolve(config, facts)
+
+
 def test_members_that_observe_a_state_are_a_team() -> None:
     plan = plan_of({"a": told(7), "b": told(7, observation=2)}, groups={"t": ["*"]})
     assert plan.state_size is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from PIL import Image, ImageSequence
 from tests.client.scripted_servers import CountingSimulation
 
 from muxrl.client.adapters import make_simulation
+from muxrl.experiments.simulations.torus_chase import TorusChase
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.errors import CannotEvaluate
@@ -53,6 +55,23 @@ def test_what_is_recorded_is_what_was_played(tmp_path: Path) -> None:
     one = frame.iloc[0]
     assert np.shape(one["observation"]) == np.shape(frame.iloc[-1]["final_observation"])
     assert one["action"] in range(5)
+
+
+class Wanders(TorusChase):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        os.chdir("/")
+        return super().reset(seed, options)
+
+
+def test_an_environment_that_leaves_the_folder_moves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path, SimulationConfig(f"{__name__}:Wanders", {"num_steps": 5}))
+    monkeypatch.chdir(tmp_path)
+    evaluate_run(run.relative_to(tmp_path), num_episodes=1, record=Path("played.jsonl"))
+    assert Path.cwd() == tmp_path
+    assert Path("played.jsonl").stat().st_size
+    assert len(list((run / "evaluations").iterdir())) == 1
 
 
 def test_parquet_says_the_same(tmp_path: Path) -> None:
@@ -212,8 +231,6 @@ class Blind:
     """An environment that is made to render, and does not."""
 
     def __new__(cls, render_mode: str = "") -> Any:
-        from muxrl.experiments.simulations.torus_chase import TorusChase
-
         made: Any = TorusChase()
         made.render = lambda: None
         return made

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
 from msgspec import to_builtins
 
+from muxrl.client.adapters import SimulationError
+from muxrl.client.play_loop import SimulationFailed
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.tally import Tally
@@ -35,6 +39,32 @@ def test_a_process_that_dies_again_and_again_ends_the_run_with_the_reason() -> N
         f"{DEATH}; it was started again 2 times within 100 s, as often as servers.ppo.restarts.max "
         "allows, and 2 times in all"
     )
+
+
+def test_a_fault_at_the_same_place_is_no_accident() -> None:
+    at_5, at_6 = (RunFailed("KeyError, so a failed", f"env.py:{line} KeyError") for line in (5, 6))
+    restarts = quota(9)
+    restarts.take(at_5, now=0.0)
+    restarts.take(at_6, now=1.0)
+    restarts.take(at_5, now=100.0)
+    for death in (DEATH, DEATH):  # of which nobody knows where
+        restarts.take(death, now=100.5)
+    with pytest.raises(RunFailed, match=r"^KeyError, so a failed; the same happened there before"):
+        restarts.take(at_6, now=100.9)
+
+
+@pytest.mark.parametrize("raises", [KeyError("up"), ConnectionError("gone"), SimulationError("no")])
+def test_a_place_is_a_line_of_the_user_s_unless_it_came_from_outside(raises: Exception) -> None:
+    def step() -> None:
+        raise raises
+
+    try:
+        step()
+    except Exception as error:
+        failed = pickle.loads(pickle.dumps(SimulationFailed.of("step", error)))
+    assert str(raises) in str(failed)
+    assert (failed.place == "") is isinstance(raises, OSError)
+    assert (str(Path(__file__)) in failed.place) is isinstance(raises, KeyError | SimulationError)
 
 
 def test_restarts_that_are_long_ago_do_not_count() -> None:

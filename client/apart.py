@@ -1,0 +1,133 @@
+"""A call in a process of its own, with which ends all that the call has started.
+
+So an environment can be looked at that changes the working folder, crashes, or leaves threads,
+programs and ports behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from muxrl.client.adapters.simulation import SimulationError
+
+R = TypeVar("R")
+
+_LOOK_S = 0.02
+_END_S = 2.0
+_SUBREAPER = 36
+"""Linux's PR_SET_CHILD_SUBREAPER: whose parent has ended is this process's child."""
+
+
+class Apart(Generic[R]):
+    """Calls a function of a module in another process, which finds modules where this one does.
+
+    Args:
+        function: of a module; it is given as its name.
+        arguments: plain data, as the result.
+    """
+
+    def __init__(self, function: Callable[..., R], *arguments: Any) -> None:
+        path = [folder or os.getcwd() for folder in sys.path]
+        self._conn, theirs = multiprocessing.Pipe()
+        with theirs:
+            code = f"import sys; sys.path[:] = {path!r}; from {__name__} import main; main()"
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code, str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._conn.send((function, arguments))
+
+    def __enter__(self) -> Apart[R]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends the process, and all that it has started."""
+        with self._process as process, self._conn:
+            assert process.stdin is not None
+            process.stdin.close()  # upon which it ends what it has started, and itself
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def result(self) -> R:
+        """Waits for what the function returns.
+
+        Raises:
+            SimulationError: it raised that, or the process has ended.
+        """
+        while not self._conn.poll(_LOOK_S):
+            if self._process.poll() is not None and not self._conn.poll():
+                raise SimulationError(
+                    f"the environment's code ended its process ({_ended(self._process.returncode)})"
+                )
+        try:
+            answer = self._conn.recv()
+        except EOFError:
+            raise SimulationError(
+                f"the environment's code ended its process ({_ended(self._process.wait())})"
+            ) from None
+        if isinstance(answer, _Raised):
+            raise answer.error from answer.cause
+        result: R = answer
+        return result
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """What the function raised; pickle forgets causes, and one of the user's may be no data."""
+
+    error: Exception
+    cause: ModuleNotFoundError | None = None
+
+
+def _ended(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def main() -> None:
+    """Is the other process: calls, answers, and waits until it is ended."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    conn = Connection(int(sys.argv[1]))
+    function, arguments = conn.recv()
+    answer: Any
+    try:
+        answer = function(*arguments)
+    except SimulationError as error:
+        cause = error.__cause__
+        answer = _Raised(error, cause if isinstance(cause, ModuleNotFoundError) else None)
+    except BaseException:  # noqa: BLE001  # a bug, shown where somebody sees it
+        answer = _Raised(RuntimeError(f"in a process apart:\n{traceback.format_exc()}"))
+    conn.send(answer)
+    threading.Event().wait()
+
+
+def _end_with_parent() -> None:
+    """Ends all that this process has started, and itself, once its standard input ends."""
+    while os.read(0, 1024):
+        pass
+    here = Path("/proc/self/task")  # on Linux; elsewhere, what is of the group ends
+    with contextlib.suppress(FileNotFoundError):
+        while children := " ".join(p.read_text() for p in here.glob("*/children")).split():
+            for child in map(int, children):  # theirs come next
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,347 @@
+"""A look at a simulation before anything is started: a reset and one step of random actions.
+
+What is wrong with these is wrong in every process that would be started, again and again. A check
+plays a whole episode, twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import pickle
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from muxrl.client.adapters.adapted_env import told_of
+from muxrl.client.adapters.autoreset import AutoresetEnv
+from muxrl.client.adapters.factory import Copy, make_simulation, make_vector_simulation
+from muxrl.client.adapters.places import Respawn
+from muxrl.client.adapters.sides import with_sides
+from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
+from muxrl.client.adapters.vector_simulation import row
+from muxrl.client.episode_metrics import MetricCollector
+from muxrl.protocol.own_modules import hidden_file
+from muxrl.protocol.rows import stack
+from muxrl.protocol.spaces import Space
+from muxrl.protocol.suggestions import listed
+from muxrl.protocol.values import Mismatch, conform, sample_action
+
+logger = logging.getLogger(__name__)
+
+_SLOW_S = 10.0
+_MOST_STEPS, _MOST_S = 1_000, 10.0
+"""Of an episode that a check plays."""
+_STEPS_OF_BATCH = 5
+"""After so many, a copy's observations are most likely not those of a reset."""
+
+_open: list[Simulation] = []
+"""Of `begin`: what is forgotten, Python closes."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is looked at."""
+
+    env: str
+    kwargs: Mapping[str, Any]
+    respawn: Respawn = "refuse"
+    vector_env: bool = False
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """See `with_sides`."""
+    options: Mapping[str, float] = field(default_factory=dict)
+    """Of a reset."""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """See `MetricCollector`."""
+
+    def make(self, index: int = 0) -> Simulation:
+        """Makes one; raises as `make_simulation`."""
+        made = make_simulation(
+            self.env, self.kwargs, Copy(index), self.respawn, vector_env=self.vector_env
+        )
+        return with_sides(made, self.parameters)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a look has found."""
+
+    agents: dict[str, tuple[Space, Space]]
+    state_size: int | None
+    state_problem: str
+    """Why there is no state to be had from an environment with a `state()`; "" if there is."""
+    notes: tuple[str, ...]
+    """What is not as it should be, and was taken all the same: a sentence each."""
+
+
+def look(
+    simulation: Simulation,
+    options: Mapping[str, float] | None = None,
+    metrics: Mapping[str, str] | None = None,
+    *,
+    is_whole: bool = False,
+) -> Found:
+    """Resets a simulation, plays one step, judges what it says as a server would, and closes it.
+
+    Args:
+        simulation: to be looked at.
+        options: for its reset.
+        metrics: to be found in infos, see `MetricCollector`.
+        is_whole: plays an episode to its end, within a bound, and once more with the same seed.
+
+    Raises:
+        SimulationError: it raised or called `sys.exit`, an observation does not fit its space, or a
+            reward or metric is no finite number.
+    """
+    notes: list[str] = []
+    try:
+        first = _Play(simulation, options, metrics or {})
+        first.play(_MOST_STEPS if is_whole else 1)
+        if is_whole:
+            notes += first.find_gaps()
+            again = _Play(simulation, options, {})
+            again.play(len(first.told) - 1)
+            if getattr(simulation, "takes_seed", True):
+                notes += first.find_difference(again)
+    finally:
+        with _waiting_for("close()"):
+            simulation.close()
+    return Found(
+        {
+            a: (simulation.observation_spaces[a], simulation.action_spaces[a])
+            for a in simulation.possible_agents
+        },
+        None if first.state_problem else simulation.state_size,
+        first.state_problem,
+        (*getattr(simulation, "notes", ()), *notes),
+    )
+
+
+def look_at(subject: Subject, is_whole: bool) -> Found:
+    """Makes a simulation and looks at it; raises as `look`."""
+    module, made = subject.env.partition(":")[0], subject.make()
+    found = _naming(
+        subject, lambda: look(made, subject.options, subject.metrics, is_whole=is_whole)
+    )
+    if file := hidden_file(module):
+        note = f"{module!r} is {file}, not the installed module of that name"
+        found = replace(found, notes=(*found.notes, note))
+    return found
+
+
+def begin(subject: Subject, index: int) -> None:
+    """Makes a copy of a simulation, begins an episode and leaves it open; raises as `look`."""
+    _open.append(subject.make(index))
+    _naming(subject, lambda: _Play(_open[-1], subject.options, {}).play(0))
+
+
+def look_at_batch(subject: Subject) -> None:
+    """Has one of two copies of a vector environment begin its next episode alone.
+
+    Raises:
+        SimulationError: it raised, or so did the other copy.
+    """
+    vector = make_vector_simulation(subject.env, subject.kwargs, 2)
+
+    def play() -> None:
+        if subject.options:
+            vector.ask_options(lambda _: subject.options)
+        observations = _call("reset()", vector.reset, 0)
+        rng = np.random.default_rng(0)
+        for _ in range(_STEPS_OF_BATCH):
+            actions = {}
+            for agent, seen in observations.items():
+                space = vector.action_spaces[agent]
+                two = [sample_action(space, row(seen, copy), rng) for copy in range(2)]
+                actions[agent] = stack(space, two, (2,))
+            observations = _call("step()", vector.step, actions).observations
+        if isinstance(vector, AutoresetEnv) and vector.is_told_to_reset:
+            vector.reset_some(np.array([True, False]), observations)
+        vector.close()
+
+    _naming(subject, play)
+
+
+def _naming(subject: Subject, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except SimulationError as error:
+        raise SimulationError(f"{subject.env!r}: {error}") from error
+
+
+class _Play:
+    """An episode of random actions, and what was told in it.
+
+    Attributes:
+        told: of the reset and of each step: what, of which agent, and its value, or a hash of it.
+        state_problem: see `Found`.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        options: Mapping[str, float] | None,
+        metrics: Mapping[str, str],
+    ) -> None:
+        self.told: list[dict[tuple[str, str], Any]] = []
+        self.state_problem: str = getattr(simulation, "state_problem", "")
+        self._simulation, self._options = simulation, options
+        self._metrics = MetricCollector(metrics)
+        self._rng = np.random.default_rng(0)
+        self._is_over, self._has_time = False, True
+        self._num_actions: Counter[str] = Counter()
+        self._num_unpaid: Counter[str] = Counter()
+        self._owed: set[str] = set()
+        """Agents that have acted and had no reward since."""
+
+    def play(self, num_steps: int) -> None:
+        """Plays so many steps, or to the end of the episode, or for `_MOST_S`.
+
+        Raises:
+            SimulationError: see `look`.
+        """
+        simulation = self._simulation
+        until = time.monotonic() + _MOST_S
+        reset = simulation.reset
+        if self._options:
+            reset = partial(simulation.reset, options=self._options)
+        observations, _ = _call("reset()", reset, 0)
+        actions = self._take(observations, "reset()")
+        if not self.state_problem:
+            try:
+                with _waiting_for("state()"):
+                    simulation.state()
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # nobody may read it
+                self.state_problem = told_of("state()", error)
+        for t in range(1, num_steps + 1):
+            self._has_time = t == 1 or time.monotonic() < until
+            if self._is_over or not self._has_time:
+                return
+            where = "step()" if num_steps == 1 else f"step() number {t}"
+            result = _call(where, simulation.step, actions)
+            self._pay(result, actions)
+            actions = self._take(result.observations, where, result)
+            self._is_over = result.is_over
+
+    def _take(
+        self, observations: Mapping[str, Any], where: str, result: StepResult | None = None
+    ) -> dict[str, Any]:
+        """Judges what came, and returns the actions that follow."""
+        told: dict[tuple[str, str], Any] = {}
+        judged = _judge(self._simulation, observations, where)
+        for agent, seen in judged.items():
+            told["observation", agent] = hash(pickle.dumps(seen))
+        if result is not None:
+            finals = _judge(self._simulation, result.final_observations, where)
+            for agent, seen in finals.items():
+                told["last observation", agent] = hash(pickle.dumps(seen))
+            for agent, reward in result.rewards.items():
+                if not math.isfinite(reward):
+                    raise SimulationError(f"{where} gave agent {agent!r} the reward {reward}")
+                told["reward", agent] = reward
+            told.update({("termination", agent): True for agent in result.terminations})
+            told.update({("truncation", agent): True for agent in result.truncations})
+            for infos in (*result.earlier_infos, result.infos):
+                self._metrics.add(infos)
+        self.told.append(told)
+        actions: dict[str, Any] = {}
+        for agent in sorted(judged):
+            space = self._simulation.action_spaces[agent]
+            try:
+                actions[agent] = sample_action(space, judged[agent], self._rng)
+            except ValueError as error:
+                raise SimulationError(f"after {where}, of agent {agent!r}: {error}") from None
+        return actions
+
+    def _pay(self, result: StepResult, actions: Mapping[str, Any]) -> None:
+        self._num_actions.update(actions.keys())
+        self._num_unpaid.update(self._owed & actions.keys())
+        self._owed |= actions.keys()
+        self._owed -= result.rewards.keys()
+        ended = self._owed if result.is_over else result.terminations.keys()
+        self._num_unpaid.update(self._owed & ended)
+        self._owed -= ended
+
+    def find_gaps(self) -> Iterator[str]:
+        """Yields a sentence for what was missing in the episode."""
+        num_steps = len(self.told) - 1
+        if not self._is_over:
+            within = f"{_MOST_S:g} s ({num_steps:,} steps)" if not self._has_time else (
+                f"{num_steps:,} steps")  # fmt: skip
+            yield (
+                f"no episode of random actions ended within {within}; one that never ends has no "
+                "return and is waited for by evaluations, so have it be truncated after some steps"
+            )
+        alike: dict[str, list[str]] = {}
+        for agent in sorted(self._num_unpaid, key=self._simulation.possible_agents.index):
+            share = f"{self._num_unpaid[agent]} of {self._num_actions[agent]}"
+            alike.setdefault(share, []).append(repr(agent))
+        for share, agents in alike.items():
+            yield (
+                f"step() gave {listed(agents)} no reward for {share} actions, and each counts as "
+                "0; give every agent that has acted one"
+            )
+
+    def find_difference(self, again: _Play) -> Iterator[str]:
+        """Yields a sentence if an episode of the same seed and actions was another one."""
+        for t, (one, other) in enumerate(zip(self.told, again.told, strict=False)):
+            for what, agent in sorted(one.keys() | other.keys()):
+                first, second = (told.get((what, agent)) for told in (one, other))
+                if first == second:
+                    continue
+                story = "differs"
+                if None in (first, second):
+                    story = "is there in one of them alone"
+                elif what == "reward":
+                    story = f"is {first:g} in one and {second:g} in the other"
+                where = f"in step {t}" if t else "after reset(seed=0)"
+                yield (
+                    f"two episodes with one seed and the same actions are not the same: {where} "
+                    f"the {what} of agent {agent!r} {story}; draw all that is random from a "
+                    "generator that reset() makes of its seed, else runs cannot be repeated"
+                )
+                return
+
+
+@contextlib.contextmanager
+def _waiting_for(where: str) -> Iterator[None]:
+    """Says what takes long: nothing else is printed yet."""
+    story = f"the environment's {where} has taken {_SLOW_S:g} s so far; what does it wait for?"
+    timer = threading.Timer(_SLOW_S, logger.warning, (story,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _call(where: str, call: Callable[[Any], T], argument: Any) -> T:
+    try:
+        with _waiting_for(where):
+            return call(argument)
+    except SimulationError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise SimulationError(told_of(where, error)) from error
+
+
+def _judge(simulation: Simulation, observations: Mapping[str, Any], where: str) -> dict[str, Any]:
+    judged = {}
+    for agent, seen in observations.items():
+        try:
+            judged[agent] = conform(simulation.observation_spaces[agent], seen)
+        except Mismatch as mismatch:
+            raise SimulationError(
+                f"{where} gave agent {agent!r} an observation that is not in its space: {mismatch}"
+            ) from None
+    return judged

@@ -1,0 +1,329 @@
+"""A look at an environment, of one step or a whole episode twice, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from muxrl.client import first_look
+from muxrl.client.adapters import SimulationError, adapt
+from muxrl.client.apart import Apart
+from muxrl.client.first_look import Subject, look, look_at, look_at_batch
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.config import ConfigError, SimulationConfig, probe
+
+HERE = __name__
+
+
+class World:
+    """Two agents, four steps."""
+
+    possible_agents = ["a", "b"]
+    metadata: dict[str, Any] = {}
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(0, 99, (1,))
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.t = ["a", "b"], 0
+        return self.seen(), {}
+
+    def step(self, actions: Any) -> Any:
+        self.t += 1
+        is_over = self.is_over()
+        self.agents = [] if is_over else self.agents
+        ends = dict.fromkeys("ab", is_over)
+        return self.seen(), self.rewards(), ends, dict.fromkeys("ab", False), self.infos()
+
+    def seen(self) -> dict[str, Any]:
+        return {agent: np.full(1, self.t, np.float32) for agent in "ab"}
+
+    def rewards(self) -> dict[str, Any]:
+        return {"a": 1.0, "b": 1.0}
+
+    def infos(self) -> dict[str, Any]:
+        return {}
+
+    def is_over(self) -> bool:
+        return self.t == 4
+
+
+class Unpaid(World):
+    def rewards(self) -> dict[str, Any]:
+        return {"b": 0.0} if self.t > 1 else {}
+
+
+class Unseeded(World):
+    num = 0
+
+    def rewards(self) -> dict[str, Any]:
+        self.num += 1
+        return {"a": float(self.num), "b": 1.0}
+
+
+class Sighted(World):
+    num = 0
+
+    def seen(self) -> dict[str, Any]:
+        self.num += 1
+        return {**super().seen(), "b": np.full(1, self.num, np.float32)}
+
+
+class Endless(World):
+    def is_over(self) -> bool:
+        return False
+
+
+class LateNaN(World):
+    def rewards(self) -> dict[str, Any]:
+        return {"a": np.nan if self.t == 3 else 1.0, "b": 1.0}
+
+
+class LateInfinity(World):
+    def seen(self) -> dict[str, Any]:
+        return dict.fromkeys("ab", np.full(1, np.inf if self.t == 2 else 1.0, np.float32))
+
+
+class LateMask(World):
+    def infos(self) -> dict[str, Any]:
+        return {"a": {"action_mask": np.ones(2, np.int8)}} if self.t == 3 else {}
+
+
+class Nested(World):
+    def infos(self) -> dict[str, Any]:
+        return {"a": {"time": {"late": 1.0}, "said": "no"}}
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        (World, []),
+        (Unpaid, ["'a' no reward for 4 of 4 actions", "'b' no reward for 1 of 4 actions"]),
+        (Unseeded, ["not the same: in step 1 the reward of agent 'a' is 1 in one and 5 in the"]),
+        (Sighted, ["after reset(seed=0) the observation of agent 'b' differs"]),
+        (Endless, ["no episode of random actions ended within 1,000 steps"]),
+    ],
+)
+def test_a_whole_episode_says_what_one_step_does_not(env: type, found: list[str]) -> None:
+    notes = look(adapt(env()), is_whole=True).notes
+    assert [part in note for note, part in zip(notes, found, strict=True)] == [True] * len(found)
+    assert look(adapt(env())).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("env", "metrics", "refusal"),
+    [
+        (LateNaN, {}, r"step\(\) number 3 gave agent 'a' the reward nan"),
+        (LateInfinity, {}, r"step\(\) number 2 gave agent 'a' .*infinity"),
+        (LateMask, {}, "'a' have an 'action_mask' now"),
+        (Nested, {"time": "sum"}, r"metric 'time' .*; name what is in it, as 'time/late'"),
+        (Nested, {"said": "sum"}, "metric 'said' in the info of 'a' is 'no'; expected a number"),
+    ],
+)
+def test_a_whole_episode_refuses_what_a_run_would(env: type, metrics: Any, refusal: str) -> None:
+    with pytest.raises(SimulationError, match=refusal):
+        look(adapt(env()), metrics=metrics, is_whole=True)
+
+
+class Slow(Endless):
+    def step(self, actions: Any) -> Any:
+        time.sleep(0.02)
+        return super().step(actions)
+
+
+def test_an_episode_that_takes_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_look, "_MOST_S", 0.1)
+    (note,) = look(adapt(Slow()), is_whole=True).notes
+    assert "ended within 0.1 s (" in note
+
+
+class Dictated(World):
+    def state(self) -> Any:
+        return {"x": 1}
+
+
+class Ragged(World):
+    def state(self) -> Any:
+        return [[1], [1, 2]]
+
+
+class RaisesInState(World):
+    def state(self) -> Any:
+        raise KeyError("ship_0")
+
+
+class Longer(World):
+    state_space = spaces.Box(0, 1, (3,))
+
+    def state(self) -> Any:
+        return np.zeros(2)
+
+
+class Unimplemented(World):
+    def state(self) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("env", "problem"),
+    [
+        (Dictated, "state() returned a dict that makes no array of numbers: {'x': 1}"),
+        (Ragged, "state() returned a list that makes no array of numbers: [[1], [1, 2]]"),
+        (RaisesInState, "state() raised KeyError: 'ship_0' (test_first_look.py, line "),
+        (Longer, "state() gave 2 numbers and 3 were declared"),
+        (Unimplemented, ""),
+        (World, ""),
+    ],
+)
+def test_a_state_that_is_no_array_is_no_state(env: type, problem: str) -> None:
+    found = look(adapt(env()))
+    assert found.state_size is None
+    assert problem in found.state_problem
+    assert bool(problem) == bool(found.state_problem)
+
+
+# --- in a process of its own --------------------------------------------------------------
+
+
+class Leaves(World):
+    """Changes the folder, opens a port, and starts what ends with nobody; cannot be closed."""
+
+    def __init__(self, port: int, note: str) -> None:
+        os.chdir("/")
+        self.port = socket.create_server(("127.0.0.1", port))
+        wait = [sys.executable, "-c", "import time; time.sleep(600)"]
+        started = [subprocess.Popen(wait), subprocess.Popen(wait, start_new_session=True)]
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        Path(note).write_text(" ".join(str(process.pid) for process in started))
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        os.chdir("/tmp")
+        return super().reset(seed, options)
+
+    def close(self) -> None:
+        raise RuntimeError("nothing can be closed")
+
+
+class Exits(World):
+    def step(self, actions: Any) -> Any:
+        os._exit(7)
+
+
+class Crashes(World):
+    def step(self, actions: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what leaves its group is ended on Linux alone")
+def test_nothing_of_an_environment_is_left(tmp_path: Path) -> None:
+    here, kwargs = Path.cwd(), {"port": free_port(), "note": str(tmp_path / "started")}
+    for _ in range(2):
+        facts = probe(SimulationConfig(env=f"{HERE}:Leaves", kwargs=kwargs))
+        assert facts.notes[0].startswith("its close() raised RuntimeError")
+        for pid in (tmp_path / "started").read_text().split():
+            assert not Path(f"/proc/{pid}/cwd").exists() or Path(f"/proc/{pid}/stat").read_text() \
+                .rpartition(")")[2].split()[0] == "Z"  # fmt: skip
+    assert Path.cwd() == here
+
+
+@pytest.mark.parametrize(
+    ("call", "refusal"),
+    [
+        (lambda: probe(SimulationConfig(env=f"{HERE}:Exits")), r"ended its process \(exit code 7"),
+        (lambda: probe(SimulationConfig(env=f"{HERE}:Crashes")), r"process \(signal SIGSEGV"),
+        (
+            lambda: probe(
+                SimulationConfig(
+                    env=f"{HERE}:Leaves",
+                    kwargs={"port": free_port(), "note": os.devnull},
+                    num_processes=2,
+                ),
+                is_whole=True,
+            ),
+            r"Address already in use .*each copy gets its own .*'\{5000 \+ index\}'",
+        ),
+    ],
+)
+def test_what_ends_or_excludes_a_process_is_said(call: Callable[[], Any], refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        call()
+
+
+def test_check_plays_an_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    servers = "servers: {r: {algorithm: RANDOM, agents: ['*']}}"
+    for env, code, said in (
+        ("Unseeded", 0, "warning: simulation.env: two episodes with one seed and the same actions"),
+        ("LateNaN", 2, f"'{HERE}:LateNaN': step() number 3 gave agent 'a' the reward nan"),
+    ):
+        (tmp_path / "c.yaml").write_text(f"simulation: {{env: '{HERE}:{env}'}}\n{servers}\n")
+        assert cli.main(["check", "c.yaml", "stop.env_steps=9"]) == code
+        assert said in "".join(capsys.readouterr())
+
+
+class ResetsAll:
+    """A batch that resets all of its copies, whatever mask it is given."""
+
+    possible_agents = ["a"]
+    metadata: dict[str, Any] = {}
+    observation_space, action_space = World.observation_space, World.action_space
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.t = np.where(self.mask(options or {}), 0.0, getattr(self, "t", 0.0))
+        return self.seen(), {}
+
+    def mask(self, options: Any) -> Any:
+        return np.ones(self.num_envs, bool)
+
+    def step(self, actions: Any) -> Any:
+        self.t = self.t + 1
+        over = {"a": self.t >= 9}
+        return self.seen(), {"a": np.ones(self.num_envs)}, over, {"a": over["a"] & False}, {}
+
+    def seen(self) -> dict[str, Any]:
+        return {"a": self.t[:, None].astype(np.float32)}
+
+
+class ResetsSome(ResetsAll):
+    def mask(self, options: Any) -> Any:
+        return options.get("reset_mask", super().mask(options))
+
+
+def test_a_batch_that_ignores_the_mask_of_a_reset_is_refused() -> None:
+    look_at_batch(Subject(f"{HERE}:ResetsSome", {}))
+    batch = SimulationConfig(env=f"{HERE}:ResetsAll", vector_env=True)
+    assert probe(batch).agents.keys() == {"a"}, "alone, it is right"
+    batch.num_envs_per_process = 2
+    with pytest.raises(ConfigError, match=r"of copies \[0\] of 2 changed what agents of the"):
+        probe(batch)
+
+
+def test_what_is_no_error_of_the_environment_is_shown() -> None:
+    with Apart(look_at, "no subject", False) as looking, pytest.raises(RuntimeError, match="apart"):
+        looking.result()
