@@ -38,7 +38,7 @@ EpisodeMetrics = dict[str, dict[str, float]]
 
 
 METRIC_NAMES = "letters, digits, '_', '-', '.' and '/', up to 100"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,99}")
+_NAME = re.compile(r"(?=.{1,100}$)[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
 
 
 def is_metric_name(name: str) -> bool:

@@ -56,6 +56,9 @@ class HttpTransport(NetworkTransport):
             self._connection = kind(parts.hostname, parts.port, timeout=timeout_s)
         headers = {"Content-Type": "application/json", **self._headers}
         try:
+            if self._connection.sock is None:
+                self._connection.connect()
+            self._connection.sock.settimeout(timeout_s + self._carry_s)
             self._connection.request("POST", "/v1/step", frame, headers)
         except _NETWORK_ERRORS as error:
             raise Broken(f"no connection: {reason(error)}") from None

@@ -174,20 +174,9 @@ class JointEpisode:
         that the episode does not expire there.
 
         Raises:
-            AssignmentError: an agent belongs to no server.
-            EpisodeMisuse: a server has not answered the last step; or they are no dict.
+            AssignmentError, EpisodeMisuse: as `split`; nothing has changed.
         """
-        check_by_agent("observations", observations)
-        split: dict[str, dict[str, Any]] = {}
-        server_of = self._server_of
-        for agent_id, observation in observations.items():
-            server_id = server_of.get(agent_id)
-            if server_id is None:
-                agent_id = self._name(agent_id)
-                if agent_id in observations:
-                    raise EpisodeMisuse(f"two agents that observe are called {agent_id!r}")
-                server_id = server_of[agent_id]
-            split.setdefault(server_id, {})[agent_id] = observation
+        split = self.split(observations)
         items: Items = {}
         now = time.monotonic()
         for server_id, mine in split.items():
@@ -215,33 +204,57 @@ class JointEpisode:
                 item.logged_log_probs = {
                     str(a): one for a, one in logged_log_probs.items() if str(a) in mine
                 }
-            try:
-                side.machine.handle(OBSERVE)
-            except OutOfOrder as error:
-                raise _misuse(error) from None
+            side.machine.observe()
             side.clear()
             items[server_id] = item
         if len(split) < len(self._sides):
-            self._keep_alive(now, items)
+            items |= self.keep_alive()
         self._actions = {}
         self.num_steps += 1
         return items
 
-    def keep_alive(self) -> Items:
-        """Returns a repeat of the last item for servers that were told nothing for long."""
-        items: Items = {}
-        self._keep_alive(time.monotonic(), items)
-        return items
+    def split(self, observations: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Returns what each server is to be told of a step's observations.
 
-    def _keep_alive(self, now: float, items: Items) -> None:
-        """Adds a repeat of the last item for servers that were told nothing for too long."""
-        for server_id, side in self._sides.items():
+        Raises:
+            AssignmentError: an agent belongs to no server.
+            EpisodeMisuse: a server has not answered the last step; or they are no dict.
+        """
+        check_by_agent("observations", observations)
+        split: dict[str, dict[str, Any]] = {}
+        server_of = self._server_of
+        for agent_id, observation in observations.items():
+            server_id = server_of.get(agent_id)
+            if server_id is None:
+                agent_id = self._name(agent_id)
+                if agent_id in observations:
+                    raise EpisodeMisuse(f"two agents that observe are called {agent_id!r}")
+                server_id = server_of[agent_id]
+            split.setdefault(server_id, {})[agent_id] = observation
+        try:
+            for server_id in split:
+                self._sides[server_id].machine.check(OBSERVE)
+        except OutOfOrder as error:
+            raise _misuse(error) from None
+        return split
+
+    def keep_alive(self, server_ids: Iterable[str] | None = None) -> Items:
+        """Returns a repeat of the last item for servers that were told nothing for too long.
+
+        Args:
+            server_ids: of these; None: of all.
+        """
+        items: Items = {}
+        now = time.monotonic()
+        for server_id in self._sides if server_ids is None else server_ids:
+            side = self._sides[server_id]
             if now - side.told_at > self._longest_silence_s[server_id]:
                 side.told_at = now
                 t = side.machine.t
                 items[server_id] = (
                     Step(self.episode_id, t - 1, {}) if t else self._start_of(server_id)
                 )
+        return items
 
     def log(
         self,
@@ -308,18 +321,24 @@ class JointEpisode:
             side.ended_at.setdefault(member, self.num_steps)
 
     def played(
-        self, num_steps: int, rewards: Mapping[str, float], returns: Mapping[str, float]
+        self,
+        server_ids: Iterable[str],
+        num_steps: int,
+        rewards: Mapping[str, float],
+        returns: Mapping[str, float],
     ) -> None:
-        """Takes in steps that went in rows, to each of which all servers have answered.
+        """Takes in steps that went in rows.
 
         Args:
+            server_ids: who has answered each of them.
             num_steps: how many they are.
             rewards: what followed from the last one, by agent id, if no server was told.
             returns: of all, these included.
         """
         self.num_steps += num_steps
         now = time.monotonic()
-        for side in self._sides.values():
+        for server_id in server_ids:
+            side = self._sides[server_id]
             side.machine.t += num_steps
             side.told_at = now
         for agent_id, reward in rewards.items():
@@ -479,20 +498,3 @@ def _misuse(error: OutOfOrder) -> EpisodeMisuse:
     return EpisodeMisuse(
         f"{error}; was its last step interrupted? abort_episode() closes it on every server"
     )
-
-
-def server_of_agents(specs: Mapping[str, ServerSpec]) -> dict[str, str]:
-    """Returns agent id to server id.
-
-    Raises:
-        AssignmentError: two servers have the same agent.
-    """
-    server_of: dict[str, str] = {}
-    for server_id, spec in specs.items():
-        for agent_id in spec.agents:
-            other = server_of.setdefault(agent_id, server_id)
-            if other != server_id:
-                raise AssignmentError(
-                    f"agent {agent_id!r} belongs to two servers, {other!r} and {server_id!r}"
-                )
-    return server_of

@@ -73,7 +73,7 @@ class Lockstep:
         row = self._row_of.pop(episode, None)
         if row is not None:
             returns = dict(zip(self._agents, self._returns[row].tolist(), strict=True))
-            episode.played(int(self._num_steps[row]), {}, returns)
+            episode.played(self._sides, int(self._num_steps[row]), {}, returns)
 
     def pack(self, steps: Sequence[PlainStep], outbox: Outbox) -> Sequence[PlainStep]:
         """Adds steps to an outbox, in rows; returns those that have to go one by one.

@@ -11,17 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from muxrl.client.errors import AssignmentError, ClientError, EpisodeAborted, EpisodeMisuse
 from muxrl.client.http import HttpTransport
-from muxrl.client.joint_episode import (
-    Items,
-    JointEpisode,
-    check_by_agent,
-    given_by_agent,
-    server_of_agents,
-)
+from muxrl.client.joint_episode import Items, JointEpisode, check_by_agent, given_by_agent
 from muxrl.client.local_transport import InferenceMode, InferenceModes, LocalTransport
 from muxrl.client.network_transport import UPDATE_TIMEOUT_S
 from muxrl.client.outbox import Outbox
-from muxrl.client.servers import Servers
+from muxrl.client.servers import Servers, server_of_agents
 from muxrl.client.sole_use import SoleUse
 from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
@@ -177,7 +171,7 @@ class MultiplexingClient:
             AssignmentError: an agent belongs to no server.
         """
         if not isinstance(episode_id, str | int | uuid.UUID):
-            return self._get_actions(episode_id, observations, state or {})
+            return self._get_actions(episode_id, observations, {} if state is None else state)
         episode = self._find(episode_id)
         self._tell(episode, episode.step(observations, state))
         return episode.take_actions(observations)
@@ -189,12 +183,17 @@ class MultiplexingClient:
         states: Mapping[Any, Any],
     ) -> dict[Any, Any]:
         episodes = [self._find(episode_id) for episode_id in episode_ids]
-        if len(set(episode_ids)) < len(episodes):
+        if len(set(episodes)) < len(episodes):
             raise EpisodeMisuse(f"an episode is named twice in {list(episode_ids)}")
-        for episode_id in episode_ids:  # before any of them has moved on
-            self.check_agents(observations[episode_id])
-        outbox = Outbox()
         asked = dict(zip(episode_ids, episodes, strict=True))
+        for what, given in (("observations", observations), ("state", states)):
+            if not isinstance(given, Mapping):
+                raise EpisodeMisuse(f"{what} of several episodes is a dict by episode id")
+        for one, episode in asked.items():  # before any of them has moved on
+            if one not in observations:
+                raise EpisodeMisuse(f"episode {one} is named, and has no observations")
+            episode.split(observations[one])
+        outbox = Outbox()
         for one, episode in asked.items():
             outbox.add(episode, episode.step(observations[one], states.get(one)))
         for failure in self.exchange(outbox).values():

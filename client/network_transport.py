@@ -46,6 +46,8 @@ _SILENCE_S = 3.0
 """A server from which no byte came for this long is asked for its status."""
 _ATTEMPT_S = 5.0
 """Longest wait for what costs a server no work: a connection, its spec, its status."""
+_SLOWEST_BYTES_PER_S = 1_000_000
+"""Of a link: time to carry a long message comes on top of the time to be silent."""
 _SHORTEST_S = 0.3
 """Each attempt gets this long, even where patience is over."""
 _FIRST_PAUSE_S = 0.05
@@ -114,6 +116,11 @@ class NetworkTransport(Transport, abc.ABC):
         """ "http://host:port", where the server is now."""
         return base_url(self._where())
 
+    @property
+    def _carry_s(self) -> int:
+        """Seconds that a slow link takes to carry the frame; 0 for nearly all."""
+        return len(self._frame) // _SLOWEST_BYTES_PER_S
+
     # --- what subclasses do -------------------------------------------------------------
 
     @abc.abstractmethod
@@ -131,6 +138,8 @@ class NetworkTransport(Transport, abc.ABC):
     @abc.abstractmethod
     def _post(self, frame: bytes, timeout_s: float) -> None:
         """Sends a frame, on a new connection if there is none.
+
+        Each may take `timeout_s`, a long frame `_carry_s` more.
 
         Raises:
             Broken: it could not be sent.
@@ -220,7 +229,7 @@ class NetworkTransport(Transport, abc.ABC):
             return refusals
         began_at = time.monotonic()
         try:
-            replies = self._decode(self._await(self._silence_s))
+            replies = self._decode(self._await(self._silence_s + self._carry_s))
         except (Broken, TimeoutError) as error:
             replies = self._recover(error, self._outage(began_at, patience_s))
         except MalformedMessage as error:
@@ -268,7 +277,8 @@ class NetworkTransport(Transport, abc.ABC):
                     if outage.is_noted:
                         self._check_is_the_same(outage)
                     self._post(self._frame, outage.clipped(_ATTEMPT_S))
-                replies = self._decode(self._await(outage.clipped(self._silence_s)))
+                waiting_s = outage.clipped(self._silence_s) + self._carry_s
+                replies = self._decode(self._await(waiting_s))
             except (Broken, TimeoutError) as error:
                 trouble = error
                 continue

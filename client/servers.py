@@ -225,3 +225,20 @@ def _is_answer(item: AnyItem, reply: AnyReply) -> bool:
     if reply.episode_id != item.episode_id:
         return isinstance(reply, Refused) and not reply.episode_id
     return type(reply) is not Actions or reply.t == getattr(item, "t", None)
+
+
+def server_of_agents(specs: Mapping[str, ServerSpec]) -> dict[str, str]:
+    """Returns agent id to server id.
+
+    Raises:
+        AssignmentError: two servers have the same agent.
+    """
+    server_of: dict[str, str] = {}
+    for server_id, spec in specs.items():
+        for agent_id in spec.agents:
+            other = server_of.setdefault(agent_id, server_id)
+            if other != server_id:
+                raise AssignmentError(
+                    f"agent {agent_id!r} belongs to two servers, {other!r} and {server_id!r}"
+                )
+    return server_of

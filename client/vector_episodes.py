@@ -79,12 +79,15 @@ class VectorEpisodes:
         self._asked: NDArray[np.int64] = np.zeros(0, np.int64)
         """Copies whose steps were sent last."""
         self._sides: dict[str, _Side] = {}
+        self._idle: list[str] = []
+        """Servers that have none of the agents, and are told that the episodes are still played."""
         self.actions: dict[str, Rows] = {}
         """By agent id ``[N, ...]``: the last ones of each copy. The arrays are new in each step."""
         place_of = {agent_id: place for place, agent_id in enumerate(agents)}
         for server_id, spec in client.specs.items():
             mine = tuple(agent_id for agent_id in spec.agents if agent_id in place_of)
             if not mine:
+                self._idle.append(server_id)
                 continue
             columns = np.array([place_of[agent_id] for agent_id in mine])
             lineup = Lineup(mine, spec.agents)
@@ -145,6 +148,9 @@ class VectorEpisodes:
         where = slice(None) if is_whole else asked
         ids = list(self._ids) if is_whole else [self._ids[copy] for copy in asked.tolist()]
         t = self.num_steps[asked]
+        if self._idle:
+            for episode in filter(None, self.open):
+                outbox.add(episode, episode.keep_alive(self._idle))
         for server_id, side in self._sides.items():
             rows = StepRows(
                 episode_ids=ids,
@@ -259,7 +265,7 @@ class VectorEpisodes:
         assert episode is not None
         rewards = dict(zip(self._agents, self._rewards[copy].tolist(), strict=True))
         returns = dict(zip(self._agents, self._returns[copy].tolist(), strict=True))
-        episode.played(int(self.num_steps[copy]), rewards, returns)
+        episode.played(self._sides, int(self.num_steps[copy]), rewards, returns)
         items = episode.end(
             final_observations,
             is_truncated=is_truncated,

@@ -29,8 +29,6 @@ from muxrl.protocol.websocket_frames import FrameCutter, binary_frame
 _READ_BYTES = 1 << 16
 _DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 _END_OF_HEAD = b"\r\n\r\n"
-_SLOWEST_BYTES_PER_S = 1_000_000
-"""Of a link: time to send a long message comes on top of the time to be silent."""
 _NO_WEBSOCKET = (404, 405, 501)
 """What servers without that route answer."""
 _MAX_ANSWER_BYTES = 64 << 20
@@ -80,8 +78,8 @@ class _Connection:
     def send(self, data: bytes, timeout_s: float) -> None:
         if self._protocol.state is not OPEN:
             raise Broken("it is closing")
-        if len(data) > _SLOWEST_BYTES_PER_S:
-            self._set_timeout(timeout_s + len(data) // _SLOWEST_BYTES_PER_S)
+        if timeout_s > self._timeout_s:
+            self._set_timeout(timeout_s)
         self._write(binary_frame(data, is_masked=True))
 
     def receive(self, timeout_s: float) -> bytes | str:
@@ -227,7 +225,7 @@ class WebSocketTransport(NetworkTransport):
                     ) from None
                 self._checked(code, body)
                 raise Broken("it opened no WebSocket") from None
-        self._connection.send(frame, timeout_s)
+        self._connection.send(frame, timeout_s + self._carry_s)
 
     def _await(self, timeout_s: float) -> bytes | str:
         if self._connection is None:

@@ -80,7 +80,7 @@ ENDPOINTS = (
     Endpoint(
         "get", "/v1/spec", "What the server is: agents, spaces, groups, limits.", (ServerSpec,)
     ),
-    Endpoint("get", "/v1/health", "Whether it is ready.", (Health,)),
+    Endpoint("get", "/v1/health", "Whether it is ready; 503 while there is a problem.", (Health,)),
     Endpoint("get", "/v1/status", "Where acting and learning stand.", (Status,)),
     Endpoint("get", "/v1/openapi.json", "This document."),
     Endpoint(

@@ -6,9 +6,10 @@ others.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from muxrl.protocol.messages import ServerSpec, Status
 
@@ -45,10 +46,14 @@ class ReportRequest(msgspec.Struct, omit_defaults=True):
     taken: int = 0
 
 
+Timeout = Annotated[float, Meta(ge=0, le=1e9)]
+"""Seconds; the system waits for no more than some centuries."""
+
+
 class FinishRequest(msgspec.Struct, omit_defaults=True):
     """Asks to end learning within `timeout_s`; acting goes on."""
 
-    timeout_s: float
+    timeout_s: Timeout
     taken: int = 0
 
 
@@ -59,7 +64,7 @@ class SaveRequest(msgspec.Struct, omit_defaults=True):
     """
 
     path: str
-    timeout_s: float
+    timeout_s: Timeout
     taken: int = 0
 
 

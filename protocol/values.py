@@ -28,6 +28,7 @@ from muxrl.protocol.spaces import (
     TupleSpace,
     bounds,
     choices,
+    typed_bounds,
 )
 
 _MAX_KEYS = 20
@@ -210,9 +211,10 @@ def _plain_array(
         try:
             return _from_list(value, dtype, shape, space, where).reshape(shape)
         except Mismatch:
-            if not _has_tensors(value):
+            plain = _unpacked(value, len(shape)) if _has_tensors(value) else value
+            if plain is value or _has_tensors(plain):  # deeper in lists than the space is
                 raise
-            return _plain_array(_unpacked(value, len(shape)), dtype, shape, space, where)
+            return _plain_array(plain, dtype, shape, space, where)
     try:
         array = as_array(value)
     except Mismatch as error:
@@ -370,17 +372,20 @@ def _kind(value: Any) -> str:
 
 
 def sample(space: Space, rng: np.random.Generator) -> Any:
-    """Draws a uniform random value of `space`; unbounded Box elements are standard normal."""
+    """Draws a uniform random value of `space`; unbounded numbers of a Box are standard normal.
+
+    Integers without a bound end where their dtype ends.
+    """
     if isinstance(space, Box):
+        dtype = _dtype(space.dtype)
+        if dtype.kind != "f":
+            first, last = typed_bounds(space)
+            return rng.integers(first, last, space.shape, dtype.type, endpoint=True)
         low, high = bounds(space)
         drawn = rng.standard_normal(space.shape)
         finite = np.isfinite(low) & np.isfinite(high)
-        is_whole = _dtype(space.dtype).kind != "f"  # of which the highest is drawn as often
-        uniform = rng.uniform(np.where(finite, low, 0.0), np.where(finite, high, 1.0) + is_whole)
-        drawn = np.where(
-            finite, np.floor(uniform) if is_whole else uniform, np.clip(drawn, low, high)
-        )
-        return drawn.astype(space.dtype)
+        uniform = rng.uniform(np.where(finite, low, 0.0), np.where(finite, high, 1.0))
+        return np.where(finite, uniform, np.clip(drawn, low, high)).astype(dtype)
     if isinstance(space, Discrete):
         return int(rng.integers(space.n)) + space.start
     if isinstance(space, MultiDiscrete):

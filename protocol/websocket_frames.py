@@ -97,6 +97,11 @@ class FrameCutter:
         self._is_broken = False
         """Whether the stream cannot be cut any more: `websockets` closes the connection."""
 
+    @property
+    def is_amid(self) -> bool:
+        """Whether a message has begun whose end has not come."""
+        return self._is_fragmented or bool(self._rest)
+
     def cut(self, data: bytes) -> list[bytes | Unparsed]:
         """Returns the messages and other frames that are complete now, in order."""
         if self._rest:

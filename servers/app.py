@@ -22,6 +22,7 @@ from muxrl.protocol.messages import (
     ActionRows,
     AnyItem,
     AnyReply,
+    Health,
     Recorded,
     Refused,
     ServerSpec,
@@ -114,6 +115,8 @@ class Batcher:
         self._frames: list[Frame] = []
         self.forward_passes = Latencies()
         """Of each choice of actions for all that waited: the forward passes of all policies."""
+        self.problem = ""
+        """Why the last choice failed; "": it did not."""
 
     def submit(self, frame: Frame) -> None:
         """Computes the actions of a frame and sends its answers: at once if it is alone, else soon.
@@ -141,15 +144,17 @@ class Batcher:
                     step.finish(chosen, weights_seq_no)
             if rows or steps:
                 self.forward_passes.add(time.perf_counter() - began)
-        except Exception as error:  # the module is the user's
+                self.problem = ""
+        except Exception as error:  # noqa: BLE001, the module is the user's
             failed: Any
             for failed in (*rows, *steps):
                 failed.has_failed = failed.answer is None
-            logger.exception("inference failed for %d steps", len(rows) + len(steps))
             problem = NotServing(
                 f"server {self._server_id!r} could not compute actions: "
                 f"{type(error).__name__}: {error}"
             )
+            problem.__cause__ = error  # whose traceback the log has, as far as refusals are told
+            self.problem = problem.message
         for frame in frames:
             frame.finish(problem)
 
@@ -214,6 +219,11 @@ class PolicyServerApp(Front):
 
     def status(self) -> Status:
         return self._status()
+
+    def health(self) -> Health:
+        health = super().health()
+        health.problem = health.problem or self.batcher.problem or self.store.problem
+        return health
 
     def weights(self) -> bytes:
         return super().weights() if self._weights is None else self._weights()
@@ -298,8 +308,9 @@ class PolicyServerApp(Front):
             outcome = self.store.accept_rows(item, now)
         except ProtocolError as error:
             return self.refuse(item, error)
-        except Exception as error:
-            logger.exception("a step in rows failed, of %d episodes", len(item.episode_ids))
+        except Exception as error:  # noqa: BLE001, the refusal is logged
+            for episode_id in item.episode_ids:
+                self.store.drop(episode_id, error)
             return self.refuse(item, internal_error(error))
         if not isinstance(outcome, list):
             return outcome
@@ -310,8 +321,8 @@ class PolicyServerApp(Front):
             return self.store.accept(item, now)
         except ProtocolError as error:
             return self.refuse(item, error)
-        except Exception as error:
-            logger.exception("an item of episode %r failed", item.episode_id)
+        except Exception as error:  # noqa: BLE001, the refusal is logged
+            self.store.drop(item.episode_id, error)
             return self.refuse(item, internal_error(error))
 
 
@@ -321,8 +332,12 @@ async def expire_episodes(store: EpisodeStore) -> None:
         await asyncio.sleep(_EXPIRY_INTERVAL_S)
         try:
             expired = store.expire(time.monotonic())
-        except Exception:  # nothing else would report it, and idle episodes would stay for ever
-            logger.exception("idle episodes could not be closed")
+            store.problem = ""
+        except Exception as error:  # nothing else would report it
+            story = f"idle episodes could not be closed: {type(error).__name__}: {error}"
+            if story != store.problem:
+                logger.exception("%s", story)
+            store.problem = story
             continue
         if expired:
             some = ", ".join(expired[:_IDLE_EXPIRIES_LOGGED])

@@ -113,7 +113,7 @@ class RunService:
 
     def _save(self, asked: SaveRequest) -> SavedPart:
         path = Path(asked.path)
-        if not path.is_absolute():
+        if not path.is_absolute() or "\0" in asked.path:
             raise ValueMismatch(
                 f"a checkpoint goes into a folder that is named absolutely, not {asked.path!r}: "
                 "a run and its servers may be in different folders"
@@ -121,13 +121,13 @@ class RunService:
         try:
             return self.save(path, asked.timeout_s, asked.taken)
         except (StillLearning, ServerProblem, OSError) as error:
-            raise NotServing(str(error)) from error
+            raise NotServing(str(error)) from None
 
     def _finish(self, asked: FinishRequest) -> RunReport:
         try:
             return self.finish(asked.timeout_s, asked.taken)
         except StillLearning as error:
-            raise NotServing(str(error)) from error
+            raise NotServing(str(error)) from None
 
     def _abort(self, asked: AbortRequest) -> Aborting:
         self._server.abort_episodes(asked.prefix)

@@ -167,7 +167,8 @@ class PolicyServer:
 
     def _abort_episodes(self, prefix: str) -> None:
         num = self.policies.store.abort_all(prefix, time.monotonic())
-        logger.warning("%d episodes closed as truncated: their simulation was lost", num)
+        if num:
+            logger.warning("%d episodes closed as truncated: their simulation was lost", num)
 
     async def _serve(self) -> None:
         """Goes on beside the network, in its thread."""

@@ -162,6 +162,8 @@ class Serving:
         host, _, port = self.address.rpartition(":")
         own = {"algorithm": EXTERNAL, "host": host, "port": int(port), "token": self._token}
         plan = msgspec.convert({**asked.plan, **own}, ServerPlan)
+        if not plan.agents:
+            raise ServerProblem(f"server {plan.server_id!r} has no agents")
         if plan.groups and not self._entry.forms_teams:
             raise ServerProblem(
                 f"server {plan.server_id!r} has groups ({listed(plan.groups)}), but {self.name} "

@@ -230,46 +230,12 @@ class AdaptedEnv:
     def _observe_reset(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
     ) -> tuple[Any, Any]:
-        """Resets the environment; returns observations and infos, if need be none of the latter.
-
-        Raises:
-            SimulationError: it returned nothing, or observations that are not by agent.
-        """
-        given = self._reset_env(seed, options)
-        if given is None:
-            raise SimulationError(
-                "the environment's reset() returned None; expected (observations, infos)"
-            )
-        is_pair = isinstance(given, tuple | list) and len(given) == 2 and _are_infos(given[1])
-        seen, infos = (given[0], given[1] or {}) if is_pair else (given, {})
-        if self.speaks_by_agent and not hasattr(seen, "items"):
-            came = "observations as " if is_pair else ""
-            raise SimulationError(
-                f"the environment's reset() returned {came}a {type(seen).__name__}; expected "
-                "(observations, infos), dicts by agent"
-            )
-        return seen, infos
+        """Resets the environment; returns and raises what `read_reset` does."""
+        return read_reset(self._reset_env(seed, options), is_by_agent=self.speaks_by_agent)
 
     def _step_env(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Steps the environment and returns what it returned, which is of five parts.
-
-        Raises:
-            SimulationError: it is not, or they are not by agent.
-        """
-        given: tuple[Any, Any, Any, Any, Any] = self._env.step(actions)
-        if not isinstance(given, Sized) or len(given) != 5:
-            raise _wrong_step(given)
-        if not self.speaks_by_agent or set(map(type, given)) == _DICTS:
-            return given
-        if given[4] is None:
-            given = (*given[:4], {})
-        for what, part in zip(_PARTS, given, strict=True):
-            if not hasattr(part, "items"):
-                raise SimulationError(
-                    f"the environment's step() returned its {what} as a "
-                    f"{type(part).__name__}; expected a dict by agent"
-                )
-        return given
+        """Steps the environment; returns and raises what `read_step` does."""
+        return read_step(self._env.step(actions), is_by_agent=self.speaks_by_agent)
 
     def _begin(
         self, given: Mapping[Any, Any], infos: Mapping[Any, Any]
@@ -489,8 +455,51 @@ def _are_infos(given: Any) -> bool:
     return given is None or isinstance(given, Mapping)
 
 
+def read_reset(given: Any, *, is_by_agent: bool) -> tuple[Any, Any]:
+    """Returns the observations and infos of a reset, if need be none of the latter.
+
+    Raises:
+        SimulationError: it returned nothing, or observations that are not by agent.
+    """
+    if given is None:
+        raise SimulationError(
+            "the environment's reset() returned None; expected (observations, infos)"
+        )
+    is_pair = isinstance(given, tuple | list) and len(given) == 2 and _are_infos(given[1])
+    seen, infos = (given[0], given[1] or {}) if is_pair else (given, {})
+    if is_by_agent and not hasattr(seen, "items"):
+        came = "observations as " if is_pair else ""
+        raise SimulationError(
+            f"the environment's reset() returned {came}a {type(seen).__name__}; expected "
+            "(observations, infos), dicts by agent"
+        )
+    return seen, infos
+
+
 _DICTS = {dict}
 _PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
+
+
+def read_step(given: Any, *, is_by_agent: bool) -> tuple[Any, Any, Any, Any, Any]:
+    """Returns the five parts of a step; its infos may have been None.
+
+    Raises:
+        SimulationError: there are not five, or they are not by agent.
+    """
+    if not isinstance(given, Sized) or len(given) != 5:
+        raise _wrong_step(given)
+    parts: Any = given
+    if not is_by_agent or set(map(type, parts)) == _DICTS:
+        return parts
+    if parts[4] is None:
+        parts = (*parts[:4], {})
+    for what, part in zip(_PARTS, parts, strict=True):
+        if not hasattr(part, "items"):
+            raise SimulationError(
+                f"the environment's step() returned its {what} as a "
+                f"{type(part).__name__}; expected a dict by agent"
+            )
+    return parts
 
 
 def _wrong_step(given: Any) -> SimulationError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from muxrl.client.adapters.adapted_env import read_step
 from muxrl.client.adapters.places import ALL
 
 
@@ -33,7 +34,9 @@ class ParallelDicts:
 
     def step(self, actions: Mapping[Hashable, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """As the environment's; who has gone without a flag has terminated."""
-        given, rewards, terminations, truncations, infos = self._env.step(actions)
+        given, rewards, terminations, truncations, infos = read_step(
+            self._env.step(actions), is_by_agent=True
+        )
         left = set(self._env.agents)
         gone = {a: True for a in actions if a not in left and not truncations.get(a)}
         given = {a: seen for a, seen in given.items() if a in left or a in actions}

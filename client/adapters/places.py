@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, Literal
 
+from muxrl.client.adapters.adapted_env import read_reset, read_step
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 
 logger = logging.getLogger(__name__)
@@ -49,15 +50,16 @@ class Places:
     def reset(self, **kwargs: Any) -> Any:
         """As the environment's."""
         self._place_of, self._former_place = {}, {}
-        given, infos = self._env.reset(**kwargs)
+        given, infos = read_reset(self._env.reset(**kwargs), is_by_agent=True)
         seen = {self._find(agent): value for agent, value in given.items()}
         return seen, self._placed(infos)
 
     def step(self, actions: Mapping[Hashable, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """As the environment's; a last observation is in the infos of its place, under `LAST`."""
         lives = {place: agent for agent, place in self._place_of.items()}
-        given, rewards, terminateds, truncateds, infos = self._env.step(
-            {lives[place]: action for place, action in actions.items()}
+        given, rewards, terminateds, truncateds, infos = read_step(
+            self._env.step({lives[place]: action for place, action in actions.items()}),
+            is_by_agent=True,
         )
         is_over = terminateds.get(ALL) or truncateds.get(ALL)
         done = {a for a in self._place_of if terminateds.get(a) or truncateds.get(a)}

@@ -94,14 +94,16 @@ class OnlyCopy:
         self.state_size = vector.state_size
         self.state_problem: str = getattr(vector, "state_problem", "")
         self._last_state: NDArray[np.float32] | None = None
+        self._options: Mapping[str, float] = {}
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`; infos are not asked for."""
         self._last_state = None
+        self._options = options or {}
         if options:
-            self._vector.ask_options(lambda _: options)
+            self._vector.ask_options(lambda _: self._options)
         return {a: copied(row(rows, 0)) for a, rows in self._vector.reset(seed).items()}, {}
 
     def step(self, actions: dict[str, Any]) -> StepResult:

@@ -43,6 +43,7 @@ public final class PolicyClient implements AutoCloseable {
     private double patienceS;
     private final double updateTimeoutS;
     private final HttpClient http;
+    private final Duration silence;
     private final HttpRequest.Builder requests; // copied for each request
     private final Map<String, Object> spec;
     private final Map<String, Episode> episodes = new LinkedHashMap<>();
@@ -73,7 +74,7 @@ public final class PolicyClient implements AutoCloseable {
         this.url = uri.getScheme() + "://" + uri.getRawAuthority();
         this.patienceS = patienceS;
         this.updateTimeoutS = updateTimeoutS;
-        Duration silence =
+        this.silence =
                 Duration.ofMillis((long) (1000 * Math.min(3, Math.max(0.3, patienceS / 3))));
         this.http =
                 HttpClient.newBuilder()
@@ -81,7 +82,7 @@ public final class PolicyClient implements AutoCloseable {
                         .proxy(HttpClient.Builder.NO_PROXY)
                         .connectTimeout(silence)
                         .build();
-        this.requests = HttpRequest.newBuilder().timeout(silence);
+        this.requests = HttpRequest.newBuilder();
         requests.header("Content-Type", "application/json");
         if (!token.isEmpty()) {
             requests.header("Authorization", "Bearer " + token);
@@ -460,6 +461,8 @@ public final class PolicyClient implements AutoCloseable {
         HttpRequest request =
                 requests.copy()
                         .uri(URI.create(url + path))
+                        // A slow link takes a second for a megabyte.
+                        .timeout(silence.plusSeconds(body.length / 1_000_000))
                         .method(method, HttpRequest.BodyPublishers.ofByteArray(body))
                         .build();
         HttpResponse<String> response = http.send(request, HttpResponse.BodyHandlers.ofString());

@@ -392,7 +392,6 @@ private:
             bytes.append(part, static_cast<std::size_t>(n));
         }
 
-    private:
         void configure(double silence_s) const {
             timeval silence{};
             silence.tv_sec = static_cast<time_t>(silence_s);
@@ -403,6 +402,7 @@ private:
             setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         }
 
+    private:
         [[noreturn]] static void fail() {
             bool is_silent = errno == EAGAIN || errno == EWOULDBLOCK;
             throw Broken(is_silent ? "no answer" : std::strerror(errno), is_silent);
@@ -495,6 +495,8 @@ private:
     Json request(std::unique_ptr<Connection>& connection, const std::string& method,
                  const std::string& path, const std::string& body) const {
         if (!connection) connection = std::make_unique<Connection>(host_, port_, silence_s_);
+        // A slow link takes a second for a megabyte.
+        connection->configure(silence_s_ + static_cast<double>(body.size()) / 1e6);
         std::string head = method + " " + path + " HTTP/1.1\r\nHost: " + authority_ +
                            "\r\nContent-Type: application/json\r\nContent-Length: " +
                            std::to_string(body.size()) + "\r\n";

@@ -429,6 +429,10 @@ class PolicyClient:
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes = b""
     ) -> dict[str, Any]:
         """Returns the answer to one request, sent once; OSError: another try may help."""
+        if connection.sock is None:
+            connection.connect()
+        # A slow link takes a second for a megabyte.
+        connection.sock.settimeout(self._silence_s + len(body) // 1_000_000)
         connection.request(method, path, body, self._headers)
         response = connection.getresponse()
         data = response.read()

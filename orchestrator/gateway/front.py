@@ -264,8 +264,7 @@ class Gateway(Front):
         try:
             self.episodes.answer(together, self._heard_at)
             self.episodes.touch(together, time.monotonic())
-        except Exception as error:  # the top of the thread: clients would wait for ever
-            logger.exception("%d frames could not be answered", len(frames))
+        except Exception as error:  # noqa: BLE001, the refusals are logged; else clients would wait
             for frame in frames:
                 self._refuse_all(frame, internal_error(error))
             return

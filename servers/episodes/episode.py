@@ -231,9 +231,9 @@ class ServedEpisode:
         if self._rows or self.lockstep is not None:
             self.record_rows()
             self.leave()
-        self._last_row = (None, 0)
         step = self._check.step(message, transitions.agents_done, transitions.returns)
         requests = transitions.add_step(step, is_first=message.t == 0)
+        self._last_row = (None, 0)  # until here it may be asked for again
         self._machine.observe()
         pending = self._pending = PendingStep(
             self,
@@ -398,4 +398,11 @@ class ServedEpisode:
     def abort(self) -> None:
         """Closes the episode as truncated at its last full step."""
         self.leave()
+        self._machine.handle(EpisodeEvent.ABORT)
+
+    def drop(self) -> None:
+        """Closes the episode whatever state it is in; its record is not looked at any more."""
+        if self.lockstep is not None:
+            self.lockstep.left.add(self._row)
+            self.lockstep = None
         self._machine.handle(EpisodeEvent.ABORT)

@@ -7,7 +7,8 @@ one ends, another one may take its row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import compress
 from operator import ne
 from typing import Any
@@ -78,11 +79,6 @@ class Lockstep:
             now: time of the step.
         """
         before: Sequence[Any] = self.last.episodes
-        if len(self._steps) >= _MOST_KEPT:
-            for row, episode in enumerate(before):
-                if row not in self.left:
-                    episode.record_rows()
-            self.forget()
         for row in changed:
             if row not in self.left:  # it waits, and goes on alone
                 before[row].leave()
@@ -93,6 +89,21 @@ class Lockstep:
         for row in changed:
             after[row].join(self, row)
             self.left.discard(row)
+
+    def make_room(self, guarded: Callable[[str], AbstractContextManager[object]]) -> None:
+        """Has its episodes record their steps, if there are many.
+
+        Args:
+            guarded: by episode id, what to do that in.
+        """
+        if len(self._steps) < _MOST_KEPT:
+            return
+        episodes: Sequence[Any] = self.last.episodes
+        for row, episode in enumerate(episodes):
+            if row not in self.left:
+                with guarded(episode.episode_id):
+                    episode.record_rows()
+        self.forget()
 
     def forget(self) -> None:
         """Forgets all steps but the last: whoever is in them has taken them in."""

@@ -23,6 +23,8 @@ from muxrl.servers.episodes.rows import Benches, EpisodeOfRows, RowStep, StepOfM
 from muxrl.servers.episodes.step_check import MAX_RETURN
 from muxrl.servers.episodes.trajectories import stacked
 
+_INT64 = np.dtype(np.int64)
+_LAST_T = np.iinfo(_INT64).max
 _MAX_LINEUPS = 256
 """That are remembered; agents that come and go make many."""
 
@@ -183,6 +185,10 @@ class RowReader:
         _check_rows("t", item.t, (lead,))
         if item.t.dtype.kind not in "iu" or lead == 0:
             raise MalformedMessage("rows have an integer t for each of at least one episode")
+        if item.t.dtype != _INT64:  # one of 8 bits would say 0 after 255
+            if item.t.max() > _LAST_T:
+                raise MalformedMessage(f"there is no t={item.t.max()}")
+            item.t = item.t.astype(_INT64)
         if item.rewards is not None:
             _check_rows("rewards", item.rewards, (lead, len(lineup.agents)))
         if item.state is not None:
@@ -201,8 +207,8 @@ class RowReader:
         if agents in self._known:
             self._known.move_to_end(agents)
             return self._known[agents]
-        if unknown := next((a for a in agents if a not in self._plan.agents), None):
-            raise MalformedMessage(f"there is no agent {unknown!r} here, but its rows came")
+        if unknown := [a for a in agents if a not in self._plan.agents]:
+            raise MalformedMessage(f"there is no agent {unknown[0]!r} here, but its rows came")
         if len(set(agents)) < len(agents):
             raise MalformedMessage("an agent is named twice in the rows of a step")
         lineup = Lineup(agents, self._plan.agents)

@@ -5,9 +5,10 @@ Time is an argument.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -49,14 +50,12 @@ from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.row_reader import RowReader
 from muxrl.servers.episodes.rows import RowOfStep, RowStep, StepOfMembers
 from muxrl.servers.episodes.step_check import StepCheck
+from muxrl.servers.episodes.tombstones import Tombstones
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
 from muxrl.servers.episodes.warnings import Warnings
 
-MAX_TOMBSTONES, _MAX_TOLD = 100_000, 1_000_000
-"""Ended episodes that are remembered, and returns of agents in their answers, some 65 MB; a client
-that lost an answer asks again before so many more have ended. Episodes of a few steps end a
-thousand times a second."""
+BROKEN = "episodes that cannot be processed"
 _PAID_LATE = (
     "{who!r} was paid after its end, in episode {episode_id} for the first time: that counts in "
     "its return, and no action learns from it; did its end come too early?"
@@ -107,6 +106,8 @@ class EpisodeStore:
         self.draw: Callable[[StartEpisode], Member] | None = None
         """Says who plays an episode; None: there is no choice."""
         self.is_accepting = True
+        self.problem = ""
+        """Why idle episodes were not closed when that was due last; "": they were."""
         self._check = StepCheck(
             plan.agents,
             plan.state_size,
@@ -127,7 +128,7 @@ class EpisodeStore:
         self._reward_scales = reward_scales or {}
         self._row_reader = RowReader(plan, seats, self._reward_scales)
         self._open: dict[str, ServedEpisode] = {}
-        self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
+        self._tombstones = Tombstones()
         self._chunks: list[Chunk] = []
         self._num_uncut_steps = 0
         self.far_values = FarValues(self.warnings)
@@ -160,12 +161,13 @@ class EpisodeStore:
             return self._step(item, now)
         if isinstance(item, StartEpisode):
             return self._start(item, now)
-        if isinstance(item, EndEpisode):
-            return self._end(item, now)
         if isinstance(item, PlayedSteps):
             return self._play(item, now)
-        assert isinstance(item, AbortEpisode)
-        return self._abort(item, now)
+        buried = self._tombstones.answer_of(item.episode_id)
+        if buried is not None:
+            return buried
+        assert isinstance(item, EndEpisode | AbortEpisode)
+        return self._end(item, now) if isinstance(item, EndEpisode) else self._abort(item, now)
 
     def expire(self, now: float) -> list[str]:
         """Closes idle episodes as truncated, and forgets old tombstones; returns the closed ids."""
@@ -178,23 +180,43 @@ class EpisodeStore:
             and now - episode.last_seen > limits.episode_timeout_s
         ]
         for episode_id in expired:
-            self._close(self._open[episode_id], Aborted(episode_id), now, is_aborted=True)
+            with self._dropping(episode_id):
+                self._close(self._open[episode_id], Aborted(episode_id), now, is_aborted=True)
             self.counts.num_expired += 1
         self.finish_frame()
-        while self._tombstones:
-            episode_id, (buried_at, _) = next(iter(self._tombstones.items()))
-            if now - buried_at <= limits.tombstone_s:
-                break
-            del self._tombstones[episode_id]
+        self._tombstones.expire(now - limits.tombstone_s)
         return expired
 
     def abort_all(self, prefix: str, now: float) -> int:
         """Closes the episodes whose ids begin so as truncated; returns how many there were."""
         lost = [episode_id for episode_id in self._open if episode_id.startswith(prefix)]
         for episode_id in lost:
-            self._abort(AbortEpisode(episode_id, "its simulation was lost"), now)
+            with self._dropping(episode_id):
+                self._abort(AbortEpisode(episode_id, "its simulation was lost"), now)
         self.finish_frame()
         return len(lost)
+
+    def drop(self, episode_id: str, error: Exception) -> None:
+        """Closes an episode that cannot be processed, which would fail for others, too.
+
+        What it has recorded since it was cut last is lost.
+        """
+        episode = self._open.pop(episode_id, None)
+        if episode is None:
+            return
+        episode.drop()
+        self.counts.num_aborted += episode.is_training
+        self._tombstones.bury(episode_id, Aborted(episode_id), episode.last_seen, self.plan)
+        text = f"episode {episode_id} cannot be processed and is closed, by an error in the server"
+        self.warnings.add(BROKEN, f"{text} itself: {error!r}", error=error)
+
+    @contextlib.contextmanager
+    def _dropping(self, episode_id: str) -> Iterator[None]:
+        """Drops an episode with which something fails, so that the others go on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001, it is logged
+            self.drop(episode_id, error)
 
     # --- items --------------------------------------------------------------------------
 
@@ -285,6 +307,7 @@ class EpisodeStore:
         lockstep = next((e.lockstep for e in ends if e is not None and e.lockstep), None)
         if lockstep is None:
             return None
+        lockstep.make_room(self._dropping)
         num_env_steps = int(np.count_nonzero(item.t))
         if lockstep.last.is_training and self._may_cut(num_env_steps, int(item.t.max())):
             return None  # in the middle of these rows, perhaps
@@ -325,11 +348,11 @@ class EpisodeStore:
         """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
         if self._played_check is None:
             raise ValueMismatch(
-                f"it takes no steps in which a client acted by itself: {self.plan.algorithm} does "
-                "not learn"
+                f"it takes no steps in which a client acted by itself: {self.plan.algorithm} has "
+                "no networks to give"
             )
         reply = Recorded(item.episode_id, 0, self._played_check.version())
-        _, buried = self._tombstones.get(item.episode_id, (0.0, None))
+        buried = self._tombstones.answer_of(item.episode_id)
         if isinstance(buried, Ended) and all(step.t < buried.num_steps for step in item.steps):
             reply.num_steps = buried.num_steps  # a repeat: its end was in the same frame
             return reply
@@ -365,10 +388,7 @@ class EpisodeStore:
         missing = self._batch_env_steps - self._num_uncut_steps
         reply.num_wanted = max(check.min_wanted, -(-missing // num_clients))
 
-    def _end(self, item: EndEpisode, now: float) -> Ended | Aborted:
-        buried = self._tombstones.get(item.episode_id)
-        if buried is not None:
-            return buried[1]
+    def _end(self, item: EndEpisode, now: float) -> Ended:
         episode = self._find(item.episode_id)
         num_before = episode.num_uncut_steps
         reply = episode.end(item)
@@ -377,10 +397,7 @@ class EpisodeStore:
         self._close(episode, reply, now, is_aborted=False)
         return reply
 
-    def _abort(self, item: AbortEpisode, now: float) -> Ended | Aborted:
-        buried = self._tombstones.get(item.episode_id)
-        if buried is not None:
-            return buried[1]
+    def _abort(self, item: AbortEpisode, now: float) -> Aborted:
         reply = Aborted(item.episode_id)
         episode = self._open.get(item.episode_id)
         if episode is not None:
@@ -429,10 +446,7 @@ class EpisodeStore:
                     self.warnings.add("rewards after an end", "" if self._has_told_late else text)
                     self._has_told_late = True
         del self._open[episode.episode_id]
-        self._tombstones[episode.episode_id] = (now, reply)
-        most = min(MAX_TOMBSTONES, _MAX_TOLD // max(1, len(self.plan.agents)))
-        if len(self._tombstones) > max(most, self.plan.limits.max_episodes):
-            self._tombstones.popitem(last=False)
+        self._tombstones.bury(episode.episode_id, reply, now, self.plan)
         self._cut_if_due()
 
     def _cut_if_due(self, *, is_after_frame: bool = False) -> None:
@@ -441,9 +455,10 @@ class EpisodeStore:
             return
         if self._cuts_after_frames and not is_after_frame:
             return
-        for episode in self._open.values():
+        for episode_id, episode in list(self._open.items()):
             if episode.is_training:
-                self._keep(episode.cut())
+                with self._dropping(episode_id):
+                    self._keep(episode.cut())
         for lockstep in {e.lockstep for e in self._open.values() if e.is_training}:
             if lockstep is not None:  # whose rows would be held until many more have come
                 lockstep.forget()

@@ -26,13 +26,16 @@ class Warnings:
         self._env_steps = env_steps
         self._found: dict[str, ServerWarning] = {}
 
-    def add(self, what: str, text: str = "", *, num: int = 1) -> None:
+    def add(
+        self, what: str, text: str = "", *, num: int = 1, error: Exception | None = None
+    ) -> None:
         """Counts and logs.
 
         Args:
             what: the kind, in few words, of which there are few; or all there is to say.
             text: a sentence; "": it is only counted.
             num: how often it happened.
+            error: its cause; the log has the traceback of the first.
         """
         if (before := self._found.get(what)) is None:
             now = ServerWarning(what, num, self._env_steps(), text[:_MAX_CHARS])
@@ -40,7 +43,8 @@ class Warnings:
             now = replace(before, num=before.num + num)
         self._found[what] = now
         if text:
-            logger.warning("%s%s", text, f" ({now.num:,} so far)" if before else "")
+            so_far = f" ({now.num:,} so far)" if before else ""
+            logger.warning("%s%s", text, so_far, exc_info=None if before else error)
 
     @property
     def found(self) -> list[ServerWarning]:

@@ -268,7 +268,7 @@ class Pool:
         members = [member for those in self.members.values() for member in those]
         return {
             "members": {member.name: member.acting.get_random_state() for member in members},
-            "results": {name: vars(result) for name, result in self.results.items()},
+            "results": {name: vars(result) for name, result in self.results.copy().items()},
             "num_records": self.num_records,
         }
 

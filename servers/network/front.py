@@ -25,6 +25,7 @@ from muxrl.protocol.messages import (
     AnyItem,
     AnyReply,
     EndEpisode,
+    Health,
     PolicyWeights,
     Refused,
     ServerSpec,
@@ -88,6 +89,11 @@ class Front(ABC):
     @abstractmethod
     def status(self) -> Status:
         """Returns the server's status; cheap, and safe from any thread."""
+
+    def health(self) -> Health:
+        """Returns whether it is ready, or what it should do and cannot."""
+        status = self.status()
+        return Health(status.phase, status.server_id, status.problem)
 
     def weights(self) -> bytes:
         """Returns a `PolicyWeights` in msgpack. Called on the event loop."""
@@ -154,7 +160,8 @@ class Front(ABC):
         return self._refused("", story, error)
 
     def _refused(self, episode_id: str, story: str, error: ProtocolError) -> Refused:
-        self.refusals.add(error.code, story, time.monotonic())
+        cause = error.__cause__ if error.code >= 500 else None
+        self.refusals.add(error.code, story, time.monotonic(), cause)
         return Refused(
             episode_id,
             code=error.code,
@@ -193,6 +200,7 @@ def internal_error(error: Exception) -> ProtocolError:
     """Returns the refusal of an item whose cause is not the client's."""
     problem = ProtocolError(f"an error in the server itself, see its log: {error!r}")
     problem.code = 500
+    problem.__cause__ = error
     return problem
 
 
@@ -213,13 +221,14 @@ class Refusals:
         self._num_untold: Counter[int] = Counter()
         self._told_at: dict[int, float] = {}
 
-    def add(self, code: int, story: str, now: float) -> None:
+    def add(self, code: int, story: str, now: float, cause: BaseException | None = None) -> None:
         """Counts a refusal.
 
         Args:
             code: see `muxrl.protocol.errors`.
             story: what its client is told; it may repeat what came, so the log has it in one line.
             now: monotonic seconds.
+            cause: an error of the server itself; its traceback is logged.
         """
         self.by_code[code] += 1
         if now - self._told_at.get(code, -math.inf) < _INTERVAL_S:
@@ -228,9 +237,11 @@ class Refusals:
         self._told_at[code] = now
         told = story[:ERROR_STORY_CHARS]
         num_untold = self._num_untold.pop(code, 0)
-        logger.warning(
+        logger.log(
+            logging.ERROR if cause else logging.WARNING,
             "%d: %s%s",
             code,
             told if told.isprintable() else repr(told),
             f" ({num_untold} more of this code since the last one here)" if num_untold else "",
+            exc_info=cause,
         )

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -31,7 +32,6 @@ from muxrl.protocol.messages import (
     AnyItem,
     BatchReply,
     EndEpisode,
-    Health,
     Refused,
     StartEpisode,
     Stopping,
@@ -39,7 +39,7 @@ from muxrl.protocol.messages import (
 from muxrl.protocol.openapi import openapi
 from muxrl.protocol.run_messages import RUN_REQUESTS
 from muxrl.servers.network.exposition import CONTENT_TYPE, exposition
-from muxrl.servers.network.front import Front
+from muxrl.servers.network.front import Front, internal_error
 
 Endpoint = Callable[[Front, Request], Awaitable[object]]
 _openapi = functools.cache(openapi)
@@ -75,8 +75,8 @@ async def _get_status(app: Front, request: Request) -> object:
 
 
 async def _get_health(app: Front, request: Request) -> object:
-    status = app.status()
-    return Health(status.phase, status.server_id, status.problem)
+    health = app.health()
+    return _json(health, 503 if health.problem else 200)
 
 
 async def _get_openapi(app: Front, request: Request) -> object:
@@ -138,7 +138,14 @@ async def _post_run(name: str, app: Front, request: Request) -> object:
     body = await _body(app, request)
     app.messages.check_json(body)
     asked = decode_json(body or b"{}", kind)
-    return await asyncio.to_thread(app.run_requests[name], asked)
+
+    def answered() -> msgspec.Struct:
+        try:
+            return app.run_requests[name](asked)
+        except StopIteration as error:  # of a trainer's code, say; no future takes it
+            raise RuntimeError("StopIteration") from error
+
+    return await asyncio.to_thread(answered)
 
 
 async def _one(
@@ -184,11 +191,12 @@ def make_asgi_app(app: Front) -> Starlette:
             try:
                 app.check_access(request.headers.get)
                 value = await endpoint(app, request)
-            except ProtocolError as error:
-                what = f"{request.method} {request.url.path[:100]}"
-                value = app.refuse_message(what, error)
             except ClientDisconnect:
                 return Response(status_code=400)  # nobody is there to read it
+            except Exception as error:  # noqa: BLE001, the refusal is logged
+                what = f"{request.method} {request.url.path[:100]}"
+                known = error if isinstance(error, ProtocolError) else internal_error(error)
+                value = app.refuse_message(what, known)
             if isinstance(value, Response):
                 return value
             response = _json(value, value.code if isinstance(value, Refused) else 200)

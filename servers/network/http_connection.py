@@ -57,6 +57,13 @@ class HttpConnection(H11Protocol):
         super().on_response_complete()
         self._watch()
 
+    def shutdown(self) -> None:
+        """Does not wait for the rest of a request, when the server stops."""
+        if self.conn.their_state is h11.SEND_BODY:
+            self.transport.close()
+        else:
+            super().shutdown()
+
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._disarm()
         super().handle_websocket_upgrade(event)

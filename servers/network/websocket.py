@@ -31,7 +31,8 @@ from muxrl.protocol.websocket_frames import (
     binary_frame,
     is_whole_text,
 )
-from muxrl.servers.network.front import Front
+from muxrl.servers.network import http_connection
+from muxrl.servers.network.front import Front, internal_error
 
 logger = logging.getLogger(__name__)
 _their_logger = logger.getChild("protocol")
@@ -71,6 +72,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._is_open = False
         self._num_petty = 0
         self._petty_since = 0.0
+        self._deadline: asyncio.TimerHandle | None = None
 
     # --- the event loop's side ----------------------------------------------------------
 
@@ -80,6 +82,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
+        self._disarm()
         self._messages.clear()
         # Closed even without a close frame, so that a pending answer is not written.
         self._protocol.receive_eof()
@@ -103,6 +106,8 @@ class WebSocketConnection(asyncio.Protocol):
                 self._feed(frame.data)
             elif self._protocol.state is OPEN:
                 self._messages.append(frame)
+        if self._deadline is not None and self._messages:  # that of the next one is from now on
+            self._disarm()
         self._work()
 
     def _is_flood(self, frame: bytes) -> bool:
@@ -197,9 +202,8 @@ class WebSocketConnection(asyncio.Protocol):
             self._is_answering = True
             try:
                 self._answer(self._messages.popleft())
-            except Exception:  # its client must not wait until its timeout
-                logger.exception("a message could not be answered")
-                self._break_off()
+            except Exception as error:  # noqa: BLE001, its client must not wait until its timeout
+                self._break_off("a frame", error)
         self._is_working = False
         self._throttle()
 
@@ -210,6 +214,26 @@ class WebSocketConnection(asyncio.Protocol):
         should_read = self._is_writable and not self._messages
         if should_read != self.transport.is_reading():
             (self.transport.resume_reading if should_read else self.transport.pause_reading)()
+        if not (should_read and self._frames.is_amid):
+            if self._deadline is not None:
+                self._disarm()
+        elif self._deadline is None:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(http_connection.REQUEST_DEADLINE_S, self._give_up)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        self._protocol.fail(
+            CloseCode.POLICY_VIOLATION,
+            f"a message was not complete after {http_connection.REQUEST_DEADLINE_S:g} s",
+        )
+        self._flush()
+        self.transport.close()
 
     def _answer(self, message: bytes | str) -> None:
         self._asked_at = time.perf_counter()
@@ -232,17 +256,17 @@ class WebSocketConnection(asyncio.Protocol):
                     answer = encode(BatchReply(replies))
                     self.transport.write(binary_frame(answer, is_masked=False))
                 self._app.exchanges.add(time.perf_counter() - self._asked_at)
-            except Exception:  # the user's module may have returned any action
-                logger.exception("an answer could not be sent")
-                self._break_off()
+            except Exception as error:  # noqa: BLE001, the user's module may return any action
+                self._break_off("an answer", error)
         self._work()
 
-    def _break_off(self) -> None:
-        """Closes the connection after an error of the server itself.
+    def _break_off(self, what: str, error: Exception) -> None:
+        """Closes the connection after an error of the server itself, which is logged as a refusal.
 
         Otherwise its client would wait for an answer until its timeout. The error must not be
         raised here: other clients' answers come after this one.
         """
+        self._app.refuse_message(what, internal_error(error))
         self._messages.clear()
         self._protocol.fail(CloseCode.INTERNAL_ERROR, "an error in the server itself, see its log")
         self._flush()

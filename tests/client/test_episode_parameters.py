@@ -128,6 +128,8 @@ def test_environments_are_told_by_the_options_of_their_reset(
     for speed in (3, 5):
         observations, _ = simulation.reset(1, {"speed": speed})
         assert observations["agent"].tolist() == [speed]
+    observations, _ = simulation.reset(2)
+    assert observations["agent"].tolist() == [0], "those were of an episode"
 
 
 def test_one_that_takes_no_options_is_refused() -> None:

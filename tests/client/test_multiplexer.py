@@ -315,11 +315,27 @@ def test_an_interrupted_step_is_closed_by_an_abort(
     assert left.open == right.open == {}
 
 
-def test_an_episode_named_twice_has_not_moved(client: MultiplexingClient) -> None:
-    client.start_episode("e")
-    with pytest.raises(EpisodeMisuse, match="named twice"):
-        client.get_action(["e", "e"], {"e": ALL})
-    assert client.get_action("e", ALL)["c"] == "right:c:0"
+@pytest.mark.parametrize(
+    ("ids", "observations", "sentence"),
+    [
+        (["7", "7"], {"7": ALL}, "named twice"),
+        ([7, "7"], {7: ALL, "7": ALL}, "named twice"),
+        (["7", 8], {"7": ALL, "8": ALL}, "episode 8 is named, and has no observations"),
+        (["7", "8"], {"7": ALL, "8": [1.0]}, "are a dict by agent"),
+        (["7", "8"], {"7": ALL, "8": {"x": [1.0]}}, "'x' belongs to no server"),
+        (["7", "8"], {"7": ALL, "8": {"1": [1.0], 1: [1.0]}}, "belongs to no server|called '1'"),
+        (["7", "8"], [ALL, ALL], "a dict by episode id"),
+    ],
+)
+def test_of_several_episodes_none_moves_if_one_cannot(
+    client: MultiplexingClient, ids: list[Any], observations: Any, sentence: str
+) -> None:
+    for episode_id in ("7", "8"):
+        client.start_episode(episode_id)
+    with pytest.raises((EpisodeMisuse, AssignmentError), match=sentence):
+        client.get_action(ids, observations)
+    actions = client.get_action(["7", 8], {"7": ALL, 8: ALL})
+    assert [actions[one]["c"] for one in ("7", 8)] == ["right:c:0"] * 2
 
 
 @pytest.mark.parametrize("actions", [{}, {"a": 1}, {"a": 1, "b": 2, "c": 3, "d": 4}])

@@ -370,3 +370,19 @@ def test_answers_that_are_none_close_the_episodes() -> None:
 
 def replace_rows(reply: ActionRows) -> ActionRows:
     return msgspec.structs.replace(reply, actions=[rows[:1] for rows in reply.actions])
+
+
+@pytest.mark.parametrize("kind", [NumberServer, RowServer])
+def test_a_server_without_agents_here_is_kept_awake_and_told_of_no_step(
+    kind: type[NumberServer],
+) -> None:
+    world = World(kind)
+    idle = kind("idle", "z", world.log)
+    idle._spec = msgspec.structs.replace(idle._spec, episode_timeout_s=1e-6)
+    client = MultiplexingClient([world.left, world.right, idle])
+    VectorLoop(CountingVector([3, 4]), client).run(world.results.append, should_stop=stop_after(13))
+    assert len(world.results) == 7
+    assert {item.t for item in idle.of(EndEpisode)} == {0}
+    assert not idle.of(Step)
+    assert len(idle.of(StartEpisode)) > 2 * len({i.episode_id for i in idle.of(StartEpisode)})
+    assert client.num_mismatches == 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -36,11 +38,12 @@ class Link:
         target: the server's "host:port"; may be changed.
 
     `address` is where clients connect. `state`: "up"; "down" refuses connections, as a machine does
-    whose server is gone; "hung" takes them, and is silent.
+    whose server is gone; "hung" takes them, and is silent. `bytes_per_s` is what it carries.
     """
 
     def __init__(self, target: str) -> None:
         self.target = target
+        self.bytes_per_s = math.inf
         self.num_opened = 0
         self.num_swallowed = 0
         self._should_swallow: set[str] = set()
@@ -143,6 +146,7 @@ class Link:
             data = end.socket.recv(_CHUNK)
             if data and not self._swallows(end, end.peer, data):
                 end.peer.socket.sendall(data)
+                time.sleep(len(data) / self.bytes_per_s)
         except OSError:
             data = b""
         if not data:

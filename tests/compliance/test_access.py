@@ -245,8 +245,10 @@ def test_a_head_over_the_limit_is_answered(raw: socket.socket) -> None:
         b"",
         b"GET /v1/spec HT",
         b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
+        b"GET /v1/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n",
     ],
-    ids=["nothing", "half a head", "half a body"],
+    ids=["nothing", "half a head", "half a body", "half a frame"],
 )
 def test_half_a_request_is_given_up(
     raw: socket.socket,
@@ -258,6 +260,10 @@ def test_half_a_request_is_given_up(
     host, port = raw.getpeername()[:2]
     with socket.create_connection((host, port), timeout=10.0) as slow:
         slow.sendall(sent)
+        if b"websocket" in sent:
+            assert slow.recv(1000).startswith(b"HTTP/1.1 101")
+            slow.sendall(b"\x82\xfe\xea\x60mask and a beginning")
+            assert b"not complete" in slow.recv(1000)
         assert slow.recv(1000) == b""
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 

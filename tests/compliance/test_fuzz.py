@@ -1,11 +1,15 @@
-"""Whatever is sent, a server answers in its own words, and learns afterwards as before."""
+"""Whatever is sent, a server answers in its own words; right clients beside it notice nothing."""
 
 from __future__ import annotations
 
 import logging
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.compliance.fuzz import Outcome, fuzz
+from tests.compliance.fuzz import Fuzz, Outcome
 from tests.compliance.real_servers import (
     PPO_SETTINGS,
     SEES,
@@ -14,66 +18,134 @@ from tests.compliance.real_servers import (
     MakeServer,
     make_plan,
 )
+from tests.compliance.right_client import Echo, RightClient, learned_return
+from tests.nights import at_night
 
 from muxrl.client import MultiplexingClient
 from muxrl.orchestrator.gateway.served import ServedGateway
-from muxrl.servers.config import LimitsConfig
+from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
+from muxrl.servers.config import LimitsConfig, ServerPlan
+from muxrl.servers.episodes.store import BROKEN
 from muxrl.servers.server import PolicyServer
+from muxrl.servers.serving import Serving
+
+_MASKED = DictSpace({"action_mask": MultiBinary(3), "observation": Box((2,))})
+# With room for the episodes that the fuzz leaves open.
+_LIMITS = LimitsConfig(max_message_bytes=40_000, episode_timeout_s=10.0, tombstone_s=10.0)
+_ECHO = make_plan(
+    "tests.compliance.right_client:Echo", {**SEES, "d": _MASKED}, server_id="echo", token=TOKEN,
+    state_size=3, limits=_LIMITS,
+)  # fmt: skip
+_PPO = make_plan(
+    "PPO", {agent: SEES[agent] for agent in "ab"},
+    settings={**PPO_SETTINGS, "lr": 0.03, "num_epochs": 4},
+    model=SMALL_MODEL, token=TOKEN, limits=_LIMITS,
+)  # fmt: skip
+_PARTS = 5
+_GROWTH_MIB = 64
+"""From the second part of the requests to the last, with the episodes that are remembered."""
 
 
-@pytest.fixture(scope="module")
-def ppo(make_server: MakeServer) -> PolicyServer:
-    """With room for the episodes that the fuzz leaves open."""
-    limits = LimitsConfig(max_message_bytes=20_000)
-    agents = {agent: SEES[agent] for agent in "ab"}
-    return make_server(
-        make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL, token=TOKEN,
-                  limits=limits)
-    )  # fmt: skip
+def lengths(by_day: int) -> list[Any]:
+    """Numbers of requests: the same at night, fifty times as many."""
+    return at_night([by_day, 50 * by_day], left_out=[50 * by_day])
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_nothing_that_is_sent_is_an_error_of_the_server(
-    seed: int, ppo: PolicyServer, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def echo() -> Iterator[PolicyServer]:
+    server = PolicyServer(_ECHO)
+    server.start()
+    yield server
+    assert server.stop()
+
+
+def hold(
+    address: str, plan: ServerPlan, num: int, caplog: pytest.LogCaptureFixture, token: str = TOKEN
+) -> Outcome:
+    """Fuzzes a server, beside a client for which all has to be right."""
+    whole, used_mib = Outcome(), []
+    for part in range(_PARTS):
+        with RightClient(address, plan, is_echo=plan is _ECHO) as right:
+            outcome = Fuzz(address, plan, part, token).run(num // _PARTS)
+        used_mib.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10)
+        assert not right.wrong, right.wrong[:5]
+        assert right.num_steps > 20
+        assert_in_its_own_words(outcome, caplog)
+        whole.by_status += outcome.by_status
+        whole.num_rows += outcome.num_rows
+    assert used_mib[-1] - used_mib[1] < _GROWTH_MIB
+    # Enough of it was right to open episodes, step and end them.
+    assert whole.by_status["200"] > num // 20
+    assert whole.by_status["frame 200"] > num // 40
+    return whole
+
+
+def assert_in_its_own_words(outcome: Outcome, caplog: pytest.LogCaptureFixture) -> None:
+    assert not outcome.faults, outcome
+    assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR or r.exc_info]
+    caplog.clear()
+
+
+def assert_well(server: PolicyServer) -> None:
+    status = server.status()
+    assert not status.problem
+    assert BROKEN not in [warning.what for warning in status.warnings]
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("num", lengths(3_000))
+def test_right_clients_of_a_trainer_notice_nothing(
+    num: int, echo: PolicyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outcome = fuzz(ppo.address, TOKEN, 1_000, seed)
-    assert_all_in_its_own_words(outcome, caplog)
-    assert not ppo.status().problem
+    outcome = hold(echo.address, _ECHO, num, caplog)
+    assert outcome.num_rows > num // 200
+    assert_well(echo)
 
 
-def test_nor_of_a_gateway(ppo: PolicyServer, caplog: pytest.LogCaptureFixture) -> None:
-    served = ServedGateway(lambda: MultiplexingClient([ppo.address], token=TOKEN))
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("num", lengths(1_500))
+def test_nor_those_of_a_gateway(
+    num: int, echo: PolicyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = ServedGateway(lambda: MultiplexingClient([echo.address], token=TOKEN))
     served.start()
     try:
-        outcome = fuzz(served.address, "", 1_000, seed=3)
-        assert_all_in_its_own_words(outcome, caplog)
+        hold(served.address, _ECHO, num, caplog, token="")
         assert served.gateway.episodes.counts.num_episodes > 0
         assert served.gateway.num_mismatches == 0
     finally:
         assert served.stop()
-    assert not ppo.status().problem
+    assert_well(echo)
 
 
-def assert_all_in_its_own_words(outcome: Outcome, caplog: pytest.LogCaptureFixture) -> None:
-    assert outcome.num_requests == 1_000
-    assert not [status for status in outcome.by_status if status.endswith("500")], outcome
-    assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
-    # Enough of it was right to open episodes, step and end them.
-    assert outcome.by_status["200"] > 20
-    assert outcome.by_status["frame 200"] > 20
-
-
-def test_it_learns_afterwards(ppo: PolicyServer) -> None:
-    fuzz(ppo.address, TOKEN, 300, seed=2)
-    before = ppo.status()
-    with MultiplexingClient({"ppo": ppo.address}, token=TOKEN) as client:
-        for number in range(4):
-            episode_id = client.start_episode(f"after-{number}")
-            for _ in range(25):
-                client.get_action(episode_id, {a: [0.1, 0.2] for a in "ab" if a in SEES})
-                client.log_returns(episode_id, {"a": 1.0, "b": 0.0})
-            client.end_episode(episode_id)
-    after = ppo.status()
-    assert after.num_episodes >= before.num_episodes + 4
-    assert after.num_env_steps >= before.num_env_steps + 100
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("num", lengths(800))
+def test_nor_those_of_rllib_and_it_learns_afterwards(
+    num: int, make_server: MakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = make_server(_PPO)
+    hold(server.address, _PPO, num, caplog)
+    assert_well(server)
+    before = server.status()
+    learned = learned_return(server.address, TOKEN)
+    after = server.status()
+    assert after.num_episodes >= before.num_episodes + 80
+    assert after.num_env_steps >= before.num_env_steps + 80 * 20
     assert after.weights_seq_no > before.weights_seq_no
+    if num > 10_000:
+        assert learned > learned_return(make_server(_PPO).address, TOKEN) - 8
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("num", lengths(700))
+def test_what_a_run_asks_is_answered(
+    num: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    serving = Serving(Echo, "127.0.0.1", 0, TOKEN, lambda: None)
+    try:
+        outcome = Fuzz(serving.address, _ECHO, 1, folder=str(tmp_path)).run(num)
+    finally:
+        serving.stop()
+    assert_in_its_own_words(outcome, caplog)
+    assert outcome.by_status["200"] > 20

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 import requests
+from tests.compliance.links import Link
 from tests.compliance.real_servers import SEES, MakeServer, Peer, make_plan, transport_to
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from muxrl.client import PolicyClient
+from muxrl.client.standalone.muxrl_client import PolicyClient as StandaloneClient
 from muxrl.protocol.messages import Actions, Refused, StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import LimitsConfig
@@ -102,6 +107,35 @@ def test_the_slowest_message_that_passes_is_answered_soon(kind: str, small: Poli
         reply = websocket.recv(timeout=60.0)
     assert "was never started here" in (reply if isinstance(reply, str) else reply.decode("latin1"))
     assert time.process_time() - begun < 3.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "num_episodes"),
+    [
+        (PolicyClient, {"transport": "http"}, 1),
+        (PolicyClient, {"transport": "websocket"}, 4),  # a byte a number
+        (StandaloneClient, {}, 1),
+    ],
+    ids=["http", "websocket", "standalone"],
+)
+def test_a_long_message_has_its_time_on_a_slow_link(
+    kind: Any, how: dict[str, str], num_episodes: int, large: PolicyServer
+) -> None:
+    """Longer than a server may be silent, which is a third of the patience."""
+    seen = {f"a{i}": np.full((84, 84, 4), 255, np.uint8) for i in range(NUM_IMAGES)}
+    with Link(large.address) as link, kind(link.address, patience_s=1.5, **how) as client:
+        ids = [client.start_episode() for _ in range(num_episodes)]
+        link.bytes_per_s = 1_500_000
+        begun = time.monotonic()
+        if num_episodes == 1:
+            assert client.get_action(ids[0], seen).keys() == seen.keys()
+        else:
+            assert len(client.get_action(ids, dict.fromkeys(ids, seen))) == num_episodes
+        assert time.monotonic() - begun > 1.0
+        assert link.num_opened <= 3, "it was sent once"
+        link.bytes_per_s = math.inf
+        for episode_id in ids:
+            client.end_episode(episode_id)
 
 
 def test_sixty_four_environments_with_twenty_images_each_pass(large: PolicyServer) -> None:

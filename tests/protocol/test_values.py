@@ -54,6 +54,17 @@ def test_a_sample_conforms_and_stays_what_it_is(space: Space, seed: int) -> None
     assert_same(conform(space, value), value)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "uint64", "int64", "bool"])
+def test_integers_without_bounds_are_drawn_from_all_of_their_dtype(dtype: str) -> None:
+    drawn = sample(Box((4_000,), dtype), np.random.default_rng(0))
+    assert drawn.dtype == dtype
+    first, last = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    where = (drawn.astype(float) - first) / (float(last) - first)
+    assert abs(where.mean() - 0.5) < 0.05
+    assert where.min() < 0.02
+    assert where.max() > 0.98
+
+
 @given(SPACES, st.integers(0, 2**16))
 def test_so_does_its_plain_form(space: Space, seed: int) -> None:
     value = sample(space, np.random.default_rng(seed))
@@ -64,7 +75,8 @@ def test_so_does_its_plain_form(space: Space, seed: int) -> None:
 def test_any_value_conforms_or_is_a_mismatch(space: Space, seed: int) -> None:
     other = [None, "a", b"a", [], {}, 2**70, -1, 1.5, True, [[1], 2], ["a"], [None], math.nan,
              {1: 2}, np.array(["x"]), np.zeros((2, 2)), np.zeros(3, np.int8), [[[]]],
-             np.uint64(2**63), [2**64], [math.inf], [1e300]]  # fmt: skip
+             np.uint64(2**63), [2**64], [math.inf], [1e300],
+             [[[[np.zeros(1)]]]], [np.zeros(2), [[np.zeros(2)]]]]  # fmt: skip
     for value in other:
         with contextlib.suppress(Mismatch):
             conform(space, value)

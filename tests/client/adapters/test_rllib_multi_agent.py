@@ -229,10 +229,12 @@ class Traffic(MultiAgentEnv):
         super().__init__()
         self.shows_last = config.get("shows_last", False)
         self.pays_others = config.get("pays_others", False)
+        self.infos = config.get("infos", "dicts")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         self.live, self.t = [0, 1, 2], 0
-        return self._observe(self.live), {}
+        seen = self._observe(self.live)
+        return seen if self.infos == "left out" else (seen, {} if self.infos == "dicts" else None)
 
     def _observe(self, cars: list[int]) -> dict[str, Any]:
         return {f"car_{i}": np.full(1, i / 100, np.float32) for i in cars}
@@ -246,13 +248,15 @@ class Traffic(MultiAgentEnv):
         if self.pays_others:  # for coming, and a step after the end
             rewards |= {f"car_{new}": 5.0, f"car_{gone - 1}": 100.0}
         ends = {f"car_{gone}": True, "__all__": self.t == 20}
-        return self._observe(shown), rewards, ends, {"__all__": False}, {}
+        infos = {} if self.infos == "dicts" else None
+        return self._observe(shown), rewards, ends, {"__all__": False}, infos
 
 
+@pytest.mark.parametrize("infos", ["dicts", "none", "left out"])
 @pytest.mark.parametrize("shows_last", [False, True])
 @pytest.mark.parametrize("declared", [3, 5])
-def test_new_ids_without_bound_take_places(declared: int, shows_last: bool) -> None:
-    config = {"declared": declared, "shows_last": shows_last}
+def test_new_ids_without_bound_take_places(declared: int, shows_last: bool, infos: str) -> None:
+    config = {"declared": declared, "shows_last": shows_last, "infos": infos}
     simulation = make_simulation(f"{__name__}:Traffic", config, respawn="new_ids")
     for _ in range(2):  # episodes
         seen, _ = simulation.reset()

@@ -4,6 +4,7 @@ something."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import requests
 from tests.servers.scripted_store import ACTS, SEES, make_plan, seen
@@ -71,6 +73,31 @@ def wait_for_iteration(server: OwnServer, iteration: int) -> None:
     while server.status().iteration < iteration:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "code", "story"),
+    [
+        ("check", {"plan": {"agents": {}}}, 200, "server 'learner' has no agents"),
+        ("begin", {"plan": {"agents": {}}}, 422, "server 'learner' has no agents"),
+        ("finish", {"timeout_s": 1e308}, 400, "`float` <= 1000000000"),
+        ("save", {"path": "/x", "timeout_s": -1}, 400, "`float` >= 0"),
+        ("save", {"path": "/\0", "timeout_s": 1}, 422, "named absolutely"),
+    ],
+)
+def test_what_a_run_cannot_ask_is_said(
+    serving: Serving, name: str, asked: dict[str, Any], code: int, story: str
+) -> None:
+    plan = msgspec.to_builtins(dataclasses.replace(plan_at(serving.address), server_id="learner"))
+    url, bearer = f"http://{serving.address}/v1/run", {"Authorization": f"Bearer {TOKEN}"}
+    ask = functools.partial(requests.post, headers=bearer, timeout=PATIENCE_S)
+    if name in ("finish", "save"):
+        assert ask(f"{url}/begin", json={"plan": plan}).ok
+    if "plan" in asked:
+        asked = {"plan": plan | asked["plan"]}
+    answer = ask(f"{url}/{name}", json=asked)
+    assert answer.status_code == code
+    assert story in answer.text
 
 
 def test_a_run_begins_reports_saves_and_goes_on_elsewhere(serving: Serving, tmp_path: Path) -> None:

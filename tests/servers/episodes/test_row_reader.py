@@ -14,9 +14,10 @@ from tests.servers.episodes.test_rows import (
 )
 from tests.servers.scripted_store import SEES, make_plan
 
-from muxrl.protocol.errors import MalformedMessage, ValueMismatch
+from muxrl.protocol.errors import MalformedMessage, OutOfOrder, ValueMismatch
 from muxrl.protocol.messages import (
     Actions,
+    EndEpisode,
     StartEpisode,
     Step,
     StepRows,
@@ -137,6 +138,40 @@ def test_a_repeat_in_rows_gets_its_old_answer() -> None:
         player.tell(steps)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "uint64"])
+def test_no_t_is_taken_for_another(dtype: str) -> None:
+    """A client that counts in few bits is refused where they end, and not believed again at 0."""
+    player = played(1)
+    store = player.store.store
+    for t in range(1, 300):
+        item = player.packing.pack([step_of(e, t) for e in EPISODES])[0]
+        item.t, item.rewards = item.t.astype(dtype), None
+        if t > np.iinfo(dtype).max:
+            with pytest.raises(OutOfOrder, match=f"awaits t={t}, got t={item.t[0]}"):
+                player._tell(item)
+            break
+        player._tell(item)
+    assert [store._open[e].t for e in EPISODES] == [t if t < 299 else 300] * 3
+    for e in EPISODES:
+        player.tell([EndEpisode(e, store._open[e].t)])
+    assert {len(chunk.weights_seq_nos) for chunk in player.store.chunks} == {t if t < 299 else 300}
+
+
+@pytest.mark.parametrize("num_turns", [1, 3])
+def test_a_refused_step_leaves_the_answer_before_it(num_turns: int) -> None:
+    player = played(num_turns - 1)
+    last = [step_of(e, num_turns - 1) for e in EPISODES]
+    answers = player.tell(last)
+    with pytest.raises(ValueMismatch, match="agent 'a'"):
+        player._tell(step_of("e1", num_turns, a=np.zeros(7, np.float32)))
+    assert player._tell(Step("e1", num_turns - 1, {})) == answers[1]
+    assert player.tell(last) == answers
+    for t in (num_turns, num_turns + 1):
+        player.tell([step_of(e, t) for e in EPISODES])
+    ended = player.tell([EndEpisode(e, num_turns + 2) for e in EPISODES])
+    assert [one.returns["a"] for one in ended] == [num_turns + 1.0] * 3
+
+
 def test_one_bad_value_is_refused_by_name_and_the_others_go_on() -> None:
     player = played(2)
     bad = np.array([np.nan, 0.0], np.float32)
@@ -169,7 +204,9 @@ def test_a_step_that_waits_in_rows_is_aborted_alone() -> None:
         ({"t": np.zeros(3, np.float32)}, "integer t"),
         ({"t": np.ones((3, 2), np.int64)}, "t in rows"),
         ({"rewards": np.zeros((3, 2, 2))}, "rewards in rows"),
+        ({"t": np.full(3, 2**64 - 1, np.uint64)}, "no t=18446744073709551615"),
         ({"agents": ["a", "nobody"]}, "no agent 'nobody'"),
+        ({"agents": [""]}, "no agent ''"),
         ({"agents": ["a", "a"]}, "named twice"),
         ({"observations": []}, "kinds of observations"),
         ({"observations": [np.zeros((2, 2, 2), np.float32)]}, "observations of 'a'"),

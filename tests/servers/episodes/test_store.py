@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.servers.episodes.test_row_reader import played, step_of
+from tests.servers.episodes.test_rows import EPISODES
 from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, seen
 
 from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEpisodes
 from muxrl.protocol.messages import Aborted, EndEpisode, Started, StartEpisode, Step
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.store import BROKEN
 
 FIRST_SEEN = {"a": seen("a", 0), "b": seen("b", 0)}
 
@@ -118,6 +121,49 @@ def test_the_episodes_of_a_lost_simulation_are_closed_as_truncated_and_no_others
     assert store.store.abort_all("simulation-1-ab-", 0.0) == 0
 
 
+@pytest.mark.parametrize("how", ["cut", "expire", "abort_all", "kept in rows for long"])
+def test_an_episode_that_cannot_be_processed_harms_no_other(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is closed and named: else every client's step, and every expiry, would fail on it."""
+    if how == "kept in rows for long":
+        monkeypatch.setattr("muxrl.servers.episodes.lockstep._MOST_KEPT", 3)
+    player = played(3)
+    store = player.store.store
+    broken = store._open["e1"]._transitions
+    monkeypatch.setattr(broken, "add_rows", lambda *_, **__: {}["its record"])
+    if how == "expire":
+        assert store.expire(1e6) == list(EPISODES)
+    elif how == "abort_all":
+        assert store.abort_all("e", 0.0) == 3
+    else:
+        if how == "cut":
+            store._batch_env_steps = 0
+            player.tell([step_of("e0", 3)])
+        else:
+            steps = store.accept_rows(
+                player.packing.pack([step_of(e, 3) for e in EPISODES])[0], 0.0
+            )
+            assert isinstance(steps, list), "they are read one by one"
+            with pytest.raises(EpisodeGone):
+                player._tell(steps[1])
+            player._tell(steps[0])
+        assert store.num_open == 2
+        player.tell([step_of("e2", 3)])
+        for episode_id in ("e0", "e2"):
+            player.tell([EndEpisode(episode_id, 4)])
+        store.finish_frame()
+    assert store.num_open == 0
+    assert {chunk.episode_id for chunk in player.store.chunks} == {"e0", "e2"}
+    (warning,) = [one for one in store.warnings.found if one.what == BROKEN]
+    assert warning.num == 1
+    assert "episode e1" in warning.text
+    assert "its record" in warning.text
+    assert [bool(r.exc_info) for r in caplog.records if "episode e1" in r.getMessage()] == [True]
+    assert isinstance(store.accept(EndEpisode("e1", 3), 0.0), Aborted)
+    assert store.counts.num_aborted == {"expire": 3, "abort_all": 3}.get(how, 1)
+
+
 def test_a_tombstone_has_its_time() -> None:
     store = ScriptedStore(make_plan(tombstone_s=30.0))
     for i, episode_id in enumerate("efg"):
@@ -140,7 +186,7 @@ def test_a_tombstone_has_its_time() -> None:
 def test_the_oldest_of_too_many_tombstones_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(f"muxrl.servers.episodes.store.{limit}", most)
+    monkeypatch.setattr(f"muxrl.servers.episodes.tombstones.{limit}", most)
     store = ScriptedStore(make_plan(tombstone_s=30.0, max_episodes=2))
     for episode_id in "efg":
         store.start(episode_id)

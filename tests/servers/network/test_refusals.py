@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import pytest
 import requests
-from tests.compliance.real_servers import SEES, make_plan
+from tests.compliance.real_servers import SEES, TOKEN, make_plan
+from tests.compliance.right_client import Echo
 
 from muxrl.servers.network.front import Refusals
 from muxrl.servers.server import PolicyServer
+from muxrl.servers.trainers.interface import Rows
 
 
 def test_each_code_is_told_at_once_and_then_every_ten_seconds(
@@ -26,6 +31,16 @@ def test_each_code_is_told_at_once_and_then_every_ten_seconds(
         "422: no action for b (19 more of this code since the last one here)",
     ]
     assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_an_error_of_the_server_itself_has_its_traceback_as_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refusals = Refusals()
+    for tenth in range(120):
+        refusals.add(500, "an error in the server itself", tenth / 10, KeyError("what it lacks"))
+    assert [(r.levelname, bool(r.exc_info)) for r in caplog.records] == [("ERROR", True)] * 2
+    assert caplog.text.count("KeyError: 'what it lacks'") == 2
 
 
 @pytest.mark.parametrize("story", ["agent 'a\n2026 ERROR all is lost'", "\x1b[2J", "x" * 10_000])
@@ -58,3 +73,63 @@ def test_a_running_server_tells_its_log_what_its_client_was_told(
     refusals = [r.getMessage() for r in caplog.records if r.name == "muxrl.servers.network.front"]
     assert refusals[0] == f"410: {told}"
     assert refusals[1].startswith("400: ")
+
+
+class Sulking(Echo):
+    """Does not act while told so."""
+
+    is_sulking = False
+
+    def act(self, rows: Rows) -> Any:
+        if self.is_sulking:
+            raise ArithmeticError("no such luck")
+        return super().act(rows)
+
+
+def test_health_fails_while_work_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"{__name__}:Sulking"
+    server = PolicyServer(make_plan(name, {"a": SEES["a"]}, server_id="s", token=TOKEN))
+    url = f"http://{server.start()}/v1"
+    post = functools.partial(requests.post, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=9)
+
+    def health() -> tuple[int, str]:
+        answer = requests.get(f"{url}/health", headers=post.keywords["headers"], timeout=9)
+        return answer.status_code, answer.json()["problem"]
+
+    def step(t: int) -> str:
+        item = {"type": "step", "episode_id": "e", "t": t, "observations": {"a": [0.5, 0.5]}}
+        return str(post(f"{url}/step", json={"items": [item]}).json()["replies"][0])
+
+    try:
+        assert post(f"{url}/episodes", json={"episode_id": "e"}).ok
+        assert health() == (200, "")
+        monkeypatch.setattr(Sulking, "is_sulking", True)
+        for _ in range(5):
+            assert "ArithmeticError: no such luck" in step(0)
+        code, problem = health()
+        assert (code, problem.endswith("ArithmeticError: no such luck")) == (503, True)
+        monkeypatch.setattr(Sulking, "is_sulking", False)
+        assert "actions" in step(0)
+        assert health() == (200, "")
+        monkeypatch.setattr(server.policies.store, "problem", "idle episodes could not be closed")
+        assert health() == (503, "idle episodes could not be closed")
+    finally:
+        server.stop()
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+
+
+def test_what_fails_outside_of_any_item_is_answered() -> None:
+    """A `StopIteration` among it, which no future takes."""
+    server = PolicyServer(make_plan("RANDOM", SEES, token=TOKEN))
+    server.answer_run({"report": lambda asked: next(iter(())), "finish": lambda asked: 1 / 0})
+    url, bearer = f"http://{server.start()}/v1", {"Authorization": f"Bearer {TOKEN}"}
+    try:
+        for name, error in (("report", "StopIteration"), ("finish", "division by zero")):
+            asked = {"timeout_s": 1.0} if name == "finish" else {}
+            answer = requests.post(f"{url}/run/{name}", json=asked, headers=bearer, timeout=9)
+            assert answer.status_code == 500
+            assert error in answer.json()["message"]
+    finally:
+        server.stop()

@@ -32,6 +32,28 @@ from muxrl.servers.network.websocket import WebSocketConnection
 MAX_BYTES = 1000
 
 
+class Alarms:
+    """Stands for the event loop: what it is to call later is called when a test says so."""
+
+    def __init__(self) -> None:
+        self.set: list[Any] = []
+
+    def call_later(self, delay_s: float, call: Any) -> Any:
+        self.set.append(call)
+        return SimpleNamespace(cancel=lambda: self.set.remove(call))
+
+    def ring(self) -> None:
+        for call in list(self.set):
+            call()
+
+
+@pytest.fixture(autouse=True)
+def alarms(monkeypatch: pytest.MonkeyPatch) -> Alarms:
+    alarms = Alarms()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: alarms)
+    return alarms
+
+
 class HoldingApp(Front):
     """Answers when told to, or at once."""
 
@@ -214,6 +236,43 @@ def test_a_message_in_fragments_with_a_ping_in_between() -> None:
     talk.client.send_continuation(data[5:], fin=True)
     talk.carry()
     assert talk.answers() == [["a"]]
+
+
+@pytest.mark.parametrize("whole", [0, 2], ids=["the first", "after whole ones"])
+@pytest.mark.parametrize("is_last", [True, False], ids=["half a frame", "half a message"])
+def test_half_a_message_is_given_up(alarms: Alarms, is_last: bool, whole: int) -> None:
+    """As half a request: its connection would be held for ever."""
+    app = HoldingApp(holds=True)
+    talk = Talk(app)
+    for _ in range(whole):
+        talk.say("a")
+    talk.client.send_binary(b"x" * 100, fin=is_last)
+    half = b"".join(talk.client.data_to_send())
+    talk.server.data_received(half[:-50] if is_last else half)
+    if whole:
+        assert not alarms.set, "while it is not read from, it cannot go on"
+        app.let_go()
+    if is_last:
+        talk.server.data_received(half[-50:-49])
+    assert len(alarms.set) == 1, "a byte now and then gives it no more time"
+    alarms.ring()
+    talk.hear()
+    assert talk.client.close_rcvd is not None
+    assert "not complete" in talk.client.close_rcvd.reason
+    assert talk.wire.closed
+    talk.server.connection_lost(None)
+    assert not talk.connections
+
+
+def test_what_is_complete_sets_no_deadline(alarms: Alarms) -> None:
+    talk = Talk(HoldingApp(holds=False))
+    for _ in range(3):
+        talk.say("a")
+        frame = b"".join(talk.client.data_to_send())
+        talk.server.data_received(frame[:10])
+        assert len(alarms.set) == 1
+        talk.server.data_received(frame[10:])
+        assert not alarms.set
 
 
 def test_a_client_that_does_not_read_is_not_answered_any_more() -> None:
