@@ -175,17 +175,6 @@ def test_bounds_of_actions_that_have_none_of_their_own() -> None:
     assert idle.startswith("server 's': action_bounds [-1.0, 1.0] change nothing: they are for a")
 
 
-def test_an_interval_beyond_the_end() -> None:
-    short = experiment("PPO", 5_000)
-    short.config.evaluation.interval_env_steps = 5_001
-    assert list(find_warnings(short)) == [
-        "evaluation.interval_env_steps: is 5,001, but the run stops at 5,000: no evaluation comes "
-        "between its start and its end"
-    ]
-    short.config.evaluation.interval_env_steps = 5_000
-    assert list(find_warnings(short)) == []
-
-
 def test_a_run_records_it_and_says_it_to_whoever_starts_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
