@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SMALLEST: dict[str, list[str]] = {
+SMALLEST: dict[str, list[str] | str] = {
     "benchmarks.acting": ["--seconds", "0"],
     "benchmarks.learners": ["--rounds", "1", "--cases", "DQN", "--simulations", "1"],
     "benchmarks.peers": [
@@ -21,16 +21,18 @@ SMALLEST: dict[str, list[str]] = {
     ],
     "benchmarks.pools": ["--rounds", "2", "--seconds", "0.1", "--simulations", "1"],
     "benchmarks.scale": ["--seconds", "0.2", "--cases", "processes"],
-    "benchmarks.soak": ["--minutes", "1", "--fault-every-s", "60"],
+    "benchmarks.soak": "what it judges takes minutes",
     "benchmarks.step_path": [
         *("--rounds", "1", "--seconds", "0.2", "--simulations", "1", "--vectors", "4")
     ],
     "muxrl.experiments.studies.beside_benchmarl.run": [
         *("run", "qmix", "muxrl", "default", "0", "--env-steps", "1000", "--out", "{out}")
     ],
+    "muxrl.experiments.studies.progress.cases": "it compares checkpoints of long runs",
     "muxrl.experiments.studies.compared_outcomes": ["--help"],  # it trains nothing: test_studies.py
 }
-"""Arguments, by module; those of a table of cases are `SMALLEST_OF_CASES` and its first case."""
+"""Arguments, by module, or why there is no small budget; those of a table of cases are
+`SMALLEST_OF_CASES` and its first case."""
 SMALLEST_OF_CASES = ["--seeds", "0", "--env-steps", "1000", "--out", "{out}"]
 
 
@@ -58,6 +60,8 @@ def test_every_command_has_a_smallest_budget() -> None:
 @pytest.mark.parametrize("module", commands())
 def test_a_command_runs_with_the_smallest_budget(module: str, tmp_path: Path) -> None:
     arguments = SMALLEST.get(module)
+    if isinstance(arguments, str):
+        pytest.skip(arguments)
     if arguments is None:
         first = next(iter(importlib.import_module(module).TABLE.cases))
         arguments = ["--cases", first.replace("[", "[[]"), *SMALLEST_OF_CASES]
