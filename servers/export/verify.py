@@ -30,7 +30,7 @@ from muxrl.servers.rllib.inference import Inference
 from muxrl.servers.trainers.acting import Actors
 
 NUM_OBSERVATIONS = 1_000
-TOLERANCE = 1e-5
+TOLERANCE = 3e-5
 """Of scores and continuous actions: absolute up to 1, above that relative to the largest."""
 _ROWS = 50
 """Asked at once, about; below the number at which a server leaves numpy for torch."""

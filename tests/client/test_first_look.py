@@ -131,7 +131,7 @@ def test_a_whole_episode_says_what_one_step_does_not(env: type, found: list[str]
         (LateNaN, {}, r"step\(\) number 3 gave agent 'a' the reward nan"),
         (LateInfinity, {}, r"step\(\) number 2 gave agent 'a' .*infinity"),
         (LateMask, {}, "'a' have an 'action_mask' now"),
-        (Nested, {"time": "sum"}, r"metric 'time' .*; name what is in it, as 'time/late'"),
+        (Nested, {"time": "sum"}, r"metric 'time' .*; name what is in it, such as 'time/late'"),
         (Nested, {"said": "sum"}, "metric 'said' in the info of 'a' is 'no'; expected a number"),
     ],
 )

@@ -94,7 +94,7 @@ def test_episodes_expire_after_one_that_could_not_be_closed(
         return outcome
 
     async def until_both() -> None:
-        store: Any = SimpleNamespace(expire=expire, warnings=Warnings())
+        store: Any = SimpleNamespace(expire=expire, warnings=Warnings(), problem="")
         expiry = asyncio.create_task(expire_episodes(store))
         while outcomes and not expiry.done():
             await asyncio.sleep(0.001)

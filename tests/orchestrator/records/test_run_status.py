@@ -148,7 +148,7 @@ def test_the_report_says_it(run: RunDirectory, state: str, cause: str, note: str
     assert (summary["states"], summary["causes"]) == ([state], [cause])
     text = (run.path / "summary.md").read_text()
     if note is None:
-        assert "ended" not in text
+        assert f"run {run.name} " not in text
     else:
         assert f"**Note:** run {run.name} {note}." in text
 

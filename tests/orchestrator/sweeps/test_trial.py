@@ -33,6 +33,7 @@ def run(training: dict[str, float] | None = None) -> Any:
         not_evaluated="",
         unsaved=(),
         finish=lambda: None,
+        snapshot=lambda: SimpleNamespace(time_left_s=None),
     )
 
 

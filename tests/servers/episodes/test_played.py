@@ -227,7 +227,7 @@ def test_an_action_that_nobody_draws_is_refused_in_its_step() -> None:
 def test_a_server_that_gives_no_weights_takes_no_steps() -> None:
     store = ScriptedStore(make_plan())
     store.start()
-    assert "does not learn" in store.refused(played(0, 1), ValueMismatch).message
+    assert "has no networks to give" in store.refused(played(0, 1), ValueMismatch).message
     check = PlayedCheck(store.plan.agents, "it has an LSTM", lambda: 0, max_lag=1)
     store.store._played_check = check
     assert store.refused(played(0, 1), ValueMismatch).message.endswith("by itself: it has an LSTM")
