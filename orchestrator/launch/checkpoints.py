@@ -95,10 +95,12 @@ class Checkpoints:
         lost = self._tally.env_steps - (self._newest or 0)
         if not lost:
             return ""
-        since = "there is no checkpoint"
-        if self._newest is not None:
-            since = f"the newest checkpoint is of {self._newest:,}"
-        return f"what was learned in the last {lost:,} env steps is lost: {since}"
+        if self._newest is None:
+            return "what was learned is lost: there is no checkpoint"
+        return (
+            f"what was learned since the newest checkpoint, of {self._newest:,} env steps, is lost "
+            f"({lost:,} more)"
+        )
 
     def write(
         self,

@@ -167,13 +167,14 @@ def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
 def test_what_no_checkpoint_holds_is_said(make: Callable[..., World]) -> None:
     world = make()
     world.report_now()
-    lost = "what was learned in the last {} env steps is lost: {}"
-    assert world.checkpoints.lost == lost.format("100", "there is no checkpoint")
+    assert world.checkpoints.lost == "what was learned is lost: there is no checkpoint"
     world.write()
     assert world.checkpoints.lost == ""
     world.problem, world.env_steps = OSError(30, "Read-only file system"), 15_420
     world.write(is_last=True)
-    expected = lost.format("15,320", "the newest checkpoint is of 100")
+    expected = (
+        "what was learned since the newest checkpoint, of 100 env steps, is lost (15,320 more)"
+    )
     assert world.checkpoints.lost == expected
     resumed = make(before=world)
     resumed.tally.restore(world.tally.state())
