@@ -15,15 +15,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.comparisons import arena
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, Match, tables_of
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.measure.ratings import rate, wins_of
 from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.measure.rliable import interquartile_mean
@@ -247,9 +250,15 @@ def met(name: str, played: Played) -> Found:
 
 
 @pytest.fixture(autouse=True)
-def _configs_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are read from the files of every sweep; their configs stay the same."""
+def _what_stays_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are read from the files of every sweep; their configs stay the same, and no
+    environment is looked for that is not there."""
     monkeypatch.setattr(RunDirectory, "read_config", functools.cache(RunDirectory.read_config))
+    monkeypatch.setattr(arena, "probe", not_there)
+
+
+def not_there(simulation: SimulationConfig) -> NoReturn:
+    raise ConfigError([f"no module {simulation.env!r}"])
 
 
 def covered(
