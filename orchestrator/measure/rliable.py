@@ -127,7 +127,7 @@ def probability_of_improvement(
         variance += _PLACES * (1 - _PLACES) * apart / sizes.prod() / len(first) ** 2
     if any(all(len(scores) == 1 for scores in of_tasks) for of_tasks in runs):
         return Estimate(estimate, math.nan, math.nan)
-    reach = NORMAL * np.sqrt(variance) + share * 0.5 / num_pairs
+    reach = NORMAL * np.sqrt(variance) + 0.5 / num_pairs
     near = _PLACES[np.abs(_PLACES - estimate) <= reach]
     low, high = near[[0, -1]] if len(near) else (estimate, estimate)
     return Estimate(estimate, min(estimate, float(low)), max(estimate, float(high)))

@@ -287,13 +287,21 @@ def covered(
     return parts, {kind: n / claims["all"] for kind, n in claims.items() if kind != "all"}
 
 
-def check(parts: dict[str, float], false_claims: dict[str, float], num_seeds: int) -> None:
+def check(
+    parts: dict[str, float],
+    false_claims: dict[str, float],
+    num_seeds: int,
+    *,
+    shares_episodes: bool,
+) -> None:
     told = " | ".join(f"{kind} {part:.3f}" for kind, part in (parts | false_claims).items())
     sys.stdout.write(f"{num_seeds} seeds: {told}\n")
     for kind, part in parts.items():
         # Of three runs against three it has ten values, the last of which comes in 1 of 20 sweeps
         # of equals: an interval leaves that out and covers 90 %, or holds it and covers more.
-        is_coarse = kind == "probability of improvement" and num_seeds == 3
+        # Five that share episodes count as fewer.
+        few = 5 if shares_episodes else 3
+        is_coarse = kind == "probability of improvement" and num_seeds <= few
         assert 0.92 <= part <= (1.0 if is_coarse else 0.98), (kind, part, num_seeds)
     for kind, part in false_claims.items():
         assert part < 0.07, (kind, part, num_seeds)
@@ -306,7 +314,8 @@ def check(parts: dict[str, float], false_claims: dict[str, float], num_seeds: in
 def test_intervals_hold_the_truth_95_times_in_100(
     tmp_path: Path, num_seeds: int, shares_episodes: bool
 ) -> None:
-    check(*covered(tmp_path, num_seeds, 300, shares_episodes=shares_episodes), num_seeds)
+    found = covered(tmp_path, num_seeds, 300, shares_episodes=shares_episodes)
+    check(*found, num_seeds, shares_episodes=shares_episodes)
 
 
 def test_what_the_night_measures_holds_in_few_sweeps(tmp_path: Path) -> None:
