@@ -195,7 +195,7 @@ class Fuzz:
         rows = self._takes_rows and rng.random() < 0.6
         message = self._rows_message() if rows else self._message()
         whole = copy.deepcopy(message)
-        if not rows or rng.random() < 0.4:
+        if rng.random() < (0.4 if rows else 0.8):
             message = _mutated(rng, message)
         if rows or rng.random() < 0.7:
             data = encode(self._encodable(message, is_wild=not rows or rng.random() < 0.5))

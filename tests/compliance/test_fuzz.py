@@ -76,7 +76,7 @@ def hold(
     assert used_mib[-1] - used_mib[1] < _GROWTH_MIB
     # Enough of it was right to open episodes, step and end them.
     assert whole.by_status["200"] > num // 20
-    assert whole.by_status["frame 200"] > num // 80
+    assert whole.by_status["frame 200"] > num // 40
     return whole
 
 
