@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from muxrl.client.adapters.adapted_env import told_of
 from muxrl.client.adapters.autoreset import AutoresetEnv
+from muxrl.client.adapters.dict_env import Respawn
+from muxrl.client.adapters.env_state import told_of
 from muxrl.client.adapters.factory import Copy, make_simulation, make_vector_simulation
-from muxrl.client.adapters.places import Respawn
 from muxrl.client.adapters.sides import with_sides
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 from muxrl.client.adapters.vector_simulation import row

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal, TypedDict
 
-from muxrl.client.adapters.adapted_env import told, user_frame
 from muxrl.client.adapters.simulation import SimulationError
 from muxrl.client.episode_metrics import EpisodeMetrics
 from muxrl.client.episode_parameters import Parameters, as_metrics
@@ -22,6 +21,7 @@ from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.protocol.messages import EndEpisode, Mode
+from muxrl.protocol.user_errors import told, user_frame
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Modules that a config names: the user's own files come before installed modules of that name.
+"""What a config names, and its modules: the user's own files come before installed modules.
 
 Nobody else gets such a file in its place: a library that imports ``six`` has the installed one.
 """
@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import sys
 import sysconfig
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
+from typing import Any
+
+from muxrl.protocol.suggestions import did_you_mean
 
 _LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
@@ -37,6 +41,45 @@ def import_own(name: str) -> ModuleType:
             del sys.modules[other_name]
             raise
     return importlib.import_module(other_name + dot + rest)
+
+
+class NoSuchName(ValueError):
+    """A module has no such name; the message says which, and what may have been meant."""
+
+
+def find_by_name(module_name: str, name: str) -> Any:
+    """Returns what a module has by that name, which may have dots in it.
+
+    Raises:
+        NoSuchName: it has none.
+        BaseException: what importing the module, or one inside of it, raises.
+    """
+    found: Any = import_own(module_name)
+    for part in name.split("."):
+        inner = submodules(found)
+        if part in inner and not hasattr(found, part):
+            found = importlib.import_module(inner[part])
+            continue
+        if not hasattr(found, part):
+            is_module = isinstance(found, ModuleType)
+            owner = repr(module_name if is_module else getattr(found, "__qualname__", str(found)))
+            if file := getattr(found, "__file__", None):
+                owner += f" ({file})"
+            names = [n for n in dir(found) if n[0] != "_" and callable(getattr(found, n, None))]
+            hint = did_you_mean(part, [*names, *inner], most=3)
+            raise NoSuchName(f"{owner} has no {part!r}{hint}")
+        found = getattr(found, part)
+    return found
+
+
+def submodules(package: Any) -> dict[str, str]:
+    """Returns the full names of the modules in a package, by their own; of no package none."""
+    if not isinstance(package, ModuleType):
+        return {}
+    path = getattr(package, "__path__", [])
+    return {
+        module.name: f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(path)
+    }
 
 
 def hidden_file(name: str) -> str:

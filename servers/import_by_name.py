@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from muxrl.protocol.own_modules import import_own
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.own_modules import NoSuchName, find_by_name
 
 
 class CannotImport(ValueError):
@@ -28,19 +27,13 @@ def import_by_name(path: str, example: str) -> Any:
     if not module_name or not all(part.isidentifier() for part in name.split(".")):
         raise CannotImport(f"must look like {example!r}, not {path!r}")
     try:
-        found: Any = import_own(module_name)
+        return find_by_name(module_name, name)
+    except NoSuchName as error:
+        raise CannotImport(f"{path!r}: {error}") from None
     except (Exception, SystemExit) as error:  # the user's code, which may raise anything
         raise CannotImport(
             f"{path!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            names = [n for n in dir(found) if callable(getattr(found, n, None))]
-            raise CannotImport(
-                f"{path!r}: {module_name!r} has no {name!r}{did_you_mean(part, names)}"
-            )
-        found = getattr(found, part)
-    return found
 
 
 def path_of(value: Any) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.adapters.adapted_env import space_lookup
+from muxrl.client.adapters.agent_spaces import space_lookup
 from muxrl.client.adapters.gymnasium_env import AGENT
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.client.adapters.vector_simulation import Rows, VectorStep, copied, row

@@ -6,34 +6,34 @@ The named code is the user's: whatever it raises while it is imported or called 
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
-from muxrl.client.adapters.adapted_env import NotYet, told
+from muxrl.client.adapters.agent_spaces import NotYet
 from muxrl.client.adapters.autoreset import AutoresetEnv
+from muxrl.client.adapters.dict_env import Respawn
 from muxrl.client.adapters.gymnasium_env import GymnasiumEnv
 from muxrl.client.adapters.gymnasium_multi_agent import (
     GymnasiumMultiAgent,
     has_a_part_for_each_agent,
 )
 from muxrl.client.adapters.open_spiel_game import OpenSpielGame
-from muxrl.client.adapters.parallel_dicts import ParallelDicts
 from muxrl.client.adapters.pettingzoo_aec import PettingZooAEC
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
-from muxrl.client.adapters.places import Respawn
 from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent, has_dicts_by_agent
 from muxrl.client.adapters.simulation import Simulation, SimulationError
 from muxrl.client.adapters.vector_simulation import OnlyCopy, VectorSimulation
 from muxrl.client.adapters.vmas_env import VmasEnv
-from muxrl.protocol.own_modules import import_own
+from muxrl.protocol.own_modules import NoSuchName, find_by_name, submodules
 from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.user_errors import told
 
 OF_LISTS = (
     "RLlib's VectorMultiAgentEnv takes and returns lists of dicts by agent, and not arrays; name "
@@ -41,8 +41,6 @@ OF_LISTS = (
     "simulation.num_envs_per_process"
 )
 FORMS = "'package.module:callable', 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID' or 'open_spiel:GAME'"
-
-T = TypeVar("T")
 
 _INDEX = re.compile(r"\{(?:(\d+) *\+ *)?(?:(\d+) *\* *)?index\}")
 
@@ -125,26 +123,24 @@ def make_simulation(
     if vector_env:
         return OnlyCopy(make_vector_simulation(env, kwargs, 1, copy))
     kwargs = fill_in(kwargs, copy.index)
-    module_name, attribute = _parts(env)
-    if module_name == "gymnasium":
-        # Gymnasium's checker expects one agent and one reward, and servers check what they get.
-        unchecked = {"disable_env_checker": True, **kwargs, "id": attribute}
-        made = _call(env, _import("gymnasium", env).make, unchecked, copy)
-    elif module_name == "pettingzoo" and "/" in attribute:
-        pettingzoo = _import("pettingzoo", env)
-        if not hasattr(pettingzoo, "make"):
-            raise SimulationError(f"simulation {env!r}: ids need PettingZoo 1.27 or newer")
-        try:
-            pettingzoo.spec("parallel", attribute)
-            form = "parallel"
-        except Exception:  # noqa: BLE001  # its own errors, of one that is turn-based or unknown
-            form = "aec"
-        made = _call(env, pettingzoo.make, {**kwargs, "env_type": form, "id": attribute}, copy)
-    elif module_name == "open_spiel":
-        made = _read(env, lambda: OpenSpielGame(attribute, **kwargs))
-    else:
-        made = _call(env, _find(env, module_name, attribute), dict(kwargs), copy)
-    return _read(env, lambda: adapt(made, respawn))
+    with naming(env, _READING):
+        module_name, attribute = _parts(env)
+        if module_name == "gymnasium":
+            # Gymnasium's checker expects one agent and one reward, and servers check what they get.
+            kwargs = {"disable_env_checker": True, **kwargs, "id": attribute}
+            attribute = "make"
+        elif module_name == "pettingzoo" and "/" in attribute:
+            try:
+                _find("pettingzoo", "spec")("parallel", attribute)
+                form = "parallel"
+            except SimulationError as error:
+                raise SimulationError("ids need PettingZoo 1.27 or newer") from error
+            except Exception:  # noqa: BLE001  # its own errors, of a turn-based or unknown one
+                form = "aec"
+            kwargs, attribute = {**kwargs, "env_type": form, "id": attribute}, "make"
+        elif module_name == "open_spiel":
+            return adapt(OpenSpielGame(attribute, **kwargs), respawn)
+        return adapt(_call(_find(module_name, attribute), kwargs, copy), respawn)
 
 
 def make_vector_simulation(
@@ -162,26 +158,42 @@ def make_vector_simulation(
     Raises:
         SimulationError: as `make_simulation`; or it has another number of copies.
     """
-    module_name, attribute = _parts(env)
     given = {**fill_in(kwargs, copy.index), "num_envs": num_copies}
-    if module_name == "gymnasium":
-        made = _call(env, _import("gymnasium", env).make_vec, {**given, "id": attribute}, copy)
-    else:
-        factory = _find(env, module_name, attribute)
+    with naming(env, _READING):
+        module_name, attribute = _parts(env)
+        if module_name == "gymnasium":
+            given, attribute = {**given, "id": attribute}, "make_vec"
+        factory = _find(module_name, attribute)
         if not _binds(factory, **given):
             raise SimulationError(
-                f"simulation {env!r}: with simulation.vector_env it gets num_envs, and it takes "
+                f"with simulation.vector_env it gets num_envs, and it takes "
                 f"{inspect.signature(factory)}, and the kwargs are {dict(kwargs)}; for one "
                 "environment at a time leave vector_env out"
             )
-        made = _call(env, factory, given, copy)
-    simulation = _read(env, lambda: adapt_vector(made))
-    if simulation.num_copies != num_copies:
-        raise SimulationError(
-            f"simulation {env!r} was made with num_envs={num_copies} and has "
-            f"{simulation.num_copies} copies"
-        )
-    return simulation
+        simulation = adapt_vector(_call(factory, given, copy))
+        if simulation.num_copies != num_copies:
+            raise SimulationError(
+                f"it was made with num_envs={num_copies} and has {simulation.num_copies} copies"
+            )
+        return simulation
+
+
+_READING = "reading its agents and spaces"
+
+
+@contextlib.contextmanager
+def naming(env: str, doing: str) -> Iterator[None]:
+    """Names the simulation in what goes wrong with it.
+
+    Raises:
+        SimulationError: so did what is done here, or it raised anything else.
+    """
+    try:
+        yield
+    except SimulationError as error:
+        raise SimulationError(f"simulation {env!r}: {error}") from error.__cause__
+    except (Exception, SystemExit) as error:  # the user's environment may raise anything
+        raise SimulationError(f"simulation {env!r}: {doing} failed with {told(error)}") from error
 
 
 def adapt_vector(env: Any) -> VectorSimulation:
@@ -211,19 +223,8 @@ def adapt_vector(env: Any) -> VectorSimulation:
 def _parts(env: str) -> tuple[str, str]:
     module_name, separator, attribute = env.partition(":")
     if not (module_name and separator and attribute):
-        raise SimulationError(f"simulation {env!r} is not of the form {FORMS}")
+        raise SimulationError(f"it is not of the form {FORMS}")
     return module_name, attribute
-
-
-def _read(env: str, adapted: Callable[[], T]) -> T:
-    try:
-        return adapted()
-    except SimulationError as error:
-        raise SimulationError(f"simulation {env!r}: {error}") from None
-    except (Exception, SystemExit) as error:  # the user's environment may raise anything
-        raise SimulationError(
-            f"simulation {env!r}: reading its agents and spaces failed with {told(error)}"
-        ) from error
 
 
 def adapt(env: Any, respawn: Respawn = "refuse") -> Simulation:
@@ -249,7 +250,7 @@ def adapt(env: Any, respawn: Respawn = "refuse") -> Simulation:
         except Exception:  # noqa: BLE001  # what is missing is said better by the first error
             raise error from None
         made = _adapt(env, respawn)
-    if respawn != "refuse" and not isinstance(made, RLlibMultiAgent):
+    if respawn != "refuse" and not isinstance(made, RLlibMultiAgent | PettingZooParallel):
         raise SimulationError(
             f"simulation.respawn is {respawn!r}, which is for environments with dicts by agent "
             f"(PettingZoo's parallel ones, RLlib's), and this is {_an_instance(env)}"
@@ -270,9 +271,7 @@ def _adapt(env: Any, respawn: Respawn) -> Simulation:
     # `possible_agents` may be a property that is there after the first reset.
     has_agents = hasattr(env, "possible_agents") or hasattr(type(env), "possible_agents")
     if "ParallelEnv" in bases or (has_agents and hasattr(env, "step")):
-        if respawn != "refuse":
-            return RLlibMultiAgent(ParallelDicts(env), respawn)
-        return PettingZooParallel(env)
+        return PettingZooParallel(env, respawn)
     if "VectorMultiAgentEnv" in bases:
         raise SimulationError(OF_LISTS)
     if "VectorEnv" in bases:
@@ -313,61 +312,39 @@ def _adapt_ungrouped(env: Any) -> Simulation:
         ) from error
 
 
-def _find(env: str, module_name: str, attribute: str) -> Callable[..., Any]:
-    found: Any = _import(module_name, env, import_own)
-    for part in attribute.split("."):
-        submodules = _submodules(found)
-        if part in submodules and not hasattr(found, part):
-            found = _import(submodules[part], env)
-            continue
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            is_module = isinstance(found, ModuleType)
-            owner = repr(module_name if is_module else found.__qualname__)
-            if file := getattr(found, "__file__", None):
-                owner += f" ({file})"
+def _find(module_name: str, attribute: str) -> Callable[..., Any]:
+    try:
+        found = find_by_name(module_name, attribute)
+    except NoSuchName as error:
+        raise SimulationError(str(error)) from None
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if not module_name == missing and not module_name.startswith(missing + "."):
             raise SimulationError(
-                f"simulation {env!r}: {owner} has no {part!r}"
-                + did_you_mean(part, [*_callables(found), *submodules], most=3)
-            ) from None
+                f"importing {module_name!r} needs the module {missing!r}, which is not installed "
+                "here"
+            ) from error
+        parent = missing.rpartition(".")[0]
+        known = submodules(sys.modules.get(parent)).values() if parent else (
+            module.name for module in pkgutil.iter_modules())  # fmt: skip
+        hint = did_you_mean(missing, known, most=3)
+        raise SimulationError(f"no module {missing!r}{hint}") from error
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
+        raise SimulationError(f"importing {module_name!r} failed with {told(error)}") from error
     if isinstance(found, ModuleType):
         raise SimulationError(
-            f"simulation {env!r}: {attribute!r} is a module; name the factory or class in it, as "
+            f"{attribute!r} is a module; name the factory or class in it, as "
             f"'{found.__name__}:{'parallel_env' if hasattr(found, 'parallel_env') else 'Env'}'"
         )
     if not callable(found):
         raise SimulationError(
-            f"simulation {env!r}: {attribute!r} is {_an_instance(found)}, not something to "
+            f"{attribute!r} is {_an_instance(found)}, not something to "
             "call; name the factory or class that makes the environment"
         )
-    return found
+    return found  # type: ignore[no-any-return]
 
 
-def _import(
-    module_name: str, env: str, load: Callable[[str], ModuleType] = importlib.import_module
-) -> ModuleType:
-    try:
-        return load(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if module_name == missing or module_name.startswith(missing + "."):
-            message = f"simulation {env!r}: no module {missing!r}" + did_you_mean(
-                missing, _neighbours(missing), most=3
-            )
-        else:
-            message = (
-                f"simulation {env!r}: importing {module_name!r} needs the module {missing!r}, "
-                "which is not installed here"
-            )
-        raise SimulationError(message) from error
-    except (Exception, SystemExit) as error:  # the user's module may raise anything
-        raise SimulationError(
-            f"simulation {env!r}: importing {module_name!r} failed with {told(error)}"
-        ) from error
-
-
-def _call(env: str, factory: Callable[..., Any], kwargs: dict[str, Any], copy: Copy) -> Any:
+def _call(factory: Callable[..., Any], kwargs: dict[str, Any], copy: Copy) -> Any:
     takes_config = inspect.isclass(factory) and any(
         base.__name__ == "MultiAgentEnv" for base in factory.__mro__
     )
@@ -378,16 +355,18 @@ def _call(env: str, factory: Callable[..., Any], kwargs: dict[str, Any], copy: C
                 config = named if isinstance(named, Mapping) else kwargs
                 return factory(EnvContext(config, copy))
             if not takes_config:
+                parameters = inspect.signature(factory).parameters
+                wrong = [name for name in kwargs if name not in parameters]
+                hint = did_you_mean(wrong[0], parameters, most=3) if wrong else ""
                 raise SimulationError(
-                    f"simulation {env!r}: it takes {inspect.signature(factory)}, and the kwargs "
-                    f"are {kwargs}{_hint_of_parameters(factory, kwargs)}"
+                    f"it takes {inspect.signature(factory)}, and the kwargs are {kwargs}{hint}"
                 )
         return factory(**kwargs)
     except SimulationError:
         raise
     except (Exception, SystemExit) as error:  # the user's factory may raise anything
         raise SimulationError(
-            f"simulation {env!r}: making it with kwargs {kwargs} failed with {told(error)}"
+            f"making it with kwargs {kwargs} failed with {told(error)}"
         ) from error
 
 
@@ -409,38 +388,6 @@ def _is_config_named(factory: Callable[..., Any]) -> bool:
 
 def _first_parameter(factory: Callable[..., Any]) -> str:
     return next(iter(inspect.signature(factory).parameters), "")
-
-
-def _hint_of_parameters(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> str:
-    parameters = inspect.signature(factory).parameters
-    for name in kwargs:
-        if name not in parameters:
-            return did_you_mean(name, parameters, most=3)
-    return ""
-
-
-def _callables(owner: Any) -> list[str]:
-    return [
-        name
-        for name in dir(owner)
-        if not name.startswith("_") and callable(getattr(owner, name, None))
-    ]
-
-
-def _neighbours(module_name: str) -> list[str]:
-    parent, _, _ = module_name.rpartition(".")
-    if parent:
-        return list(_submodules(sys.modules.get(parent)).values())
-    return [module.name for module in pkgutil.iter_modules()]
-
-
-def _submodules(package: Any) -> dict[str, str]:
-    if not isinstance(package, ModuleType):
-        return {}
-    path = getattr(package, "__path__", [])
-    return {
-        module.name: f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(path)
-    }
 
 
 def _an_instance(value: Any) -> str:

@@ -5,56 +5,40 @@ https://gymnasium.farama.org/api/env/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
-from muxrl.client.adapters.adapted_env import AdaptedEnv, plain_reward
-from muxrl.client.adapters.simulation import StepResult
+from muxrl.client.adapters.dict_env import DictEnv
+from muxrl.client.adapters.raw_values import Five
 
 AGENT = "agent"
 
 
-class GymnasiumEnv(AdaptedEnv):
+class GymnasiumEnv(DictEnv):
     """A step is the one agent's action; there is no global state beyond what the agent sees.
 
     Args:
         env: a `gymnasium.Env`, or whatever behaves like one.
     """
 
+    speaks_by_agent = False
+
     def __init__(self, env: Any) -> None:
-        super().__init__(
-            env,
-            [AGENT],
-            lambda _: env.observation_space,
-            lambda _: env.action_space,
-            has_state=False,
-        )
+        spaces = lambda _: env.observation_space, lambda _: env.action_space
+        super().__init__(env, [AGENT], *spaces, has_state=False)
 
-    def _first_infos(self) -> Mapping[Any, Any]:
-        return {AGENT: self._observe_reset()[1]}
+    def _read_reset(self, seen: Any, infos: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {AGENT: seen}, {AGENT: infos}
 
-    def reset(
-        self, seed: int | None = None, options: Mapping[str, float] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """See `Simulation.reset`."""
-        observation, info = self._observe_reset(seed, options)
-        return self._begin({AGENT: observation}, {AGENT: info})
-
-    def step(self, actions: dict[str, Any]) -> StepResult:
-        """See `Simulation.step`."""
-        action = self._env_actions(actions)[AGENT]
-        given, reward, is_terminated, is_truncated, info = self._step_env(action)
-        observation = {AGENT: self._readers[AGENT](given)}
-        self._add_masks({AGENT: info}, observation)
-        is_over = bool(is_terminated or is_truncated)
-        if is_over:
-            self._acting = {}
-        return StepResult(
-            {} if is_over else observation,
-            {AGENT: plain_reward(AGENT, reward)},
-            {AGENT: True} if is_terminated else {},
-            {AGENT: True} if is_truncated and not is_terminated else {},
-            observation if is_over else {},
+    def _read_step(self, step: Five, live: Mapping[Hashable, Any]) -> Five:
+        seen, reward, is_terminated, is_truncated, info = step
+        return (
+            {AGENT: seen},
+            {AGENT: reward},
+            {AGENT: is_terminated},
+            {AGENT: is_truncated},
             {AGENT: info},
-            is_over,
         )
+
+    def _step_env(self, actions: dict[Hashable, Any]) -> Any:
+        return self._env.step(actions[AGENT])

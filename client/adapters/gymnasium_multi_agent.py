@@ -7,13 +7,14 @@ step their agents together. Gymnasium itself has one agent; their convention, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from muxrl.client.adapters.adapted_env import AdaptedEnv, plain_reward
-from muxrl.client.adapters.simulation import COMMON, SimulationError, StepResult
+from muxrl.client.adapters.dict_env import DictEnv
+from muxrl.client.adapters.raw_values import Five
+from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.protocol.spaces import ACTION_MASK_KEY, kind_of
 
 
@@ -29,7 +30,7 @@ def has_a_part_for_each_agent(env: Any) -> bool:
     return bool(observed and acted) and len(observed) == len(acted)
 
 
-class GymnasiumMultiAgent(AdaptedEnv):
+class GymnasiumMultiAgent(DictEnv):
     """A step is one action of every agent; agents are 'agent_0', 'agent_1', ... in their order.
 
     Rewards are a sequence with one number for each agent, or one number that each of them gets.
@@ -42,65 +43,33 @@ class GymnasiumMultiAgent(AdaptedEnv):
         env: a `gymnasium.Env` of which `has_a_part_for_each_agent` is true.
     """
 
+    speaks_by_agent = False
+
     def __init__(self, env: Any) -> None:
-        observed, acted = _parts(env.observation_space), _parts(env.action_space)
-        self._agents = [f"agent_{i}" for i in range(len(acted))]
-        super().__init__(
-            env,
-            self._agents,
-            dict(zip(self._agents, observed, strict=True)).get,
-            dict(zip(self._agents, acted, strict=True)).get,
-            has_state=False,
-        )
-        self._actions: dict[str, Any] = {}
+        self._actions: dict[Hashable, Any] = {}
         """The last action of every agent, as the environment takes it."""
-        self._live: set[str] = set()
+        parts = _parts(env.observation_space), _parts(env.action_space)
+        self._ids = [f"agent_{i}" for i in range(len(parts[0]))]
+        spaces = (dict(zip(self._ids, spaces, strict=True)).get for spaces in parts)
+        super().__init__(env, self._ids, *spaces, has_state=False)
 
-    def _first_infos(self) -> Mapping[Any, Any]:
-        return self._infos(self._observe_reset()[1])
+    def _read_reset(self, seen: Any, infos: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self._by_agent("observations", seen), self._infos(infos)
 
-    def reset(
-        self, seed: int | None = None, options: Mapping[str, float] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """See `Simulation.reset`."""
-        given, info = self._observe_reset(seed, options)
-        self._live = set(self._agents)
-        return self._begin(self._by_agent("observations", given), self._infos(info))
-
-    def step(self, actions: dict[str, Any]) -> StepResult:
-        """See `Simulation.step`."""
-        self._actions |= {str(agent): one for agent, one in self._env_actions(actions).items()}
-        joint = tuple(self._actions[agent] for agent in self._agents)
-        given, given_rewards, terminated, truncated, info = self._step_env(joint)
-        terminations = self._ends("terminated", terminated)
-        truncations = self._ends("truncated", truncated).keys() - terminations.keys()
-        self._live -= terminations.keys() | truncations
-
-        observations: dict[str, Any] = {}
-        final_observations: dict[str, Any] = {}
-        for agent, value in self._by_agent("observations", given).items():
-            if agent in self._live:
-                observations[agent] = self._readers[agent](value)
-            elif agent in terminations or agent in truncations:
-                final_observations[agent] = self._readers[agent](value)
-        self._acting = {agent: agent for agent in observations}
-        plain_infos = self._plain_infos(self._infos(info))
-        self._add_masks(plain_infos, observations, final_observations)
-        rewards = self._by_agent_or_one("rewards", given_rewards)
-        return StepResult(
-            observations,
-            {agent: plain_reward(agent, reward) for agent, reward in rewards.items()},
-            terminations,
-            dict.fromkeys(sorted(truncations, key=self._agents.index), True),
-            final_observations,
-            plain_infos,
-            not self._live,
+    def _read_step(self, step: Five, live: Mapping[Hashable, Any]) -> Five:
+        seen, rewards, terminated, truncated, info = step
+        observed = self._by_agent("observations", seen)
+        return (
+            observed if len(live) == len(observed) else {a: observed[a] for a in live},
+            self._by_agent("rewards", rewards, or_one=True),
+            self._by_agent("terminated", terminated, or_one=True),
+            self._by_agent("truncated", truncated, or_one=True),
+            self._infos(info),
         )
 
-    def _ends(self, what: str, flags: Any) -> dict[str, bool]:
-        """Returns True for each agent that was in the episode and has its flag set."""
-        by_agent = self._by_agent_or_one(what, flags)
-        return {agent: True for agent in self._agents if agent in self._live and by_agent[agent]}
+    def _step_env(self, actions: dict[Hashable, Any]) -> Any:
+        self._actions |= actions
+        return self._env.step(tuple(self._actions[agent] for agent in self._ids))
 
     def _infos(self, given: Any) -> dict[str, Any]:
         """Returns the infos by agent and `COMMON`."""
@@ -112,25 +81,22 @@ class GymnasiumMultiAgent(AdaptedEnv):
             infos |= {agent: {ACTION_MASK_KEY: mask} for agent, mask in masks.items()}
         return infos
 
-    def _by_agent_or_one(self, what: str, given: Any) -> dict[str, Any]:
-        if np.ndim(given) == 0 and not isinstance(given, Mapping):
-            return dict.fromkeys(self._agents, given)
-        return self._by_agent(what, given)
-
-    def _by_agent(self, what: str, given: Any) -> dict[str, Any]:
-        """Returns what came in the agents' order by agent.
+    def _by_agent(self, what: str, given: Any, *, or_one: bool = False) -> dict[str, Any]:
+        """Returns what came in the agents' order, or maybe as one of all, by agent.
 
         Raises:
             SimulationError: it is no sequence of one for each.
         """
+        if or_one and np.ndim(given) == 0 and not isinstance(given, Mapping):
+            return dict.fromkeys(self._ids, given)
         num = len(given) if isinstance(given, Sequence | np.ndarray) else None
-        if num != len(self._agents):
+        if num != len(self._ids):
             came = f"a {type(given).__name__}" + ("" if num is None else f" of {num}")
             raise SimulationError(
-                f"the environment gave its {what} as {came}; its spaces have {len(self._agents)} "
+                f"the environment gave its {what} as {came}; its spaces have {len(self._ids)} "
                 "parts, one for each agent, so a list, tuple or array of as many was expected"
             )
-        return dict(zip(self._agents, given, strict=True))
+        return dict(zip(self._ids, given, strict=True))
 
 
 def _parts(space: Any) -> Sequence[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.client.adapters.adapted_env import wrong_actions
+from muxrl.client.adapters.raw_values import wrong_actions
 from muxrl.client.adapters.simulation import SimulationError, StepResult
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, Space
 from muxrl.protocol.suggestions import did_you_mean

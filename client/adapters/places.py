@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from muxrl.client.adapters.adapted_env import read_reset, read_step
+from muxrl.client.adapters.raw_values import Five
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 
 logger = logging.getLogger(__name__)
-
-Respawn = Literal["refuse", "same_id", "same_step", "new_ids"]
-"""How agents come back in an episode after their end: not at all; in a later step under their id;
-so, and an observation that comes with an agent's end is the first one of its next life; or under
-ids that the environment has not declared."""
 
 _MAX_FORMER = 1_000
 """Agents that may be paid after their end. An episode may go on for ever, under ever new ids."""
@@ -28,55 +23,53 @@ LAST = "final_observation"
 
 
 class Places:
-    """An RLlib environment whose agents are places.
+    """Which agents of an environment are in which places.
 
     Args:
-        env: the environment.
         places: its declared agents.
     """
 
-    def __init__(self, env: Any, places: Sequence[Hashable]) -> None:
-        self._env = env
+    def __init__(self, places: Sequence[Hashable]) -> None:
         self._places = tuple(places)
-        self._place_of: dict[Hashable, Hashable] = {}
-        """Of the agents that live."""
+        self.taken: dict[Hashable, Hashable] = {}
+        """Places of the agents that live, by the environment's id."""
         self._former_place: dict[Hashable, Hashable] = {}
         """Of the newest that have ended."""
         self._has_warned = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def reset(self, **kwargs: Any) -> Any:
-        """As the environment's."""
-        self._place_of, self._former_place = {}, {}
-        given, infos = read_reset(self._env.reset(**kwargs), is_by_agent=True)
+    def begin(
+        self, given: Mapping[Any, Any], infos: Mapping[Any, Any]
+    ) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Returns the observations and infos of a reset by place."""
+        self.taken, self._former_place = {}, {}
         seen = {self._find(agent): value for agent, value in given.items()}
         return seen, self._placed(infos)
 
-    def step(self, actions: Mapping[Hashable, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """As the environment's; a last observation is in the infos of its place, under `LAST`."""
-        lives = {place: agent for agent, place in self._place_of.items()}
-        given, rewards, terminateds, truncateds, infos = read_step(
-            self._env.step({lives[place]: action for place, action in actions.items()}),
-            is_by_agent=True,
-        )
+    def env_actions(self, actions: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Returns actions by place as those of the agents in them."""
+        lives = {place: agent for agent, place in self.taken.items()}
+        return {lives[place]: action for place, action in actions.items()}
+
+    def placed(self, step: Five) -> Five:
+        """Returns what a step gave by place; a last observation is in the infos, under `LAST`."""
+        given, rewards, terminateds, truncateds, infos = step
+        lives = set(self.taken.values())
         is_over = terminateds.get(ALL) or truncateds.get(ALL)
-        done = {a for a in self._place_of if terminateds.get(a) or truncateds.get(a)}
+        done = {a for a in self.taken if terminateds.get(a) or truncateds.get(a)}
         earned = self._placed(rewards)
         told = earned, self._placed(terminateds), self._placed(truncateds)
         plain_infos = self._placed(infos)
         others = {
             agent: reward
             for agent, reward in rewards.items()
-            if agent not in self._place_of and agent not in (ALL, COMMON)
+            if agent not in self.taken and agent not in (ALL, COMMON)
         }
         if is_over:  # all observations are last ones, and nobody new begins
             self._add(others, earned, lives)
             return self._placed(given), *told, plain_infos
         for agent in done:
             self._former_place.pop(agent, None)  # else it would not be among the newest
-            place = self._former_place[agent] = self._place_of.pop(agent)
+            place = self._former_place[agent] = self.taken.pop(agent)
             if len(self._former_place) > max(_MAX_FORMER, 2 * len(self._places)):
                 del self._former_place[next(iter(self._former_place))]
             if given.get(agent) is not None:
@@ -90,7 +83,7 @@ class Places:
         self,
         rewards: Mapping[Hashable, Any],
         earned: dict[Hashable, Any],
-        lives: Mapping[Hashable, Hashable],
+        lives: Collection[Hashable],
     ) -> None:
         """Adds rewards of agents that did not live in the step: of new ones, and after an end.
 
@@ -98,7 +91,7 @@ class Places:
         for what its agent has earned.
         """
         for agent, reward in rewards.items():
-            place = self._place_of.get(agent, self._former_place.get(agent))
+            place = self.taken.get(agent, self._former_place.get(agent))
             if place is not None and place not in lives:
                 earned[place] = earned.get(place, 0.0) + reward
             elif reward and not self._has_warned:
@@ -113,7 +106,7 @@ class Places:
     def _placed(self, values: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """Returns what is said of agents that live, by place, and of all."""
         kept = {a: v for a, v in values.items() if a in (ALL, COMMON)}
-        return kept | {self._place_of[a]: v for a, v in values.items() if a in self._place_of}
+        return kept | {self.taken[a]: v for a, v in values.items() if a in self.taken}
 
     def _find(self, agent: Hashable, left: Collection[Hashable] = ()) -> Hashable:
         """Returns the place of an agent; a new one takes its own, or a free one of its kind.
@@ -124,9 +117,9 @@ class Places:
         Raises:
             SimulationError: there is none.
         """
-        if agent in self._place_of:
-            return self._place_of[agent]
-        taken = set(self._place_of.values())
+        if agent in self.taken:
+            return self.taken[agent]
+        taken = set(self.taken.values())
         alike = [place for place in self._places if _kind(place) == _kind(agent)]
         free = [place for place in alike if place not in taken]
         if not free:
@@ -136,7 +129,7 @@ class Places:
                 "live at a time"
             )
         place = agent if agent in free else min(free, key=lambda place: place in left)
-        self._place_of[agent] = place
+        self.taken[agent] = place
         return place
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
-from muxrl.client.adapters import SimulationError, adapted_env, make_simulation
+from muxrl.client.adapters import SimulationError, agent_spaces, make_simulation
 from muxrl.client.adapters.env_values import read_alike
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
 from muxrl.protocol.spaces import Box
@@ -97,7 +97,7 @@ def test_what_many_agents_see_is_read_at_once_and_alike(
 ) -> None:
     env = Scripted(written)
     env.buffer = np.zeros(2, dtype)
-    with mock.patch.object(adapted_env, "_MANY", 1):
+    with mock.patch.object(agent_spaces, "_MANY", 1):
         _check(play, env)
 
 

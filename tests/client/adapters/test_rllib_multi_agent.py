@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from muxrl.client.adapters import SimulationError, adapt, make_simulation
-from muxrl.client.adapters.places import Places
 from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent
 from muxrl.protocol.spaces import Discrete
 
@@ -272,27 +271,28 @@ def test_new_ids_without_bound_take_places(declared: int, shows_last: bool, info
         assert total == sum(3 * t + 3 for t in range(20))
 
 
+class Endless(Traffic):
+    """One car at a time, each paid once more in the step after its end."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.t = 0
+        return self._observe([0]), {}
+
+    def step(self, action_dict: dict[str, Any]) -> tuple[Any, ...]:
+        self.t += 1
+        paid = {f"car_{self.t - 2}": 3.0} if self.t > 1 else {}
+        return self._observe([self.t]), paid, {f"car_{self.t - 1}": True}, {}, {}
+
+
 def test_an_episode_under_ever_new_ids_remembers_the_newest() -> None:
-    class Endless:
-        t = 0
-
-        def reset(self) -> Any:
-            return {"car_0": 0}, {}
-
-        def step(self, actions: Any) -> Any:
-            self.t += 1
-            paid = {f"car_{self.t - 2}": 3.0} if self.t > 1 else {}  # after its end
-            ends = {f"car_{self.t - 1}": True}
-            return {f"car_{self.t}": 0}, paid, ends, {}, {}
-
-    places = Places(Endless(), ["car_0", "car_1", "car_2"])
-    seen, _ = places.reset()
+    simulation: Any = make_simulation(f"{__name__}:Endless", {"declared": 3}, respawn="new_ids")
+    seen, _ = simulation.reset()
     total = 0.0
     for _ in range(3_000):
-        seen, earned, *_ = places.step(dict.fromkeys(seen, 0))
-        total += sum(earned.values())
+        result = simulation.step(dict.fromkeys(seen, 0))
+        seen, total = result.observations, total + sum(result.rewards.values())
     assert total == 3.0 * 2_999
-    assert len(places._former_place) == 1_000
+    assert len(simulation._places._former_place) == 1_000
 
 
 @pytest.mark.parametrize(("declared", "num_paid"), [(3, 0), (5, 19)])

@@ -1,0 +1,142 @@
+"""An environment's agents: their names, and their spaces as plain data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+from muxrl.client.adapters.env_values import Reader, as_it_is, read_alike, reader, writer
+from muxrl.client.adapters.raw_values import wrong_actions
+from muxrl.client.adapters.simulation import SimulationError
+from muxrl.protocol.spaces import Box, Space, from_gymnasium
+
+_MANY = 16
+"""Agents from which one array for all is faster than one for each."""
+
+
+class NotYet(SimulationError):
+    """The environment does not say who its agents are, or what they see; maybe after a reset."""
+
+
+class Names(dict[Hashable, str]):
+    """The name of each of the environment's agent ids; refuses an unknown one."""
+
+    def __missing__(self, agent: Hashable) -> str:
+        raise SimulationError(
+            f"the environment spoke of agent {agent!r}, which is not among its possible_agents "
+            f"{list(self)}; list every agent that may ever appear there, or as many as live at a "
+            "time, with simulation.respawn: new_ids"
+        )
+
+
+class AgentSpaces:
+    """Who acts in an environment, and how its values and those of the protocol become each other.
+
+    Args:
+        ids: the environment's own agent ids, in its order.
+        observation_space: the Gymnasium space of an id.
+        action_space: the Gymnasium space of an id.
+
+    Attributes:
+        names: by the environment's id.
+        readers: by id; see `env_values.reader`.
+
+    Raises:
+        SimulationError: there are no agents, two ids have the same name, or a space is missing
+            or of a kind that the protocol does not have.
+    """
+
+    def __init__(
+        self,
+        ids: Iterable[Hashable] | None,
+        observation_space: Callable[[Any], Any],
+        action_space: Callable[[Any], Any],
+    ) -> None:
+        self.names = Names((agent, str(agent)) for agent in ids or ())
+        if not self.names:
+            raise NotYet(
+                "the environment lists no agents; set possible_agents to every agent that may "
+                "ever appear, in its constructor"
+            )
+        self.possible_agents = tuple(self.names.values())
+        if len(set(self.possible_agents)) < len(self.possible_agents):
+            raise SimulationError(
+                f"two of the environment's agent ids {list(self.names)} have the same name as "
+                "strings; rename one"
+            )
+        self.observed: dict[str, Space] = {}
+        """Observation spaces, by name."""
+        self.acted: dict[str, Space] = {}
+        """Action spaces, by name."""
+        self.readers: dict[Hashable, Reader] = {}
+        self._writers = {}
+        for agent, name in self.names.items():
+            space, self.observed[name] = _plain(observation_space, agent, "observation")
+            self.readers[agent] = reader(space)
+            space, self.acted[name] = _plain(action_space, agent, "action")
+            self._writers[agent] = writer(space)
+        self._acts_plainly = all(write is as_it_is for write in self._writers.values())
+        spaces = list(self.observed.values())
+        first = spaces[0]
+        is_float = isinstance(first, Box) and first.dtype.startswith("float")
+        are_many = len(spaces) >= _MANY and spaces.count(first) == len(spaces)
+        self._alike = first if isinstance(first, Box) and is_float and are_many else None
+
+    def read(self, given: Mapping[Any, Any]) -> dict[str, Any]:
+        """Returns the environment's observations plain, by agent name."""
+        names, readers = self.names, self.readers
+        if self._alike is not None:
+            rows = read_alike(given.values(), self._alike)
+            if rows is not None:
+                return dict(zip(map(names.__getitem__, given), rows, strict=True))
+        return {names[agent]: readers[agent](value) for agent, value in given.items()}
+
+    def write(
+        self, acting: Mapping[str, Hashable], actions: Mapping[str, Any]
+    ) -> dict[Hashable, Any]:
+        """Returns plain actions as the environment takes them, by its own ids.
+
+        Raises:
+            SimulationError: they are not of exactly the agents to act.
+        """
+        if not acting or actions.keys() != acting.keys():
+            raise wrong_actions(acting, actions)
+        if self._acts_plainly:
+            return {agent: actions[name] for name, agent in acting.items()}
+        writers = self._writers
+        return {agent: writers[agent](actions[name]) for name, agent in acting.items()}
+
+
+def space_lookup(env: Any, method: str, mapping: str) -> Callable[[Any], Any]:
+    """Returns a function that asks `env` for an agent's space: by its method, else its dict."""
+
+    def lookup(agent: Any) -> Any:
+        ask = getattr(env, method, None)
+        if callable(ask):
+            with warnings.catch_warnings():  # PettingZoo warns when it falls back on its dict
+                warnings.simplefilter("ignore")
+                return ask(agent)
+        return getattr(env, mapping)[agent]
+
+    return lookup
+
+
+def _plain(space_of: Callable[[Any], Any], agent: Hashable, kind: str) -> tuple[Any, Space]:
+    """Returns an agent's space, and the same as plain data."""
+    cause: Exception | None = None
+    try:
+        space = space_of(agent)
+    # What an environment without such a space raises depends on its framework.
+    except (AttributeError, KeyError, TypeError, NotImplementedError) as error:
+        space, cause = None, error
+    if space is None:
+        reason = f" ({type(cause).__name__}: {cause})" if cause else ""
+        raise NotYet(
+            f"the environment has no {kind} space of agent {agent!r}{reason}; give it a method "
+            f"{kind}_space(agent) or a dict {kind}_spaces"
+        ) from cause
+    try:
+        return space, from_gymnasium(space)
+    except TypeError as error:
+        raise SimulationError(f"the {kind} space of agent {agent!r}: {error}") from None

@@ -1,0 +1,404 @@
+"""The one adapter of environments that step their agents in dicts, or that can be read so.
+
+What is particular to a kind of environment is how its reset and step become dicts by agent; see the
+subclasses. Who acts, who has ended, what is copied and what is refused is the same for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.client.adapters.agent_spaces import AgentSpaces
+from muxrl.client.adapters.env_state import find_state_size, read_state
+from muxrl.client.adapters.info_masks import InfoMasks, has_mask
+from muxrl.client.adapters.places import ALL, LAST, Places
+from muxrl.client.adapters.raw_values import Five, plain_reward, read_reset, read_step
+from muxrl.client.adapters.simulation import COMMON, SimulationError, StepResult
+from muxrl.protocol.spaces import ACTION_MASK_KEY
+from muxrl.protocol.user_errors import told
+
+logger = logging.getLogger(__name__)
+
+Respawn = Literal["refuse", "same_id", "same_step", "new_ids"]
+"""How agents come back in an episode after their end: not at all; in a later step under their id;
+so, and an observation that comes with an agent's end is the first one of its next life; or under
+ids that the environment has not declared."""
+
+MAX_IDLE_STEPS = 10_000
+"""Maximum number of steps in a row in which no agent is observed. RLlib allows such steps; a
+simulation with more of them is taken to be stuck, and ends with an error instead of hanging."""
+
+
+class DictEnv:
+    """An environment seen as a `Simulation`, in RLlib's form: who is observed acts next.
+
+    Agent ids of any type become strings; `__all__` becomes one flag for each agent. A step in which
+    nobody is observed is followed by further ones with no action, until somebody acts or the
+    episode is over; their rewards are summed.
+
+    Args:
+        env: the environment.
+        ids: its own agent ids, in its order.
+        observation_space: the Gymnasium space of an id.
+        action_space: the Gymnasium space of an id.
+        has_state: whether its method `state()`, if there is one, gives a global state.
+        respawn: how agents come back after their end.
+
+    Raises:
+        SimulationError: see `AgentSpaces`.
+    """
+
+    speaks_by_agent: ClassVar[bool] = True
+    """Whether what it returns from reset and step are dicts by agent."""
+    lists_agents: ClassVar[bool] = False
+    """Whether it says in `agents` who is there: nobody else is, and an episode ends with them."""
+
+    def __init__(
+        self,
+        env: Any,
+        ids: Iterable[Hashable] | None,
+        observation_space: Callable[[Any], Any],
+        action_space: Callable[[Any], Any],
+        *,
+        has_state: bool = True,
+        respawn: Respawn = "refuse",
+    ) -> None:
+        self._env = env
+        self.notes: list[str] = []
+        """What of the environment is not as it should be, and was taken all the same."""
+        self.takes_seed = True
+        """Whether its reset does, as far as is known."""
+        self._agents = AgentSpaces(ids, observation_space, action_space)
+        self.possible_agents = self._agents.possible_agents
+        self.observation_spaces, self.action_spaces = self._agents.observed, self._agents.acted
+        self._may_return = respawn != "refuse"
+        self._returns_at_once = respawn in ("same_step", "new_ids")
+        self._places = Places(list(self._agents.names)) if respawn == "new_ids" else None
+        self._live: dict[Hashable, str] = {}
+        """Agents that were observed in this episode and have not ended."""
+        self._finished: set[Hashable] = set()
+        self._acting: dict[str, Hashable] = {}
+        """Agents that were observed last and are to act, in the environment's order."""
+        self._last_known: dict[str, Any] = {}
+        """What each agent observed last in this episode."""
+        self._before: StepResult | None = None
+        """What happened before anybody was observed; the first step joins it."""
+        self._has_said = self._is_closed = False
+        self._masks = InfoMasks(self.observation_spaces, self.action_spaces, self._first_infos)
+        self.state_size: int | None = None
+        self.state_problem = ""
+        """Why there is no state to be had from an environment with a `state()`; "" if there is."""
+        if has_state:
+            self.state_size, self.state_problem = find_state_size(env, self._reset_env)
+
+    # --- what is particular to a kind of environment ------------------------------------
+
+    def _read_reset(self, seen: Any, infos: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
+        """Returns observations and infos of a reset as dicts by agent."""
+        return seen, infos
+
+    def _read_step(self, step: Five, live: Mapping[Hashable, Any]) -> Five:
+        """Returns what a step gave as five dicts by agent.
+
+        Args:
+            step: the environment's observations, rewards, terminations, truncations and infos.
+            live: the environment's ids of the agents in the episode.
+        """
+        return step
+
+    def _step_env(self, actions: dict[Hashable, Any]) -> Any:
+        """Steps the environment with actions by its own ids."""
+        return self._env.step(actions)
+
+    def _reset_env(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> Any:
+        """Resets the environment, even one that takes no seed; returns what it returned."""
+        given = {"options": dict(options)} if options else {}
+        try:
+            if self.takes_seed:
+                try:
+                    return self._env.reset(seed=seed, **given)
+                except TypeError as error:
+                    if "keyword argument 'seed'" not in str(error):
+                        raise
+                self.takes_seed = False
+                self._note("its reset() takes no seed, so its episodes are others in every run")
+            return self._env.reset(**given)
+        except TypeError as error:
+            if "keyword argument 'options'" not in str(error):
+                raise
+            raise SimulationError(
+                f"its reset() takes no options, and simulation.parameters {list(options or ())} "
+                "are given so: reset(seed=None, options=None)"
+            ) from error
+
+    # --- an episode ---------------------------------------------------------------------
+
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """See `Simulation.reset`."""
+        given, infos = self._begin(seed, options)
+        if self._places:
+            given, infos = self._places.begin(given, infos)
+        names = self._agents.names
+        self._live = {agent: names[agent] for agent in given}
+        self._acting = {name: agent for agent, name in self._live.items()}
+        self._finished = set()
+        seen, plain_infos = self._agents.read(given), self._plain_infos(infos)
+        self._last_known, self._before = dict(seen), None
+        self._masks.add(plain_infos, seen)
+        if not seen:  # nobody acts yet
+            self._before = self._until_observed(self._step_once({}))
+            if self._before.is_over:
+                raise SimulationError(
+                    "the environment's episode ended before it had observed anybody, so that "
+                    "nobody could act"
+                )
+            seen, plain_infos = self._before.observations, self._before.infos
+        return seen, plain_infos
+
+    def _begin(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
+        given = read_reset(self._reset_env(seed, options), is_by_agent=self.speaks_by_agent)
+        return self._read_reset(*given)
+
+    def _first_infos(self) -> Mapping[str, Any]:
+        return self._begin()[1]
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        """See `Simulation.step`."""
+        result = self._step_once(self._agents.write(self._acting, actions))
+        if self._before is not None:
+            result, self._before = _joined(self._before, result), None
+        if not (result.observations or result.is_over):
+            result = self._until_observed(result)
+        return result
+
+    def _until_observed(self, result: StepResult) -> StepResult:
+        """Steps on without actions until somebody acts or the episode is over."""
+        num_idle_steps = 0
+        while not (result.observations or result.is_over):
+            num_idle_steps += 1
+            if num_idle_steps > MAX_IDLE_STEPS:
+                raise SimulationError(
+                    f"the environment observed nobody for {MAX_IDLE_STEPS} steps and did not set "
+                    "'__all__'; an episode without agents must end"
+                )
+            result = _joined(result, self._step_once({}))
+        return result
+
+    def _step_once(self, actions: dict[Hashable, Any]) -> StepResult:
+        places, live = self._places, self._live
+        if places:
+            given = self._step_env(places.env_actions(actions))
+            step = self._read_step(read_step(given, is_by_agent=True), places.taken)
+            step = places.placed(step)
+        else:
+            given = self._step_env(actions)
+            step = self._read_step(read_step(given, is_by_agent=self.speaks_by_agent), live)
+        seen, rewards, terminateds, truncateds, infos = step
+        plain_infos, is_over = self._plain_infos(infos), False
+        done: dict[Hashable, bool] = {}  # whether terminated
+        finals: dict[str, Any] = {}
+        if (
+            seen.keys() == actions.keys()
+            and not any(terminateds.values())
+            and not any(truncateds.values())
+        ):  # the usual step, in half the time
+            observations = self._agents.read(seen)
+        else:
+            done, is_over = self._find_done(step)
+            observations = self._sort(step, done, is_over, finals)
+            self._finish(done, is_over, observations, finals, actions, plain_infos)
+            is_over = is_over or self._are_all_done()
+            if observations.keys() != self._acting.keys():
+                self._acting = {n: agent for agent, n in live.items() if n in observations}
+            self._masks.add(plain_infos, finals)
+        self._last_known.update(observations)
+        self._masks.add(plain_infos, observations)
+        names = self._agents.names
+        return StepResult(
+            observations,
+            {
+                names[agent]: reward if type(reward) is float else plain_reward(agent, reward)
+                for agent, reward in rewards.items()
+            },
+            {names[agent]: True for agent, is_terminated in done.items() if is_terminated},
+            {names[agent]: True for agent, is_terminated in done.items() if not is_terminated},
+            finals,
+            plain_infos,
+            is_over,
+        )
+
+    def _find_done(self, step: Five) -> tuple[dict[Hashable, bool], bool]:
+        """Returns who is done, with whether it has terminated; and whether all are, by `__all__`.
+
+        Whoever is observed for the first time is in the episode from now on.
+        """
+        seen, _, terminateds, truncateds, _ = step
+        live, finished = self._live, self._finished
+        done: dict[Hashable, bool] = {}
+        for agent in seen:
+            if agent not in live and agent not in finished:
+                live[agent] = self._agents.names[agent]
+        for flags, is_terminated in ((terminateds, True), (truncateds, False)):
+            for agent, is_done in flags.items():
+                if is_done and agent != ALL and agent not in finished:
+                    if agent in live or not self.lists_agents:
+                        done.setdefault(agent, is_terminated)
+        all_terminated = bool(terminateds.get(ALL))
+        is_over = all_terminated or bool(truncateds.get(ALL))
+        if is_over:
+            for agent in live:
+                done.setdefault(agent, all_terminated)
+        return done, is_over
+
+    def _sort(
+        self, step: Five, done: Collection[Hashable], is_over: bool, finals: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Returns what those observe who act next; adds last observations.
+
+        Raises:
+            SimulationError: an agent acts again which is done, or nobody acts of those who live.
+        """
+        seen, _, terminateds, truncateds, _ = step
+        names, readers, finished = self._agents.names, self._agents.readers, self._finished
+        is_strict = self.lists_agents and not self._may_return
+        observations: dict[str, Any] = {}
+        for agent, value in seen.items():
+            if agent in done and (is_over or not self._returns_at_once):
+                finals[names[agent]] = readers[agent](value)
+                continue
+            if agent in finished and agent not in done:
+                # Those that are only said to be done once more, or by a list of agents that they
+                # are there, are not asked again.
+                if is_over or terminateds.get(agent, is_strict) or truncateds.get(agent, is_strict):
+                    continue
+                if not self._may_return:  # as in RLlib's own episodes
+                    raise SimulationError(
+                        f"the environment observes agent {agent!r} again, which is done in this "
+                        "episode; one that comes back needs a new agent id, a new episode, or "
+                        "simulation.respawn"
+                    )
+                finished.discard(agent)
+                self._live[agent] = names[agent]
+            observations[names[agent]] = readers[agent](value)
+        if is_strict and not observations and (idle := self._live.keys() - done):
+            raise SimulationError(
+                f"the environment gave no observation to its live agents "
+                f"{[name for agent, name in self._live.items() if agent in idle]}, so nobody could "
+                "act; step() must observe every agent that is left in env.agents"
+            )
+        return observations
+
+    def _finish(
+        self,
+        done: Mapping[Hashable, bool],
+        is_over: bool,
+        observations: Collection[str],
+        finals: dict[str, Any],
+        actions: Collection[Hashable],
+        infos: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        """Takes those that are done out of the episode; adds last observations that are owed."""
+        for agent, is_terminated in done.items():
+            name = self._agents.names[agent]
+            if name not in observations:
+                self._finished.add(agent)
+                self._live.pop(agent, None)
+            if self._returns_at_once and LAST in infos.get(name, ()):
+                finals[name] = self._agents.readers[agent](infos[name][LAST])
+            known = self._last_known.get(name)
+            is_asked = agent in actions and name not in observations
+            if not (is_terminated or name in finals or known is None or is_asked):
+                finals[name] = known
+                if not self._has_said:
+                    self._has_said = True
+                    logger.warning(
+                        "agent %r was truncated between two of its steps without a last "
+                        "observation, as others may be: its value is bootstrapped from what it "
+                        "observed last",
+                        agent,
+                    )
+
+    def _are_all_done(self) -> bool:
+        """Whether nobody is left who acts in this episode, or may yet."""
+        if self._may_return:
+            return False
+        if self.lists_agents:
+            return not self._live
+        return len(self._finished) == len(self.possible_agents)
+
+    def _plain_infos(self, infos: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
+        """Returns the infos by agent name or `COMMON`, without other keys ('common').
+
+        Copied: an environment may fill the same dict in its next step.
+
+        Raises:
+            SimulationError: see `InfoMasks.refuse`.
+        """
+        names, unread = self._agents.names, self._masks.unread
+        plain: dict[str, Any] = {}
+        for agent, info in infos.items():
+            if agent in names:
+                is_dict = type(info) is dict
+                plain[names[agent]] = {**info} if is_dict else info
+                if unread and (ACTION_MASK_KEY in info if is_dict else has_mask(info)):
+                    self._masks.refuse(names[agent])
+        if COMMON in infos:
+            plain[COMMON] = {**infos[COMMON]} if type(infos[COMMON]) is dict else infos[COMMON]
+        return plain
+
+    # --- beside episodes ----------------------------------------------------------------
+
+    def state(self) -> NDArray[np.float32] | None:
+        """See `Simulation.state`; raises as `read_state`."""
+        return None if self.state_size is None else read_state(self._env, self.state_size)
+
+    def render(self) -> Any:
+        """Returns what the environment shows of itself, by the render mode it was made with."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """See `Simulation.close`; what the environment raises meanwhile is logged, as a note."""
+        close = getattr(self._env, "close", None)
+        if self._is_closed or close is None:
+            return
+        self._is_closed = True
+        try:
+            close()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code may raise anything
+            self._note(f"its close() raised {told(error)}; it counts as closed")
+
+    def _note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+        logger.warning("of the environment: %s", sentence)
+
+
+def without_none(given: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Returns the observations that are some: who has None is not there, or has nothing to do."""
+    return {agent: value for agent, value in given.items() if value is not None}
+
+
+def _joined(first: StepResult, second: StepResult) -> StepResult:
+    rewards = dict(first.rewards)
+    for name, reward in second.rewards.items():
+        rewards[name] = rewards.get(name, 0.0) + reward
+    return StepResult(
+        second.observations,
+        rewards,
+        first.terminations | second.terminations,
+        first.truncations | second.truncations,
+        first.final_observations | second.final_observations,
+        second.infos,
+        second.is_over,
+        (*first.earlier_infos, first.infos),
+    )

@@ -1,0 +1,64 @@
+"""The global state that an environment's method `state()` gives, flat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.client.adapters.simulation import SimulationError
+from muxrl.protocol.user_errors import told
+
+
+def find_state_size(env: Any, reset: Callable[[], Any]) -> tuple[int | None, str]:
+    """Returns the length of `env.state()` flattened, None if there is none; and why, if it failed.
+
+    An environment that does not declare a `state_space` is reset once to look at its state.
+    """
+    state = getattr(env, "state", None)
+    method = getattr(type(getattr(env, "unwrapped", env)), "state", None)
+    # PettingZoo's base classes have a state() that only raises.
+    is_stub = getattr(method, "__qualname__", "") in {"ParallelEnv.state", "AECEnv.state"}
+    if not callable(state) or is_stub:
+        return None, ""
+    shape = getattr(getattr(env, "state_space", None), "shape", None)
+    if shape is not None:
+        return math.prod(shape), ""
+    reset()
+    try:
+        return read_state(env).size, ""
+    except NotImplementedError:  # another stub, or a wrapper's
+        return None, ""
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # nobody may want to read it
+        return None, told_of("state()", error)
+
+
+def read_state(env: Any, size: int | None = None) -> NDArray[np.float32]:
+    """Returns the state, float32 ``[size]``.
+
+    Raises:
+        SimulationError: the state is no array, or has another length than the environment
+            declared.
+    """
+    given = env.state()
+    try:
+        state = np.array(given, dtype=np.float32).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):  # a dict, ragged, a tensor elsewhere
+        raise SimulationError(
+            f"the environment's state() returned a {type(given).__name__} that makes no array "
+            f"of numbers: {given!r:.80}"
+        ) from None
+    if size is not None and state.size != size:
+        raise SimulationError(
+            f"the environment's state() gave {state.size} numbers and {size} were "
+            "declared; make state_space and state() agree"
+        )
+    return state
+
+
+def told_of(where: str, error: BaseException) -> str:
+    """Returns in one line what became of a call of one of the environment's methods."""
+    return str(error) if isinstance(error, SimulationError) else f"{where} raised {told(error)}"

@@ -1,0 +1,98 @@
+"""Action masks that an environment puts into its infos, as newer ones do: part of observations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from muxrl.client.adapters.simulation import SimulationError
+from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, Space
+
+
+class InfoMasks:
+    """Whose masks are read from infos.
+
+    Where no mask is in the observations of agents with Discrete actions, the environment is reset
+    once to see whether one is in its infos, under ``action_mask``. If any is, all such agents
+    observe a Dict with a mask, all ones where an agent's info has none.
+
+    Args:
+        observed: the observation spaces by agent; those of agents with a mask get it.
+        acted: their action spaces.
+        first_infos: resets the environment; returns its infos by agent.
+    """
+
+    def __init__(
+        self,
+        observed: dict[str, Space],
+        acted: Mapping[str, Space],
+        first_infos: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        sizes = {
+            name: space.n
+            for name, space in acted.items()
+            if isinstance(space, Discrete)
+            and ACTION_MASK_KEY not in getattr(observed[name], "spaces", ())
+        }
+        is_read = bool(sizes) and any(map(has_mask, first_infos().values()))
+        self._sizes = sizes if is_read else {}
+        """Number of actions of those with a mask in their infos."""
+        self.unread: frozenset[str] = frozenset() if is_read else frozenset(sizes)
+        """Agents of which no mask is read, and whose infos could have one."""
+        for name, num_actions in self._sizes.items():
+            space = observed[name]
+            parts = space.spaces if isinstance(space, DictSpace) else {"observation": space}
+            mask = Box((num_actions,), "int8", 0, 1)
+            observed[name] = DictSpace({**parts, ACTION_MASK_KEY: mask})
+
+    def add(
+        self,
+        infos: Mapping[str, Any],
+        observations: dict[str, Any],
+        lead: tuple[int, ...] = (),
+    ) -> None:
+        """Puts the masks of infos into plain observations, in place.
+
+        Args:
+            infos: by agent.
+            observations: by agent; values, or rows of them.
+            lead: the first dimensions of rows. Where infos have an array "_action_mask", it says
+                which of them have a mask.
+
+        Raises:
+            SimulationError: a mask is not of one number for each action.
+        """
+        for name in observations.keys() & self._sizes.keys() if self._sizes else ():
+            shape, value = (*lead, self._sizes[name]), observations[name]
+            info = infos[name] if has_mask(infos.get(name)) else {}
+            mask = np.asarray(info.get(ACTION_MASK_KEY, np.ones(shape)))
+            if mask.shape != shape:
+                raise SimulationError(
+                    f"the action mask in the infos of agent {name!r} has the shape "
+                    f"{list(mask.shape)}, and it has {shape[-1]} actions"
+                )
+            if lead and (there := info.get(f"_{ACTION_MASK_KEY}")) is not None:
+                mask = np.where(np.asarray(there, bool)[..., None], mask, 1)
+            parts = value if isinstance(value, dict) else {"observation": value}
+            observations[name] = {**parts, ACTION_MASK_KEY: (mask != 0).astype(np.int8)}
+
+    def refuse(self, name: str) -> None:
+        """Refuses a mask in the infos of an agent whose first infos had none.
+
+        Raises:
+            SimulationError: the agent is such a one.
+        """
+        if name in self.unread:
+            raise SimulationError(
+                f"the infos of agent {name!r} have an {ACTION_MASK_KEY!r} now, and those of "
+                "the first reset() had none, so that masks are not read; give one in the infos "
+                "of reset(), too (all ones where everything is allowed), or have observations "
+                f"be a Dict with {ACTION_MASK_KEY!r}"
+            )
+
+
+def has_mask(info: Any) -> bool:
+    """Whether an agent's info has an action mask."""
+    return isinstance(info, Mapping) and info.get(ACTION_MASK_KEY) is not None

@@ -1,0 +1,114 @@
+"""What an environment's reset and step returned, held to the form that they should have."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sized
+from typing import Any
+
+import numpy as np
+
+from muxrl.client.adapters.simulation import SimulationError
+
+Five = tuple[Any, Any, Any, Any, Any]
+"""Observations, rewards, terminations, truncations and infos."""
+
+_PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
+_DICTS = {dict}
+
+
+def read_reset(given: Any, *, is_by_agent: bool) -> tuple[Any, Any]:
+    """Returns the observations and infos of a reset, if need be none of the latter.
+
+    Raises:
+        SimulationError: it returned nothing, or observations that are not by agent.
+    """
+    if given is None:
+        raise SimulationError(
+            "the environment's reset() returned None; expected (observations, infos)"
+        )
+    is_pair = isinstance(given, tuple | list) and len(given) == 2 and _are_infos(given[1])
+    seen, infos = (given[0], given[1] or {}) if is_pair else (given, {})
+    if is_by_agent and not hasattr(seen, "items"):
+        came = "observations as " if is_pair else ""
+        raise SimulationError(
+            f"the environment's reset() returned {came}a {type(seen).__name__}; expected "
+            "(observations, infos), dicts by agent"
+        )
+    return seen, infos
+
+
+def _are_infos(given: Any) -> bool:
+    """Whether it is a dict, or one for each agent, or None; else it is an agent's observation."""
+    if isinstance(given, list | tuple):
+        return all(isinstance(one, Mapping) for one in given)
+    return given is None or isinstance(given, Mapping)
+
+
+def read_step(given: Any, *, is_by_agent: bool) -> Five:
+    """Returns the five parts of a step; its infos may have been None.
+
+    Raises:
+        SimulationError: there are not five, or they are not by agent.
+    """
+    if not isinstance(given, Sized) or len(given) != 5:
+        raise _wrong_step(given)
+    parts: Any = given
+    if not is_by_agent or set(map(type, parts)) == _DICTS:
+        return parts  # type: ignore[no-any-return]
+    if parts[4] is None:
+        parts = (*parts[:4], {})
+    for what, part in zip(_PARTS, parts, strict=True):
+        if not hasattr(part, "items"):
+            raise SimulationError(
+                f"the environment's step() returned its {what} as a "
+                f"{type(part).__name__}; expected a dict by agent"
+            )
+    return parts  # type: ignore[no-any-return]
+
+
+def _wrong_step(given: Any) -> SimulationError:
+    came = f"{len(given)} values" if isinstance(given, Sized) else f"a {type(given).__name__}"
+    why = ""
+    if came == "4 values":
+        why = (
+            "; with one dict of dones, as in the old gym, an episode that was cut off cannot be "
+            "told from one that has ended, and learning needs to know"
+        )
+    return SimulationError(
+        f"the environment's step() returned {came}; expected five: {', '.join(_PARTS)}{why}"
+    )
+
+
+def plain_reward(agent: Hashable, reward: Any) -> float:
+    """Returns the reward of an agent; an array has to be of one element.
+
+    Raises:
+        SimulationError: it is of several, or no number.
+    """
+    try:
+        if not isinstance(reward, str | bytes):  # a text is no number
+            return float(reward.item() if isinstance(reward, np.ndarray) else reward)
+        raise TypeError
+    except (TypeError, ValueError):
+        came = f"an array of the shape {shape}" if (shape := np.shape(reward)) else repr(reward)
+        raise SimulationError(
+            f"the reward of agent {agent!r} is {came}; it must be one number"
+        ) from None
+
+
+def wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationError:
+    """Returns the error for actions that are not those of the agents to act."""
+    expected, got = sorted(expected), sorted(got)
+    if not expected:
+        return SimulationError(
+            f"step() got actions of {got}, but nobody is to act: the episode is over or was "
+            "never started; call reset() first"
+        )
+    missing = [agent for agent in expected if agent not in got]
+    extra = [agent for agent in got if agent not in expected]
+    story = [f"missing {missing}"] if missing else []
+    story += [f"not to act now {extra}"] if extra else []
+    return SimulationError(
+        f"step() takes the actions of {expected}, the agents observed last, and got those of "
+        f"{got}: {', '.join(story)}"
+    )
