@@ -105,9 +105,9 @@ class VectorLoop(PlayLoop):
                 self._num_claimed += num_acting
             step = self._guarded("step", self._simulation.step, self._episodes.actions)
             self._note(step, num_acting)
-            for copy in np.flatnonzero(step.terminated | step.truncated).tolist():
+            for copy in np.flatnonzero(step.is_over).tolist():
                 self._end(copy, step, on_episode)
-            due = step.is_acting & ~self._episodes.is_open & ~self._is_out
+            due = step.present.any(1) & ~self._episodes.is_open & ~self._is_out
             for copy in np.flatnonzero(due).tolist():
                 self._begin(copy)
             observations = step.observations
@@ -153,9 +153,17 @@ class VectorLoop(PlayLoop):
 
     def _note(self, step: VectorStep, num_acting: int) -> None:
         self.num_env_steps += num_acting
+        if (apart := step.present.any(1) & ~step.present.all(1)).any():
+            copy = int(np.flatnonzero(apart)[0])
+            there = step.present[copy]
+            gone = [a for a, is_one in zip(self._simulation.possible_agents, there) if not is_one]
+            raise SimulationFailed(
+                f"in copy {copy} the agents {gone} are done and the others are not; in a vector "
+                "environment the agents of a copy end together"
+            )
         try:
             if self._metrics:
-                self._collector.add(step.infos, step.terminated | step.truncated)
+                self._collector.add(step.infos, step.is_over)
             self._episodes.log(step.rewards)
         except (SimulationError, EpisodeMisuse) as error:
             raise SimulationFailed(str(error)) from error
@@ -176,7 +184,7 @@ class VectorLoop(PlayLoop):
         episode = self._episodes.end(
             copy,
             self._outbox,
-            is_truncated=bool(step.truncated[copy]),
+            is_truncated=not step.terminated[copy].any(),
             final_observations=step.final_observations[copy],
             state=step.final_states.get(copy),
             metrics={name: one for name, one in metrics.items() if name != EPISODE_LENGTH},

@@ -21,18 +21,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.adapters.agent_spaces import space_lookup
+from muxrl.client.adapters.agent_spaces import AgentSpaces, space_lookup
 from muxrl.client.adapters.gymnasium_env import AGENT
+from muxrl.client.adapters.info_masks import InfoMasks
+from muxrl.client.adapters.raw_values import read_reset, read_step
 from muxrl.client.adapters.simulation import COMMON, SimulationError
-from muxrl.client.adapters.vector_simulation import Rows, VectorStep, copied, row
+from muxrl.client.adapters.vector_simulation import Rows, VectorStep, copied, info_of, row
 from muxrl.protocol.rows import each_array
-from muxrl.protocol.spaces import Space, from_gymnasium
+from muxrl.protocol.spaces import ACTION_MASK_KEY
 
 _MODES = ("SameStep", "NextStep", "Disabled")
 
 
 class AutoresetEnv:
     """A batched environment as a `VectorSimulation`.
+
+    All agents are there when an episode begins; one whose flag is set before the others' is there
+    no more. Masks in infos are arrays with a row for each copy; see `InfoMasks`.
 
     Args:
         env: a ``gymnasium.vector.VectorEnv``, whose one agent is 'agent'; or an object with
@@ -48,21 +53,31 @@ class AutoresetEnv:
         self._env = env
         self.num_copies = int(env.num_envs)
         self._has_dicts = hasattr(env, "possible_agents")
-        ids = list(env.possible_agents) if self._has_dicts else [AGENT]
-        self._ids = {str(agent): agent for agent in ids}
-        self.possible_agents = tuple(self._ids)
-        if not ids:
-            raise SimulationError("the environment lists no agents in possible_agents")
-        self.observation_spaces = self._spaces("observation")
-        self.action_spaces = self._spaces("action")
+        if self._has_dicts:
+            agents = AgentSpaces(
+                env.possible_agents,
+                space_lookup(env, "observation_space", "observation_spaces"),
+                space_lookup(env, "action_space", "action_spaces"),
+            )
+        else:
+            agents = AgentSpaces(
+                [AGENT],
+                lambda _: env.single_observation_space,
+                lambda _: env.single_action_space,
+            )
+        self._ids = {name: agent for agent, name in agents.names.items()}
+        self.possible_agents = agents.possible_agents
+        self.observation_spaces, self.action_spaces = agents.observed, agents.acted
         self._mode = self._autoreset_mode()
+        self._ended = np.zeros((self.num_copies, len(self._ids)), bool)
+        """Agents that are done, in episodes that are not over."""
         self._waiting = np.zeros(self.num_copies, bool)
         self._options_of: Callable[[int], Mapping[str, float]] | None = None
-        self._is_closed = False
-        self._has_reset_some = False
+        self._is_closed = self._has_reset_some = False
+        self._masks = InfoMasks(self.observation_spaces, self.action_spaces, self._first_infos)
         self.state_size: int | None = None
         self.state_problem = ""
-        """See `AdaptedEnv`."""
+        """See `DictEnv`."""
         if self._has_dicts and callable(getattr(env, "state", None)):
             shape = getattr(getattr(env, "state_space", None), "shape", None)
             if shape is None:
@@ -73,32 +88,37 @@ class AutoresetEnv:
             else:
                 self.state_size = int(np.prod(shape))
 
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """See `VectorSimulation.present`."""
+        return ~(self._ended | self._waiting[:, None])
+
     def reset(self, seed: int | None = None) -> dict[str, Rows]:
         """See `VectorSimulation.reset`."""
-        self._waiting[:] = False
+        self._waiting[:] = self._ended[:] = False
         if self._options_of is None:
-            given = self._env.reset(seed=seed)
-        else:  # all at once first: some have nothing to show of copies that were never reset
-            given = self._env.reset(seed=seed, options=dict(self._options_of(0)))
-            others = np.arange(self.num_copies) > 0
-            if others.any():  # with no seed: the same again would give all the same episode
-                return self.reset_some(others, self._began(given))
-        return self._began(given)
+            return self._began(self._env.reset(seed=seed))
+        # All at once first: some have nothing to show of copies that were never reset.
+        begun = self._began(self._env.reset(seed=seed, options=dict(self._options_of(0))))
+        others = np.arange(self.num_copies) > 0
+        if others.any():  # with no seed: the same again would give all the same episode
+            return self.reset_some(others, begun)
+        return begun
 
     def _began(self, given: Any) -> dict[str, Rows]:
-        observations, infos = self._pair(given)
-        self._refuse_masks(infos)
-        return self._observed(observations, "reset()")
+        seen, infos = read_reset(given, is_by_agent=self._has_dicts)
+        observations = self._observed(seen, "reset()")
+        self._add_masks(self._infos(infos), observations)
+        return observations
 
-    def _refuse_masks(self, infos: Any) -> None:
-        given = infos if isinstance(infos, Mapping) else {}
-        of_agents = [given, *(one for one in given.values() if isinstance(one, Mapping))]
-        if any("action_mask" in one for one in of_agents):
-            raise SimulationError(
-                "the environment's infos have an action_mask, which a batch of copies is not read "
-                "for; have observations be a Dict with 'action_mask', or leave out "
-                "simulation.vector_env"
-            )
+    def _first_infos(self) -> Mapping[str, Any]:
+        return self._infos(read_reset(self._env.reset(), is_by_agent=self._has_dicts)[1])
+
+    def _add_masks(self, infos: Mapping[str, Any], observations: dict[str, Rows]) -> None:
+        for name in self._masks.unread:
+            if ACTION_MASK_KEY in infos.get(name, ()):
+                self._masks.refuse(name)
+        self._masks.add(infos, observations, (self.num_copies,))
 
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
         """See `VectorSimulation.ask_options`."""
@@ -134,8 +154,11 @@ class AutoresetEnv:
             mask = alike.setdefault(tuple(options.items()), np.zeros(self.num_copies, bool))
             mask[copy] = True
         for values, mask in alike.items():
-            given = self._env.reset(options={**dict(values), "reset_mask": mask})
-        begun = self._began(given)
+            begun = self._began(self._env.reset(options={**dict(values), "reset_mask": mask}))
+            for name in self._masks.sizes:
+                now, old = begun[name][ACTION_MASK_KEY], observations[name][ACTION_MASK_KEY]
+                begun[name][ACTION_MASK_KEY] = np.where(mask[:, None], now, old)
+            observations = begun
         after = [row(seen, i) for seen in begun.values() for i in stay]
         self._has_reset_some |= bool(stay)
         if not all(map(_is_same, before, after)):
@@ -150,51 +173,43 @@ class AutoresetEnv:
 
     def step(self, actions: Mapping[str, Rows]) -> VectorStep:
         """See `VectorSimulation.step`."""
-        given = self._env.step(
-            {self._ids[a]: one for a, one in actions.items()} if self._has_dicts else actions[AGENT]
-        )
-        if not isinstance(given, tuple | list) or len(given) != 5:
-            raise SimulationError(
-                "the environment's step() has to return observations, rewards, terminations, "
-                "truncations and infos"
-            )
-        observations = self._observed(given[0], "step()")
-        rewards = {a: self._vector(one, "reward", a) for a, one in self._by_agent(given[1]).items()}
-        was_waiting, self._waiting = self._waiting, np.zeros(self.num_copies, bool)
-        terminated, truncated = self._ends(given[2], given[3], was_waiting)
-        infos = given[4] if isinstance(given[4], Mapping) else {}
-        self._refuse_masks(infos)
+        given: Any = actions[AGENT] if not self._has_dicts else {
+            self._ids[a]: one for a, one in actions.items()}  # fmt: skip
+        seen, paid, ended, cut, infos = read_step(self._env.step(given), is_by_agent=False)
+        observations = self._observed(seen, "step()")
+        rewards = {a: self._vector(one, "reward", a) for a, one in self._by_agent(paid).items()}
+        infos = infos if isinstance(infos, Mapping) else {}
         told = self._infos(infos)
+        self._add_masks(told, observations)
+        terminated, truncated, is_over = self._ends(ended, cut)
         final_observations: dict[int, dict[str, Any]] = {}
         final_states: dict[int, NDArray[np.float32]] = {}
-        over = np.flatnonzero(terminated | truncated).tolist()
-        if over:
-            final_observations = self._finals(over, observations, infos)
+        if (terminated | truncated).any():
+            done = terminated | truncated
+            final_observations = self._finals(done, is_over, observations, infos, told)
+        if is_over.any():
             if (states := self._final_states(infos)) is not None:
-                final_states = {copy: states[copy] for copy in over}
-            if self._mode == "NextStep":
-                self._waiting = terminated | truncated
-            elif self.is_told_to_reset:  # the reset may write into what the step returned
+                final_states = {copy: states[copy] for copy in np.flatnonzero(is_over).tolist()}
+            if self.is_told_to_reset:  # the reset may write into what the step returned
                 rewards, told, final_observations, final_states = copied(
                     (rewards, told, final_observations, final_states)
                 )
-                observations = self.reset_some(terminated | truncated, observations)
+                observations = self.reset_some(is_over, observations)
         return VectorStep(
             observations,
             rewards,
+            self.present,
             terminated,
             truncated,
+            is_over,
             final_observations,
-            ~self._waiting,
             told,
             final_states,
         )
 
     def state(self) -> NDArray[np.float32] | None:
         """See `VectorSimulation.state`."""
-        if self.state_size is None:
-            return None
-        return self._read_states(self._env.state())
+        return None if self.state_size is None else self._read_states(self._env.state())
 
     def _final_states(self, infos: Mapping[str, Any]) -> NDArray[np.float32] | None:
         if self._mode != "SameStep" or self.state_size is None:
@@ -207,9 +222,7 @@ class AutoresetEnv:
         return self._read_states(given)
 
     def _read_states(self, given: Any) -> NDArray[np.float32]:
-        assert self.state_size is not None
-        states = as_rows(given)
-        expected = (self.num_copies, self.state_size)
+        states, expected = as_rows(given), (self.num_copies, self.state_size or 0)
         if states.size != expected[0] * expected[1]:
             raise SimulationError(f"state() has the shape {states.shape}; expected {expected}")
         return np.asarray(states, np.float32).reshape(expected)
@@ -227,20 +240,6 @@ class AutoresetEnv:
 
     # --- reading ------------------------------------------------------------------------
 
-    def _spaces(self, kind: str) -> dict[str, Space]:
-        lookup: Callable[[Any], Any] = (
-            space_lookup(self._env, f"{kind}_space", f"{kind}_spaces")
-            if self._has_dicts
-            else lambda _: getattr(self._env, f"single_{kind}_space")
-        )
-        spaces = {}
-        for name, agent in self._ids.items():
-            try:
-                spaces[name] = from_gymnasium(lookup(agent))
-            except (AttributeError, KeyError, TypeError, NotImplementedError) as error:
-                raise SimulationError(f"the {kind} space of agent {name!r}: {error}") from error
-        return spaces
-
     def _autoreset_mode(self) -> str:
         metadata = getattr(self._env, "metadata", None) or {}
         said = metadata.get("autoreset_mode", "Disabled" if self._has_dicts else None)
@@ -251,11 +250,6 @@ class AutoresetEnv:
                 f"of {list(_MODES)}, which say how a copy begins its next episode"
             )
         return str(mode)
-
-    def _pair(self, given: Any) -> Any:
-        if isinstance(given, tuple | list) and len(given) == 2:
-            return given
-        raise SimulationError("the environment's reset() has to return observations and infos")
 
     def _by_agent(self, given: Any) -> dict[str, Any]:
         if not self._has_dicts:
@@ -268,8 +262,8 @@ class AutoresetEnv:
         observations = {a: as_rows(one) for a, one in self._by_agent(given).items()}
         if missing := [a for a in self.possible_agents if a not in observations]:
             raise SimulationError(
-                f"{where} gave no observation of {missing}; in a vector environment all agents act "
-                "in each step"
+                f"{where} gave no observation of {missing}; in a vector environment there are "
+                "rows of all agents in each step"
             )
         return {a: observations[a] for a in self.possible_agents}
 
@@ -283,71 +277,72 @@ class AutoresetEnv:
         return array.reshape(self.num_copies)
 
     def _ends(
-        self, terminations: Any, truncations: Any, was_waiting: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Returns whose episode has ended, and whose was cut off.
-
-        Raises:
-            SimulationError: in a copy some agents are done, and others not.
-        """
-        ended, cut = (self._flags(t, w) for t, w in (
-            (terminations, "termination"), (truncations, "truncation")))  # fmt: skip
-        done = ended | cut
-        over = done.all(0) & ~was_waiting
-        partly = done.any(0) & ~done.all(0) & ~was_waiting
-        if partly.any():
-            copy = int(np.flatnonzero(partly)[0])
-            gone = [a for a, is_done in zip(self.possible_agents, done[:, copy], strict=True)
-                    if is_done]  # fmt: skip
-            raise SimulationError(
-                f"in copy {copy} the agents {gone} are done and the others are not; in a vector "
-                "environment the agents of a copy end together"
-            )
-        terminated = ended.any(0) & over
-        return terminated, over & ~terminated
+        self, terminations: Any, truncations: Any
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Returns whose part has ended now, whose was cut off, ``[N, A]``, and what is over."""
+        terminated = self._flags(terminations, "termination")
+        done = terminated | self._flags(truncations, "truncation")
+        if not done.any():
+            self._waiting = np.zeros(self.num_copies, bool)
+            return done, done, self._waiting
+        done &= ~(self._ended | self._waiting[:, None])
+        terminated &= done
+        self._ended |= done
+        is_over = self._ended.all(1) & done.any(1)
+        self._ended[is_over] = False
+        self._waiting = is_over & (self._mode == "NextStep")
+        return terminated, done & ~terminated, is_over
 
     def _flags(self, given: Any, what: str) -> NDArray[np.bool_]:
-        """Returns flags by agent and copy, bool ``[A, N]``."""
+        """Returns flags by copy and agent, bool ``[N, A]``."""
         if not isinstance(given, Mapping):  # the same of all agents
             given = dict.fromkeys(self.possible_agents, given)
-        flags = {str(agent): one for agent, one in given.items()}
-        if unknown := [agent for agent in flags if agent not in self._ids]:
+        flags = np.zeros((self.num_copies, len(self._ids)), bool)
+        places = {agent: place for place, agent in enumerate(self.possible_agents)}
+        named = {str(agent): one for agent, one in given.items()}
+        if unknown := [agent for agent in named if agent not in self._ids]:
             raise SimulationError(
                 f"step() gave a {what} of {unknown}; the agents are {list(self._ids)}"
             )
-        return np.array(
-            [
-                self._vector(flags.get(a, np.zeros(self.num_copies)), what, a).astype(bool)
-                for a in self.possible_agents
-            ]
-        )
+        for agent, one in named.items():
+            flags[:, places[agent]] = self._vector(one, what, agent)
+        return flags
 
     def _finals(
-        self, over: list[int], observations: Mapping[str, Rows], infos: Mapping[str, Any]
+        self,
+        done: NDArray[np.bool_],
+        is_over: NDArray[np.bool_],
+        observations: Mapping[str, Rows],
+        infos: Mapping[str, Any],
+        told: Mapping[str, Any],
     ) -> dict[int, dict[str, Any]]:
-        if self._mode != "SameStep":
-            return {copy: {a: row(o, copy) for a, o in observations.items()} for copy in over}
+        """Returns the last observations of those who are done now, by copy."""
         given = infos.get("final_obs", infos.get("final_observation"))
-        if given is None:
-            raise SimulationError("an episode is over, and the infos have no 'final_obs' of it")
-        if isinstance(given, np.ndarray) and given.dtype == object:  # an observation for each copy
-            return {
-                copy: {str(a): one for a, one in self._by_agent(given[copy]).items()}
-                for copy in over
-            }
-        finals = self._observed(given, "step(), in final_obs,")
-        return {copy: {a: row(rows, copy) for a, rows in finals.items()} for copy in over}
+        finals: dict[int, dict[str, Any]] = {}
+        for copy in np.flatnonzero(done.any(1)).tolist():
+            agents = [a for a, is_done in zip(self._ids, done[copy], strict=True) if is_done]
+            if self._mode != "SameStep" or not is_over[copy]:
+                finals[copy] = {a: row(observations[a], copy) for a in agents}
+                continue
+            if given is None:
+                raise SimulationError("an episode is over, and the infos have no 'final_obs' of it")
+            if isinstance(given, np.ndarray) and given.dtype == object:  # one for each copy
+                last = self._by_agent(given[copy])
+            else:
+                rows = self._observed(given, "step(), in final_obs,")
+                last = {a: row(one, copy) for a, one in rows.items()}
+            finals[copy] = {a: last[a] for a in agents}
+            final_infos = {a: told.get(a, {}).get("final_info") or {} for a in agents}
+            self._masks.add({a: info_of(i, copy) for a, i in final_infos.items()}, finals[copy])
+        return finals
 
-    def _infos(self, infos: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    def _infos(self, infos: Any) -> dict[str, Mapping[str, Any]]:
+        infos = infos if isinstance(infos, Mapping) else {}
         infos = each_array(lambda one: as_rows(one) if hasattr(one, "detach") else one, infos)
         if not self._has_dicts:
             return {AGENT: infos}
-        named: dict[str, Mapping[str, Any]] = {}
-        for agent, info in infos.items():
-            name = str(agent)
-            if isinstance(info, Mapping) and (name in self._ids or name == COMMON):
-                named[name] = info
-        return named
+        named = {str(agent): info for agent, info in infos.items() if isinstance(info, Mapping)}
+        return {name: one for name, one in named.items() if name in self._ids or name == COMMON}
 
 
 def _is_same(before: Any, after: Any) -> bool:

@@ -210,7 +210,7 @@ def adapt_vector(env: Any) -> VectorSimulation:
         raise SimulationError(OF_LISTS)
     if hasattr(env, "num_envs"):
         if hasattr(env, "reset_at") and hasattr(env, "agents"):
-            return VmasEnv(env)
+            env = VmasEnv(env)
         if hasattr(env, "possible_agents") or hasattr(env, "single_observation_space"):
             return AutoresetEnv(env)
     raise SimulationError(

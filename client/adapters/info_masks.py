@@ -37,11 +37,11 @@ class InfoMasks:
             and ACTION_MASK_KEY not in getattr(observed[name], "spaces", ())
         }
         is_read = bool(sizes) and any(map(has_mask, first_infos().values()))
-        self._sizes = sizes if is_read else {}
+        self.sizes = sizes if is_read else {}
         """Number of actions of those with a mask in their infos."""
         self.unread: frozenset[str] = frozenset() if is_read else frozenset(sizes)
         """Agents of which no mask is read, and whose infos could have one."""
-        for name, num_actions in self._sizes.items():
+        for name, num_actions in self.sizes.items():
             space = observed[name]
             parts = space.spaces if isinstance(space, DictSpace) else {"observation": space}
             mask = Box((num_actions,), "int8", 0, 1)
@@ -64,8 +64,8 @@ class InfoMasks:
         Raises:
             SimulationError: a mask is not of one number for each action.
         """
-        for name in observations.keys() & self._sizes.keys() if self._sizes else ():
-            shape, value = (*lead, self._sizes[name]), observations[name]
+        for name in observations.keys() & self.sizes.keys() if self.sizes else ():
+            shape, value = (*lead, self.sizes[name]), observations[name]
             info = infos[name] if has_mask(infos.get(name)) else {}
             mask = np.asarray(info.get(ACTION_MASK_KEY, np.ones(shape)))
             if mask.shape != shape:

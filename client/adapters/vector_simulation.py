@@ -18,28 +18,36 @@ such arrays, of a Tuple a tuple."""
 
 
 class VectorStep(NamedTuple):
-    """What followed from the actions of all copies; agents are named by their ids."""
+    """What followed from the actions of all copies; agents are named by their ids.
+
+    Arrays ``[N, A]`` have the agents in the order of `possible_agents`. Rows of agents that are not
+    there, and of copies without an episode, may hold anything.
+    """
 
     observations: dict[str, Rows]
-    """What agents act on next, in copies in which they do."""
+    """What agents act on next."""
     rewards: dict[str, NDArray[Any]]
-    """``[N]``."""
+    """``[N]``; an agent that is left out has 0."""
+    present: NDArray[np.bool_]
+    """``[N, A]``: who acts next; nobody in a copy that has yet to begin its next episode."""
     terminated: NDArray[np.bool_]
-    """``[N]``: copies whose episode has ended."""
+    """``[N, A]``: whose part in an episode has ended in this step."""
     truncated: NDArray[np.bool_]
-    """``[N]``: those whose episode was cut off."""
+    """``[N, A]``: whose part was cut off."""
+    is_over: NDArray[np.bool_]
+    """``[N]``: copies whose episode is over: nobody acts in it any more."""
     final_observations: dict[int, dict[str, Any]]
-    """Of the copies whose episode is over: the last observations by agent."""
-    is_acting: NDArray[np.bool_]
-    """``[N]``: False in a copy that begins its next episode one step later."""
+    """By copy: the last observations of agents that are done, by agent."""
     infos: Mapping[str, Mapping[str, Any]]
     """By agent id or `COMMON`: names to arrays ``[N]``; an array "_name" says whose there are."""
     final_states: dict[int, NDArray[np.float32]]
     """Of the copies whose episode is over: the global state then, if there is one."""
+    listed_infos: Mapping[int, tuple[dict[str, dict[str, Any]], ...]] = {}
+    """By copy, where they are no arrays: the infos of each env step that it made now."""
 
 
 class VectorSimulation(Protocol):
-    """``N`` copies of a simulation. In each, all agents act in every step of an episode."""
+    """``N`` copies of a simulation."""
 
     num_copies: int
     possible_agents: tuple[str, ...]
@@ -47,6 +55,11 @@ class VectorSimulation(Protocol):
     """Of an agent in one copy."""
     action_spaces: dict[str, Space]
     state_size: int | None
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """``[N, A]``: who acts now, see `VectorStep`."""
+        ...
 
     def reset(self, seed: int | None = None) -> dict[str, Rows]:
         """Begins an episode in every copy; returns what agents observe."""
@@ -95,6 +108,8 @@ class OnlyCopy:
         self.state_problem: str = getattr(vector, "state_problem", "")
         self._last_state: NDArray[np.float32] | None = None
         self._options: Mapping[str, float] = {}
+        self._actions: dict[str, Rows] = {}
+        """The last one of every agent: those that have ended are still given one."""
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
@@ -108,19 +123,26 @@ class OnlyCopy:
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
-        given = {agent: _one_row(actions[agent]) for agent in self.possible_agents}
-        result = self._vector.step(given)
-        is_terminated, is_truncated = bool(result.terminated[0]), bool(result.truncated[0])
-        is_over = is_terminated or is_truncated
-        done = dict.fromkeys(self.possible_agents, True)
+        agents = self.possible_agents
+        self._actions |= {agent: _one_row(action) for agent, action in actions.items()}
+        result = self._vector.step(self._actions)
+        is_over = bool(result.is_over[0])
         self._last_state = result.final_states.get(0)
+        acting, terminated, truncated = (
+            [agent for agent, is_one in zip(agents, flags[0].tolist(), strict=True) if is_one]
+            for flags in (
+                result.present & ~result.is_over[:, None],
+                result.terminated,
+                result.truncated,
+            )
+        )
         return StepResult(
-            {} if is_over else {a: copied(row(rows, 0)) for a, rows in result.observations.items()},
+            {agent: copied(row(result.observations[agent], 0)) for agent in acting},
             {agent: float(rewards[0]) for agent, rewards in result.rewards.items()},
-            done if is_terminated else {},
-            done if is_over and not is_terminated else {},
+            dict.fromkeys(terminated, True),
+            dict.fromkeys(truncated, True),
             copied(result.final_observations.get(0, {})),
-            {who: _info_of(info, 0) for who, info in result.infos.items()},
+            {who: info_of(info, 0) for who, info in result.infos.items()},
             is_over,
         )
 
@@ -164,7 +186,7 @@ def _one_row(value: Any) -> Rows:
     return np.array([value])
 
 
-def _info_of(info: Mapping[str, Any], copy: int) -> dict[str, Any]:
+def info_of(info: Mapping[str, Any], copy: int) -> dict[str, Any]:
     """Returns what infos in arrays say of one copy."""
     found: dict[str, Any] = {}
     for name, values in info.items():
@@ -173,4 +195,4 @@ def _info_of(info: Mapping[str, Any], copy: int) -> dict[str, Any]:
             if there is None or there[copy]:
                 found[name] = values[copy]
     final = info.get("final_info")
-    return {**found, **_info_of(final, copy)} if isinstance(final, Mapping) else found
+    return {**found, **info_of(final, copy)} if isinstance(final, Mapping) else found

@@ -13,6 +13,7 @@ import pytest
 from tests.client.scripted_servers import CountingSimulation, Script, Server, TimeLimit
 
 from muxrl.client import MultiplexingClient, RefusedByServer, ServerUnavailable
+from muxrl.client.adapters import Stack
 from muxrl.client.adapters.vector_simulation import VectorStep
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.play_loop import EpisodeResult, SimulationFailed
@@ -89,17 +90,22 @@ class CountingVector:
             self._waiting = over
         else:
             self._t = np.where(over, 0, self._t)
-        nobody = np.zeros_like(over)
+        both = np.stack([over, over], 1)
         return VectorStep(
             self._seen(),
             {"a": np.full(self.num_copies, 0.5), "b": np.full(self.num_copies, 1.5)},
-            nobody if self._is_truncated else over,
-            over if self._is_truncated else nobody,
+            self.present,
+            both & (not self._is_truncated),
+            both & self._is_truncated,
+            over,
             finals,
-            ~self._waiting,
             {"a": {"score": self._t.astype(float)}},
             {copy: states[copy] for copy in finals},
         )
+
+    @property
+    def present(self) -> Any:
+        return ~np.stack([self._waiting] * 2, 1)
 
     def state(self) -> Any:
         return self._t[:, None].astype(np.float32)
@@ -166,6 +172,18 @@ def test_servers_hear_of_a_copy_what_they_hear_of_a_simulation(
         alone = World()
         simulation = (TimeLimit if is_truncated else CountingSimulation)(num_steps=length)
         EnvLoop([simulation], alone.client, seeds=iter([0])).run()
+        for side in ("left", "right"):
+            assert world.heard(side, place) == alone.heard(side, 0)
+
+
+def test_ordinary_simulations_in_a_stack_are_heard_as_each_by_itself() -> None:
+    lengths, world = [3, 2, 5], World(RowServer)
+    stack = Stack([CountingSimulation(num_steps=length) for length in lengths])
+    VectorLoop(stack, world.client).run(world.results.append, stop_after(12))
+    assert {r.num_steps for r in world.results} == set(lengths)
+    for place, length in enumerate(lengths):
+        alone = World()
+        EnvLoop([CountingSimulation(num_steps=length)], alone.client, seeds=iter([0])).run()
         for side in ("left", "right"):
             assert world.heard(side, place) == alone.heard(side, 0)
 
@@ -308,6 +326,10 @@ def test_a_server_that_is_lost_ends_the_loop_and_closes_everything() -> None:
         ({"rewards": {"a": np.zeros(3)}}, r"rewards of agent 'a' .*shape \(2,\), got .*\(3,\)"),
         ({"rewards": {"x": np.zeros(2)}}, r"rewards of \['x'\]"),
         ({"infos": {"a": {"score": np.zeros(3)}}}, "metric 'score' .*2 numbers"),
+        (
+            {"present": np.array([[True, True], [False, True]])},
+            r"copy 1 the agents \['a'\] are done and the others are not",
+        ),
     ],
 )
 def test_arrays_of_another_shape_are_refused_by_name(spoilt: dict[str, Any], says: str) -> None:

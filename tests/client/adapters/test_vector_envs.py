@@ -69,13 +69,15 @@ def test_a_copy_of_gymnasium_is_the_environment_by_itself(mode: str, copies: boo
         step = vector.step({"agent": actions})
         for copy in next_begins:  # the observation after an end is the next episode's first
             assert np.abs(step.observations["agent"][copy]).max() <= 0.05
-            assert step.is_acting[copy]
-            assert not step.terminated[copy]
-            assert not step.truncated[copy]
+            assert step.present[copy].all()
+            assert not step.terminated[copy].any()
+            assert not step.truncated[copy].any()
         next_begins = set()
         for copy in sorted(open_copies):
             seen, reward, ended, cut, _ = alone[copy].step(int(actions[copy]))
-            assert (step.terminated[copy], step.truncated[copy]) == (ended, cut and not ended)
+            assert step.terminated[copy].tolist() == [ended]
+            assert step.truncated[copy].tolist() == [cut and not ended]
+            assert step.is_over[copy] == (ended or cut)
             assert step.rewards["agent"][copy] == reward
             if not (ended or cut):
                 assert step.observations["agent"][copy].tolist() == seen.tolist()
@@ -83,7 +85,7 @@ def test_a_copy_of_gymnasium_is_the_environment_by_itself(mode: str, copies: boo
             assert step.final_observations[copy]["agent"].tolist() == seen.tolist()
             open_copies.remove(copy)
             if mode == "NextStep":
-                assert not step.is_acting[copy]
+                assert not step.present[copy].any()
                 next_begins.add(copy)
             else:
                 assert np.abs(step.observations["agent"][copy]).max() <= 0.05
@@ -108,9 +110,121 @@ def test_an_only_copy_keeps_what_it_has_shown(mode: str) -> None:
     assert last.tolist() == before.tolist()
 
 
-def test_masks_in_infos_are_refused() -> None:
-    with pytest.raises(SimulationError, match=r"infos have an action_mask.*leave out simulation"):
-        make_vector_simulation("gymnasium:Taxi-v3", {}, 2).reset(0)
+def taxis(num_envs: int, mode: str) -> Any:
+    return SyncVectorEnv(
+        [lambda: gymnasium.make("Taxi-v3", max_episode_steps=9)] * num_envs,
+        autoreset_mode=AutoresetMode(mode),
+    )
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_masks_in_infos_are_part_of_what_each_copy_observes(mode: str) -> None:
+    vector = make_vector_simulation(f"{HERE}:taxis", {"mode": mode}, 3)
+    alone = [make_simulation("gymnasium:Taxi-v3", {"max_episode_steps": 9}) for _ in range(3)]
+    assert vector.observation_spaces == alone[0].observation_spaces
+    rows = vector.reset(seed=7)["agent"]
+    seen = [one.reset(seed=7 + i)[0]["agent"] for i, one in enumerate(alone)]
+    rng = np.random.default_rng(0)
+    for t in range(1, 10):
+        for copy, one in enumerate(seen):
+            assert rows["observation"][copy] == one["observation"]
+            assert rows["action_mask"][copy].tolist() == one["action_mask"].tolist()
+        actions = np.array([rng.choice(np.flatnonzero(one["action_mask"])) for one in seen])
+        step, rows = (step := vector.step({"agent": actions})), step.observations["agent"]
+        results = [one.step({"agent": int(a)}) for one, a in zip(alone, actions, strict=True)]
+        last = [one.final_observations if t == 9 else one.observations for one in results]
+        seen = [one["agent"] for one in last]
+    for copy, one in enumerate(seen):
+        last = step.final_observations[copy]["agent"]
+        assert (last["observation"], last["action_mask"].tolist()) == (
+            one["observation"], one["action_mask"].tolist()
+        )  # fmt: skip
+    if mode != "NextStep":  # the next episode's
+        env = gymnasium.make("Taxi-v3").unwrapped
+        for state, mask in zip(rows["observation"], rows["action_mask"], strict=True):
+            assert mask.tolist() == env.action_mask(int(state)).tolist()  # type: ignore[attr-defined]
+
+
+def test_a_mask_stays_with_the_copy_that_is_not_reset() -> None:
+    vector = adapt_vector(taxis(2, "Disabled"))
+    before = vector.reset(seed=7)["agent"]
+    after = vector.reset_some(np.array([True, False]), {"agent": before})["agent"]
+    assert after["action_mask"][1].tolist() == before["action_mask"][1].tolist()
+    only = make_simulation(f"{HERE}:taxis", {"mode": "Disabled"}, vector_env=True)
+    assert only.reset(7)[0]["agent"]["action_mask"].tolist() == before["action_mask"][0].tolist()
+
+
+def test_masks_that_begin_late_are_refused() -> None:
+    infos = {"p": {"action_mask": np.ones((2, 3), np.int8)}}
+    vector = adapt_vector(Batched(2, infos=infos))
+    vector.reset()
+    with pytest.raises(SimulationError, match=r"have an 'action_mask' now.* of reset\(\), too"):
+        vector.step({a: np.zeros(2, np.int64) for a in "pq"})
+
+
+@pytest.mark.parametrize("keeps_flag", [True, False])
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_agents_end_apart(mode: str, keeps_flag: bool) -> None:
+    class Apart(Batched):
+        """In copy 1 p is done after one step and q after three; copy 0 goes on."""
+
+        t = 0
+
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            self.t = 0
+            return super().reset(seed, options)
+
+        def step(self, actions: Any) -> Any:
+            self.t += 1
+            p = np.array([False, self.t == 1 or (keeps_flag and self.t <= 3)])
+            rows = np.full((2, 2), self.t / 10, np.float32)
+            infos = {"final_obs": self._all(rows)} if self.t == 3 else {}
+            flags = {"p": p}, {"q": np.array([False, self.t == 3])}
+            return self._all(rows), self._all(np.ones(2)), *flags, infos
+
+    env: Any = Apart(2)
+    env.metadata = {"autoreset_mode": mode}
+    vector = adapt_vector(env)
+    vector.reset()
+    if mode == "Disabled":
+        vector.reset_some = lambda is_over, observations: observations  # type: ignore[attr-defined]
+    first, second, third, fourth = (
+        vector.step({a: np.zeros(2, int) for a in "pq"}) for _ in "1234"
+    )
+    assert first.present.tolist() == second.present.tolist() == [[True, True], [False, True]]
+    assert first.terminated.tolist() == [[False, False], [True, False]]
+    assert first.final_observations.keys() == {1}
+    assert first.final_observations[1]["p"].tolist() == np.full(2, 0.1, np.float32).tolist()
+    assert not (first.is_over | second.is_over).any()
+    assert not (second.terminated | second.truncated).any()
+    assert third.truncated.tolist() == [[False, False], [False, True]]
+    assert third.is_over.tolist() == [False, True]
+    assert third.final_observations[1].keys() == {"q"}
+    assert third.present.tolist() == [[True] * 2, [mode != "NextStep"] * 2]
+    assert fourth.present.all()
+
+
+def test_agents_of_an_only_copy_end_apart() -> None:
+    class Apart(Batched):
+        t = 0
+
+        def step(self, actions: Any) -> Any:
+            self.t += 1
+            self.spoilt = {
+                "terminations": {"p": np.array([self.t == 1])},
+                "truncations": {"q": np.array([self.t == 3])},
+            }
+            return super().step(actions)
+
+    env = Apart(1)
+    env.metadata = {"autoreset_mode": "NextStep"}
+    only = OnlyCopy(adapt_vector(env))
+    assert only.reset()[0].keys() == {"p", "q"}
+    assert only.step({"p": 0, "q": 0}).terminations == {"p": True}
+    result = only.step({"q": 0})
+    assert result.observations.keys() == {"q"}
+    result = only.step({"q": 0})
+    assert (result.is_over, result.truncations) == (True, {"q": True})
 
 
 @pytest.mark.parametrize("is_given", [True, False])
@@ -188,7 +302,7 @@ def test_dicts_by_agent_are_the_simulation_in_copies() -> None:
         step = many.step({a: np.full(3, action) for a, action in actions.items()})
         mine = only.step(actions)
         assert {a: r[0] for a, r in step.rewards.items()} == result.rewards == mine.rewards
-        assert mine.is_over == result.is_over == step.truncated[0]
+        assert mine.is_over == result.is_over == step.truncated[0].all()
         seen, rows = result.observations, step.observations
     assert mine.truncations == result.truncations
     for agent, last in result.final_observations.items():
@@ -206,7 +320,7 @@ def test_metrics_of_infos_in_arrays() -> None:
     while True:
         step = vector.step({"agent": np.zeros(2, np.int64)})
         metrics.add(step.infos)
-        over = np.flatnonzero(step.terminated).tolist()
+        over = np.flatnonzero(step.is_over).tolist()
         if over:
             break
     found = metrics.take(over[0], 1)["x"]
@@ -262,10 +376,6 @@ class Batched:
 @pytest.mark.parametrize(
     ("spoilt", "says"),
     [
-        (
-            {"terminations": {"p": np.array([False, True])}},
-            r"copy 1 the agents \['p'\] are done and the others are not",
-        ),
         ({"truncations": np.array([True, False])}, "no 'final_obs'"),
         ({"truncations": {"r": np.zeros(2)}}, r"truncation of \['r'\]; .* \['p', 'q'\]"),
         ({"rewards": {"p": np.zeros(3)}}, r"reward of agent 'p' .*2 numbers.*\(3,\)"),
@@ -286,6 +396,7 @@ class InBuffers(Batched):
     def __init__(self, num_envs: int) -> None:
         super().__init__(num_envs)
         self.metadata = {"autoreset_mode": "Disabled"}
+        self.rng = np.random.default_rng()
         self.seen, self.earned = np.zeros((num_envs, 2), np.float32), np.zeros(num_envs)
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
@@ -402,8 +513,9 @@ def test_a_simulator_like_vmas() -> None:
     step = vector.step(actions)
     assert step.rewards["red"].tolist() == [0.0, 1.0, 2.0]
     assert step.rewards["blue"].tolist() == [2.0] * 3
-    assert step.terminated.tolist() == [False, False, True]
+    assert step.terminated.tolist() == [[False] * 2, [False] * 2, [True] * 2]
+    assert step.is_over.tolist() == [False, False, True]
     assert step.final_observations == {2: {"red": [2.0], "blue": [-2.0]}}
     assert step.observations["red"].tolist() == [[0.0], [1.0], [0.0]]
     assert step.infos["red"]["t"].tolist() == [0.0, 1.0, 2.0]
-    assert step.is_acting.all()
+    assert step.present.all()
