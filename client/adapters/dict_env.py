@@ -196,43 +196,41 @@ class DictEnv:
         return result
 
     def _step_once(self, actions: dict[Hashable, Any]) -> StepResult:
-        places, live = self._places, self._live
+        names, places, live = self._agents.names, self._places, self._live
+        given = self._step_env(places.env_actions(actions) if places else actions)
+        step = read_step(given, is_by_agent=self.speaks_by_agent)
+        step = self._read_step(step, places.taken if places else live)
         if places:
-            given = self._step_env(places.env_actions(actions))
-            step = self._read_step(read_step(given, is_by_agent=True), places.taken)
             step = places.placed(step)
-        else:
-            given = self._step_env(actions)
-            step = self._read_step(read_step(given, is_by_agent=self.speaks_by_agent), live)
         seen, rewards, terminateds, truncateds, infos = step
-        plain_infos, is_over = self._plain_infos(infos), False
-        done: dict[Hashable, bool] = {}  # whether terminated
+        plain_infos = self._plain_infos(infos)
+        terminations: dict[str, bool] = {}
+        truncations: dict[str, bool] = {}
         finals: dict[str, Any] = {}
-        if (
-            seen.keys() == actions.keys()
-            and not any(terminateds.values())
-            and not any(truncateds.values())
-        ):  # the usual step, in half the time
+        is_over = any(terminateds.values()) or any(truncateds.values())
+        if seen and not is_over and seen.keys() <= live.keys():  # usual, in half the time
             observations = self._agents.read(seen)
         else:
             done, is_over = self._find_done(step)
             observations = self._sort(step, done, is_over, finals)
-            self._finish(done, is_over, observations, finals, actions, plain_infos)
+            self._finish(done, observations, finals, actions, plain_infos)
             is_over = is_over or self._are_all_done()
-            if observations.keys() != self._acting.keys():
-                self._acting = {n: agent for agent, n in live.items() if n in observations}
+            for agent, is_terminated in done.items():
+                (terminations if is_terminated else truncations)[names[agent]] = True
             self._masks.add(plain_infos, finals)
+        if observations.keys() != self._acting.keys():
+            self._acting = {name: agent for agent, name in live.items() if name in observations}
         self._last_known.update(observations)
-        self._masks.add(plain_infos, observations)
-        names = self._agents.names
+        if self._masks.sizes:
+            self._masks.add(plain_infos, observations)
         return StepResult(
             observations,
             {
                 names[agent]: reward if type(reward) is float else plain_reward(agent, reward)
                 for agent, reward in rewards.items()
             },
-            {names[agent]: True for agent, is_terminated in done.items() if is_terminated},
-            {names[agent]: True for agent, is_terminated in done.items() if not is_terminated},
+            terminations,
+            truncations,
             finals,
             plain_infos,
             is_over,
@@ -251,9 +249,9 @@ class DictEnv:
                 live[agent] = self._agents.names[agent]
         for flags, is_terminated in ((terminateds, True), (truncateds, False)):
             for agent, is_done in flags.items():
-                if is_done and agent != ALL and agent not in finished:
-                    if agent in live or not self.lists_agents:
-                        done.setdefault(agent, is_terminated)
+                is_new = is_done and agent != ALL and agent not in finished
+                if is_new and (agent in live or not self.lists_agents):
+                    done.setdefault(agent, is_terminated)
         all_terminated = bool(terminateds.get(ALL))
         is_over = all_terminated or bool(truncateds.get(ALL))
         if is_over:
@@ -302,7 +300,6 @@ class DictEnv:
     def _finish(
         self,
         done: Mapping[Hashable, bool],
-        is_over: bool,
         observations: Collection[str],
         finals: dict[str, Any],
         actions: Collection[Hashable],
@@ -348,13 +345,12 @@ class DictEnv:
         names, unread = self._agents.names, self._masks.unread
         plain: dict[str, Any] = {}
         for agent, info in infos.items():
-            if agent in names:
+            if agent in names or agent == COMMON:
+                name = COMMON if agent == COMMON else names[agent]
                 is_dict = type(info) is dict
-                plain[names[agent]] = {**info} if is_dict else info
+                plain[name] = {**info} if is_dict else info
                 if unread and (ACTION_MASK_KEY in info if is_dict else has_mask(info)):
-                    self._masks.refuse(names[agent])
-        if COMMON in infos:
-            plain[COMMON] = {**infos[COMMON]} if type(infos[COMMON]) is dict else infos[COMMON]
+                    self._masks.refuse(name)
         return plain
 
     # --- beside episodes ----------------------------------------------------------------

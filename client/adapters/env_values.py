@@ -34,6 +34,8 @@ def reader(space: Any) -> Reader:
         dtype = np.dtype(space.dtype)
 
         def read_floats(value: Any) -> Any:
+            if type(value) is np.ndarray and value.dtype is dtype:
+                return value.copy()
             if not isinstance(value, np.ndarray):
                 return _kept(value)
             if value.dtype != dtype and value.dtype.kind == "f":

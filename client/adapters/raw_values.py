@@ -50,7 +50,7 @@ def read_step(given: Any, *, is_by_agent: bool) -> Five:
     Raises:
         SimulationError: there are not five, or they are not by agent.
     """
-    if not isinstance(given, Sized) or len(given) != 5:
+    if type(given) is not tuple and not isinstance(given, Sized) or len(given) != 5:
         raise _wrong_step(given)
     parts: Any = given
     if not is_by_agent or set(map(type, parts)) == _DICTS:
