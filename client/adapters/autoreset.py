@@ -69,7 +69,7 @@ class AutoresetEnv:
         self.possible_agents = agents.possible_agents
         self.observation_spaces, self.action_spaces = agents.observed, agents.acted
         self._mode = self._autoreset_mode()
-        self._ended = np.zeros((self.num_copies, len(self._ids)), bool)
+        self._ended = self._nobody()
         """Agents that are done, in episodes that are not over."""
         self._waiting = np.zeros(self.num_copies, bool)
         self._options_of: Callable[[int], Mapping[str, float]] | None = None
@@ -115,10 +115,11 @@ class AutoresetEnv:
         return self._infos(read_reset(self._env.reset(), is_by_agent=self._has_dicts)[1])
 
     def _add_masks(self, infos: Mapping[str, Any], observations: dict[str, Rows]) -> None:
-        for name in self._masks.unread:
-            if ACTION_MASK_KEY in infos.get(name, ()):
+        if self._masks.sizes:
+            self._masks.add(infos, observations, (self.num_copies,))
+        for name in filter(self._masks.unread.__contains__, infos):
+            if ACTION_MASK_KEY in infos[name]:
                 self._masks.refuse(name)
-        self._masks.add(infos, observations, (self.num_copies,))
 
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
         """See `VectorSimulation.ask_options`."""
@@ -181,15 +182,23 @@ class AutoresetEnv:
         infos = infos if isinstance(infos, Mapping) else {}
         told = self._infos(infos)
         self._add_masks(told, observations)
-        terminated, truncated, is_over = self._ends(ended, cut)
+        terminated = self._flags(ended, "termination")
+        done = terminated | self._flags(cut, "truncation")
+        is_over = np.zeros(self.num_copies, bool)
         final_observations: dict[int, dict[str, Any]] = {}
         final_states: dict[int, NDArray[np.float32]] = {}
-        if (terminated | truncated).any():
-            done = terminated | truncated
+        if done.any():
+            if self._ended.any() or self._waiting.any():  # are done already
+                done &= self.present
+                terminated &= done
+            self._ended |= done
+            is_over = self._ended.all(1)
             final_observations = self._finals(done, is_over, observations, infos, told)
-        if is_over.any():
+        self._waiting = is_over & (self._mode == "NextStep")
+        if over := np.flatnonzero(is_over).tolist():
+            self._ended &= ~is_over[:, None]
             if (states := self._final_states(infos)) is not None:
-                final_states = {copy: states[copy] for copy in np.flatnonzero(is_over).tolist()}
+                final_states = {copy: states[copy] for copy in over}
             if self.is_told_to_reset:  # the reset may write into what the step returned
                 rewards, told, final_observations, final_states = copied(
                     (rewards, told, final_observations, final_states)
@@ -200,7 +209,7 @@ class AutoresetEnv:
             rewards,
             self.present,
             terminated,
-            truncated,
+            terminated ^ done,
             is_over,
             final_observations,
             told,
@@ -276,28 +285,15 @@ class AutoresetEnv:
             )
         return array.reshape(self.num_copies)
 
-    def _ends(
-        self, terminations: Any, truncations: Any
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Returns whose part has ended now, whose was cut off, ``[N, A]``, and what is over."""
-        terminated = self._flags(terminations, "termination")
-        done = terminated | self._flags(truncations, "truncation")
-        if not done.any():
-            self._waiting = np.zeros(self.num_copies, bool)
-            return done, done, self._waiting
-        done &= ~(self._ended | self._waiting[:, None])
-        terminated &= done
-        self._ended |= done
-        is_over = self._ended.all(1) & done.any(1)
-        self._ended[is_over] = False
-        self._waiting = is_over & (self._mode == "NextStep")
-        return terminated, done & ~terminated, is_over
+    def _nobody(self) -> NDArray[np.bool_]:
+        # So laid out, it is faster to ask of each copy about all of its agents.
+        return np.zeros((len(self._ids), self.num_copies), bool).T
 
     def _flags(self, given: Any, what: str) -> NDArray[np.bool_]:
         """Returns flags by copy and agent, bool ``[N, A]``."""
         if not isinstance(given, Mapping):  # the same of all agents
             given = dict.fromkeys(self.possible_agents, given)
-        flags = np.zeros((self.num_copies, len(self._ids)), bool)
+        flags = self._nobody()
         places = {agent: place for place, agent in enumerate(self.possible_agents)}
         named = {str(agent): one for agent, one in given.items()}
         if unknown := [agent for agent in named if agent not in self._ids]:
@@ -317,13 +313,15 @@ class AutoresetEnv:
         told: Mapping[str, Any],
     ) -> dict[int, dict[str, Any]]:
         """Returns the last observations of those who are done now, by copy."""
-        given = infos.get("final_obs", infos.get("final_observation"))
         finals: dict[int, dict[str, Any]] = {}
         for copy in np.flatnonzero(done.any(1)).tolist():
-            agents = [a for a, is_done in zip(self._ids, done[copy], strict=True) if is_done]
+            agents = [
+                a for a, is_done in zip(self._ids, done[copy].tolist(), strict=True) if is_done
+            ]
             if self._mode != "SameStep" or not is_over[copy]:
                 finals[copy] = {a: row(observations[a], copy) for a in agents}
                 continue
+            given = infos.get("final_obs", infos.get("final_observation"))
             if given is None:
                 raise SimulationError("an episode is over, and the infos have no 'final_obs' of it")
             if isinstance(given, np.ndarray) and given.dtype == object:  # one for each copy
@@ -355,12 +353,12 @@ def _is_same(before: Any, after: Any) -> bool:
 
 def as_rows(value: Any) -> Rows:
     """Returns values as arrays of the processor's memory, in the same dicts and tuples."""
+    if isinstance(value, np.ndarray):
+        return value
     if isinstance(value, Mapping):
         return {str(key): as_rows(part) for key, part in value.items()}
     if isinstance(value, tuple):
         return tuple(map(as_rows, value))
-    if isinstance(value, np.ndarray):
-        return value
     with contextlib.suppress(AttributeError):  # a tensor of torch, wherever it is
         return value.detach().cpu().numpy()
     return np.asarray(value)

@@ -218,22 +218,16 @@ class DictEnv:
             for agent, is_terminated in done.items():
                 (terminations if is_terminated else truncations)[names[agent]] = True
             self._masks.add(plain_infos, finals)
+        earned = {}
+        for agent, reward in rewards.items():
+            earned[names[agent]] = reward if type(reward) is float else plain_reward(agent, reward)
         if observations.keys() != self._acting.keys():
             self._acting = {name: agent for agent, name in live.items() if name in observations}
         self._last_known.update(observations)
         if self._masks.sizes:
             self._masks.add(plain_infos, observations)
         return StepResult(
-            observations,
-            {
-                names[agent]: reward if type(reward) is float else plain_reward(agent, reward)
-                for agent, reward in rewards.items()
-            },
-            terminations,
-            truncations,
-            finals,
-            plain_infos,
-            is_over,
+            observations, earned, terminations, truncations, finals, plain_infos, is_over
         )
 
     def _find_done(self, step: Five) -> tuple[dict[Hashable, bool], bool]:
@@ -345,8 +339,8 @@ class DictEnv:
         names, unread = self._agents.names, self._masks.unread
         plain: dict[str, Any] = {}
         for agent, info in infos.items():
-            if agent in names or agent == COMMON:
-                name = COMMON if agent == COMMON else names[agent]
+            name = names.get(agent) or (COMMON if agent == COMMON else None)
+            if name is not None:
                 is_dict = type(info) is dict
                 plain[name] = {**info} if is_dict else info
                 if unread and (ACTION_MASK_KEY in info if is_dict else has_mask(info)):

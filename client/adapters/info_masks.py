@@ -67,17 +67,19 @@ class InfoMasks:
         for name, value in observations.items():
             if name not in self.sizes:
                 continue
-            shape, info = (*lead, self.sizes[name]), infos.get(name, {})
-            mask = np.asarray(info[ACTION_MASK_KEY] if has_mask(info) else np.ones(shape))
+            info, shape = infos.get(name), (*lead, self.sizes[name])
+            given = info[ACTION_MASK_KEY] if has_mask(info) else np.ones(shape)
+            mask = given if isinstance(given, np.ndarray) else np.asarray(given)
             if mask.shape != shape:
                 raise SimulationError(
                     f"the action mask in the infos of agent {name!r} has the shape "
                     f"{list(mask.shape)}, and it has {shape[-1]} actions"
                 )
-            if lead and (there := info.get(f"_{ACTION_MASK_KEY}")) is not None:
-                mask = np.where(np.asarray(there, bool)[..., None], mask, 1)
-            parts = value if isinstance(value, dict) else {"observation": value}
-            observations[name] = {**parts, ACTION_MASK_KEY: (mask != 0).view(np.int8)}
+            mask = mask != 0
+            if lead and has_mask(info) and (there := info.get(f"_{ACTION_MASK_KEY}")) is not None:
+                mask |= ~np.asarray(there, bool)[..., None]
+            parts = value if type(value) is dict else {"observation": value}
+            observations[name] = {**parts, ACTION_MASK_KEY: mask.view(np.int8)}
 
     def refuse(self, name: str) -> None:
         """Refuses a mask in the infos of an agent whose first infos had none.
@@ -96,5 +98,6 @@ class InfoMasks:
 
 def has_mask(info: Any) -> bool:
     """Whether an agent's info has an action mask."""
-    is_dict = type(info) is dict or isinstance(info, Mapping)  # the former is found out faster
-    return is_dict and info.get(ACTION_MASK_KEY) is not None
+    if type(info) is not dict and not isinstance(info, Mapping):  # the former is found out faster
+        return False
+    return info.get(ACTION_MASK_KEY) is not None

@@ -62,10 +62,10 @@ class PettingZooAEC(DictEnv):
             # Before its first action an agent has a reward only if another's move gave it one.
             if reward or agent in self._have_acted:
                 rewards[agent] = reward
-            infos[agent] = {**info} if type(info) is dict else info
             if not (is_terminated or is_truncated):
-                seen[agent] = observation
+                seen[agent], infos[agent] = observation, info
                 return seen, rewards, *flags, infos
+            infos[agent] = {**info} if type(info) is dict else info
             flags[not is_terminated][agent] = True
             del there[agent]
             if observation is not None:

@@ -165,12 +165,12 @@ class OnlyCopy:
 
 def row(rows: Rows, copy: int) -> Any:
     """Returns the value of one copy."""
+    if isinstance(rows, np.ndarray):
+        value = rows[copy]
+        return value if isinstance(value, np.ndarray) else value.item()
     if isinstance(rows, Mapping):
         return {key: row(part, copy) for key, part in rows.items()}
-    if isinstance(rows, list | tuple):
-        return tuple(row(part, copy) for part in rows)
-    value = rows[copy]
-    return value if isinstance(value, np.ndarray) else value.item()
+    return tuple(row(part, copy) for part in rows)
 
 
 def copied(value: Any) -> Any:
