@@ -155,8 +155,7 @@ class VectorLoop(PlayLoop):
         self.num_env_steps += num_acting
         if (apart := step.present.any(1) & ~step.present.all(1)).any():
             copy = int(np.flatnonzero(apart)[0])
-            there = step.present[copy]
-            gone = [a for a, is_one in zip(self._simulation.possible_agents, there) if not is_one]
+            gone = np.array(self._simulation.possible_agents)[~step.present[copy]].tolist()
             raise SimulationFailed(
                 f"in copy {copy} the agents {gone} are done and the others are not; in a vector "
                 "environment the agents of a copy end together"

@@ -6,13 +6,10 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
-from muxrl.client.adapters.env_values import Reader, Writer, read_alike, reader, writer
+from muxrl.client.adapters.env_values import Reader, Writer, reader, writer
 from muxrl.client.adapters.raw_values import wrong_actions
 from muxrl.client.adapters.simulation import SimulationError
-from muxrl.protocol.spaces import Box, Space, from_gymnasium
-
-_MANY = 16
-"""Agents from which one array for all is faster than one for each."""
+from muxrl.protocol.spaces import Space, from_gymnasium
 
 
 class NotYet(SimulationError):
@@ -76,19 +73,10 @@ class AgentSpaces:
             self.readers[agent] = reader(space)
             space, self.acted[name] = _plain(action_space, agent, "action")
             self._writers[agent] = writer(space)
-        spaces = list(self.observed.values())
-        first = spaces[0]
-        is_float = isinstance(first, Box) and first.dtype.startswith("float")
-        are_many = len(spaces) >= _MANY and spaces.count(first) == len(spaces)
-        self._alike = first if isinstance(first, Box) and is_float and are_many else None
 
     def read(self, given: Mapping[Any, Any]) -> dict[str, Any]:
         """Returns the environment's observations plain, by agent name."""
         names, readers = self.names, self.readers
-        if self._alike is not None:
-            rows = read_alike(given.values(), self._alike)
-            if rows is not None:
-                return dict(zip(map(names.__getitem__, given), rows, strict=True))
         seen: dict[str, Any] = {}
         for agent, value in given.items():  # faster than a comprehension where agents are few
             seen[names[agent]] = readers[agent](value)

@@ -184,7 +184,7 @@ class AutoresetEnv:
         self._add_masks(told, observations)
         terminated = self._flags(ended, "termination")
         done = terminated | self._flags(cut, "truncation")
-        is_over = np.zeros(self.num_copies, bool)
+        is_over: NDArray[np.bool_] = np.zeros(self.num_copies, bool)
         final_observations: dict[int, dict[str, Any]] = {}
         final_states: dict[int, NDArray[np.float32]] = {}
         if done.any():

@@ -89,7 +89,9 @@ class DictEnv:
         self._before: StepResult | None = None
         """What happened before anybody was observed; the first step joins it."""
         self._has_said = self._is_closed = False
-        self._masks = InfoMasks(self.observation_spaces, self.action_spaces, self._first_infos)
+        self._masks = InfoMasks(
+            self.observation_spaces, self.action_spaces, lambda: self._begin()[1]
+        )
         self.state_size: int | None = None
         self.state_problem = ""
         """Why there is no state to be had from an environment with a `state()`; "" if there is."""
@@ -170,9 +172,6 @@ class DictEnv:
         given = read_reset(self._reset_env(seed, options), is_by_agent=self.speaks_by_agent)
         return self._read_reset(*given)
 
-    def _first_infos(self) -> Mapping[str, Any]:
-        return self._begin()[1]
-
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
         result = self._step_once(self._agents.write(self._acting, actions))
@@ -213,10 +212,23 @@ class DictEnv:
         else:
             done, is_over = self._find_done(step)
             observations = self._sort(step, done, is_over, finals)
-            self._finish(done, observations, finals, actions, plain_infos)
-            is_over = is_over or self._are_all_done()
             for agent, is_terminated in done.items():
-                (terminations if is_terminated else truncations)[names[agent]] = True
+                name = names[agent]
+                (terminations if is_terminated else truncations)[name] = True
+                if name not in observations:
+                    self._finished.add(agent)
+                    live.pop(agent, None)
+                if self._returns_at_once and LAST in plain_infos.get(name, ()):
+                    finals[name] = self._agents.readers[agent](plain_infos[name][LAST])
+                is_asked = agent in actions and name not in observations
+                if not (is_terminated or is_asked or name in finals) and name in self._last_known:
+                    finals[name] = self._last_known[name]
+                    self._say_last_known(agent)
+            if not (is_over or self._may_return):
+                everybody = (
+                    live if self.lists_agents else self._agents.names.keys() - self._finished
+                )
+                is_over = not everybody
             self._masks.add(plain_infos, finals)
         earned = {}
         for agent, reward in rewards.items():
@@ -291,42 +303,14 @@ class DictEnv:
             )
         return observations
 
-    def _finish(
-        self,
-        done: Mapping[Hashable, bool],
-        observations: Collection[str],
-        finals: dict[str, Any],
-        actions: Collection[Hashable],
-        infos: Mapping[str, Mapping[str, Any]],
-    ) -> None:
-        """Takes those that are done out of the episode; adds last observations that are owed."""
-        for agent, is_terminated in done.items():
-            name = self._agents.names[agent]
-            if name not in observations:
-                self._finished.add(agent)
-                self._live.pop(agent, None)
-            if self._returns_at_once and LAST in infos.get(name, ()):
-                finals[name] = self._agents.readers[agent](infos[name][LAST])
-            known = self._last_known.get(name)
-            is_asked = agent in actions and name not in observations
-            if not (is_terminated or name in finals or known is None or is_asked):
-                finals[name] = known
-                if not self._has_said:
-                    self._has_said = True
-                    logger.warning(
-                        "agent %r was truncated between two of its steps without a last "
-                        "observation, as others may be: its value is bootstrapped from what it "
-                        "observed last",
-                        agent,
-                    )
-
-    def _are_all_done(self) -> bool:
-        """Whether nobody is left who acts in this episode, or may yet."""
-        if self._may_return:
-            return False
-        if self.lists_agents:
-            return not self._live
-        return len(self._finished) == len(self.possible_agents)
+    def _say_last_known(self, agent: Hashable) -> None:
+        if not self._has_said:
+            self._has_said = True
+            logger.warning(
+                "agent %r was truncated between two of its steps without a last observation, as "
+                "others may be: its value is bootstrapped from what it observed last",
+                agent,
+            )
 
     def _plain_infos(self, infos: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
         """Returns the infos by agent name or `COMMON`, without other keys ('common').

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from muxrl.protocol.spaces import Box, kind_of
+from muxrl.protocol.spaces import kind_of
 
 Reader = Callable[[Any], Any]
 """Makes an environment's observation a plain one."""
@@ -68,18 +67,6 @@ def reader(space: Any) -> Reader:
 
         return read_tuple
     return _read_array
-
-
-def read_alike(values: Iterable[Any], space: Box) -> NDArray[Any] | None:
-    """Returns what `reader` would of many agents' observations in one float space, in one array.
-
-    None: one of them is no such array.
-    """
-    try:
-        rows = np.array([*values])
-    except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor elsewhere
-        return None
-    return rows if rows.dtype == space.dtype and rows.shape[1:] == space.shape else None
 
 
 def _read_integer(value: Any) -> Any:

@@ -319,7 +319,7 @@ def _find(module_name: str, attribute: str) -> Callable[..., Any]:
         raise SimulationError(str(error)) from None
     except ModuleNotFoundError as error:
         missing = error.name or ""
-        if not module_name == missing and not module_name.startswith(missing + "."):
+        if not f"{module_name}.".startswith(f"{missing}."):
             raise SimulationError(
                 f"importing {module_name!r} needs the module {missing!r}, which is not installed "
                 "here"
@@ -341,10 +341,10 @@ def _find(module_name: str, attribute: str) -> Callable[..., Any]:
             f"{attribute!r} is {_an_instance(found)}, not something to "
             "call; name the factory or class that makes the environment"
         )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
-def _call(factory: Callable[..., Any], kwargs: dict[str, Any], copy: Copy) -> Any:
+def _call(factory: Callable[..., Any], kwargs: Mapping[str, Any], copy: Copy) -> Any:
     takes_config = inspect.isclass(factory) and any(
         base.__name__ == "MultiAgentEnv" for base in factory.__mro__
     )

@@ -58,7 +58,7 @@ class GymnasiumMultiAgent(DictEnv):
 
     def _read_step(self, step: Five, live: Mapping[Hashable, Any]) -> Five:
         seen, rewards, terminated, truncated, info = step
-        observed = self._by_agent("observations", seen)
+        observed: dict[Any, Any] = self._by_agent("observations", seen)
         return (
             observed if len(live) == len(observed) else {a: observed[a] for a in live},
             self._by_agent("rewards", rewards, or_one=True),

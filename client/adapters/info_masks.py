@@ -67,7 +67,8 @@ class InfoMasks:
         for name, value in observations.items():
             if name not in self.sizes:
                 continue
-            info, shape = infos.get(name), (*lead, self.sizes[name])
+            shape = (*lead, self.sizes[name])
+            info: Any = infos.get(name)
             given = info[ACTION_MASK_KEY] if has_mask(info) else np.ones(shape)
             mask = given if isinstance(given, np.ndarray) else np.asarray(given)
             if mask.shape != shape:

@@ -50,11 +50,11 @@ def read_step(given: Any, *, is_by_agent: bool) -> Five:
     Raises:
         SimulationError: there are not five, or they are not by agent.
     """
-    if type(given) is not tuple and not isinstance(given, Sized) or len(given) != 5:
+    if (type(given) is not tuple and not isinstance(given, Sized)) or len(given) != 5:
         raise _wrong_step(given)
     parts: Any = given
     if not is_by_agent or set(map(type, parts)) == _DICTS:
-        return parts  # type: ignore[no-any-return]
+        return parts
     if parts[4] is None:
         parts = (*parts[:4], {})
     for what, part in zip(_PARTS, parts, strict=True):
@@ -63,7 +63,7 @@ def read_step(given: Any, *, is_by_agent: bool) -> Five:
                 f"the environment's step() returned its {what} as a "
                 f"{type(part).__name__}; expected a dict by agent"
             )
-    return parts  # type: ignore[no-any-return]
+    return parts
 
 
 def _wrong_step(given: Any) -> SimulationError:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import SimulationError, StepResult
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Space
@@ -90,22 +91,19 @@ class VectorSimulation(Protocol):
         ...
 
 
-class OnlyCopy:
+class OnlyCopy(Around):
     """The one copy of a `VectorSimulation` as an ordinary `Simulation`: to look at, to evaluate.
 
     Args:
         vector: of one copy.
     """
 
+    _inside: Any
+
     def __init__(self, vector: VectorSimulation) -> None:
+        super().__init__(cast(Any, vector))
         if vector.num_copies != 1:
             raise SimulationError(f"one copy was asked for, and there are {vector.num_copies}")
-        self._vector = vector
-        self.possible_agents = vector.possible_agents
-        self.observation_spaces = vector.observation_spaces
-        self.action_spaces = vector.action_spaces
-        self.state_size = vector.state_size
-        self.state_problem: str = getattr(vector, "state_problem", "")
         self._last_state: NDArray[np.float32] | None = None
         self._options: Mapping[str, float] = {}
         self._actions: dict[str, Rows] = {}
@@ -118,14 +116,14 @@ class OnlyCopy:
         self._last_state = None
         self._options = options or {}
         if options:
-            self._vector.ask_options(lambda _: self._options)
-        return {a: copied(row(rows, 0)) for a, rows in self._vector.reset(seed).items()}, {}
+            self._inside.ask_options(lambda _: self._options)
+        return {a: copied(row(rows, 0)) for a, rows in self._inside.reset(seed).items()}, {}
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
         agents = self.possible_agents
         self._actions |= {agent: _one_row(action) for agent, action in actions.items()}
-        result = self._vector.step(self._actions)
+        result = self._inside.step(self._actions)
         is_over = bool(result.is_over[0])
         self._last_state = result.final_states.get(0)
         acting, terminated, truncated = (
@@ -137,7 +135,7 @@ class OnlyCopy:
             )
         )
         return StepResult(
-            {agent: copied(row(result.observations[agent], 0)) for agent in acting},
+            {} if is_over else {a: copied(row(result.observations[a], 0)) for a in acting},
             {agent: float(rewards[0]) for agent, rewards in result.rewards.items()},
             dict.fromkeys(terminated, True),
             dict.fromkeys(truncated, True),
@@ -150,17 +148,13 @@ class OnlyCopy:
         """See `Simulation.state`."""
         if self._last_state is not None:
             return self._last_state
-        states = self._vector.state()
+        states = self._inside.state()
         return None if states is None else states[0].copy()
 
     def render(self) -> Any:
         """Returns what the environment shows, a picture or a list of them."""
-        shown = self._vector.render()  # type: ignore[attr-defined]
+        shown = self._inside.render()
         return shown[0] if isinstance(shown, list | tuple) and shown else shown
-
-    def close(self) -> None:
-        """See `Simulation.close`."""
-        self._vector.close()
 
 
 def row(rows: Rows, copy: int) -> Any:

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
-from muxrl.client.adapters import SimulationError, agent_spaces, make_simulation
-from muxrl.client.adapters.env_values import read_alike
+from muxrl.client.adapters import SimulationError, make_simulation
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
-from muxrl.protocol.spaces import Box
 
 Play = Callable[..., Any]
 TAG = "mpe2.simple_tag_v3:parallel_env"
@@ -89,23 +86,6 @@ def test_an_env_that_never_drops_its_agents_ends_by_its_flags(
     play: Play, written: list[Life]
 ) -> None:
     _check(play, Scripted(written, keeps_agents=True))
-
-
-@given(lives(ALL_ENDINGS), st.sampled_from([np.float32, np.float64]))
-def test_what_many_agents_see_is_read_at_once_and_alike(
-    play: Play, written: list[Life], dtype: type[np.floating[Any]]
-) -> None:
-    env = Scripted(written)
-    env.buffer = np.zeros(2, dtype)
-    with mock.patch.object(agent_spaces, "_MANY", 1):
-        _check(play, env)
-
-
-@pytest.mark.parametrize("value", [np.zeros(3, np.float32), np.zeros((2, 1)), [0.0], None, "seen"])
-def test_a_wrong_observation_among_many_is_left_to_its_server(value: Any) -> None:
-    right = np.zeros(2, np.float32)
-    assert read_alike([right, right, value], Box((2,))) is None
-    assert read_alike([value] * 3, Box((2,))) is None
 
 
 def _check(play: Play, env: Scripted) -> None:

@@ -61,7 +61,7 @@ def play(copies: list[Simulation], alone: list[Simulation]) -> None:
         acting = stack.present
         step = stack.step(actions, sorted(left))
         for copy in sorted(left):
-            there = [a for a, is_one in zip(stack.possible_agents, acting[copy]) if is_one]
+            there = np.array(stack.possible_agents)[acting[copy]].tolist()
             result = alone[copy].step({a: at(actions[a], copy) for a in there})
             check(stack, step, copy, alone[copy], result)
             left -= {copy} if result.is_over else set()
