@@ -16,7 +16,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -71,29 +70,19 @@ class Apart(Generic[R]):
         Raises:
             SimulationError: it raised that, or the process has ended.
         """
-        while not self._conn.poll(_LOOK_S):
-            if self._process.poll() is not None and not self._conn.poll():
-                raise SimulationError(
-                    f"the environment's code ended its process ({_ended(self._process.returncode)})"
-                )
         try:
-            answer = self._conn.recv()
+            while not self._conn.poll(_LOOK_S):
+                if self._process.poll() is not None and not self._conn.poll():
+                    raise EOFError
+            result: R
+            result, error, cause = self._conn.recv()
         except EOFError:
             raise SimulationError(
                 f"the environment's code ended its process ({_ended(self._process.wait())})"
             ) from None
-        if isinstance(answer, _Raised):
-            raise answer.error from answer.cause
-        result: R = answer
+        if error is not None:
+            raise error from cause
         return result
-
-
-@dataclass(frozen=True)
-class _Raised:
-    """What the function raised; pickle forgets causes, and one of the user's may be no data."""
-
-    error: Exception
-    cause: ModuleNotFoundError | None = None
 
 
 def _ended(code: int) -> str:
@@ -107,15 +96,17 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     conn = Connection(int(sys.argv[1]))
     function, arguments = conn.recv()
-    answer: Any
+    result: Any = None
+    error: Exception | None = None
+    cause: BaseException | None = None
     try:
-        answer = function(*arguments)
-    except SimulationError as error:
-        cause = error.__cause__
-        answer = _Raised(error, cause if isinstance(cause, ModuleNotFoundError) else None)
+        result = function(*arguments)
+    except SimulationError as raised:
+        error = raised  # pickle forgets its cause, and one of the user's may be no data
+        cause = raised.__cause__ if isinstance(raised.__cause__, ModuleNotFoundError) else None
     except BaseException:  # noqa: BLE001  # a bug, shown where somebody sees it
-        answer = _Raised(RuntimeError(f"in a process apart:\n{traceback.format_exc()}"))
-    conn.send(answer)
+        error = RuntimeError(f"in a process apart:\n{traceback.format_exc()}")
+    conn.send((result, error, cause))
     threading.Event().wait()
 
 

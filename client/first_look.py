@@ -13,17 +13,15 @@ import pickle
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from muxrl.client.adapters.autoreset import AutoresetEnv
 from muxrl.client.adapters.dict_env import Respawn
 from muxrl.client.adapters.env_state import told_of
-from muxrl.client.adapters.factory import Copy, make_simulation, make_vector_simulation
+from muxrl.client.adapters.factory import Copy, make_simulation, make_vector_simulation, naming
 from muxrl.client.adapters.sides import with_sides
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 from muxrl.client.adapters.vector_simulation import row
@@ -44,8 +42,6 @@ _STEPS_OF_BATCH = 5
 
 _open: list[Simulation] = []
 """Of `begin`: what is forgotten, Python closes."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -113,7 +109,7 @@ def look(
             if getattr(simulation, "takes_seed", True):
                 notes += first.find_difference(again)
     finally:
-        with _waiting_for("close()"):
+        with _calling("close()"):
             simulation.close()
     return Found(
         {
@@ -128,10 +124,10 @@ def look(
 
 def look_at(subject: Subject, is_whole: bool) -> Found:
     """Makes a simulation and looks at it; raises as `look`."""
-    module, made = subject.env.partition(":")[0], subject.make()
-    found = _naming(
-        subject, lambda: look(made, subject.options, subject.metrics, is_whole=is_whole)
-    )
+    made = subject.make()
+    with naming(subject.env, "a look"):
+        found = look(made, subject.options, subject.metrics, is_whole=is_whole)
+    module = subject.env.partition(":")[0]
     if file := hidden_file(module):
         note = f"{module!r} is {file}, not the installed module of that name"
         found = replace(found, notes=(*found.notes, note))
@@ -141,7 +137,8 @@ def look_at(subject: Subject, is_whole: bool) -> Found:
 def begin(subject: Subject, index: int) -> None:
     """Makes a copy of a simulation, begins an episode and leaves it open; raises as `look`."""
     _open.append(subject.make(index))
-    _naming(subject, lambda: _Play(_open[-1], subject.options, {}).play(0))
+    with naming(subject.env, "a look"):
+        _Play(_open[-1], subject.options, {}).play(0)
 
 
 def look_at_batch(subject: Subject) -> None:
@@ -151,31 +148,22 @@ def look_at_batch(subject: Subject) -> None:
         SimulationError: it raised, or so did the other copy.
     """
     vector = make_vector_simulation(subject.env, subject.kwargs, 2)
-
-    def play() -> None:
+    rng = np.random.default_rng(0)
+    with naming(subject.env, "a look"):
         if subject.options:
             vector.ask_options(lambda _: subject.options)
-        observations = _call("reset()", vector.reset, 0)
-        rng = np.random.default_rng(0)
+        with _calling("reset()"):
+            observations = vector.reset(0)
         for _ in range(_STEPS_OF_BATCH):
             actions = {}
-            for agent, seen in observations.items():
-                space = vector.action_spaces[agent]
-                two = [sample_action(space, row(seen, copy), rng) for copy in range(2)]
-                actions[agent] = stack(space, two, (2,))
-            observations = _call("step()", vector.step, actions).observations
-        if isinstance(vector, AutoresetEnv) and vector.is_told_to_reset:
+            for agent, space in vector.action_spaces.items():
+                seen = [row(observations[agent], copy) for copy in range(2)]
+                actions[agent] = stack(space, [sample_action(space, s, rng) for s in seen], (2,))
+            with _calling("step()"):
+                observations = vector.step(actions).observations
+        if vector.is_told_to_reset:
             vector.reset_some(np.array([True, False]), observations)
         vector.close()
-
-    _naming(subject, play)
-
-
-def _naming(subject: Subject, call: Callable[[], T]) -> T:
-    try:
-        return call()
-    except SimulationError as error:
-        raise SimulationError(f"{subject.env!r}: {error}") from error
 
 
 class _Play:
@@ -211,39 +199,35 @@ class _Play:
         """
         simulation = self._simulation
         until = time.monotonic() + _MOST_S
-        reset = simulation.reset
-        if self._options:
-            reset = partial(simulation.reset, options=self._options)
-        observations, _ = _call("reset()", reset, 0)
-        actions = self._take(observations, "reset()")
+        with _calling("reset()"):
+            given = {"options": self._options} if self._options else {}
+            observations, _ = simulation.reset(0, **given)
+        actions = self._take("reset()", observations)
         if not self.state_problem:
             try:
-                with _waiting_for("state()"):
+                with _calling("state()"):
                     simulation.state()
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # nobody may read it
-                self.state_problem = told_of("state()", error)
+            except SimulationError as error:  # nobody may read it
+                self.state_problem = str(error)
         for t in range(1, num_steps + 1):
             self._has_time = t == 1 or time.monotonic() < until
             if self._is_over or not self._has_time:
                 return
             where = "step()" if num_steps == 1 else f"step() number {t}"
-            result = _call(where, simulation.step, actions)
+            with _calling(where):
+                result = simulation.step(actions)
             self._pay(result, actions)
-            actions = self._take(result.observations, where, result)
+            actions = self._take(where, result.observations, result)
             self._is_over = result.is_over
 
     def _take(
-        self, observations: Mapping[str, Any], where: str, result: StepResult | None = None
+        self, where: str, observations: Mapping[str, Any], result: StepResult | None = None
     ) -> dict[str, Any]:
         """Judges what came, and returns the actions that follow."""
         told: dict[tuple[str, str], Any] = {}
-        judged = _judge(self._simulation, observations, where)
-        for agent, seen in judged.items():
-            told["observation", agent] = hash(pickle.dumps(seen))
+        seen = self._judge(where, "observation", observations, told)
         if result is not None:
-            finals = _judge(self._simulation, result.final_observations, where)
-            for agent, seen in finals.items():
-                told["last observation", agent] = hash(pickle.dumps(seen))
+            self._judge(where, "last observation", result.final_observations, told)
             for agent, reward in result.rewards.items():
                 if not math.isfinite(reward):
                     raise SimulationError(f"{where} gave agent {agent!r} the reward {reward}")
@@ -254,13 +238,28 @@ class _Play:
                 self._metrics.add(infos)
         self.told.append(told)
         actions: dict[str, Any] = {}
-        for agent in sorted(judged):
-            space = self._simulation.action_spaces[agent]
+        for agent in sorted(seen):
             try:
-                actions[agent] = sample_action(space, judged[agent], self._rng)
+                space = self._simulation.action_spaces[agent]
+                actions[agent] = sample_action(space, seen[agent], self._rng)
             except ValueError as error:
                 raise SimulationError(f"after {where}, of agent {agent!r}: {error}") from None
         return actions
+
+    def _judge(
+        self, where: str, what: str, given: Mapping[str, Any], told: dict[tuple[str, str], Any]
+    ) -> dict[str, Any]:
+        judged = {}
+        for agent, value in given.items():
+            try:
+                seen = judged[agent] = conform(self._simulation.observation_spaces[agent], value)
+            except Mismatch as mismatch:
+                raise SimulationError(
+                    f"{where} gave agent {agent!r} an observation that is not in its space: "
+                    f"{mismatch}"
+                ) from None
+            told[what, agent] = hash(pickle.dumps(seen))
+        return judged
 
     def _pay(self, result: StepResult, actions: Mapping[str, Any]) -> None:
         self._num_actions.update(actions.keys())
@@ -313,35 +312,15 @@ class _Play:
 
 
 @contextlib.contextmanager
-def _waiting_for(where: str) -> Iterator[None]:
-    """Says what takes long: nothing else is printed yet."""
+def _calling(where: str) -> Iterator[None]:
+    """Says what takes long, as nothing else is printed yet, and what was raised."""
     story = f"the environment's {where} has taken {_SLOW_S:g} s so far; what does it wait for?"
     timer = threading.Timer(_SLOW_S, logger.warning, (story,))
     timer.daemon = True
     timer.start()
     try:
         yield
-    finally:
-        timer.cancel()
-
-
-def _call(where: str, call: Callable[[Any], T], argument: Any) -> T:
-    try:
-        with _waiting_for(where):
-            return call(argument)
-    except SimulationError:
-        raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise SimulationError(told_of(where, error)) from error
-
-
-def _judge(simulation: Simulation, observations: Mapping[str, Any], where: str) -> dict[str, Any]:
-    judged = {}
-    for agent, seen in observations.items():
-        try:
-            judged[agent] = conform(simulation.observation_spaces[agent], seen)
-        except Mismatch as mismatch:
-            raise SimulationError(
-                f"{where} gave agent {agent!r} an observation that is not in its space: {mismatch}"
-            ) from None
-    return judged
+    finally:
+        timer.cancel()

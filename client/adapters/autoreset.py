@@ -192,7 +192,7 @@ class AutoresetEnv:
                 done &= self.present
                 terminated &= done
             self._ended |= done
-            is_over = self._ended.all(1)
+            is_over = np.asarray(self._ended.all(1))
             final_observations = self._finals(done, is_over, observations, infos, told)
         self._waiting = is_over & (self._mode == "NextStep")
         if over := np.flatnonzero(is_over).tolist():

@@ -29,7 +29,7 @@ from muxrl.client.adapters.pettingzoo_aec import PettingZooAEC
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
 from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent, has_dicts_by_agent
 from muxrl.client.adapters.simulation import Simulation, SimulationError
-from muxrl.client.adapters.vector_simulation import OnlyCopy, VectorSimulation
+from muxrl.client.adapters.vector_simulation import OnlyCopy
 from muxrl.client.adapters.vmas_env import VmasEnv
 from muxrl.protocol.own_modules import NoSuchName, find_by_name, submodules
 from muxrl.protocol.suggestions import did_you_mean
@@ -145,7 +145,7 @@ def make_simulation(
 
 def make_vector_simulation(
     env: str, kwargs: Mapping[str, Any], num_copies: int, copy: Copy = THE_FIRST
-) -> VectorSimulation:
+) -> AutoresetEnv:
     """Makes one environment of many copies of a simulation.
 
     Args:
@@ -196,7 +196,7 @@ def naming(env: str, doing: str) -> Iterator[None]:
         raise SimulationError(f"simulation {env!r}: {doing} failed with {told(error)}") from error
 
 
-def adapt_vector(env: Any) -> VectorSimulation:
+def adapt_vector(env: Any) -> AutoresetEnv:
     """Returns an environment that steps many copies of itself as a `VectorSimulation`.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.around import Around
-from muxrl.client.adapters.simulation import SimulationError, StepResult
+from muxrl.client.adapters.simulation import StepResult
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Space
 
@@ -102,8 +102,6 @@ class OnlyCopy(Around):
 
     def __init__(self, vector: VectorSimulation) -> None:
         super().__init__(cast(Any, vector))
-        if vector.num_copies != 1:
-            raise SimulationError(f"one copy was asked for, and there are {vector.num_copies}")
         self._last_state: NDArray[np.float32] | None = None
         self._options: Mapping[str, float] = {}
         self._actions: dict[str, Rows] = {}
