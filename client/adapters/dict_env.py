@@ -196,51 +196,36 @@ class DictEnv:
 
     def _step_once(self, actions: dict[Hashable, Any]) -> StepResult:
         names, places, live = self._agents.names, self._places, self._live
-        given = self._step_env(places.env_actions(actions) if places else actions)
-        step = read_step(given, is_by_agent=self.speaks_by_agent)
-        step = self._read_step(step, places.taken if places else live)
-        if places:
+        if places is None:
+            given = self._step_env(actions)
+            step = self._read_step(read_step(given, is_by_agent=self.speaks_by_agent), live)
+        else:
+            given = self._step_env(places.env_actions(actions))
+            step = self._read_step(read_step(given, is_by_agent=True), places.taken)
             step = places.placed(step)
         seen, rewards, terminateds, truncateds, infos = step
-        plain_infos = self._plain_infos(infos)
-        terminations: dict[str, bool] = {}
-        truncations: dict[str, bool] = {}
-        finals: dict[str, Any] = {}
-        is_over = any(terminateds.values()) or any(truncateds.values())
-        if seen and not is_over and seen.keys() <= live.keys():  # usual, in half the time
-            observations = self._agents.read(seen)
-        else:
-            done, is_over = self._find_done(step)
-            observations = self._sort(step, done, is_over, finals)
-            for agent, is_terminated in done.items():
-                name = names[agent]
-                (terminations if is_terminated else truncations)[name] = True
-                if name not in observations:
-                    self._finished.add(agent)
-                    live.pop(agent, None)
-                if self._returns_at_once and LAST in plain_infos.get(name, ()):
-                    finals[name] = self._agents.readers[agent](plain_infos[name][LAST])
-                is_asked = agent in actions and name not in observations
-                if not (is_terminated or is_asked or name in finals) and name in self._last_known:
-                    finals[name] = self._last_known[name]
-                    self._say_last_known(agent)
-            if not (is_over or self._may_return):
-                everybody = (
-                    live if self.lists_agents else self._agents.names.keys() - self._finished
-                )
-                is_over = not everybody
-            self._masks.add(plain_infos, finals)
-        earned = {}
+        plain_infos, earned = self._plain_infos(infos), {}
         for agent, reward in rewards.items():
             earned[names[agent]] = reward if type(reward) is float else plain_reward(agent, reward)
-        if observations.keys() != self._acting.keys():
-            self._acting = {name: agent for agent, name in live.items() if name in observations}
+        is_anybody_done = any(terminateds.values()) or any(truncateds.values())
+        are_the_same = not is_anybody_done and seen.keys() == actions.keys()
+        if seen and (are_the_same or (not is_anybody_done and seen.keys() <= live.keys())):
+            observations = self._agents.read(seen)  # usual, and quick
+            result = StepResult(observations, earned, {}, {}, {}, plain_infos, False)
+        else:
+            done, is_over = self._find_done(step)
+            observations, finals = self._sort(step, done, is_over)
+            result = StepResult(observations, earned, {}, {}, finals, plain_infos, is_over)
+            result = self._take_out(done, actions, result)
+        if not are_the_same:
+            self._acting = {}
+            for agent, name in live.items():
+                if name in observations:
+                    self._acting[name] = agent
         self._last_known.update(observations)
         if self._masks.sizes:
             self._masks.add(plain_infos, observations)
-        return StepResult(
-            observations, earned, terminations, truncations, finals, plain_infos, is_over
-        )
+        return result
 
     def _find_done(self, step: Five) -> tuple[dict[Hashable, bool], bool]:
         """Returns who is done, with whether it has terminated; and whether all are, by `__all__`.
@@ -266,9 +251,9 @@ class DictEnv:
         return done, is_over
 
     def _sort(
-        self, step: Five, done: Collection[Hashable], is_over: bool, finals: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Returns what those observe who act next; adds last observations.
+        self, step: Five, done: Collection[Hashable], is_over: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns what those observe who act next, and last observations.
 
         Raises:
             SimulationError: an agent acts again which is done, or nobody acts of those who live.
@@ -277,6 +262,7 @@ class DictEnv:
         names, readers, finished = self._agents.names, self._agents.readers, self._finished
         is_strict = self.lists_agents and not self._may_return
         observations: dict[str, Any] = {}
+        finals: dict[str, Any] = {}
         for agent, value in seen.items():
             if agent in done and (is_over or not self._returns_at_once):
                 finals[names[agent]] = readers[agent](value)
@@ -301,7 +287,31 @@ class DictEnv:
                 f"{[name for agent, name in self._live.items() if agent in idle]}, so nobody could "
                 "act; step() must observe every agent that is left in env.agents"
             )
-        return observations
+        return observations, finals
+
+    def _take_out(
+        self, done: Mapping[Hashable, bool], actions: Collection[Hashable], result: StepResult
+    ) -> StepResult:
+        """Takes those that are done out of the episode; adds that, and what they observed last."""
+        names, finals = self._agents.names, result.final_observations
+        for agent, is_terminated in done.items():
+            name = names[agent]
+            (result.terminations if is_terminated else result.truncations)[name] = True
+            returns = name in result.observations
+            if not returns:
+                self._finished.add(agent)
+                self._live.pop(agent, None)
+            if self._returns_at_once and LAST in result.infos.get(name, ()):
+                finals[name] = self._agents.readers[agent](result.infos[name][LAST])
+            is_asked = agent in actions and not returns
+            if not (is_terminated or is_asked or name in finals) and name in self._last_known:
+                finals[name] = self._last_known[name]
+                self._say_last_known(agent)
+        self._masks.add(result.infos, finals)
+        if result.is_over or self._may_return:
+            return result
+        is_over = not self._live if self.lists_agents else len(self._finished) == len(names)
+        return result._replace(is_over=is_over)
 
     def _say_last_known(self, agent: Hashable) -> None:
         if not self._has_said:

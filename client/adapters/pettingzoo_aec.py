@@ -53,7 +53,8 @@ class PettingZooAEC(DictEnv):
         env, there, readers = self._env, self._there, self._agents.readers
         seen: dict[Hashable, Any] = {}
         rewards: dict[Hashable, Any] = {}
-        flags: tuple[dict[Hashable, bool], dict[Hashable, bool]] = {}, {}
+        terminations: dict[Hashable, bool] = {}
+        truncations: dict[Hashable, bool] = {}
         infos: dict[Hashable, Any] = {}
         while env.agents:
             agent = env.agent_selection
@@ -64,9 +65,9 @@ class PettingZooAEC(DictEnv):
                 rewards[agent] = reward
             if not (is_terminated or is_truncated):
                 seen[agent], infos[agent] = observation, info
-                return seen, rewards, *flags, infos
+                return seen, rewards, terminations, truncations, infos
             infos[agent] = {**info} if type(info) is dict else info
-            flags[not is_terminated][agent] = True
+            (terminations if is_terminated else truncations)[agent] = True
             del there[agent]
             if observation is not None:
                 seen[agent] = readers[agent](observation)
@@ -84,9 +85,9 @@ class PettingZooAEC(DictEnv):
                 rewards[agent] = unpaid[agent]
             is_truncated = env.truncations.get(agent, False)
             is_terminated = env.terminations.get(agent, False) or not is_truncated
-            flags[not is_terminated][agent] = True
+            (terminations if is_terminated else truncations)[agent] = True
             if not is_terminated:  # its value is bootstrapped from what it would see next
                 seen[agent] = env.observe(agent)
         self._there = {}
-        flags[0][ALL] = True
-        return seen, rewards, *flags, infos
+        terminations[ALL] = True
+        return seen, rewards, terminations, truncations, infos
