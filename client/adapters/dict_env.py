@@ -58,6 +58,9 @@ class DictEnv:
     lists_agents: ClassVar[bool] = False
     """Whether it says in `agents` who is there: nobody else is, and an episode ends with them."""
 
+    skips_none = False
+    """Whether an agent that observes None is not there, or has nothing to decide."""
+
     def __init__(
         self,
         env: Any,
@@ -149,6 +152,8 @@ class DictEnv:
         given, infos = self._begin(seed, options)
         if self._places:
             given, infos = self._places.begin(given, infos)
+        if self.skips_none:
+            given = _without_none(given)
         names = self._agents.names
         self._live = {agent: names[agent] for agent in given}
         self._acting = {name: agent for agent, name in self._live.items()}
@@ -203,6 +208,8 @@ class DictEnv:
             given = self._step_env(places.env_actions(actions))
             step = self._read_step(read_step(given, is_by_agent=True), places.taken)
             step = places.placed(step)
+        if self.skips_none:
+            step = (_without_none(step[0]), *step[1:])
         seen, rewards, terminateds, truncateds, infos = step
         plain_infos, earned = self._plain_infos(infos), {}
         for agent, reward in rewards.items():
@@ -367,8 +374,7 @@ class DictEnv:
         logger.warning("of the environment: %s", sentence)
 
 
-def without_none(given: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Returns the observations that are some: who has None is not there, or has nothing to do."""
+def _without_none(given: Mapping[Any, Any]) -> dict[Any, Any]:
     return {agent: value for agent, value in given.items() if value is not None}
 
 

@@ -123,8 +123,8 @@ def make_simulation(
     if vector_env:
         return OnlyCopy(make_vector_simulation(env, kwargs, 1, copy))
     kwargs = fill_in(kwargs, copy.index)
+    module_name, attribute = _parts(env)
     with naming(env, _READING):
-        module_name, attribute = _parts(env)
         if module_name == "gymnasium":
             # Gymnasium's checker expects one agent and one reward, and servers check what they get.
             kwargs = {"disable_env_checker": True, **kwargs, "id": attribute}
@@ -159,8 +159,8 @@ def make_vector_simulation(
         SimulationError: as `make_simulation`; or it has another number of copies.
     """
     given = {**fill_in(kwargs, copy.index), "num_envs": num_copies}
+    module_name, attribute = _parts(env)
     with naming(env, _READING):
-        module_name, attribute = _parts(env)
         if module_name == "gymnasium":
             given, attribute = {**given, "id": attribute}, "make_vec"
         factory = _find(module_name, attribute)
@@ -171,11 +171,12 @@ def make_vector_simulation(
                 "environment at a time leave vector_env out"
             )
         simulation = adapt_vector(_call(factory, given, copy))
-        if simulation.num_copies != num_copies:
-            raise SimulationError(
-                f"it was made with num_envs={num_copies} and has {simulation.num_copies} copies"
-            )
-        return simulation
+    if simulation.num_copies != num_copies:
+        raise SimulationError(
+            f"simulation {env!r} was made with num_envs={num_copies} and has "
+            f"{simulation.num_copies} copies"
+        )
+    return simulation
 
 
 _READING = "reading its agents and spaces"
@@ -223,7 +224,7 @@ def adapt_vector(env: Any) -> AutoresetEnv:
 def _parts(env: str) -> tuple[str, str]:
     module_name, separator, attribute = env.partition(":")
     if not (module_name and separator and attribute):
-        raise SimulationError(f"it is not of the form {FORMS}")
+        raise SimulationError(f"simulation {env!r} is not of the form {FORMS}")
     return module_name, attribute
 
 

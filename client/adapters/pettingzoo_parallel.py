@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from muxrl.client.adapters.agent_spaces import space_lookup
-from muxrl.client.adapters.dict_env import DictEnv, Respawn, without_none
+from muxrl.client.adapters.dict_env import DictEnv, Respawn
 from muxrl.client.adapters.places import ALL
 from muxrl.client.adapters.raw_values import Five
 from muxrl.client.adapters.simulation import SimulationError
@@ -29,6 +29,7 @@ class PettingZooParallel(DictEnv):
     lists_agents = True
 
     def __init__(self, env: Any, respawn: Respawn = "refuse") -> None:
+        self.skips_none = respawn != "refuse"
         super().__init__(
             env,
             getattr(env, "possible_agents", ()),
@@ -45,17 +46,16 @@ class PettingZooParallel(DictEnv):
                 f"after reset() env.agents is {list(self._env.agents)} and the observations are of "
                 f"{list(seen)}, so nobody could act; env.agents has to list who acts"
             )
-        return without_none(acting) if self._may_return else acting, infos
+        return acting, infos
 
     def _read_step(self, step: Five, live: Mapping[Hashable, Any]) -> Five:
         seen, rewards, terminateds, truncateds, infos = step
         agents = self._env.agents
         is_usual = len(agents) == len(live) and seen.keys() == live.keys()
-        if is_usual and all(map(live.__contains__, agents)):
+        if agents and is_usual and all(map(live.__contains__, agents)):
             return step
         left = set(agents)
         gone = {agent: True for agent in live if agent not in left and not truncateds.get(agent)}
         known = seen if self._may_return else self._agents.names  # others are refused by name
         seen = {a: v for a, v in seen.items() if a in left or a in live or a not in known}
-        seen = without_none(seen) if self._may_return else seen
         return seen, rewards, {**terminateds, **gone, ALL: not left}, truncateds, infos

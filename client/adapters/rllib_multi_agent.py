@@ -5,12 +5,11 @@ https://docs.ray.io/en/latest/rllib/multi-agent-envs.html
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Any
 
 from muxrl.client.adapters.agent_spaces import space_lookup
-from muxrl.client.adapters.dict_env import DictEnv, Respawn, without_none
-from muxrl.client.adapters.raw_values import Five
+from muxrl.client.adapters.dict_env import DictEnv, Respawn
 from muxrl.protocol.spaces import kind_of
 
 
@@ -24,6 +23,8 @@ class RLlibMultiAgent(DictEnv):
         respawn: how agents come back after their end.
     """
 
+    skips_none = True
+
     def __init__(self, env: Any, respawn: Respawn = "refuse") -> None:
         if has_dicts_by_agent(env):
             ids = list(env.observation_space.spaces)
@@ -35,12 +36,6 @@ class RLlibMultiAgent(DictEnv):
                 space_lookup(env, "get_action_space", "action_spaces"),
             )
         super().__init__(env, ids, *spaces, respawn=respawn)
-
-    def _read_reset(self, seen: Any, infos: Any) -> tuple[dict[Any, Any], Any]:
-        return without_none(seen), infos
-
-    def _read_step(self, step: Five, live: Mapping[Hashable, Any]) -> Five:
-        return without_none(step[0]), *step[1:]
 
 
 def has_dicts_by_agent(env: Any) -> bool:
