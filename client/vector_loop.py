@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from muxrl.client.adapters.simulation import SimulationError
-from muxrl.client.adapters.vector_simulation import Rows, VectorSimulation, VectorStep
+from muxrl.client.adapters.vector_simulation import (
+    Rows,
+    VectorSimulation,
+    VectorStep,
+    ended_apart,
+)
 from muxrl.client.episode_metrics import EPISODE_LENGTH, VectorMetrics
 from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.errors import EpisodeMisuse
@@ -153,19 +159,19 @@ class VectorLoop(PlayLoop):
 
     def _note(self, step: VectorStep, num_acting: int) -> None:
         self.num_env_steps += num_acting
-        if (apart := step.present.any(1) & ~step.present.all(1)).any():
-            copy = int(np.flatnonzero(apart)[0])
-            gone = np.array(self._simulation.possible_agents)[~step.present[copy]].tolist()
-            raise SimulationFailed(
-                f"in copy {copy} the agents {gone} are done and the others are not; in a vector "
-                "environment the agents of a copy end together"
-            )
         try:
+            self._check_together(step.present)
             if self._metrics:
                 self._collector.add(step.infos, step.is_over)
             self._episodes.log(step.rewards)
         except (SimulationError, EpisodeMisuse) as error:
             raise SimulationFailed(str(error)) from error
+
+    def _check_together(self, present: NDArray[np.bool_]) -> None:
+        if not present.all():
+            for copy in np.flatnonzero(present.any(1) & ~present.all(1)).tolist():
+                gone = np.array(self._simulation.possible_agents)[~present[copy]]
+                raise ended_apart(copy, gone.tolist())
 
     def _end(
         self, copy: int, step: VectorStep, on_episode: Callable[[EpisodeResult], None]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.around import Around
-from muxrl.client.adapters.simulation import StepResult
+from muxrl.client.adapters.simulation import SimulationError, StepResult
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Space
 
@@ -153,6 +153,14 @@ class OnlyCopy(Around):
         """Returns what the environment shows, a picture or a list of them."""
         shown = self._inside.render()
         return shown[0] if isinstance(shown, list | tuple) and shown else shown
+
+
+def ended_apart(copy: int, agents: Collection[str]) -> SimulationError:
+    """Returns the refusal, by what plays copies as wholes, of agents that end before others."""
+    return SimulationError(
+        f"in copy {copy} the agents {list(agents)} are done and the others are not; in a vector "
+        "environment the agents of a copy end together"
+    )
 
 
 def row(rows: Rows, copy: int) -> Any:

@@ -225,6 +225,9 @@ def test_agents_of_an_only_copy_end_apart() -> None:
     assert result.observations.keys() == {"q"}
     result = only.step({"q": 0})
     assert (result.is_over, result.truncations) == (True, {"q": True})
+    env.t = 0
+    with pytest.raises(SimulationError, match=r"copy 0 the agents \['p'\] are done and the others"):
+        look(only)
 
 
 @pytest.mark.parametrize("is_given", [True, False])
