@@ -124,18 +124,16 @@ class DictEnv:
         self, seed: int | None = None, options: Mapping[str, float] | None = None
     ) -> Any:
         """Resets the environment, even one that takes no seed; returns what it returned."""
-        given = {"options": dict(options)} if options else {}
+        given: dict[str, Any] = {"seed": seed} if self.takes_seed else {}
+        if options:
+            given["options"] = dict(options)
         try:
-            if self.takes_seed:
-                try:
-                    return self._env.reset(seed=seed, **given)
-                except TypeError as error:
-                    if "keyword argument 'seed'" not in str(error):
-                        raise
-                self.takes_seed = False
-                self._note("its reset() takes no seed, so its episodes are others in every run")
             return self._env.reset(**given)
         except TypeError as error:
+            if self.takes_seed and "keyword argument 'seed'" in str(error):
+                self.takes_seed = False
+                self._note("its reset() takes no seed, so its episodes are others in every run")
+                return self._reset_env(None, options)
             if "keyword argument 'options'" not in str(error):
                 raise
             raise SimulationError(

@@ -50,8 +50,16 @@ def read_step(given: Any, *, is_by_agent: bool) -> Five:
     Raises:
         SimulationError: there are not five, or they are not by agent.
     """
-    if (type(given) is not tuple and not isinstance(given, Sized)) or len(given) != 5:
-        raise _wrong_step(given)
+    num = len(given) if isinstance(given, Sized) else None
+    if num != 5:
+        came = f"a {type(given).__name__}" if num is None else f"{num} values"
+        why = "" if num != 4 else (
+            "; with one dict of dones, as in the old gym, an episode that was cut off cannot be "
+            "told from one that has ended, and learning needs to know"
+        )  # fmt: skip
+        raise SimulationError(
+            f"the environment's step() returned {came}; expected five: {', '.join(_PARTS)}{why}"
+        )
     parts: Any = given
     if not is_by_agent or set(map(type, parts)) == _DICTS:
         return parts
@@ -64,19 +72,6 @@ def read_step(given: Any, *, is_by_agent: bool) -> Five:
                 f"{type(part).__name__}; expected a dict by agent"
             )
     return parts
-
-
-def _wrong_step(given: Any) -> SimulationError:
-    came = f"{len(given)} values" if isinstance(given, Sized) else f"a {type(given).__name__}"
-    why = ""
-    if came == "4 values":
-        why = (
-            "; with one dict of dones, as in the old gym, an episode that was cut off cannot be "
-            "told from one that has ended, and learning needs to know"
-        )
-    return SimulationError(
-        f"the environment's step() returned {came}; expected five: {', '.join(_PARTS)}{why}"
-    )
 
 
 def plain_reward(agent: Hashable, reward: Any) -> float:
@@ -104,11 +99,11 @@ def wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationErro
             f"step() got actions of {got}, but nobody is to act: the episode is over or was "
             "never started; call reset() first"
         )
-    missing = [agent for agent in expected if agent not in got]
-    extra = [agent for agent in got if agent not in expected]
-    story = [f"missing {missing}"] if missing else []
-    story += [f"not to act now {extra}"] if extra else []
+    wrong = {
+        "missing": [agent for agent in expected if agent not in got],
+        "not to act now": [agent for agent in got if agent not in expected],
+    }
     return SimulationError(
         f"step() takes the actions of {expected}, the agents observed last, and got those of "
-        f"{got}: {', '.join(story)}"
+        f"{got}: {', '.join(f'{what} {agents}' for what, agents in wrong.items() if agents)}"
     )

@@ -120,7 +120,7 @@ class OnlyCopy(Around):
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
         agents = self.possible_agents
-        self._actions |= {agent: _one_row(action) for agent, action in actions.items()}
+        self._actions |= each_array(lambda one: np.array([one]), actions)
         result = self._inside.step(self._actions)
         is_over = bool(result.is_over[0])
         self._last_state = result.final_states.get(0)
@@ -165,25 +165,17 @@ def ended_apart(copy: int, agents: Collection[str]) -> SimulationError:
 
 def row(rows: Rows, copy: int) -> Any:
     """Returns the value of one copy."""
-    if isinstance(rows, np.ndarray):
-        value = rows[copy]
+
+    def value_in(array: Any) -> Any:
+        value = array[copy]
         return value if isinstance(value, np.ndarray) else value.item()
-    if isinstance(rows, Mapping):
-        return {key: row(part, copy) for key, part in rows.items()}
-    return tuple(row(part, copy) for part in rows)
+
+    return each_array(value_in, rows)
 
 
 def copied(value: Any) -> Any:
     """Returns a value that does not change with the environment's buffers."""
     return each_array(lambda one: one.copy() if isinstance(one, np.ndarray) else one, value)
-
-
-def _one_row(value: Any) -> Rows:
-    if isinstance(value, Mapping):
-        return {key: _one_row(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map(_one_row, value))
-    return np.array([value])
 
 
 def info_of(info: Mapping[str, Any], copy: int) -> dict[str, Any]:
