@@ -47,8 +47,13 @@ class NoSuchName(ValueError):
     """A module has no such name; the message says which, and what may have been meant."""
 
 
-def find_by_name(module_name: str, name: str) -> Any:
+def find_by_name(module_name: str, name: str, *, most: int = 1) -> Any:
     """Returns what a module has by that name, which may have dots in it.
+
+    Args:
+        module_name: as `import_own` takes it.
+        name: of a class, a function or a module inside.
+        most: maximum number of names that a refusal suggests.
 
     Raises:
         NoSuchName: it has none.
@@ -66,7 +71,7 @@ def find_by_name(module_name: str, name: str) -> Any:
             if file := getattr(found, "__file__", None):
                 owner += f" ({file})"
             names = [n for n in dir(found) if n[0] != "_" and callable(getattr(found, n, None))]
-            hint = did_you_mean(part, [*names, *inner], most=3)
+            hint = did_you_mean(part, [*names, *inner], most=most)
             raise NoSuchName(f"{owner} has no {part!r}{hint}")
         found = getattr(found, part)
     return found

@@ -57,7 +57,6 @@ class DictEnv:
     """Whether what it returns from reset and step are dicts by agent."""
     lists_agents: ClassVar[bool] = False
     """Whether it says in `agents` who is there: nobody else is, and an episode ends with them."""
-
     skips_none = False
     """Whether an agent that observes None is not there, or has nothing to decide."""
 
@@ -133,7 +132,7 @@ class DictEnv:
             if self.takes_seed and "keyword argument 'seed'" in str(error):
                 self.takes_seed = False
                 self._note("its reset() takes no seed, so its episodes are others in every run")
-                return self._reset_env(None, options)
+                return DictEnv._reset_env(self, None, options)
             if "keyword argument 'options'" not in str(error):
                 raise
             raise SimulationError(

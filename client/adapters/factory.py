@@ -315,7 +315,7 @@ def _adapt_ungrouped(env: Any) -> Simulation:
 
 def _find(module_name: str, attribute: str) -> Callable[..., Any]:
     try:
-        found = find_by_name(module_name, attribute)
+        found = find_by_name(module_name, attribute, most=3)
     except NoSuchName as error:
         raise SimulationError(str(error)) from None
     except ModuleNotFoundError as error:
