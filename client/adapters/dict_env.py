@@ -76,6 +76,8 @@ class DictEnv:
         self.takes_seed = True
         """Whether its reset does, as far as is known."""
         self._agents = AgentSpaces(ids, observation_space, action_space)
+        self._told_of = {**self._agents.names, COMMON: COMMON}
+        """Names in infos, by the environment's."""
         self.possible_agents = self._agents.possible_agents
         self.observation_spaces, self.action_spaces = self._agents.observed, self._agents.acted
         self._may_return = respawn != "refuse"
@@ -87,7 +89,9 @@ class DictEnv:
         self._acting: dict[str, Hashable] = {}
         """Agents that were observed last and are to act, in the environment's order."""
         self._last_known: dict[str, Any] = {}
-        """What each agent observed last in this episode."""
+        """What agents observed last in this episode, before those that act now did."""
+        self._observed: dict[str, Any] = {}
+        """What those observe who are to act."""
         self._before: StepResult | None = None
         """What happened before anybody was observed; the first step joins it."""
         self._has_said = self._is_closed = False
@@ -156,8 +160,8 @@ class DictEnv:
         self._acting = {name: agent for agent, name in self._live.items()}
         self._finished = set()
         seen, plain_infos = self._agents.read(given), self._plain_infos(infos)
-        self._last_known, self._before = dict(seen), None
         self._masks.add(plain_infos, seen)
+        self._last_known, self._observed, self._before = {}, seen, None
         if not seen:  # nobody acts yet
             self._before = self._until_observed(self._step_once({}))
             if self._before.is_over:
@@ -213,6 +217,8 @@ class DictEnv:
             earned[names[agent]] = reward if type(reward) is float else plain_reward(agent, reward)
         is_anybody_done = any(terminateds.values()) or any(truncateds.values())
         are_the_same = not is_anybody_done and seen.keys() == actions.keys()
+        if not are_the_same:
+            self._last_known.update(self._observed)
         if seen and (are_the_same or (not is_anybody_done and seen.keys() <= live.keys())):
             observations = self._agents.read(seen)  # usual, and quick
             result = StepResult(observations, earned, {}, {}, {}, plain_infos, False)
@@ -226,7 +232,7 @@ class DictEnv:
             for agent, name in live.items():
                 if name in observations:
                     self._acting[name] = agent
-        self._last_known.update(observations)
+        self._observed = observations
         if self._masks.sizes:
             self._masks.add(plain_infos, observations)
         return result
@@ -334,11 +340,10 @@ class DictEnv:
         Raises:
             SimulationError: see `InfoMasks.refuse`.
         """
-        names, unread = self._agents.names, self._masks.unread
+        names, unread = self._told_of, self._masks.unread
         plain: dict[str, Any] = {}
         for agent, info in infos.items():
-            name = names.get(agent) or (COMMON if agent == COMMON else None)
-            if name is not None:
+            if (name := names.get(agent)) is not None:
                 is_dict = type(info) is dict
                 plain[name] = {**info} if is_dict else info
                 if unread and (ACTION_MASK_KEY in info if is_dict else has_mask(info)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sized
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def read_step(given: Any, *, is_by_agent: bool) -> Five:
     Raises:
         SimulationError: there are not five, or they are not by agent.
     """
-    num = len(given) if isinstance(given, Sized) else None
+    num = len(given) if hasattr(given, "__len__") else None
     if num != 5:
         came = f"a {type(given).__name__}" if num is None else f"{num} values"
         why = "" if num != 4 else (
