@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -41,10 +42,11 @@ class Stack:
         self.observation_spaces, self.action_spaces = first.observation_spaces, first.action_spaces
         self.state_size = first.state_size
         self._options_of: Callable[[int], Mapping[str, float]] = lambda copy: {}
-        self._places = {agent: place for place, agent in enumerate(self.possible_agents)}
-        self.present = np.zeros((self.num_copies, len(self._places)), bool)
-        """See `VectorSimulation.present`; a new array after each step."""
-        self._observations = {
+        self._acting: list[Mapping[str, Any]] = [{}] * self.num_copies
+        """What the agents of each copy observe that are to act."""
+        self.present = np.zeros((self.num_copies, len(self.possible_agents)), bool)
+        """See `VectorSimulation.present`; another array where it changes."""
+        self._observations: dict[str, Rows] = {
             agent: each_array(np.zeros_like, empty(space, (self.num_copies,)))
             for agent, space in self.observation_spaces.items()
         }
@@ -82,36 +84,40 @@ class Stack:
             actions: by agent, a row for each copy.
             copies: which; the others stay as they are. None: all, and those that are over begin.
         """
-        shape = self.present.shape
-        rewards = {agent: np.zeros(self.num_copies) for agent in self.possible_agents}
-        terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
-        is_over = np.zeros(self.num_copies, bool)
-        seen: dict[int, dict[str, Any]] = {}
+        agents, num_copies = self.possible_agents, self.num_copies
+        rewards = dict(zip(agents, np.zeros((len(agents), num_copies)), strict=True))
+        is_over = np.zeros(num_copies, bool)
+        ends: dict[int, tuple[Collection[str], Collection[str]]] = {}
+        seen: dict[int, Mapping[str, Any]] = {}
         finals: dict[int, dict[str, Any]] = {}
         states: dict[int, NDArray[np.float32]] = {}
         infos: dict[int, tuple[dict[str, dict[str, Any]], ...]] = {}
-        for copy in range(self.num_copies) if copies is None else copies:
-            acting = [
-                a for a, is_one in zip(self._places, self.present[copy], strict=True) if is_one
-            ]
-            if not acting:
+        given = {agent: _values(rows, num_copies) for agent, rows in actions.items()}
+        for copy in range(num_copies) if copies is None else copies:
+            if not self._acting[copy]:
                 if copies is None:
                     seen[copy] = self._reset(copy, None, self._options_of(copy))
                 continue
-            given = {agent: row(actions[agent], copy) for agent in acting}
-            result = self._simulations[copy].step(given)
-            seen[copy], is_over[copy] = result.observations, result.is_over
-            infos[copy] = (*result.earlier_infos, result.infos)
+            simulation = self._simulations[copy]
+            result = simulation.step({agent: given[agent][copy] for agent in self._acting[copy]})
+            seen[copy], infos[copy] = result.observations, (*result.earlier_infos, result.infos)
             for agent, reward in result.rewards.items():
                 rewards[agent][copy] = reward
-            terminated[copy, [self._places[a] for a in result.terminations]] = True
-            truncated[copy, [self._places[a] for a in result.truncations]] = True
+            if result.terminations or result.truncations:
+                ends[copy] = result.terminations, result.truncations
             if result.final_observations:
                 finals[copy] = result.final_observations
-            if result.is_over and self.state_size is not None:
-                states[copy] = np.asarray(self._simulations[copy].state())
+            if result.is_over:
+                is_over[copy] = True
+                if self.state_size is not None:
+                    states[copy] = np.asarray(simulation.state())
+        terminated, truncated = (np.zeros(self.present.shape, bool) for _ in range(2))
+        for copy, who in ends.items():
+            for flags, those in zip((terminated, truncated), who, strict=True):
+                flags[copy] = [agent in those for agent in agents]
+        observations = self._observe(seen)
         return VectorStep(
-            self._observe(seen),
+            observations,
             rewards,
             self.present,
             terminated,
@@ -124,29 +130,38 @@ class Stack:
         )
 
     def _observe(self, seen: Mapping[int, Mapping[str, Any]]) -> dict[str, Rows]:
-        """Writes down what agents of some copies observe; returns the observations of all.
+        """Notes what agents of some copies observe; returns the observations of all.
 
         Raises:
             SimulationError: a value does not fit its space.
         """
-        self.present = self.present.copy()
-        self._observations = each_array(np.copy, self._observations)
+        before, self._acting = self._acting, list(self._acting)
         for copy, by_agent in seen.items():
-            self.present[copy] = [agent in by_agent for agent in self._places]
-        for agent, rows in self._observations.items():
-            values = {copy: by_agent[agent] for copy, by_agent in seen.items() if agent in by_agent}
-            if not values:
+            self._acting[copy] = by_agent
+        if any(one.keys() != other.keys() for one, other in zip(before, self._acting, strict=True)):
+            self.present = np.array(
+                [[a in by for a in self.possible_agents] for by in self._acting]
+            )
+        for agent, space in self.observation_spaces.items():
+            copies = [copy for copy, by_agent in seen.items() if agent in by_agent]
+            if not copies:
                 continue
+            values = [seen[copy][agent] for copy in copies]
             try:
-                new = stack(self.observation_spaces[agent], list(values.values()), (len(values),))
+                new = stack(space, values, (len(values),))
             except NotInRows:
-                for copy, value in values.items():
-                    put(rows, copy, self._plain(agent, copy, value))
-            else:
-                put(rows, list(values), new)
+                values = [self._plain(agent, c, v) for c, v in zip(copies, values, strict=True)]
+                new = stack(space, values, (len(values),))
+            if len(values) < self.num_copies:
+                some, new = new, each_array(np.copy, self._observations[agent])
+                put(new, copies, some)
+            self._observations[agent] = new
         return dict(self._observations)
 
     def _plain(self, agent: str, copy: int, value: Any) -> Any:
+        with contextlib.suppress(NotInRows):
+            stack(self.observation_spaces[agent], [value], (1,))
+            return value
         try:
             return conform(self.observation_spaces[agent], value)
         except Mismatch as mismatch:
@@ -167,3 +182,10 @@ class Stack:
         """See `VectorSimulation.close`."""
         for simulation in self._simulations:
             simulation.close()
+
+
+def _values(rows: Rows, num_copies: int) -> Any:
+    """Returns the value of each copy."""
+    if isinstance(rows, np.ndarray):
+        return rows.tolist() if rows.ndim == 1 else rows
+    return [row(rows, copy) for copy in range(num_copies)]
