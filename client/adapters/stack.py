@@ -135,13 +135,13 @@ class Stack:
         Raises:
             SimulationError: a value does not fit its space.
         """
-        before, self._acting = self._acting, list(self._acting)
+        before = list(self._acting)
         for copy, by_agent in seen.items():
             self._acting[copy] = by_agent
-        if any(one.keys() != other.keys() for one, other in zip(before, self._acting, strict=True)):
-            self.present = np.array(
-                [[a in by for a in self.possible_agents] for by in self._acting]
-            )
+        if any(before[copy].keys() != by_agent.keys() for copy, by_agent in seen.items()):
+            agents = self.possible_agents
+            self.present = np.array([[a in by_agent for a in agents] for by_agent in self._acting])
+        whole = list(range(self.num_copies))
         for agent, space in self.observation_spaces.items():
             copies = [copy for copy, by_agent in seen.items() if agent in by_agent]
             if not copies:
@@ -152,7 +152,7 @@ class Stack:
             except NotInRows:
                 values = [self._plain(agent, c, v) for c, v in zip(copies, values, strict=True)]
                 new = stack(space, values, (len(values),))
-            if len(values) < self.num_copies:
+            if copies != whole:
                 some, new = new, each_array(np.copy, self._observations[agent])
                 put(new, copies, some)
             self._observations[agent] = new

@@ -138,6 +138,7 @@ def test_one_copy_begins_alone_with_its_own_seed_and_parameters() -> None:
     assert stack.begin(1)["a"].tolist() == [[3.0], [0.0]], "those were of an episode"
     assert before.tolist() == [[3.0], [7.0]], "what was given does not change"
     assert stack.step(ones(), [1]).observations["a"].tolist() == [[3.0], [1.0]]
+    assert stack.step(ones(), [1, 0]).observations["a"].tolist() == [[4.0], [2.0]]
 
 
 def test_who_comes_back_is_there_again() -> None:
