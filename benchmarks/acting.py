@@ -13,7 +13,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,10 @@ import torch
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from muxrl.protocol.spaces import Box, Discrete
+from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.config import AgentPlan
+from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.rllib import on_gpu
 from muxrl.servers.rllib.inference import Inference
@@ -50,19 +52,17 @@ def acting(network: str, *, is_on_gpu: bool) -> Inference:
     return Inference(build, seed=0, on_gpu=is_on_gpu)
 
 
-def steps(network: str, num_rows: int) -> Any:
-    """Returns steps in rows of so many episodes of one agent."""
+def block_of(network: str, num_rows: int) -> Block:
+    """Returns a step of so many episodes of one agent."""
     space, _ = NETWORKS[network]
+    agents = {"a": AgentPlan("p", space, ACTIONS)}
+    seats = Seats(agents, {"a": SoloSeat("a", agents["a"])}, num_rows)
     observations = np.zeros((num_rows, 1, *space.shape), np.float32)
-    seat = SimpleNamespace(policy_id="p", seat_id="a", action_space=ACTIONS)
-    return SimpleNamespace(
-        benches=SimpleNamespace(benches=[SimpleNamespace(policy_id="p", seats=[seat])]),
-        episodes=range(num_rows),
-        should_explore=True,
-        is_training=True,
-        observations=[observations],
-        module_states=[None],
-    )
+    slots = list(range(num_rows))
+    return Block(
+        None, seats, seats.everybody, [""] * num_rows, slots, slice(0, num_rows), slots,
+        [observations], is_training=True, should_explore=True,
+    )  # fmt: skip
 
 
 def timed(contestants: dict[str, Callable[[], Any]], least_s: float) -> dict[str, float]:
@@ -86,10 +86,10 @@ def compare(network: str, *, has_gpu: bool, least_s: float) -> Iterator[str]:
     if has_gpu:
         contestants["GPU"] = acting(network, is_on_gpu=True)
     for num_rows in ROWS[: -1 if network == "84x84x4" else None]:
-        asked = steps(network, num_rows)
+        block = block_of(network, num_rows)
         for one in contestants.values():
-            one.act_rows([asked])
-        works = {name: partial(one.act_rows, [asked]) for name, one in contestants.items()}
+            one.act([block])
+        works = {name: partial(one.act, [block]) for name, one in contestants.items()}
         took = timed(works, least_s)
         yield f"{network:<10}{num_rows:>6} rows" + "".join(
             f"  {name} {milliseconds:8.3f} ms" for name, milliseconds in took.items()

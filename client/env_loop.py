@@ -12,10 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
+from muxrl.client.episode import Episode
 from muxrl.client.episode_metrics import EPISODE_LENGTH, MetricCollector
 from muxrl.client.episode_parameters import Parameters, draw
-from muxrl.client.joint_episode import JointEpisode
-from muxrl.client.lockstep import Lockstep, PlainStep
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.client.play_loop import EpisodeResult, How, PlayLoop, SimulationFailed, result_of
@@ -28,11 +27,12 @@ __all__ = ["EnvLoop", "EpisodeResult", "SimulationFailed"]
 
 @dataclass(eq=False)
 class _Slot:
-    """One simulation and its open episode."""
+    """One simulation and its open episode, which has that slot of the table."""
 
+    number: int
     simulation: Simulation
     metrics: MetricCollector
-    episode: JointEpisode | None = None
+    episode: Episode | None = None
     is_due: bool = False
     """Whether its next episode begins once the loop is not held any more."""
     observations: dict[str, Any] = field(default_factory=dict)
@@ -61,11 +61,15 @@ class EnvLoop(PlayLoop):
     ) -> None:
         for simulation in simulations:
             client.check_agents(simulation.possible_agents)
-        super().__init__(client, **how)
-        self._slots = [_Slot(one, MetricCollector(self._metrics)) for one in simulations]
-        self._lockstep = Lockstep(client)
-        self._plain: list[PlainStep] = []
-        """Of the turn that is being played."""
+        super().__init__(client, len(simulations), **how)
+        self._slots = [
+            _Slot(number, one, MetricCollector(self._metrics))
+            for number, one in enumerate(simulations)
+        ]
+        self._asking: list[int] = []
+        """Slots in which agents observe in the turn that is being played."""
+        self._seen: list[dict[str, Any]] = []
+        self._states: list[Any] = []
 
     @property
     def _is_between_episodes(self) -> bool:
@@ -77,7 +81,10 @@ class EnvLoop(PlayLoop):
         outbox = Outbox()
         for slot in self._slots:
             self._begin(slot, outbox)
-        while outbox.items or any(s.is_due or s.episode is not None for s in self._slots):
+        while True:
+            self._ask(outbox)
+            if not outbox.items and not any(s.is_due or s.episode is not None for s in self._slots):
+                return
             lost, bad = self._exchange(outbox), self._bad
             self._rest_if_due(should_stop)
             if should_stop():
@@ -90,20 +97,22 @@ class EnvLoop(PlayLoop):
                     elif slot.episode.episode_id in lost:
                         self._restart(slot, outbox)
                     elif self._claim():  # else its actions wait for the next allowance
-                        self._advance(slot, slot.episode, outbox, on_episode)
+                        self._advance(slot, outbox, on_episode)
                 elif slot.is_due:
                     self._begin(slot, outbox)
-            plain, self._plain = self._plain, []
-            for episode, observations, rewards, state in self._lockstep.pack(plain, outbox):
-                episode.log(rewards, {}, {}, {})
-                outbox.add(episode, episode.step(observations, state))
+
+    def _ask(self, outbox: Outbox) -> None:
+        """Adds the next step of all whose agents observe now."""
+        if self._asking:
+            self._table.step(outbox, self._asking, self._seen, self._states)
+            self._asking, self._seen, self._states = [], [], []
 
     # --- one simulation -----------------------------------------------------------------
 
     def _drop(
         self,
         slot: _Slot,
-        episode: JointEpisode,
+        episode: Episode,
         outbox: Outbox,
         on_episode: Callable[[EpisodeResult], None],
     ) -> None:
@@ -126,67 +135,64 @@ class EnvLoop(PlayLoop):
     def _restart(self, slot: _Slot, outbox: Outbox) -> None:
         """Begins an episode with the slot's seed."""
         slot.episode = None
-        episode = self._told_parameters(slot.seed) if self._client.gives_parameters else None
+        episode = self._told_parameters(slot) if self._client.gives_parameters else None
         slot.parameters = episode.parameters if episode else draw(self.parameters, slot.seed)
         reset = slot.simulation.reset
         if slot.parameters:
             reset = partial(reset, options=slot.parameters)
         observations, _ = self._guarded("reset", reset, slot.seed)
-        if episode is None:
-            episode = self._new_episode(slot.seed)
-            outbox.add(episode, episode.start())
-        slot.episode = episode
-        slot.observations, slot.num_steps = observations, 0
+        slot.episode = episode or self._open(slot, outbox)
+        slot.num_steps = 0
         slot.metrics = MetricCollector(self._metrics)
-        outbox.add(slot.episode, slot.episode.step(observations, self._state_of(slot.simulation)))
+        self._observe(slot, observations)
 
-    def _new_episode(self, seed: int | None) -> JointEpisode:
-        return self._client.new_episode(self._mode, should_explore=self._should_explore, seed=seed)
+    def _open(self, slot: _Slot, outbox: Outbox) -> Episode:
+        return self._table.begin(
+            outbox,
+            slot.number,
+            mode=self._mode,
+            should_explore=self._should_explore,
+            seed=slot.seed,
+        )
 
-    def _told_parameters(self, seed: int | None) -> JointEpisode:
+    def _told_parameters(self, slot: _Slot) -> Episode:
         """Starts an episode in a message of its own: its reset waits for the answer."""
         while True:
-            episode = self._new_episode(seed)
             first = Outbox()
-            first.add(episode, episode.start())
+            episode = self._open(slot, first)
             if not self._exchange(first):
                 return episode
 
+    def _observe(self, slot: _Slot, observations: dict[str, Any]) -> None:
+        slot.observations = observations
+        self._asking.append(slot.number)
+        self._seen.append(observations)
+        self._states.append(self._state_of(slot.simulation))
+
     def _advance(
-        self,
-        slot: _Slot,
-        episode: JointEpisode,
-        outbox: Outbox,
-        on_episode: Callable[[EpisodeResult], None],
+        self, slot: _Slot, outbox: Outbox, on_episode: Callable[[EpisodeResult], None]
     ) -> None:
-        actions = episode.take_actions(slot.observations)
+        table, number = self._table, slot.number
+        chosen = table.actions[number]
+        actions = {agent_id: chosen[agent_id] for agent_id in slot.observations}
         while True:
             result = self._guarded("step", slot.simulation.step, actions)
             self._note(slot, result)
-            is_plain = not (result.terminations or result.truncations or result.final_observations)
-            if is_plain and result.observations and not result.is_over:
-                slot.observations, state = result.observations, self._state_of(slot.simulation)
-                self._plain.append(PlainStep(episode, slot.observations, result.rewards, state))
-                return
-            self._lockstep.settle(episode)
-            episode.log(
-                result.rewards, result.terminations, result.truncations, result.final_observations
-            )
+            terminations, truncations = result.terminations, result.truncations
+            table.log(number, result.rewards, terminations, truncations, result.final_observations)
             if result.observations or result.is_over:
                 break
             actions = {}  # nobody is asked in this step
             with self._changed:
                 self._num_claimed += 1
         if not result.is_over:
-            slot.observations = result.observations
-            outbox.add(episode, episode.step(result.observations, self._state_of(slot.simulation)))
+            self._observe(slot, result.observations)
             return
-        is_truncated = bool(result.truncations) and not result.terminations
-        state = self._state_of(slot.simulation) if episode.wants_state_at_end else None
+        is_truncated = bool(truncations) and not terminations
+        state = self._state_of(slot.simulation) if table.wants_state_at_end(number) else None
         metrics = slot.metrics.result(slot.num_steps)
         told = {name: values for name, values in metrics.items() if name != EPISODE_LENGTH}
-        end = episode.end({}, is_truncated=is_truncated, state=state, metrics=told)
-        outbox.add(episode, end)
+        episode = table.end(outbox, number, is_truncated=is_truncated, state=state, metrics=told)
         self.num_episodes += 1
         on_episode(result_of(episode, slot.num_steps, slot.seed, metrics, slot.parameters))
         self._begin(slot, outbox)
@@ -207,9 +213,3 @@ class EnvLoop(PlayLoop):
                 slot.metrics.add(infos)
         except SimulationError as error:
             raise SimulationFailed(str(error)) from error
-
-    def _leave_episodes(self) -> list[JointEpisode | None]:
-        episodes = [slot.episode for slot in self._slots]
-        for slot in self._slots:
-            slot.episode = None
-        return episodes

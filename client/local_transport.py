@@ -28,7 +28,7 @@ from muxrl.client.local_policies import (
 )
 from muxrl.client.local_teams import TeamPolicies
 from muxrl.client.network_transport import NetworkTransport
-from muxrl.client.transport import Transport
+from muxrl.client.transport import Around, Transport
 from muxrl.protocol.errors import EpisodeGone, ValueMismatch
 from muxrl.protocol.messages import (
     Aborted,
@@ -82,7 +82,7 @@ class _Played:
         return item
 
 
-class LocalTransport(Transport):
+class LocalTransport(Around):
     """A `Transport` that acts in its server's place.
 
     Args:
@@ -99,8 +99,9 @@ class LocalTransport(Transport):
         update_interval_s: float | None = 0.0,
         seed: int | None = None,
     ) -> None:
-        self.num_lost_steps = 0
+        super().__init__(transport)
         self._transport = transport
+        self._num_lost_steps = 0
         self._update_interval_s = update_interval_s
         self._seed = seed
         self._spec: ServerSpec
@@ -125,6 +126,12 @@ class LocalTransport(Transport):
         self._kept_since = 0.0
 
     # --- a `Transport` ------------------------------------------------------------------
+
+    takes_rows = False
+
+    @property
+    def num_lost_steps(self) -> int:  # type: ignore[override]
+        return self._num_lost_steps
 
     def fetch_spec(self, patience_s: float = 0.0) -> ServerSpec:
         """Returns the server's spec, and pulls its networks.
@@ -172,12 +179,6 @@ class LocalTransport(Transport):
     def is_there(self) -> bool:
         """Whether the same server answers now; may be asked from another thread."""
         return self._transport.is_there()
-
-    def give_up(self) -> None:
-        self._transport.give_up()
-
-    def close(self) -> None:
-        self._transport.close()
 
     # --- weights ------------------------------------------------------------------------
 
@@ -267,7 +268,7 @@ class LocalTransport(Transport):
                 self._note_lost(item, refusal)
 
     def _note_lost(self, item: PlayedSteps, refusal: Refused) -> None:
-        self.num_lost_steps += len(item.steps)
+        self._num_lost_steps += len(item.steps)
         self._refused[item.episode_id] = refusal
         self._is_doubtful = True
         logger.warning("up to %d steps are not recorded: %s", len(item.steps), refusal.message)

@@ -9,13 +9,16 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from muxrl.client.episode import Episode
+from muxrl.client.episode_steps import Logged
+from muxrl.client.episodes import Episodes
 from muxrl.client.errors import AssignmentError, ClientError, EpisodeAborted, EpisodeMisuse
 from muxrl.client.http import HttpTransport
-from muxrl.client.joint_episode import Items, JointEpisode, check_by_agent, given_by_agent
+from muxrl.client.lineups import Lineups, check_by_agent, given_by_agent
 from muxrl.client.local_transport import InferenceMode, InferenceModes, LocalTransport
 from muxrl.client.network_transport import UPDATE_TIMEOUT_S
 from muxrl.client.outbox import Outbox
-from muxrl.client.servers import Servers, server_of_agents
+from muxrl.client.servers import Servers
 from muxrl.client.sole_use import SoleUse
 from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
@@ -99,11 +102,12 @@ class MultiplexingClient:
         except (ClientError, TypeError):
             self.close()
             raise
-        self._server_of = server_of_agents(self.specs)
-        self._wanting_state = frozenset(
-            server_id for server_id, spec in self.specs.items() if spec.state_size is not None
-        )
-        self._episodes: dict[str, JointEpisode] = {}
+        self.wants_state = any(spec.state_size is not None for spec in self.specs.values())
+        """Whether any server asks for the simulation's global state."""
+        self._lineups = Lineups(self.specs)
+        self._episodes: dict[str, Episode] = {}
+        self.table = self.new_table(0)
+        """Of the episodes that are told of by id, or by item."""
         self.parameters: dict[str, float] = {}
         """With which the episode that was started last is to be played, where a run gives any."""
         self.is_evaluation = False
@@ -135,9 +139,14 @@ class MultiplexingClient:
             ServerLost: a server did not return within the client's patience.
             ServerUnavailable: a server does not let this client in.
         """
+        self._use.check()
         mode: Mode = "train" if training_enabled else "eval"
-        episode = self.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
-        self._tell(episode, episode.start())
+        outbox = Outbox()
+        given_id = "" if episode_id is None else str(episode_id)
+        episode = self.table.begin(
+            outbox, mode=mode, should_explore=should_explore, episode_id=given_id
+        )
+        self._tell(outbox)
         self.parameters, self.is_evaluation = episode.parameters, episode.is_evaluation
         return episode.episode_id
 
@@ -172,9 +181,8 @@ class MultiplexingClient:
         """
         if not isinstance(episode_id, str | int | uuid.UUID):
             return self._get_actions(episode_id, observations, {} if state is None else state)
-        episode = self._find(episode_id)
-        self._tell(episode, episode.step(observations, state))
-        return episode.take_actions(observations)
+        actions = self._step([self._find(episode_id)], [observations], [state])
+        return _of_agents(actions[0], observations)
 
     def _get_actions(
         self,
@@ -185,20 +193,32 @@ class MultiplexingClient:
         episodes = [self._find(episode_id) for episode_id in episode_ids]
         if len(set(episodes)) < len(episodes):
             raise EpisodeMisuse(f"an episode is named twice in {list(episode_ids)}")
-        asked = dict(zip(episode_ids, episodes, strict=True))
         for what, given in (("observations", observations), ("state", states)):
             if not isinstance(given, Mapping):
                 raise EpisodeMisuse(f"{what} of several episodes is a dict by episode id")
-        for one, episode in asked.items():  # before any of them has moved on
+        for one in episode_ids:
             if one not in observations:
                 raise EpisodeMisuse(f"episode {one} is named, and has no observations")
-            episode.split(observations[one])
+        seen = [observations[one] for one in episode_ids]
+        actions = self._step(episodes, seen, [states.get(one) for one in episode_ids])
+        return {
+            one: _of_agents(mine, by_agent)
+            for one, mine, by_agent in zip(episode_ids, actions, seen, strict=True)
+        }
+
+    def _step(
+        self,
+        episodes: Sequence[Episode],
+        observations: Sequence[Mapping[str, Any]],
+        states: Sequence[Any],
+        logged: Sequence[Logged] = (),
+    ) -> list[dict[str, Any]]:
+        """Tells of a step of some episodes; returns the actions."""
         outbox = Outbox()
-        for one, episode in asked.items():
-            outbox.add(episode, episode.step(observations[one], states.get(one)))
-        for failure in self.exchange(outbox).values():
-            raise failure
-        return {one: episode.take_actions(observations[one]) for one, episode in asked.items()}
+        table, slots = self.table, [episode.slot for episode in episodes]
+        table.step(outbox, slots, observations, states, dict(zip(slots, logged, strict=False)))
+        self._tell(outbox)
+        return [table.actions[slot] for slot in slots]
 
     def log_action(
         self,
@@ -233,7 +253,7 @@ class MultiplexingClient:
                 f"log_action takes an action of each agent that observes, {list(observations)}, "
                 f"and got those of {list(actions)}"
             )
-        self._tell(episode, episode.step(observations, state, actions, log_probs))
+        self._step([episode], [observations], [state], [(actions, log_probs or {})])
 
     def log_returns(
         self,
@@ -261,7 +281,8 @@ class MultiplexingClient:
         """
         episode = self._find(episode_id)
         finals = given_by_agent("final observations", final_observations)
-        episode.log(
+        self.table.log(
+            episode.slot,
             rewards,
             given_by_agent("terminations", terminations),
             given_by_agent("truncations", truncations),
@@ -292,19 +313,21 @@ class MultiplexingClient:
         Raises:
             As `get_action`.
         """
-        episode = self._find(episode_id)
-        end = episode.end(
+        outbox = Outbox()
+        self.table.end(
+            outbox,
+            self._find(episode_id).slot,
             given_by_agent("observations", observations),
             is_truncated=truncated,
             state=state,
             metrics=given_by_agent("metrics", metrics),
         )
-        self._tell(episode, end)
+        self._tell(outbox)
 
     def abort_episode(self, episode_id: EpisodeId | Sequence[EpisodeId], reason: str = "") -> None:
         """Closes an episode, or several, early everywhere; servers keep them as truncated."""
         ids = [episode_id] if isinstance(episode_id, str | int | uuid.UUID) else episode_id
-        episodes = [self._find(one) for one in ids]
+        episodes = [self._find(one, may_be_ended=True) for one in ids]
         with self._use:
             self._abort(episodes, reason)
 
@@ -344,7 +367,7 @@ class MultiplexingClient:
             return
         episodes = getattr(self, "_episodes", {}).values()  # none if the constructor raised
         with self._use:
-            self._abort([episode for episode in episodes if episode.is_open], "the client closed")
+            self._abort(list(episodes), "the client closed")
             for transport in self._transports.values():
                 transport.close()
 
@@ -361,50 +384,20 @@ class MultiplexingClient:
         """Whether an episode's start is answered with parameters."""
         return any(PARAMETERS in spec.offers for spec in self.specs.values())
 
-    @property
-    def wants_state(self) -> bool:
-        """Whether any server asks for the simulation's global state."""
-        return bool(self._wanting_state)
-
-    @property
-    def takes_rows(self) -> bool:
-        """Whether steps in rows may be sent to all servers."""
-        return all(getattr(one, "takes_rows", False) for one in self._transports.values())
-
     def check_agents(self, agents: Iterable[str]) -> None:
         """Raises `AssignmentError` unless each of these agents belongs to a server."""
-        missing = [agent_id for agent_id in agents if str(agent_id) not in self._server_of]
+        missing = [agent_id for agent_id in agents if str(agent_id) not in self._lineups.server_of]
         if missing:
             raise AssignmentError(
                 f"agents {missing} belong to no server; "
                 + "; ".join(f"{s!r} serves {list(spec.agents)}" for s, spec in self.specs.items())
             )
 
-    def new_episode(
-        self,
-        mode: Mode,
-        *,
-        episode_id: EpisodeId | None = None,
-        should_explore: bool | Mapping[str, bool] | None = None,
-        seed: int | None = None,
-    ) -> JointEpisode:
-        """Makes an episode that no server knows yet; put its `start` into an `Outbox`."""
-        self._use.check()
-        is_given = episode_id is not None and episode_id != ""
-        episode_id = str(episode_id) if is_given else self._episode_prefix + uuid.uuid4().hex
-        if episode_id in self._episodes:
-            raise EpisodeMisuse(f"episode {episode_id} is open already")
-        episode = JointEpisode(
-            episode_id,
-            self._server_of,
-            self.specs,
-            self._wanting_state,
-            mode,
-            should_explore,
-            seed,
+    def new_table(self, num_slots: int) -> Episodes:
+        """Returns a table of episodes, for a loop that has a slot for each of its simulations."""
+        return Episodes(
+            self._transports, self._lineups, self._episodes, self._episode_prefix, num_slots
         )
-        self._episodes[episode_id] = episode
-        return episode
 
     def exchange(self, outbox: Outbox) -> dict[str, EpisodeAborted]:
         """Sends every server its frame, then takes in all answers.
@@ -418,46 +411,46 @@ class MultiplexingClient:
             EpisodeMisuse: another thread is in here, or this is another process.
         """
         with self._use:
-            failures, lost = self._servers.ask(outbox)
+            try:
+                failures, lost = self._servers.ask(outbox)
+            except BaseException:
+                for interrupt in outbox.asked:
+                    interrupt()
+                raise
             if lost:
-                self._abort(
-                    list(outbox.episodes.values()), f"lost server {', '.join(lost)}", without=lost
-                )
+                reason = f"lost server {', '.join(lost)}"
+                self._abort(self._open_among(outbox.episode_ids), reason, without=lost)
                 raise next(iter(lost.values()))
             if failures:
                 reason = "; ".join(str(failure) for failure in failures.values())
-                self._abort([self._episodes[episode_id] for episode_id in failures], reason)
-            for owners in outbox.owners.values():
-                for episode in owners:
-                    if not episode.is_open:
-                        self._forget(episode)
-            self._servers.send_owed(outbox.items)
+                self._abort(self._open_among(failures), reason)
+            for episode in outbox.ended:
+                self._episodes.pop(episode.episode_id, None)
+                if episode.mismatches:
+                    self.num_mismatches += 1
+                    for story in episode.mismatches:
+                        logger.error("counts differ: %s", story)
+            if self._servers.owed:
+                self._servers.send_owed(outbox.items)
             return failures
 
-    def _forget(self, episode: JointEpisode) -> None:
-        self._episodes.pop(episode.episode_id, None)
-        if episode.mismatches:
-            self.num_mismatches += 1
-            for story in episode.mismatches:
-                logger.error("counts differ: %s", story)
-            episode.mismatches = []
+    def _open_among(self, episode_ids: Iterable[str]) -> list[Episode]:
+        return [self._episodes[one] for one in episode_ids if one in self._episodes]
 
-    def _tell(self, episode: JointEpisode, items: Items) -> None:
-        """Exchanges the items of one episode; raises if a server refuses one."""
-        outbox = Outbox()
-        outbox.add(episode, items)
+    def _tell(self, outbox: Outbox) -> None:
+        """Exchanges the items of some episodes; raises if a server refuses one."""
         for failure in self.exchange(outbox).values():
             raise failure
 
     def _abort(
-        self, episodes: Sequence[JointEpisode], reason: str, without: Collection[str] = ()
+        self, episodes: Sequence[Episode], reason: str, without: Collection[str] = ()
     ) -> None:
         """Closes episodes on all servers; on those that are lost when they are spoken to again."""
         for episode in episodes:
             self._episodes.pop(episode.episode_id, None)
         self._servers.abort(episodes, reason, without)
 
-    def _find(self, episode_id: EpisodeId) -> JointEpisode:
+    def _find(self, episode_id: EpisodeId, *, may_be_ended: bool = False) -> Episode:
         self._use.check()
         episode = self._episodes.get(str(episode_id))
         if episode is None:
@@ -465,7 +458,20 @@ class MultiplexingClient:
                 f"episode {episode_id} is not open in this client; it was never started, or it "
                 "has ended or was aborted"
             )
+        if not episode.is_open and not may_be_ended:
+            raise EpisodeMisuse(
+                f"episode {episode_id} was ended, and a server has not answered; "
+                "was that interrupted? abort_episode() closes it on every server"
+            )
         return episode
+
+
+def _of_agents(actions: Mapping[str, Any], observations: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Returns merged actions by the observations' own ids, and in their order."""
+    try:
+        return {agent_id: actions[agent_id] for agent_id in observations}
+    except KeyError:
+        return {agent_id: actions[str(agent_id)] for agent_id in observations}
 
 
 class PolicyClient(MultiplexingClient):

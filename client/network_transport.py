@@ -107,6 +107,8 @@ class NetworkTransport(Transport, abc.ABC):
         self._spec: ServerSpec | None = None
         self._items: Sequence[AnyItem] = ()
         self._frame = b""
+        self._carry_s = 0
+        """Seconds that a slow link takes to carry the frame; 0 for nearly all."""
         self._refusals: list[AnyReply] = []
         self._sent_at = 0.0
         self._is_answer_due = False
@@ -115,11 +117,6 @@ class NetworkTransport(Transport, abc.ABC):
     def url(self) -> str:
         """ "http://host:port", where the server is now."""
         return base_url(self._where())
-
-    @property
-    def _carry_s(self) -> int:
-        """Seconds that a slow link takes to carry the frame; 0 for nearly all."""
-        return len(self._frame) // _SLOWEST_BYTES_PER_S
 
     # --- what subclasses do -------------------------------------------------------------
 
@@ -211,7 +208,8 @@ class NetworkTransport(Transport, abc.ABC):
             self._drop()
         self._items = items
         self._refusals = []
-        self._frame = frame = self._encode(list(items))
+        self._frame = frame = self._encode(items if type(items) is list else list(items))
+        self._carry_s = len(frame) // _SLOWEST_BYTES_PER_S
         if self._spec is not None and 0 < self._spec.max_message_bytes < len(frame):
             # The server would close the connection, and its reason could be lost.
             self._refusals = [_too_large(item, len(frame), self._spec) for item in items]

@@ -2,46 +2,70 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
-from muxrl.client.joint_episode import Items, JointEpisode
-from muxrl.protocol.messages import ActionRows, AnyItem, Refused, StepRows
+from muxrl.client.episode import Episode
+from muxrl.protocol.messages import AnyItem, EndEpisode, Refused, StepRows
 
-
-class RowsOwner(Protocol):
-    """Whoever sends steps in rows; see `VectorEpisodes`."""
-
-    def episode_at(self, row: int) -> JointEpisode: ...
-
-    def hear_rows(self, server_id: str, reply: ActionRows) -> Mapping[int, Refused]: ...
+Hear = Callable[[Any, Any], Mapping[int, Refused] | None]
+"""Takes in an item and its reply; returns what is refused of several episodes, by row."""
 
 
 class Outbox:
     """What is sent in one exchange: a frame for each server, with the items of many episodes."""
 
     def __init__(self) -> None:
-        self.items: defaultdict[str, list[AnyItem]] = defaultdict(list)
-        self.owners: defaultdict[str, list[JointEpisode]] = defaultdict(list)
-        self.rows: dict[str, tuple[RowsOwner, StepRows]] = {}
-        """By server id, what its frame ends with."""
+        self.items: dict[str, list[AnyItem]] = {}
+        self.hearers: dict[str, list[Hear]] = {}
+        """Who takes in the answers to these."""
+        self.ended: list[Episode] = []
+        """Episodes of which the servers are told the end."""
+        self.asked: list[Callable[[], None]] = []
+        """Take in that answers to steps never came."""
 
-    def add(self, episode: JointEpisode, items: Items) -> None:
-        """Adds the items of one episode."""
+    def add(self, server_id: str, item: AnyItem, hear: Hear) -> None:
+        """Adds an item for a server."""
+        items = self.items.get(server_id)
+        if items is None:
+            self.items[server_id], self.hearers[server_id] = [item], [hear]
+        else:
+            items.append(item)
+            self.hearers[server_id].append(hear)
+
+    def add_all(self, episode: Episode, items: Mapping[str, AnyItem]) -> None:
+        """Adds an item for each of some servers, by server id, whose answers an episode hears."""
         for server_id, item in items.items():
-            self.items[server_id].append(item)
-            self.owners[server_id].append(episode)
+            self.add(server_id, item, partial(episode.hear, server_id))
 
-    def add_rows(self, owner: RowsOwner, server_id: str, rows: StepRows) -> None:
-        """Adds the steps of many episodes; at most once for each server."""
-        self.rows[server_id] = owner, rows
-        self.items[server_id] += []  # named, so that it is sent
+    def take(self, other: Outbox) -> None:
+        """Adds all that is in another one."""
+        for server_id, items in other.items.items():
+            for item, hear in zip(items, other.hearers[server_id], strict=True):
+                self.add(server_id, item, hear)
+        self.ended += other.ended
+        self.asked += other.asked
 
     @property
-    def episodes(self) -> dict[str, JointEpisode]:
-        """All that are told of, by id."""
-        told = {e.episode_id: e for owners in self.owners.values() for e in owners}
-        for owner, rows in self.rows.values():
-            told |= {e: owner.episode_at(row) for row, e in enumerate(rows.episode_ids)}
+    def ends(self) -> Outbox:
+        """The ends alone."""
+        ends = Outbox()
+        ends.ended = self.ended
+        for server_id, items in self.items.items():
+            for item, hear in zip(items, self.hearers[server_id], strict=True):
+                if isinstance(item, EndEpisode):
+                    ends.add(server_id, item, hear)
+        return ends
+
+    @property
+    def episode_ids(self) -> set[str]:
+        """Of all episodes that are told of."""
+        told: set[str] = set()
+        for items in self.items.values():
+            for item in items:
+                if isinstance(item, StepRows):
+                    told.update(item.episode_ids)
+                else:
+                    told.add(item.episode_id)
         return told

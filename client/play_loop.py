@@ -14,13 +14,13 @@ from itertools import repeat
 from typing import Any, Literal, TypedDict
 
 from muxrl.client.adapters.simulation import SimulationError
+from muxrl.client.episode import Episode
 from muxrl.client.episode_metrics import EpisodeMetrics
 from muxrl.client.episode_parameters import Parameters, as_metrics
 from muxrl.client.errors import ClientError, EpisodeLost, RefusedByServer, RunIsOver, ServerLost
-from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.protocol.messages import EndEpisode, Mode
+from muxrl.protocol.messages import Mode
 from muxrl.protocol.user_errors import told, user_frame
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class EpisodeResult:
 
 
 def result_of(
-    episode: JointEpisode,
+    episode: Episode,
     num_steps: int,
     seed: int | None,
     metrics: EpisodeMetrics,
@@ -124,12 +124,14 @@ class PlayLoop(ABC):
 
     Args:
         client: where actions come from.
+        num_slots: episodes that are open at a time.
         mode, should_explore, seeds, on_lost, on_bad_value, metrics, parameters: see `How`.
     """
 
     def __init__(
         self,
         client: MultiplexingClient,
+        num_slots: int,
         *,
         mode: Mode = "train",
         should_explore: bool | Mapping[str, bool] | None = None,
@@ -151,6 +153,7 @@ class PlayLoop(ABC):
         self._bad: set[str] = set()
         self._is_server_lost = False
         self._client = client
+        self._table = client.new_table(num_slots)
         self._mode: Mode = mode
         self._should_explore = should_explore
         self._seeds = repeat(None) if seeds is None else seeds
@@ -199,7 +202,7 @@ class PlayLoop(ABC):
             self._tell_ends(self._outbox)
             raise
         finally:
-            left = [e.episode_id for e in self._leave_episodes() if e is not None and e.is_open]
+            left = [e.episode_id for e in self._table.by_slot if e is not None]
             self._client.abort_episode(left, "the simulation stopped")
             with self._changed:
                 self._is_playing = False
@@ -210,10 +213,6 @@ class PlayLoop(ABC):
     def _play(
         self, on_episode: Callable[[EpisodeResult], None], should_stop: Callable[[], bool]
     ) -> None: ...
-
-    @abstractmethod
-    def _leave_episodes(self) -> list[JointEpisode | None]:
-        """Returns all episodes, and has none any more."""
 
     @property
     @abstractmethod
@@ -315,7 +314,7 @@ class PlayLoop(ABC):
             if self._on_lost == "raise" or self._is_server_lost:
                 raise
             self._is_server_lost = True
-            lost = outbox.episodes.keys()
+            lost = outbox.episode_ids
             logger.warning("%d episodes are closed: %s", len(lost), error)
         else:
             self._is_server_lost = False
@@ -358,15 +357,9 @@ class PlayLoop(ABC):
 
     def _tell_ends(self, outbox: Outbox) -> None:
         """Sends only the ends of an unsent outbox: those episodes are over, not aborted."""
-        ends = Outbox()
-        for server_id, items in outbox.items.items():
-            for episode, item in zip(outbox.owners[server_id], items, strict=True):
-                if isinstance(item, EndEpisode):
-                    ends.add(episode, {server_id: item})
         with contextlib.suppress(ClientError):
-            self._client.exchange(ends)
+            self._client.exchange(outbox.ends)
 
 
 def _has_ended_one(outbox: Outbox, failed: Set[str]) -> bool:
-    ends = (i for items in outbox.items.values() for i in items if isinstance(i, EndEpisode))
-    return any(end.episode_id not in failed for end in ends)
+    return any(episode.episode_id not in failed for episode in outbox.ended)

@@ -5,25 +5,21 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
+from muxrl.client.episode import Episode
 from muxrl.client.errors import AssignmentError, EpisodeAborted, ServerUnavailable, failure_of
-from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.local_transport import InferenceModes
-from muxrl.client.outbox import Outbox
+from muxrl.client.outbox import Hear, Outbox
 from muxrl.client.transport import Transport
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import (
-    ActionRows,
     Actions,
     AnyItem,
     AnyReply,
     Refused,
     ServerSpec,
-    StartEpisode,
     StepRows,
 )
-from muxrl.protocol.rows import Lineup, singles
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +29,12 @@ do not hear of expires there by itself."""
 
 
 class Servers:
-    """Sends and hears for a client; which of its episodes are open is the client's to know."""
+    """Sends and hears for a client."""
 
     def __init__(self) -> None:
         self.transports: dict[str, Transport] = {}
         self.specs: dict[str, ServerSpec] = {}
-        self._owed: dict[str, list[AnyItem]] = {}
+        self.owed: dict[str, list[AnyItem]] = {}
         """Aborts for servers that were lost, until they are spoken to again."""
 
     def join(self, name: str | None, transport: Transport, inference: InferenceModes) -> None:
@@ -94,20 +90,17 @@ class Servers:
         lost: dict[str, ServerUnavailable] = {}
         for server_id, items in outbox.items.items():
             try:
-                if server_id in outbox.rows:
-                    rows = outbox.rows[server_id][1]
-                    items = [*items, *self._rows_for(server_id, rows)]
                 self.transports[server_id].send(items)
             except ServerUnavailable as error:
                 lost[server_id] = error
         failures: dict[str, EpisodeAborted] = {}
-        for server_id in outbox.items:
+        for server_id, items in outbox.items.items():
             if server_id in lost:
                 continue
             try:
                 # Where one is lost, no patience is left for others.
                 replies = self.transports[server_id].receive(0.0 if lost else None)
-                self._hear(server_id, outbox, replies, failures)
+                self._hear(server_id, items, outbox.hearers[server_id], replies, failures)
             except ServerUnavailable as error:
                 lost[server_id] = error
         return failures, lost
@@ -115,93 +108,58 @@ class Servers:
     def _hear(
         self,
         server_id: str,
-        outbox: Outbox,
-        replies: Sequence[Any],
+        items: Sequence[AnyItem],
+        hearers: Sequence[Hear],
+        replies: Sequence[AnyReply],
         failures: dict[str, EpisodeAborted],
     ) -> None:
-        owners = outbox.owners[server_id]
-        if server_id in outbox.rows:
-            replies = self._hear_rows(server_id, outbox, replies, failures)
-        if len(replies) == 1 and isinstance(replies[0], Refused):  # perhaps the frame as a whole
-            replies = list(replies) * len(owners)
-        if len(replies) != len(owners):
-            raise ServerUnavailable(
-                f"server {server_id!r} answered {len(owners)} items with {len(replies)} replies",
-                server_id=server_id,
-            )
-        for episode, item, reply in zip(owners, outbox.items[server_id], replies, strict=True):
-            if not _is_answer(item, reply):
+        if len(replies) != len(items):
+            if len(replies) != 1 or not isinstance(replies[0], Refused):
+                raise ServerUnavailable(
+                    f"server {server_id!r} answered {len(items)} items with {len(replies)} replies",
+                    server_id=server_id,
+                )
+            replies = list(replies) * len(items)  # of the frame as a whole
+        for i, reply in enumerate(replies):
+            item, hear = items[i], hearers[i]
+            if (reply.episode_id != item.episode_id or type(reply) is Actions) and not _is_answer(
+                item, reply
+            ):
                 self.transports[server_id].close()  # what else comes on it is of others, too
                 raise ServerUnavailable(
                     f"server {server_id!r} answered {item} with {reply}, which is of another "
                     "episode or step; does something else use this connection?",
                     server_id=server_id,
                 )
-            if isinstance(reply, Refused):
-                failures.setdefault(
-                    episode.episode_id, failure_of(server_id, episode.episode_id, reply)
-                )
-                if isinstance(item, StartEpisode):
-                    episode.leave(server_id)
-            else:
-                episode.hear(server_id, reply)
-
-    def _rows_for(self, server_id: str, rows: StepRows) -> Sequence[AnyItem]:
-        """Returns rows as a server takes them: some take single steps only."""
-        if getattr(self.transports[server_id], "takes_rows", False):
-            return [rows]
-        spec = self.specs[server_id]
-        return singles(Lineup(tuple(rows.agents) or tuple(spec.agents), spec.agents), rows)
-
-    def _hear_rows(
-        self,
-        server_id: str,
-        outbox: Outbox,
-        replies: Sequence[Any],
-        failures: dict[str, EpisodeAborted],
-    ) -> Sequence[Any]:
-        """Takes in the answer to rows, at the end of the replies; returns the others.
-
-        Raises:
-            ServerUnavailable: it is no answer to them.
-        """
-        owner, rows = outbox.rows[server_id]
-        num_others = len(outbox.owners[server_id])
-        others, own = replies[:num_others], replies[num_others:]
-        if len(replies) == 1 and isinstance(replies[0], Refused):  # the frame as a whole, or all
-            others, own = replies[: min(1, num_others)], [replies[0]] * len(rows.episode_ids)
-        if len(own) == 1 and isinstance(own[0], Refused):
-            own = [own[0]] * len(rows.episode_ids)
-        reply = own[0] if len(own) == 1 and isinstance(own[0], ActionRows) else None
-        try:
-            refusals = owner.hear_rows(server_id, reply or ActionRows(replies=list(own)))
-        except MalformedMessage as error:
-            raise ServerUnavailable(
-                f"server {server_id!r} answered rows of steps with what is no answer: {error}",
-                server_id=server_id,
-            ) from None
-        for row, refused in refusals.items():
-            episode_id = rows.episode_ids[row]
-            failures.setdefault(episode_id, failure_of(server_id, episode_id, refused))
-        return others
+            try:
+                refused = hear(item, reply)
+            except MalformedMessage as error:
+                raise ServerUnavailable(
+                    f"server {server_id!r} answered rows of steps with what is no answer: {error}",
+                    server_id=server_id,
+                ) from None
+            if refused:
+                ids = item.episode_ids if isinstance(item, StepRows) else [item.episode_id]
+                for row, one in refused.items():
+                    failures.setdefault(ids[row], failure_of(server_id, ids[row], one))
 
     # --- aborts -------------------------------------------------------------------------
 
     def abort(
-        self, episodes: Sequence[JointEpisode], reason: str, without: Collection[str] = ()
+        self, episodes: Sequence[Episode], reason: str, without: Collection[str] = ()
     ) -> None:
         """Closes episodes on all servers; on those that are lost when they are spoken to again."""
         aborts: dict[str, list[AnyItem]] = {}
         for episode in episodes:
-            for server_id, item in episode.abort(reason[:500]).items():
-                whose = self._owed if server_id in without else aborts
+            for server_id, item in episode.aborts(reason[:500]).items():
+                whose = self.owed if server_id in without else aborts
                 whose.setdefault(server_id, []).append(item)
         self._send_aborts(aborts)
 
     def send_owed(self, server_ids: Collection[str]) -> None:
         """Sends those of these servers that were lost what they have missed."""
-        for server_id in self._owed.keys() & set(server_ids) if self._owed else ():
-            self._send_aborts({server_id: self._owed.pop(server_id)})
+        for server_id in self.owed.keys() & set(server_ids):
+            self._send_aborts({server_id: self.owed.pop(server_id)})
 
     def _send_aborts(self, aborts: Mapping[str, list[AnyItem]]) -> None:
         """Sends one message a server, all before any answer is awaited; raises nothing."""
@@ -216,7 +174,7 @@ class Servers:
                     call(server_id)
                 except ServerUnavailable as error:
                     reached.remove(server_id)
-                    self._owed.setdefault(server_id, []).extend(aborts[server_id])
+                    self.owed.setdefault(server_id, []).extend(aborts[server_id])
                     logger.warning("episodes could not be aborted: %s", error)
 
 
@@ -225,20 +183,3 @@ def _is_answer(item: AnyItem, reply: AnyReply) -> bool:
     if reply.episode_id != item.episode_id:
         return isinstance(reply, Refused) and not reply.episode_id
     return type(reply) is not Actions or reply.t == getattr(item, "t", None)
-
-
-def server_of_agents(specs: Mapping[str, ServerSpec]) -> dict[str, str]:
-    """Returns agent id to server id.
-
-    Raises:
-        AssignmentError: two servers have the same agent.
-    """
-    server_of: dict[str, str] = {}
-    for server_id, spec in specs.items():
-        for agent_id in spec.agents:
-            other = server_of.setdefault(agent_id, server_id)
-            if other != server_id:
-                raise AssignmentError(
-                    f"agent {agent_id!r} belongs to two servers, {other!r} and {server_id!r}"
-                )
-    return server_of

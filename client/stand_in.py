@@ -10,7 +10,7 @@ from muxrl.client.errors import ServerLost
 from muxrl.client.local_transport import LocalTransport
 from muxrl.client.network_transport import NetworkTransport
 from muxrl.client.random_policy import RandomTransport
-from muxrl.client.transport import Transport
+from muxrl.client.transport import Around
 from muxrl.protocol.errors import EpisodeGone
 from muxrl.protocol.messages import (
     Aborted,
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
 
 
-class StandIn(Transport):
+class StandIn(Around):
     """A server, and uniformly random actions for the episodes that begin while it is lost.
 
     When the server is lost, `receive` raises `ServerLost` as for any other, once: its open episodes
@@ -45,9 +45,10 @@ class StandIn(Transport):
     def __init__(
         self, server: NetworkTransport | LocalTransport, *, seed: int = 0, start_s: float = 0.0
     ) -> None:
-        self._server = server
-        self._seed = seed
+        super().__init__(server)
         self._start_s = start_s
+        self._network = server
+        self._seed = seed
         self._random: RandomTransport
         self._server_id: str
         self._episodes: set[str] = set()
@@ -65,10 +66,16 @@ class StandIn(Transport):
         return episode_id in self._episodes
 
     def fetch_spec(self) -> ServerSpec:
-        spec = self._server.fetch_spec(self._start_s)
+        spec = self._network.fetch_spec(self._start_s)
         self._random = RandomTransport(spec, self._seed)
         self._server_id = spec.server_id
         return spec
+
+    @property
+    def takes_rows(self) -> bool:
+        """Unless some episodes are played here: rows may be of both kinds."""
+        is_playing = self._is_lost.is_set() or bool(self._episodes)
+        return not is_playing and super().takes_rows
 
     def send(self, items: Sequence[AnyItem]) -> None:
         is_lost = self._is_lost.is_set()
@@ -100,16 +107,9 @@ class StandIn(Transport):
             for item, is_own in zip(self._items, self._is_own, strict=True)
         ]
 
-    @property
-    def num_lost_steps(self) -> int:  # type: ignore[override]
-        return self._server.num_lost_steps
-
     def tell_played(self) -> None:
         if not self._is_lost.is_set():
             self._server.tell_played()
-
-    def give_up(self) -> None:
-        self._server.give_up()
 
     def close(self) -> None:
         self._is_closed.set()
@@ -140,7 +140,7 @@ class StandIn(Transport):
 
     def _wait_until_it_is_back(self) -> None:
         while not self._is_closed.wait(_LOOK_EVERY_S):
-            if self._server.is_there():
+            if self._network.is_there():
                 logger.warning("server %r is back for the next episodes", self._server_id)
                 self._is_lost.clear()
                 return

@@ -42,6 +42,11 @@ class Transport(Protocol):
             ServerUnavailable: the server is lost for good, or holds its answer back for too long.
         """
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether items may be `StepRows` now; asked before they are sent."""
+        return False
+
     num_lost_steps: int = 0
     """Steps that were played in the server's place, and of which it may know nothing."""
 
@@ -60,3 +65,40 @@ class Transport(Protocol):
     def close(self) -> None:
         """Ends the conversation; may be called again."""
         return
+
+
+class Around(Transport):
+    """A transport that hands on to another one what it does not do itself.
+
+    Args:
+        server: the other one.
+    """
+
+    def __init__(self, server: Transport) -> None:
+        self._server = server
+
+    def fetch_spec(self) -> ServerSpec:
+        return self._server.fetch_spec()
+
+    @property
+    def takes_rows(self) -> bool:
+        return self._server.takes_rows
+
+    def send(self, items: Sequence[AnyItem]) -> None:
+        self._server.send(items)
+
+    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
+        return self._server.receive(patience_s)
+
+    @property
+    def num_lost_steps(self) -> int:  # type: ignore[override]
+        return self._server.num_lost_steps
+
+    def tell_played(self) -> None:
+        self._server.tell_played()
+
+    def give_up(self) -> None:
+        self._server.give_up()
+
+    def close(self) -> None:
+        self._server.close()

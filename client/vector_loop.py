@@ -18,11 +18,9 @@ from muxrl.client.adapters.vector_simulation import (
 from muxrl.client.episode_metrics import EPISODE_LENGTH, VectorMetrics
 from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.errors import EpisodeMisuse
-from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.client.play_loop import EpisodeResult, How, PlayLoop, SimulationFailed, result_of
-from muxrl.client.vector_episodes import VectorEpisodes
 
 if TYPE_CHECKING:  # in `typing` since Python 3.11
     from typing_extensions import Unpack
@@ -54,17 +52,11 @@ class VectorLoop(PlayLoop):
         client: MultiplexingClient,
         **how: Unpack[How],
     ) -> None:
-        super().__init__(client, **how)
+        client.check_agents(simulation.possible_agents)
+        super().__init__(client, simulation.num_copies, **how)
         self._simulation = simulation
         if not client.wants_state:
             simulation.state_size = None  # nor is it read
-        self._episodes = VectorEpisodes(
-            client,
-            simulation.possible_agents,
-            simulation.num_copies,
-            mode=self._mode,
-            should_explore=self._should_explore,
-        )
         self._collector = VectorMetrics(self._metrics, simulation.num_copies)
         num_copies = simulation.num_copies
         self._is_partial = np.zeros(num_copies, bool)
@@ -100,7 +92,7 @@ class VectorLoop(PlayLoop):
             if should_stop():
                 return
             self._outbox = Outbox()
-            num_acting = self._episodes.num_open
+            num_acting = int(np.count_nonzero(self._table.is_open))
             num_idle = 0 if num_acting else num_idle + 1
             if num_idle > _MOST_IDLE:
                 raise SimulationFailed(
@@ -109,11 +101,11 @@ class VectorLoop(PlayLoop):
                 )
             with self._lock:
                 self._num_claimed += num_acting
-            step = self._guarded("step", self._simulation.step, self._episodes.actions)
+            step = self._guarded("step", self._simulation.step, self._table.actions_in_arrays)
             self._note(step, num_acting)
             for copy in np.flatnonzero(step.is_over).tolist():
                 self._end(copy, step, on_episode)
-            due = step.present.any(1) & ~self._episodes.is_open & ~self._is_out
+            due = step.present.any(1) & ~self._table.is_open & ~self._is_out
             for copy in np.flatnonzero(due).tolist():
                 self._begin(copy)
             observations = step.observations
@@ -124,31 +116,33 @@ class VectorLoop(PlayLoop):
         elif not is_drawn:
             seed = next(self._seeds, None)
         self._collector.clear(copy)  # of what came with a reset
-        self._episodes.begin(copy, self._outbox, seed)
+        self._table.begin(
+            self._outbox, copy, mode=self._mode, should_explore=self._should_explore, seed=seed
+        )
 
     def _ask(self, observations: Mapping[str, Rows]) -> None:
         """Has each copy that has an episode get its actions, or be out."""
-        episodes = self._episodes
+        table, agents = self._table, self._simulation.possible_agents
         state = self._state_of(self._simulation)
         copies = None
         while True:
             try:
-                episodes.observe(observations, self._outbox, state, copies)
+                table.step_in_arrays(self._outbox, agents, observations, state, copies)
             except EpisodeMisuse as error:
                 raise SimulationFailed(str(error)) from error
+            asked = list(table.by_slot)
             lost = self._exchange(self._outbox)
             if not lost and not self._bad:
                 return
             again = []
-            for copy, episode in enumerate(episodes.open):
+            for copy, episode in enumerate(asked):
                 if episode is None or episode.episode_id not in lost | self._bad:
                     continue
                 if episode.episode_id in self._bad:
                     self._is_out[copy] = True
                 else:
                     again.append(copy)
-                    self._is_partial[copy] |= bool(episodes.num_steps[copy])
-                episodes.leave(copy)
+                    self._is_partial[copy] |= bool(table.t[:, copy].max() > 1)
                 self._collector.clear(copy)
             if not again:
                 return
@@ -163,7 +157,7 @@ class VectorLoop(PlayLoop):
             self._check_together(step.present)
             if self._metrics:
                 self._collector.add(step.infos, step.is_over)
-            self._episodes.log(step.rewards)
+            self._table.log_in_arrays(step.rewards)
         except (SimulationError, EpisodeMisuse) as error:
             raise SimulationFailed(str(error)) from error
 
@@ -181,25 +175,20 @@ class VectorLoop(PlayLoop):
             False,
             False,
         )
-        if not self._episodes.is_open[copy]:  # it was out
+        if not self._table.is_open[copy]:  # it was out
             self._collector.clear(copy)
             return
-        num_steps = int(self._episodes.num_steps[copy])
+        num_steps = int(self._table.t[:, copy].max())
         metrics = self._collector.take(copy, num_steps)
-        episode = self._episodes.end(
-            copy,
+        is_truncated = not step.terminated[copy].any()
+        episode = self._table.end(
             self._outbox,
-            is_truncated=not step.terminated[copy].any(),
-            final_observations=step.final_observations[copy],
-            state=step.final_states.get(copy),
+            copy,
+            step.final_observations[copy],
+            is_truncated=is_truncated,
+            state=step.final_states.get(copy) if is_truncated else None,
             metrics={name: one for name, one in metrics.items() if name != EPISODE_LENGTH},
         )
         if not is_partial:
             self.num_episodes += 1
             on_episode(result_of(episode, num_steps, None, metrics, self._parameters_of[copy]))
-
-    def _leave_episodes(self) -> list[JointEpisode | None]:
-        episodes = list(self._episodes.open)
-        for copy in range(self._simulation.num_copies):
-            self._episodes.leave(copy)
-        return episodes

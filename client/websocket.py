@@ -19,11 +19,10 @@ from websockets.protocol import OPEN, State
 from websockets.uri import parse_uri
 
 from muxrl.client.network_transport import Broken, NetworkTransport, reason
-from muxrl.client.rows import Packing
-from muxrl.protocol.codec import decode_batch_reply, encode_batch
+from muxrl.protocol.codec import encode_batch
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import answer_bytes
-from muxrl.protocol.messages import AnyItem, AnyReply, Batch
+from muxrl.protocol.messages import AnyItem, Batch
 from muxrl.protocol.websocket_frames import FrameCutter, binary_frame
 
 _READ_BYTES = 1 << 16
@@ -192,23 +191,13 @@ class WebSocketTransport(NetworkTransport):
 
     _has_tls = False
     _connection: _Connection | None = None
-    _packing: Packing | None = None
 
     @property
     def takes_rows(self) -> bool:
-        """Whether items may be `StepRows`."""
         return self._spec is not None and self._spec.takes_rows
 
     def _encode(self, items: list[AnyItem]) -> bytes:
-        if self._packing is None and self._spec is not None and self.takes_rows:
-            self._packing = Packing(self._spec)
-        if self._packing is not None:
-            items = self._packing.pack(items)
         return encode_batch(Batch(items))
-
-    def _decode(self, answer: bytes | str) -> list[AnyReply]:
-        replies = decode_batch_reply(answer).replies
-        return replies if self._packing is None else self._packing.unpack(replies)
 
     def _post(self, frame: bytes, timeout_s: float) -> None:
         if self._connection is None:

@@ -6,8 +6,8 @@
                           |    ^ same t again: repeat, nothing changes
                           +--end, abort--> ENDED, ABORTED
 
-The server runs one state machine for every open episode; the client mirrors it for every server
-that takes part in the episode. Both refuse a violation in the same words.
+The server, and a gateway, run one state machine for every open episode. A client keeps the steps
+that each server has been told (`muxrl.client.episodes`), and refuses a violation in the same words.
 """
 
 from __future__ import annotations

@@ -58,6 +58,18 @@ class Kind:
     agents: tuple[str, ...]
     places: np.ndarray
 
+    @cached_property
+    def leaf(self) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+        """Dtype and shape of a value; None: the space has sub-spaces."""
+        return leaf_type(self.space) if parts_of(self.space) is None else None
+
+    def empty(self, lead: int) -> Any:
+        """Returns rows of so many episodes that are to be written."""
+        if self.leaf is None:
+            return empty(self.space, (lead, len(self.agents)))
+        dtype, shape = self.leaf
+        return np.empty((lead, len(self.agents), *shape), dtype)
+
 
 @dataclass(frozen=True)
 class Lineup:
@@ -135,20 +147,37 @@ def stack(space: Space, values: Sequence[Any], lead: tuple[int, ...]) -> Any:
     return rows.reshape(lead + shape)
 
 
-def are_rows(space: Space, rows: Any, lead: tuple[int, ...], most: float) -> bool:
-    """Whether rows conform to a space, all of them: one comparison an array.
+def are_rows(kind: Kind, rows: Any, lead: int, most: float) -> bool:
+    """Whether rows conform to a kind's space, all of them: one comparison an array.
 
     Args:
-        space: of each row.
+        kind: of each row.
         rows: whatever came.
-        lead: the first dimensions that they should have.
+        lead: how many episodes there should be.
         most: bound of a number, up or down.
     """
-    if parts_of(space) is not None:
-        parts = _parts(space, rows)
-        return parts is not None and all(are_rows(s, r, lead, most) for s, r in parts)
-    dtype, shape = leaf_type(space)
-    if not isinstance(rows, np.ndarray) or rows.dtype != dtype or rows.shape != lead + shape:
+    num = len(kind.agents)
+    if kind.leaf is not None:
+        return _are_leaves(kind.space, *kind.leaf, rows, (lead, num), most)
+    return _are_rows(kind.space, rows, (lead, num), most)
+
+
+def _are_rows(space: Space, rows: Any, lead: tuple[int, int], most: float) -> bool:
+    if parts_of(space) is None:
+        return _are_leaves(space, *leaf_type(space), rows, lead, most)
+    parts = _parts(space, rows)
+    return parts is not None and all(_are_rows(s, r, lead, most) for s, r in parts)
+
+
+def _are_leaves(
+    space: Space,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    rows: Any,
+    lead: tuple[int, int],
+    most: float,
+) -> bool:
+    if type(rows) is not np.ndarray or rows.dtype != dtype or rows.shape != lead + shape:
         return False
     if isinstance(space, Box):
         return within(rows, most)
@@ -224,7 +253,7 @@ def _parts(space: Space, rows: Any) -> list[tuple[Space, Any]] | None:
 
 def compact(indices: np.ndarray) -> slice | np.ndarray:
     """Returns a slice for indices in a row: it makes a view, where indices make a copy."""
-    first = int(indices[0])
+    first = int(indices[0]) if len(indices) else 0
     if (indices == np.arange(first, first + len(indices))).all():
         return slice(first, first + len(indices))
     return indices

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -29,14 +29,13 @@ from muxrl.protocol.messages import (
     Status,
     StepRows,
 )
-from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.acting import Acting
+from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.rows import Chosen, RowOfStep, RowStep, StepOfMembers
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.network.exposition import Family, counter, gauge, histogram
 from muxrl.servers.network.front import Answered, Front, internal_error
 from muxrl.servers.network.latency import Latencies
-from muxrl.servers.training.policies import Acting
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +43,8 @@ _EXPIRY_INTERVAL_S = 5.0
 _IDLE_EXPIRIES_LOGGED = 5
 
 
-Pending = PendingStep | RowStep | StepOfMembers | RowOfStep
-_PENDING = (PendingStep, RowStep, StepOfMembers, RowOfStep)
-Outcome = AnyReply | Pending | list["AnyReply | Pending"]
+Awaited = AwaitedStep | AwaitedRows
+Outcome = AnyReply | Awaited | list["AnyReply | Awaited"]
 """What has become of an item: its answer, what waits for its actions, or, of rows that had to be
 read one by one, of each."""
 
@@ -61,7 +59,7 @@ class Frame(msgspec.Struct, eq=False):
             after it.
         refuse: makes the answer to an item that failed.
         is_alone: whether its client is the only one connected, so that no other frame can come.
-        pending: what waits for actions among the outcomes.
+        pending: what waits for actions among the outcomes, in blocks.
     """
 
     items: list[AnyItem]
@@ -69,7 +67,7 @@ class Frame(msgspec.Struct, eq=False):
     reply: Answered
     refuse: Callable[[AnyItem, ProtocolError], Refused]
     is_alone: bool
-    pending: list[Pending]
+    pending: list[Block]
 
     def finish(self, problem: NotServing | None = None) -> None:
         """Sends the answers.
@@ -88,14 +86,15 @@ class Frame(msgspec.Struct, eq=False):
         self.reply(replies)
 
     def _answer(
-        self, item: AnyItem, outcome: AnyReply | Pending, problem: NotServing | None
+        self, item: AnyItem, outcome: AnyReply | Awaited, problem: NotServing | None
     ) -> AnyReply:
-        if not isinstance(outcome, _PENDING):
-            return outcome
-        if outcome.answer is not None:
-            return outcome.answer
-        assert problem is not None
-        return self.refuse(item, problem)
+        if isinstance(outcome, AwaitedStep) or isinstance(outcome, AwaitedRows):  # noqa: SIM101
+            return (
+                outcome.answer()
+                if problem is None or outcome.is_ready
+                else self.refuse(item, problem)
+            )
+        return outcome
 
 
 class Batcher:
@@ -131,24 +130,21 @@ class Batcher:
 
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
-        rows, steps = _waiting(frames)
+        blocks = frames[0].pending
+        if len(frames) > 1 or len(blocks) > 1:  # a step that was repeated is in two of them
+            blocks = list(dict.fromkeys([b for frame in frames for b in frame.pending]))
+        blocks = [block for block in blocks if block.chosen is None]
         problem: NotServing | None = None
         try:
-            began = time.perf_counter()
-            if rows:
-                for row_step, of_benches in zip(rows, self._act_rows(rows), strict=True):
-                    row_step.finish(*of_benches)
-            if steps:
-                actions, weights_seq_no = self._acting.act(steps)
-                for step, chosen in zip(steps, actions, strict=True):
-                    step.finish(chosen, weights_seq_no)
-            if rows or steps:
+            if blocks:
+                began = time.perf_counter()
+                for block, chosen in zip(blocks, self._acting.act(blocks), strict=True):
+                    block.finish(*chosen)
                 self.forward_passes.add(time.perf_counter() - began)
                 self.problem = ""
         except Exception as error:  # noqa: BLE001, the module is the user's
-            failed: Any
-            for failed in (*rows, *steps):
-                failed.has_failed = failed.answer is None
+            for block in blocks:
+                block.has_failed = block.chosen is None
             problem = NotServing(
                 f"server {self._server_id!r} could not compute actions: "
                 f"{type(error).__name__}: {error}"
@@ -157,28 +153,6 @@ class Batcher:
             self.problem = problem.message
         for frame in frames:
             frame.finish(problem)
-
-    def _act_rows(self, steps: list[RowStep]) -> list[tuple[list[Chosen], int]]:
-        acting: Any = self._acting  # `ActingOnRows`, or the server's spec would not say so
-        return acting.act_rows(steps)
-
-
-def _waiting(frames: Sequence[Frame]) -> tuple[list[RowStep], list[PendingStep]]:
-    """Returns the steps in rows, and the others, that have no actions yet."""
-    if len(frames) == 1 and len(frames[0].pending) == 1:
-        (one,) = frames[0].pending
-        if type(one) is PendingStep:  # of a single simulation
-            return [], [one] if one.answer is None else []
-    # A step is in two frames if its client repeated it on a new connection.
-    waiting: Any = {
-        id(part): part
-        for frame in frames
-        for one in frame.pending
-        for part in one.parts
-        if part.answer is None
-    }.values()
-    rows = [step for step in waiting if type(step) is RowStep]
-    return rows, [step for step in waiting if type(step) is not RowStep]
 
 
 class PolicyServerApp(Front):
@@ -264,7 +238,7 @@ class PolicyServerApp(Front):
         """
         now = time.monotonic()
         outcomes: list[Outcome] = []
-        pending: list[Pending] = []
+        pending: list[Block] = []
         is_training = False
         for item in items:
             outcome: Any = (
@@ -272,9 +246,9 @@ class PolicyServerApp(Front):
             )
             outcomes.append(outcome)
             for one in outcome if type(outcome) is list else (outcome,):
-                if isinstance(one, _PENDING):
-                    pending.append(one)
-                    is_training = is_training or one.is_training
+                if type(one) is AwaitedStep or type(one) is AwaitedRows:
+                    pending += one.blocks
+                    is_training = is_training or one.blocks[0].is_training
         self.store.finish_frame()
         frame = Frame(items, outcomes, reply, self.refuse, is_alone, pending)
         if outcomes and type(outcomes[0]) is Recorded:  # what was played comes first
@@ -298,7 +272,7 @@ class PolicyServerApp(Front):
             else:
                 frame.finish()
 
-        if in_training or any(step.is_training for step in frame.pending):
+        if in_training or any(block.is_training for block in frame.pending):
             self.feed.when_open(go)
         else:
             go()
@@ -316,7 +290,7 @@ class PolicyServerApp(Front):
             return outcome
         return [self._accept(step, now) for step in outcome]
 
-    def _accept(self, item: AnyItem, now: float) -> AnyReply | Pending:
+    def _accept(self, item: AnyItem, now: float) -> AnyReply | Awaited:
         try:
             return self.store.accept(item, now)
         except ProtocolError as error:

@@ -202,7 +202,7 @@ class PolicyServer:
             or needed_bytes(plan.agents, plan.state_size, plan.limits.max_episodes),
             episode_timeout_s=plan.limits.episode_timeout_s,
             while_learning="wait" if plan.while_learning == "wait" else "serve",
-            takes_rows=hasattr(self.policies.acting, "act_rows") and self.policies.store.takes_rows,
+            takes_rows=True,
             takes_seed=getattr(self.policies, "takes_seed", False),
         )
 

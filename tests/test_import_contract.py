@@ -264,12 +264,14 @@ for name in {[name for name in core if not name.endswith(("stable_baselines3", "
 import numpy as np
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers import server
-from muxrl.servers.agents.seats import SeatRecord, SoloSeat, StepView
+from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.config import AgentPlan
+from muxrl.servers.alone import Alone
 from muxrl.servers.fixed_policies import plain
-seat = SoloSeat("a", AgentPlan("p", Box((2,)), Discrete(3)))
-seen = seat.observe(StepView({{"a": np.ones(2, np.float32)}}), SeatRecord())
-assert seen.tolist() == [1, 1] and seat.act(2, "a") == {{"a": 2}}
+agents = {{"a": AgentPlan("p", Box((2,)), Discrete(3))}}
+alone = Alone(agents, {{"a": SoloSeat("a", agents["a"])}})
+look = alone.look({{"a": np.ones(2, np.float32)}})
+assert look.block.observations[0].tolist() == [[[1, 1]]]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

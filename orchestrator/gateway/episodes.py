@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -256,8 +257,13 @@ class GatewayEpisodes:
         else:
             mode = mode if self._trains else "eval"
             parameters = draw(self.parameters, f"{self.seed}/{episode_id}")
-        joint = client.new_episode(
-            mode, episode_id=episode_id, should_explore=should_explore, seed=item.seed
+        outbox = Outbox()
+        joint = client.table.begin(
+            outbox,
+            mode=mode,
+            should_explore=should_explore,
+            seed=item.seed,
+            episode_id=episode_id,
         )
         is_training = mode == "train"
         episode = OpenEpisode(
@@ -265,7 +271,7 @@ class GatewayEpisodes:
             self.counts.num_env_steps, now,
         )  # fmt: skip
         self._open[episode_id] = episode
-        return Told(asked, episode, joint.start(), lambda: episode.started)
+        return Told(asked, episode, lambda: episode.started, outbox)
 
     def _take_back(self, evaluation: Evaluation, now: float) -> None:
         """Closes the evaluation's episodes whose simulation seems lost, for others to play them."""
@@ -288,17 +294,17 @@ class GatewayEpisodes:
                 raise OutOfOrder(f"t={item.t} of episode {item.episode_id} is being answered")
             return self._repeat(asked, episode, episode.last_answer)
         machine.check(EpisodeEvent.OBSERVE)
-        joint = episode.joint
+        joint, table, slot = episode.joint, episode.client.table, episode.joint.slot
         checked = self._check.step(item, episode.agents_done, joint.returns)
-        joint.log(checked.rewards, item.terminations, item.truncations, checked.final_observations)
-        joint.log_late(checked.late_rewards)
+        table.log(
+            slot, checked.rewards, item.terminations, item.truncations, checked.final_observations
+        )
+        table.log_late(slot, checked.late_rewards)
         if episode.evaluation is not None and item.t >= episode.evaluation.max_steps:
             episode.evaluation.num_truncated[episode.condition] += 1
-            items = joint.end(checked.observations, is_truncated=True, state=checked.state)
-            return Told(asked, episode, items, lambda: self._truncated(episode))
-        items = joint.step(
-            checked.observations, checked.state, checked.logged_actions, checked.logged_log_probs
-        )
+            outbox = Outbox()
+            table.end(outbox, slot, checked.observations, is_truncated=True, state=checked.state)
+            return Told(asked, episode, lambda: self._truncated(episode), outbox)
         if episode.evaluation is not None:
             logged = episode.evaluation.logged_agents[episode.condition]
             logged.update(checked.logged_actions)
@@ -309,14 +315,15 @@ class GatewayEpisodes:
 
         def answered() -> Actions:
             machine.handle(EpisodeEvent.ACT)
-            actions = joint.take_actions(item.observations)
+            chosen = table.actions[slot]
+            actions = {agent_id: chosen[agent_id] for agent_id in item.observations}
             episode.last_answer = Actions(item.episode_id, item.t, actions)
             if episode.is_training:
                 self.counts.num_env_steps += 1
                 self.counts.num_agent_steps += len(actions)
             return episode.last_answer
 
-        return Told(asked, episode, items, answered)
+        return Told(asked, episode, answered, step=checked)
 
     def _end(self, asked: Asked, item: EndEpisode, episode: OpenEpisode) -> Told:
         machine, joint = episode.machine, episode.joint
@@ -329,14 +336,19 @@ class GatewayEpisodes:
         machine.check(EpisodeEvent.END)
         checked = self._check.end(item, episode.agents_done, joint.returns)
         metrics = metrics_of(item, self._spec.agents)
-        joint.log(checked.rewards, item.terminations, item.truncations, {})
-        joint.log_late(checked.late_rewards)
-        items = joint.end(
-            checked.final_observations, is_truncated=item.is_truncated, state=checked.state
+        table, slot, outbox = episode.client.table, joint.slot, Outbox()
+        table.log(slot, checked.rewards, item.terminations, item.truncations)
+        table.log_late(slot, checked.late_rewards)
+        table.end(
+            outbox,
+            slot,
+            checked.final_observations,
+            is_truncated=item.is_truncated,
+            state=checked.state,
         )
         self._num_ending += 1
 
-        return Told(asked, episode, items, lambda: self._ended(episode, metrics, "it has ended"))
+        return Told(asked, episode, lambda: self._ended(episode, metrics, "it has ended"), outbox)
 
     def _ended(self, episode: OpenEpisode, metrics: EpisodeMetrics, why: str) -> Ended:
         """Takes in that the servers know of an episode's end."""
@@ -362,9 +374,9 @@ class GatewayEpisodes:
     def _repeat(self, asked: Asked, episode: OpenEpisode, answer: AnyReply) -> Told | None:
         """Answers what was answered before, and has servers that were told nothing for long hear
         of the episode, which would expire there."""
-        items = episode.joint.keep_alive()
-        if items:
-            return Told(asked, episode, items, lambda: answer)
+        outbox = Outbox()
+        if episode.client.table.keep_alive(outbox, episode.joint.slot, time.monotonic()):
+            return Told(asked, episode, lambda: answer, outbox)
         asked.answer = answer
         return None
 
@@ -389,8 +401,20 @@ class GatewayEpisodes:
     def _exchange(self, client: MultiplexingClient, told: list[Told]) -> None:
         outbox = Outbox()
         for one in told:
-            outbox.add(one.episode.joint, one.items)
+            outbox.take(one.outbox)
+        steps = [(one.episode.joint.slot, one.step) for one in told if one.step is not None]
         try:
+            client.table.step(
+                outbox,
+                [slot for slot, _ in steps],
+                [step.observations for _, step in steps],
+                [step.state for _, step in steps],
+                {
+                    slot: (step.logged_actions, step.logged_log_probs)
+                    for slot, step in steps
+                    if step.logged_actions
+                },
+            )
             failures = client.exchange(outbox)
         except ServerUnavailable as error:
             for one in told:

@@ -9,14 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from muxrl.client.episode import Episode
 from muxrl.client.episode_parameters import Parameters, draw
-from muxrl.client.joint_episode import Items, JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.outbox import Outbox
 from muxrl.client.play_loop import EpisodeResult
 from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine
 from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Started, StartEpisode
 from muxrl.servers.episodes.counts import EpisodeCounts
+from muxrl.servers.episodes.step_check import CheckedStep
 
 
 @dataclass
@@ -85,7 +87,8 @@ class OpenEpisode:
     started_by: StartEpisode
     is_training: bool
     client: MultiplexingClient
-    joint: JointEpisode
+    joint: Episode
+    """On the servers."""
     evaluation: Evaluation | None
     condition: int
     """Of the evaluation."""
@@ -131,5 +134,7 @@ class Told:
 
     asked: Asked
     episode: OpenEpisode
-    items: Items
     answered: Callable[[], AnyReply | ProtocolError]
+    outbox: Outbox = field(default_factory=Outbox)
+    step: CheckedStep | None = None
+    """Told with those of other episodes."""

@@ -87,32 +87,13 @@ class ActionForm:
         """Of the simulation's actions where they are a Box, else None."""
         return self.kind.shape if isinstance(self.kind, plain.Box) else None
 
-    def write(self, action: Any) -> Any:
-        """Returns the simulation's action for one that a network chose."""
-        if isinstance(self.kind, plain.Discrete):
-            return int(action) + self.kind.start
-        if not self.choices:
-            value = self._scaled(np.asarray(action))
-            return value if self.shape is None else value.reshape(self.shape)
-        chosen = self.combinations[int(action)] if self.is_one_choice else np.asarray(action)
-        if isinstance(self.kind, plain.TupleSpace):
-            return tuple((chosen + self.first).tolist())
-        if isinstance(self.kind, plain.Box):
-            return (chosen + self.first).reshape(self.kind.shape).astype(self.kind.dtype)
-        return chosen
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether there is a `write_rows`: for all but spaces that no network acts in."""
-        return bool(self.choices) or isinstance(self.kind, plain.Box)
-
     def write_rows(self, actions: np.ndarray) -> Any:
         """Returns rows of the simulation's actions for ``[E, n, ...]`` of a network's."""
         if not self.choices:
             value = self._scaled(actions)
             return value.reshape(*value.shape[:2], *(self.shape or ()))
         if isinstance(self.kind, plain.Discrete):
-            return actions + self.kind.start
+            return actions + self.kind.start if self.kind.start else actions
         chosen = self.combinations[actions] if self.is_one_choice else actions
         if isinstance(self.kind, plain.TupleSpace):
             return list(np.moveaxis(chosen + self.first, -1, 0))
@@ -131,7 +112,7 @@ class ActionForm:
         return np.clip(value, low, high)
 
     def read(self, value: Any) -> Any:
-        """Returns what a network would have chosen for a conforming action: undoes `write`."""
+        """Returns what a network would have chosen for a conforming action: undoes `write_rows`."""
         if not self.choices:
             value = np.ravel(value)
             if not (self.is_scaled and self.has_bounds):
@@ -147,21 +128,13 @@ class ActionForm:
 
     # --- action masks -------------------------------------------------------------------
 
-    def read_mask(self, mask: Any) -> np.ndarray:
-        """Returns a mask for the network's actions, float32; all 0 where it leaves no action.
+    def read_masks(self, masks: Any) -> np.ndarray:
+        """Returns masks for the network's actions, float32 ``[E, n, k]``.
 
         Args:
-            mask: one number for each action of each choice, one choice after another; of a Tuple a
-                part for each choice.
+            masks: rows of one number for each action of each choice, one choice after another; of a
+                Tuple a part for each choice. Where one leaves no action, all are 0.
         """
-        flat = np.asarray(
-            np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else mask,
-            np.float32,
-        ).reshape(-1)
-        return self._masked(flat)
-
-    def read_masks(self, masks: Any) -> np.ndarray:
-        """Returns masks as `read_mask`, ``[E, n, k]``, of rows of them."""
         parts = masks if isinstance(masks, list) else [masks]
         lead = parts[0].shape[:2]
         flat = np.concatenate([part.reshape(*lead, -1) for part in parts], -1, dtype=np.float32)

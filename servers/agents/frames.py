@@ -11,7 +11,8 @@ and global state. It is read once and remembered so, that its part of later stac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -33,105 +34,61 @@ def stacked_space(space: Box, frame_stack: int) -> Box:
 
 
 class Frames:
-    """What a server's agents have seen in one episode, as far back as their networks look.
+    """What the agents of open episodes have read last, by slot; see `Memory`.
 
     Args:
-        frame_stack: observations that a network reads, this one included; at least 2.
+        frame_stack: observations that a network reads, the newest included; at least 2.
+        num_slots: how many to begin with.
+        num_agents: of the server.
     """
 
-    def __init__(self, frame_stack: int) -> None:
+    def __init__(self, frame_stack: int, num_slots: int, num_agents: int) -> None:
         self._frame_stack = frame_stack
-        self.stacks: dict[str, np.ndarray] = {}
-        """What each agent has read last."""
-        self._newest: dict[str, np.ndarray] = {}
-        """Read in this step, which may still be refused."""
-        self.back: Collection[str] = ()
-        """Agents that this step begins a new life of."""
+        self._has = np.zeros((num_slots, num_agents), bool)
+        self._stacks: dict[tuple[int, ...], np.ndarray] = {}
+        """By shape of a stack, ``[slots, agents, *shape]``."""
 
-    def stack(self, agent_id: str, frame: np.ndarray, *, is_final: bool) -> np.ndarray:
-        """Returns the agent's last frames and this one, float32 ``[..., frame_stack * n]``.
+    def grow(self, num_slots: int) -> None:
+        """Makes room for more slots."""
+        num = num_slots - len(self._has)
+        self._has, *stacks = (
+            np.concatenate([one, np.zeros((num, *one.shape[1:]), one.dtype)])
+            for one in (self._has, *self._stacks.values())
+        )
+        self._stacks = dict(zip(self._stacks, stacks, strict=True))
+
+    def forget(self, slot: int, agents: Any = slice(None)) -> None:
+        """Forgets what agents of a slot, by their columns, have read."""
+        self._has[slot, agents] = False
+
+    def stack(self, index: Any, frames: np.ndarray, new: np.ndarray | None) -> np.ndarray:
+        """Returns the last frames of some agents and these, ``[E, n, ..., frame_stack * k]``.
 
         Args:
-            agent_id: whose frame it is.
-            frame: float32 ``[..., n]``.
-            is_final: whether nothing follows from it; else `advance` remembers it. Then the
-                caller does not change what is returned.
+            index: of these agents' rows, slots and columns.
+            frames: float32 ``[E, n, ..., k]``.
+            new: bool ``[n]``: agents that begin a new life, so that nothing is before it.
         """
-        is_new = agent_id in self.back and not is_final
-        before = None if is_new else self.stacks.get(agent_id)
-        past = _first(frame, self._frame_stack) if before is None else _later(before, frame)
-        stacked = np.concatenate([past, frame], axis=-1)
-        if not is_final:
-            self._newest[agent_id] = stacked
-        return stacked
+        has = self._has[index]
+        if new is not None:
+            has = has & ~new
+        past = _first(frames, self._frame_stack)
+        if has.any():
+            shape = stacked_shape(frames.shape[2:], self._frame_stack)
+            later = self._stacks[shape][index][..., frames.shape[-1] :]
+            past = np.where(has.reshape(has.shape + (1,) * (later.ndim - 2)), later, past)
+        return np.concatenate([past, frames], axis=-1)
 
-    def advance(self, agent_ids: Iterable[str]) -> None:
-        """Goes on to the next step: what these agents have read now is past."""
-        for agent_id in self.back:
-            self.stacks.pop(agent_id, None)
-        for agent_id in agent_ids:
-            self.stacks[agent_id] = self._newest[agent_id]
-        self._newest.clear()
-
-
-class RowFrames:
-    """As `Frames`, what the agents of many episodes see in one step.
-
-    Args:
-        frame_stack: as there.
-        before: what they saw in the step before; None: no episode was in it.
-        rows: of each episode in that one; None: all were in it, in the same order.
-        others: by row, of episodes that were not in it, as `Frames.stacks`.
-    """
-
-    def __init__(
-        self,
-        frame_stack: int,
-        before: RowFrames | None,
-        rows: list[int] | None,
-        others: Mapping[int, Mapping[str, np.ndarray]],
-    ) -> None:
-        self._frame_stack = frame_stack
-        self._others = others
-        self._before: Mapping[tuple[str, ...], np.ndarray] = {} if before is None else before.stacks
-        self._rows = rows
-        self.stacks: dict[tuple[str, ...], np.ndarray] = {}
-        """What agents of a kind have read, ``[E, A, ..., frame_stack * n]``."""
-
-    def stack(self, agents: tuple[str, ...], frames: np.ndarray) -> np.ndarray:
-        """Returns the last frames of some agents and these ones, ``[E, A, ..., n]``."""
-        before = self._before.get(agents)
-        if before is None:
-            past = _first(frames, self._frame_stack)
-        else:
-            past = _later(before, frames)
-            past = past if self._rows is None else past[self._rows]
-        for i, stacks in self._others.items():
-            past[i] = _first(frames[i], self._frame_stack)
-            for j, agent_id in enumerate(agents):
-                if agent_id in stacks:
-                    past[i, j] = _later(stacks[agent_id], frames)
-        stacked = self.stacks[agents] = np.concatenate([past, frames], axis=-1)
-        return stacked
-
-    def forget(self) -> None:
-        """Lets go of the step before, once all has been read."""
-        self._before, self._others = {}, {}
-
-    def of_row(self, row: int) -> dict[str, np.ndarray]:
-        """Returns what the agents of an episode have read, as `Frames.stacks`."""
-        return {
-            agent_id: stacks[row, i]
-            for agents, stacks in self.stacks.items()
-            for i, agent_id in enumerate(agents)
-        }
+    def advance(self, newest: Iterable[tuple[Any, np.ndarray]]) -> None:
+        """Goes on to the next step: what was read in this one, by index, is past."""
+        for index, stacked in newest:
+            shape = stacked.shape[2:]
+            if shape not in self._stacks:
+                self._stacks[shape] = np.zeros((*self._has.shape, *shape), stacked.dtype)
+            self._stacks[shape][index] = stacked
+            self._has[index] = True
 
 
 def _first(frame: np.ndarray, frame_stack: int) -> np.ndarray:
     """Returns what stands for what came before the first frame."""
     return np.concatenate([frame] * (frame_stack - 1), axis=-1)
-
-
-def _later(stacked: np.ndarray, frame: np.ndarray) -> np.ndarray:
-    """Returns what came before a frame, of the last stack."""
-    return stacked[..., frame.shape[-1] :]

@@ -15,7 +15,8 @@ from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.action_forms import ActionForm, action_form
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.agents.seats import Seat, SoloSeat
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.agents.spaces import (
     ACTION_MASK_KEY,
     STATE_KEY,

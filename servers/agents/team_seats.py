@@ -5,7 +5,7 @@ The format of a team's observations is that of `TeamSpec`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,8 +15,10 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.rows import Lineup, compact
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.action_forms import ActionForm, counted_from_0
-from muxrl.servers.agents.benches import Part, Seen, parts_of
+from muxrl.servers.agents.masks import NONE_AVAILABLE
+from muxrl.servers.agents.memory import Memory, Slots, grid
 from muxrl.servers.agents.observing import Observing, Reading
+from muxrl.servers.agents.parts import OfKind, Seen, by_kind, places_of
 from muxrl.servers.agents.seating import (
     PolicySignature,
     Seating,
@@ -25,7 +27,7 @@ from muxrl.servers.agents.seating import (
     state_sizes,
     state_text,
 )
-from muxrl.servers.agents.seats import Seat, SeatRecord, StepView
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import (
     ACTION_MASK_KEY,
     STATE_KEY,
@@ -43,10 +45,8 @@ from muxrl.servers.agents.teams import (
     OBS,
     STATE,
     TEAM_KEYS,
-    TeamProblem,
     TeamRows,
     TeamSpec,
-    team_reward,
 )
 from muxrl.servers.config import AgentPlan, ServerPlan
 
@@ -144,11 +144,10 @@ class TeamSeat:
         self.members = plan.groups[group]
         self._plans = {m: plan.agents[m] for m in self.members}
         self.forms = {m: forms[m] for m in self.members}
-        self._are_plain = all(form.is_plain for form in self.forms.values())
         self.policy_id = self._plans[self.members[0]].policy_id
         self._reward_rule = plan.team_reward
         self.has_state = plan.state_size is not None
-        self._refuses_late = plan.late_members == "refuse"
+        self.refuses_late = plan.late_members == "refuse"
         self.state_readers: dict[str, Callable[[Any], np.ndarray]] = {}
         self.masked: set[str] = set()
         self.readers: dict[str, Callable[[Any], np.ndarray]] = {}
@@ -173,65 +172,12 @@ class TeamSeat:
             observation_spaces,
             {m: counted_from_0(form.space) for m, form in self.forms.items()},
             state_size,
-            marks_departed=not self._refuses_late,
+            marks_departed=not self.refuses_late,
             masked=frozenset(self.masked),
         )
         self.is_state_observed = plan.state_size is None and state_size is not None
         self.observation_space: Space = self.team.observation_space
         self.action_space: Space = self.team.action_space
-
-    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
-        mine: dict[str, Any] = {}
-        masks: dict[str, Any] = {}
-        state = step_view.state if self.has_state else None
-        if self.read_state is not None:
-            state = self.read_state(state)
-        for member in self.members:
-            value = step_view.observations.get(member)
-            if value is None:
-                continue
-            if member in self.state_readers:
-                if self.is_state_observed and state is None:  # all members observe the same one
-                    state = self.state_readers[member](value[STATE_KEY]).reshape(-1)
-                value = without_state(value)
-            if member in self.masked:
-                mask = self.forms[member].read_mask(value[ACTION_MASK_KEY])
-                if not step_view.is_final or mask.any():
-                    masks[member] = mask
-                value = without_mask(value)
-            mine[member] = step_view.read(member, self.readers[member], value).reshape(-1)
-        if not mine:
-            return None
-        if self._refuses_late and not record.has_begun:
-            missing = [m for m in self.members if m not in mine and m not in step_view.departed]
-            if missing:
-                raise ValueMismatch(
-                    f"group {self.seat_id!r} acts for the first time in this episode without "
-                    f"its member {missing[0]!r}; where members take turns or join late, set "
-                    "late_members: allow for the server",
-                    agent_id=missing[0],
-                    expected=f"observations of {list(self.members)}",
-                    got=f"observations of {list(mine)}",
-                )
-        try:
-            return self.team.observe(
-                mine,
-                masks or None,
-                state,
-                self._last_actions(record, step_view),
-                step_view.departed,
-            )
-        except TeamProblem as error:
-            raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
-
-    def observe_nobody(self) -> Any:
-        """Returns what the team observes where none of its members is asked."""
-        size = self.team.state_size
-        return self.team.observe({}, state=None if size is None else np.zeros(size, np.float32))
-
-    def reward(self, rewards: Mapping[str, float]) -> float:
-        mine = {m: rewards[m] for m in self.members if m in rewards}
-        return team_reward(mine, self._reward_rule, len(self.members)) if mine else 0.0
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -239,9 +185,8 @@ class TeamSeat:
         return TEAM_KEYS
 
     @property
-    def bench_class(self) -> type[TeamBench] | None:
-        """What reads such teams together; None: they are read one by one."""
-        return TeamBench if type(self) is TeamSeat and self._are_plain else None
+    def part_class(self) -> type[TeamPart]:
+        return TeamPart
 
     def write_rows(self, member: str, actions: np.ndarray) -> Any:
         """Returns rows of the actions of members of a kind, of those of a network."""
@@ -254,20 +199,6 @@ class TeamSeat:
             total += column
         return total if self._reward_rule == "sum" else total / len(self.members)
 
-    def _last_actions(self, record: SeatRecord, step_view: StepView) -> Mapping[str, Any]:
-        last = record.last_actions
-        if step_view.back:
-            last = {m: action for m, action in last.items() if m not in step_view.back}
-        if self._are_plain:
-            return last
-        return {m: form.read(last[m]) for m, form in self.forms.items() if m in last}
-
-    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
-        actions = self.team.split(action, [m for m in self.members if m in acting])
-        if self._are_plain:
-            return actions
-        return {member: self.forms[member].write(own) for member, own in actions.items()}
-
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         read = {m: form.read(logged[m]) for m, form in self.forms.items() if m in logged}
         return self.team.join(read) if read else None
@@ -276,33 +207,36 @@ class TeamSeat:
         return None  # teams learn values of actions, whoever chose them
 
 
-class TeamBench:
-    """Teams of one policy: see `muxrl.servers.agents.benches`.
+class TeamPart:
+    """Teams of one policy: see `muxrl.servers.agents.parts`.
 
     Args:
         seats: of the same policy.
         lineup: some of their members are in it.
     """
 
+    writes_as_is: int | None = None
+
     def __init__(self, seats: Sequence[TeamSeat], lineup: Lineup) -> None:
         self.seats: tuple[Seat, ...] = tuple(seats)
-        self.reads_last_actions = LAST_ACTION in seats[0].keys
+        self.remembers_actions = LAST_ACTION in seats[0].keys
         self.policy_id = seats[0].policy_id
         self._teams = [_TeamRows(seat, lineup) for seat in seats]
 
     def observe(self, seen: Seen) -> Any:
-        teams = [team.observe(seen) for team in self._teams]
-        found = [team for team in teams if team is not None]
-        if len(found) < len(teams):
-            return None
+        found = [team.observe(seen) for team in self._teams]
         return {key: _side_by_side([team[key] for team in found]) for key in found[0]}
 
     def rewards(self, rewards: np.ndarray) -> np.ndarray:
         return _side_by_side([team.reward(rewards) for team in self._teams])
 
-    def write(self, actions: np.ndarray, into: Sequence[Any]) -> None:
+    def write(self, actions: np.ndarray, into: list[Any]) -> None:
         for i, team in enumerate(self._teams):
             team.write(actions[:, i], into)
+
+    def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
+        for i, team in enumerate(self._teams):
+            team.remember(actions[:, i], memory, where)
 
 
 class _TeamRows:
@@ -314,62 +248,102 @@ class _TeamRows:
         self._spec = seat.team
         seen = [m for m in members if m in lineup.agents]
         here = [m in seen for m in members]
-        self._places = compact(lineup.places_of(seen))
+        self._missing = [m for m in members if m not in seen]
+        self._places = places_of(seen, lineup)
+        self._all_places = places_of(members, lineup)
+        self._missing_places = places_of(self._missing, lineup)
         self._here = compact(np.flatnonzero(here))
+        self._is_whole = all(here)
         self._alive = np.array(here, np.float32)
         self._masks = self._spec.masks_of(here)
         self._same = self._alive[None], self._masks[None]
-        self._seen = parts_of(members, lineup.observed)
-        self._acts = parts_of(members, lineup.acted)
-        self._state: tuple[Part, Callable[[Any], np.ndarray]] | None = None
+        self._seen = by_kind(members, lineup.observed, lineup)
+        self._acts = by_kind(members, lineup.acted, lineup)
+        self._state: tuple[OfKind, Callable[[Any], np.ndarray]] | None = None
         """Of the first member that observes the state."""
         if seat.is_state_observed and (first := next(filter(seat.state_readers.get, seen), None)):
-            self._state = parts_of([first], lineup.observed)[0][0], seat.state_readers[first]
+            self._state = by_kind([first], lineup.observed, lineup)[0][0], seat.state_readers[first]
 
-    def observe(self, seen: Seen) -> dict[str, np.ndarray] | None:
+    def observe(self, seen: Seen) -> dict[str, np.ndarray]:
         seat, spec = self._seat, self._spec
         n = spec.num_members
         lead = seen.num_episodes
+        if self._missing and seat.refuses_late and not seen.is_final:
+            self._check_complete(seen)
         obs = np.zeros((lead, n, spec.obs_dim), np.float32)
         alive, masks = self._same_for(lead)
-        for part, where in self._seen:
+        for some, where in self._seen:
             member = seat.members[np.arange(n)[where][0]]
-            rows = part.of(seen.observations)
+            rows = some.of(seen.observations)
             if member in seat.state_readers:
                 rows = without_state(rows)
             if member in seat.masked:
                 given = seat.forms[member].read_masks(rows[ACTION_MASK_KEY]) != 0
-                if not given.any(axis=-1).all():
-                    return None
+                is_any = given.any(axis=-1)
+                if not is_any.all():
+                    if not seen.is_final:
+                        agent = some.agents[int(np.argmin(is_any.all(axis=0)))]
+                        raise ValueMismatch(
+                            f"group {seat.seat_id!r}: {NONE_AVAILABLE.format(agent)}"
+                        )
+                    all_of_it = masks[:, where, : given.shape[-1]] != 0
+                    given = np.where(is_any[..., None], given, all_of_it)
                 masks = masks.copy()
                 masks[:, where, : given.shape[-1]] = given
                 rows = without_mask(rows)
-            own = seen.read(part, seat.readers[member], rows)
+            own = seen.stacked(some, seat.readers[member](rows))
             own = own.reshape(*own.shape[:2], -1)
             obs[:, where, : own.shape[-1]] = own
-        if seat.has_state:
-            assert seen.state is not None
-            state = seen.state if seat.read_state is None else seat.read_state(seen.state)
-        elif seat.is_state_observed:
-            if self._state is None:
-                return None
-            part, read_state = self._state
-            state = read_state(part.of(seen.observations)[STATE_KEY]).reshape(lead, -1)
-        else:
-            state = obs.reshape(lead, -1)
-            if spec.marks_departed:
-                state = np.concatenate([state, seen.have_departed(seat.members)], axis=1)
-        last = np.full((lead, n), NO_ACTION, np.float32)
-        if seen.last_actions is not None:
-            last[:, self._here] = seen.last_actions[:, self._places]
-        found = {
-            OBS: obs,
-            STATE: state,
-            ACTION_MASK: masks,
-            ALIVE: alive,
-            LAST_ACTION: last,
-        }
+        found = {OBS: obs, ACTION_MASK: masks, ALIVE: alive}
+        if STATE in seat.keys:
+            found[STATE] = self._read_state(seen, obs)
+        if LAST_ACTION in seat.keys:
+            found[LAST_ACTION] = self._last_actions(seen)
         return {key: found[key] for key in seat.keys}
+
+    def _read_state(self, seen: Seen, obs: np.ndarray) -> np.ndarray:
+        seat, lead = self._seat, len(obs)
+        if seat.has_state and seen.state is not None:
+            return seen.state if seat.read_state is None else seat.read_state(seen.state)
+        if seat.has_state or (seat.is_state_observed and self._state is None):
+            return np.zeros((lead, self._spec.state_dim), np.float32)
+        if self._state is not None:
+            some, read_state = self._state
+            return read_state(some.of(seen.observations)[STATE_KEY]).reshape(lead, -1)
+        state = obs.reshape(lead, -1)
+        if self._spec.marks_departed:
+            departed = seen.have_departed(self._all_places)
+            state = np.concatenate([state, departed], axis=1)
+        return state
+
+    def _last_actions(self, seen: Seen) -> np.ndarray:
+        if self._is_whole:
+            last = seen.memory.last_actions[grid(seen.where, self._places)]
+            last = np.array(last)
+        else:
+            last = np.full((seen.num_episodes, self._spec.num_members), NO_ACTION, np.float32)
+            last[:, self._here] = seen.memory.last_actions[grid(seen.where, self._places)]
+        if seen.back:
+            last[:, [m in seen.back for m in self._seat.members]] = NO_ACTION
+        return last
+
+    def _check_complete(self, seen: Seen) -> None:
+        """Raises `ValueMismatch` if a team begins without a member that has not departed."""
+        seat = self._seat
+        has_begun = seen.memory.began[seen.where, seen.memory.places[seat.seat_id]]
+        if seat.seat_id in seen.anew:
+            has_begun = np.zeros_like(has_begun)
+        is_missing = ~has_begun[:, None] & ~seen.departed[:, self._missing_places]
+        if is_missing.any():
+            missing = self._missing[int(np.argmax(is_missing.any(axis=0)))]
+            raise ValueMismatch(
+                f"group {seat.seat_id!r} acts for the first time in this episode without "
+                f"its member {missing!r}; where members take turns or join late, set "
+                "late_members: allow for the server",
+                agent_id=missing,
+                expected=f"observations of {list(seat.members)}",
+                got=f"observations of {[m for m in seat.members if m not in self._missing]}",
+            )
 
     def _same_for(self, lead: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns who is there, and who has which actions, in all steps of so many episodes."""
@@ -379,12 +353,15 @@ class _TeamRows:
         return self._same
 
     def reward(self, rewards: np.ndarray) -> np.ndarray:
-        return self._seat.reward_rows(rewards[:, self._places])
+        return self._seat.reward_rows(rewards[:, self._all_places])
 
-    def write(self, actions: np.ndarray, into: Sequence[Any]) -> None:
-        for part, where in self._acts:
+    def write(self, actions: np.ndarray, into: list[Any]) -> None:
+        for some, where in self._acts:
             member = self._seat.members[np.arange(actions.shape[1])[where][0]]
-            part.write(self._seat.write_rows(member, actions[:, where]), into)
+            some.write(self._seat.write_rows(member, actions[:, where]), into)
+
+    def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
+        memory.last_actions[grid(where, self._places)] = actions[:, self._here]
 
 
 def _side_by_side(teams: Sequence[np.ndarray]) -> np.ndarray:

@@ -121,15 +121,6 @@ class TeamRows:
     def _obs_shapes(self) -> dict[str, tuple[int, ...]]:
         return {m: self.observation_spaces[m].shape for m in self.members}  # type: ignore[union-attr]
 
-    @cached_property
-    def _are_alike(self) -> bool:
-        """Whether no member's observation is padded."""
-        return len(set(self._obs_shapes.values())) == 1
-
-    @cached_property
-    def _all_alive(self) -> np.ndarray:
-        return _read_only(np.ones(self.num_members, np.float32))
-
     @property
     def member_masks(self) -> np.ndarray:
         """Float32 ``[n, actions]``: the actions, or dimensions of one, that each member has."""
@@ -149,114 +140,9 @@ class TeamRows:
         """One action per member, absent ones too; what `split` takes apart."""
         raise NotImplementedError
 
-    def observe(
-        self,
-        observations: Mapping[str, Any],
-        action_masks: Mapping[str, Any] | None = None,
-        state: Any | None = None,
-        last_actions: Mapping[str, Any] | None = None,
-        departed: Collection[str] = (),
-    ) -> TeamObservation:
-        """Returns the team's observation.
-
-        Args:
-            observations: the members that are asked to act now, ``[obs size]`` each. Agents of
-                other teams are ignored.
-            action_masks: of members with Discrete actions, ``[n actions of that member]``; a member
-                without one may choose any of its actions.
-            state: ``[state_size]``, required if and only if the team was given a `state_size`.
-            last_actions: each member's previous action, if it has had one.
-            departed: agents that have left for good, members or not; for `marks_departed`.
-
-        Returns:
-            A dict of float32 arrays as in `observation_space`; do not write to them.
-
-        Raises:
-            TeamProblem: a wrong shape, or a member that may not choose any action.
-        """
-        raise NotImplementedError
-
-    def split(self, team_action: Any, acting: Iterable[str]) -> dict[str, Any]:
-        """Returns the actions of the members that act now, out of a team's action ``[n, ...]``.
-
-        They are as a network chooses them, see `muxrl.servers.agents.action_forms`.
-        """
-        raise NotImplementedError
-
     def join(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Returns the team's action of some members' actions: the inverse of `split`."""
         raise NotImplementedError
-
-    def _observed(self, observations: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ``OBS`` and ``ALIVE``; the latter is `_all_alive` itself if nobody is absent."""
-        obs = self._stacked(observations)  # the usual case, in a third of the time
-        return self._padded(observations) if obs is None else (obs, self._all_alive)
-
-    def _stacked(self, observations: Mapping[str, Any]) -> np.ndarray | None:
-        """Returns the rows of a team whose members all act and are alike, None for any other."""
-        if not self._are_alike or len(observations) < self.num_members:
-            return None
-        try:
-            obs = np.array([observations[member] for member in self.members], np.float32)
-        except (KeyError, ValueError):
-            return None
-        return obs if obs.shape == (self.num_members, self.obs_dim) else None
-
-    def _padded(self, observations: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ``OBS`` and ``ALIVE``, padded, with the rows of the absent."""
-        obs = np.zeros((self.num_members, self.obs_dim), np.float32)
-        alive = np.zeros(self.num_members, np.float32)
-        for row, member in enumerate(self.members):
-            value = observations.get(member)
-            if value is None:
-                continue
-            value = np.asarray(value)
-            shape = self._obs_shapes[member]
-            if value.shape != shape:
-                raise TeamProblem(
-                    f"agent {member!r} observed the shape {list(value.shape)}, its space says "
-                    f"{list(shape)}"
-                )
-            obs[row, : value.shape[0]] = value
-            alive[row] = 1.0
-        return obs, alive
-
-    def _mask(self, member: str, mask: Any, num_padded: int) -> np.ndarray:
-        """Returns a member's mask of 0 and 1, float32, with zeros behind it."""
-        mask = np.asarray(mask)
-        n = flat_size(self.action_spaces[member])
-        if mask.shape != (n,):
-            raise TeamProblem(
-                f"the action mask of agent {member!r} has the shape {list(mask.shape)}, "
-                f"it has {n} actions"
-            )
-        if not mask.any():
-            raise TeamProblem(NONE_AVAILABLE.format(member))
-        padded = np.zeros(num_padded, np.float32)
-        padded[:n] = mask != 0
-        return padded
-
-    def _state(self, state: Any | None, obs: np.ndarray, departed: Collection[str]) -> np.ndarray:
-        if self.state_size is None:
-            if state is not None:
-                raise TeamProblem(
-                    f"team {list(self.members)} was sent a state but has no state_size; set it"
-                )
-            row = obs.reshape(-1)
-            if not self.marks_departed:
-                return row
-            return np.append(row, np.array([m in departed for m in self.members], np.float32))
-        if state is None:
-            raise TeamProblem(
-                f"team {list(self.members)} needs a state of {self.state_size} numbers at every "
-                "step and got none"
-            )
-        value = np.array(state, np.float32)
-        if value.shape != (self.state_size,):
-            raise TeamProblem(
-                f"the state has the shape {list(value.shape)}, state_size is {self.state_size}"
-            )
-        return value
 
 
 @dataclass(frozen=True)
@@ -305,10 +191,6 @@ class TeamSpec(TeamRows):
         return np.where(np.array(is_here)[:, None], self.member_masks, self._absent_masks)
 
     @cached_property
-    def _no_last_action(self) -> np.ndarray:
-        return _read_only(np.full(self.num_members, NO_ACTION, np.float32))
-
-    @cached_property
     def _absent_masks(self) -> np.ndarray:
         mask = np.zeros((self.num_members, self.num_actions), np.float32)
         mask[:, 0] = 1.0
@@ -322,24 +204,60 @@ class TeamSpec(TeamRows):
         last_actions: Mapping[str, int] | None = None,
         departed: Collection[str] = (),
     ) -> TeamObservation:
-        """See `TeamRows`; on the step path (about 10 µs for 3 members)."""
-        obs, alive = self._observed(observations)
-        last = self._no_last_action
-        if action_masks is None and alive is self._all_alive:  # what is the same is shared
-            mask = self.member_masks
+        """Returns the team's observation, for environments of plain RLlib.
+
+        Args:
+            observations: the members that are asked to act now, ``[obs size]`` each. Agents of
+                other teams are ignored.
+            action_masks: ``[n actions of that member]``; a member without one may choose any of
+                its actions.
+            state: ``[state_size]``, required if and only if the team was given a `state_size`.
+            last_actions: each member's previous action, if it has had one.
+            departed: agents that have left for good, members or not; for `marks_departed`.
+
+        Returns:
+            A dict of float32 arrays as in `observation_space`.
+
+        Raises:
+            TeamProblem: a wrong shape, or a member that may not choose any action.
+        """
+        n = self.num_members
+        obs, alive = np.zeros((n, self.obs_dim), np.float32), np.zeros(n, np.float32)
+        masks, last = self._absent_masks.copy(), np.full(n, NO_ACTION, np.float32)
+        for row, member in enumerate(self.members):
+            if member not in observations:
+                continue
+            shape = self._obs_shapes[member]
+            seen = observations[member]
+            expected = f"its space says {list(shape)}"
+            obs[row, : shape[0]] = _of_shape(shape, seen, f"agent {member!r} observed", expected)
+            alive[row], masks[row] = 1.0, self.member_masks[row]
+            last[row] = (last_actions or {}).get(member, NO_ACTION)
+            if (action_masks or {}).get(member) is not None:
+                shape = (flat_size(self.action_spaces[member]),)
+                what = f"the action mask of agent {member!r} has"
+                given = (action_masks or {})[member]
+                mask = _of_shape(shape, given, what, f"it has {shape[0]} actions")
+                if not mask.any():
+                    raise TeamProblem(NONE_AVAILABLE.format(member))
+                masks[row, : shape[0]] = mask != 0
+        if (self.state_size is None) != (state is None):
+            raise TeamProblem(
+                f"team {list(self.members)} needs a state of {self.state_size} numbers at every "
+                "step and got none"
+                if state is None
+                else f"team {list(self.members)} was sent a state but has no state_size; set it"
+            )
+        if self.state_size is not None:
+            expected = f"state_size is {self.state_size}"
+            whole = _of_shape((self.state_size,), state, "the state has", expected)
         else:
-            mask = self._masks(observations, action_masks or {})
-            last = last.copy()
-        if last_actions:
-            acted = [
-                last_actions.get(m, NO_ACTION) if m in observations else NO_ACTION
-                for m in self.members
-            ]
-            last = np.array(acted, np.float32)
+            gone = [float(m in departed) for m in self.members] if self.marks_departed else []
+            whole = np.append(obs.reshape(-1), np.array(gone))
         return {
             OBS: obs,
-            STATE: self._state(state, obs, departed),
-            ACTION_MASK: mask,
+            STATE: whole.astype(np.float32),
+            ACTION_MASK: masks,
             ALIVE: alive,
             LAST_ACTION: last,
         }
@@ -360,19 +278,12 @@ class TeamSpec(TeamRows):
         """See `TeamRows`; `NO_ACTION` of the others."""
         return np.array([actions.get(m, NO_ACTION) for m in self.members], np.int64)
 
-    def _masks(
-        self, observations: Mapping[str, Any], action_masks: Mapping[str, Any]
-    ) -> np.ndarray:
-        masks = self._absent_masks.copy()
-        for row, member in enumerate(self.members):
-            if member in observations:
-                given = action_masks.get(member)
-                masks[row] = (
-                    self.member_masks[row]
-                    if given is None
-                    else self._mask(member, given, self.num_actions)
-                )
-        return masks
+
+def _of_shape(shape: tuple[int, ...], value: Any, what: str, expected: str) -> np.ndarray:
+    array = np.asarray(value)
+    if array.shape != shape:
+        raise TeamProblem(f"{what} the shape {list(array.shape)}, {expected}")
+    return array
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

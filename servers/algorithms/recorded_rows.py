@@ -7,18 +7,14 @@ from typing import Any
 import tree
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
-from muxrl.servers.episodes.trajectories import stacked
-
 
 def recorded_rows(buffer: Any) -> Any:
-    """Returns the entries after the lookback, stacked: an array ``[T, ...]``, or a dict of them.
+    """Returns the entries after the lookback, an array ``[T, ...]``, or a dict of them.
 
     Args:
-        buffer: an attribute of a `SingleAgentEpisode`, of plain lists or of arrays already; or
-            what has no lookback.
+        buffer: an attribute of a `SingleAgentEpisode`, or what has no lookback.
     """
     if not isinstance(buffer, InfiniteLookbackBuffer):
         return buffer
-    if buffer.finalized:
-        return tree.map_structure(lambda leaf: leaf[buffer.lookback :], buffer.data)
-    return stacked(buffer.data[buffer.lookback :])
+    buffer.finalize()
+    return tree.map_structure(lambda leaf: leaf[buffer.lookback :], buffer.data)

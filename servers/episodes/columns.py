@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.servers.episodes.trajectories import Chunk, Trajectory, concatenated, rows_of, stacked
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory, at, concatenated
 
 
 def pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
@@ -45,12 +45,11 @@ def _pack_group(places: np.ndarray, group: list[Trajectory]) -> dict[str, Any]:
         "is_terminated": np.array([one.is_terminated for one in group]),
         "is_truncated": np.array([one.is_truncated for one in group]),
         "num_steps": np.array([len(one.rewards) for one in group]),
-        "observations": concatenated([stacked(one.observations) for one in group]),
-        "actions": concatenated([stacked(one.actions) for one in group]),
-        "rewards": concatenated([stacked(one.rewards) for one in group]),
+        "observations": concatenated([one.observations for one in group]),
+        "actions": concatenated([one.actions for one in group]),
+        "rewards": concatenated([one.rewards for one in group]),
         "extra_outputs": {
-            name: concatenated([stacked(one.outputs[name]) for one in group])
-            for name in group[0].outputs
+            name: concatenated([one.outputs[name] for one in group]) for name in group[0].outputs
         },
     }
 
@@ -73,10 +72,10 @@ def unpack_trajectories(state: Mapping[str, Any]) -> list[Trajectory]:
                 episode_id=group["multi_agent_episode_ids"][i],
                 seat_id=group["agent_ids"][i],
                 policy_id=group["module_id"],
-                observations=rows_of(group["observations"], observed),
-                actions=rows_of(group["actions"], steps),
-                rewards=group["rewards"][steps].tolist(),
-                outputs={n: rows_of(column, steps) for n, column in group["extra_outputs"].items()},
+                observations=at(group["observations"], observed),
+                actions=at(group["actions"], steps),
+                rewards=group["rewards"][steps],
+                outputs={n: at(column, steps) for n, column in group["extra_outputs"].items()},
                 t=int(group["t_started"][i]),
                 num_lookback=int(group["lookbacks"][i]),
                 is_terminated=bool(group["is_terminated"][i]),

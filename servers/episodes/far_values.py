@@ -5,12 +5,12 @@ Looked at where batches are delivered, not in each step, for which simulations w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from muxrl.servers.episodes.trajectories import Chunk, Trajectory, stacked
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory
 from muxrl.servers.episodes.warnings import Warnings
 
 _NUM_KNOWN = 1_000
@@ -38,14 +38,11 @@ class FarValues:
 
     def look_at(self, chunks: Iterable[Chunk]) -> None:
         """Takes in the rewards and observations of a batch."""
-        for chunk in chunks:
-            for one in chunk.trajectories:
-                if len(one):
-                    self._rewards.look_at(one, one.rewards)
-                    for leaf in _numbers(one.observations):
-                        self._observations.look_at(one, leaf)
-                    self._rewards.num += len(one)
-                    self._observations.num += len(one)
+        played = [one for chunk in chunks for one in chunk.trajectories if len(one)]
+        if not played:
+            return
+        self._rewards.look_at(played, [[one.rewards] for one in played])
+        self._observations.look_at(played, [list(_numbers(one.observations)) for one in played])
 
 
 class _Largest:
@@ -56,11 +53,21 @@ class _Largest:
         self._size = 0.0
         self.largest = (0.0, "")
 
-    def look_at(self, one: Trajectory, values: Any) -> None:
-        if isinstance(values, list):  # of numbers: in less time than an array of them
-            low, high = min(values), max(values)
-        else:
-            low, high = float(values.min()), float(values.max())
+    def look_at(self, played: Sequence[Trajectory], values: Sequence[Sequence[np.ndarray]]) -> None:
+        """Takes in the arrays of each trajectory."""
+        leaves = [leaf.reshape(-1) for of_one in values for leaf in of_one]
+        if leaves:
+            together = np.concatenate(leaves)
+            if max(float(together.max()), -float(together.min())) > self._size:
+                for one, of_one in zip(played, values, strict=True):
+                    for leaf in of_one:
+                        self._look_at(one, leaf)
+                    self.num += len(one)
+                return
+        self.num += sum(map(len, played))
+
+    def _look_at(self, one: Trajectory, values: np.ndarray) -> None:
+        low, high = float(values.min()), float(values.max())
         size = max(high, -low)
         if size <= self._size:
             return
@@ -79,11 +86,8 @@ class _Largest:
 
 def _numbers(rows: Any) -> Iterator[np.ndarray]:
     """Yields the arrays of rows that may hold any number, ``[n, ...]``: integers cannot."""
-    first = rows[0] if isinstance(rows, list) else rows
-    if isinstance(first, Mapping):
-        for key in first:
-            yield from _numbers([row[key] for row in rows] if rows is not first else rows[key])
-        return
-    one = np.asarray(first if rows is not first else rows[0])
-    if one.dtype.kind == "f" and 0 < one.size <= _MOST_NUMBERS:
-        yield stacked(rows)
+    if isinstance(rows, Mapping):
+        for part in rows.values():
+            yield from _numbers(part)
+    elif rows.dtype.kind == "f" and 0 < rows[0].size <= _MOST_NUMBERS:
+        yield rows

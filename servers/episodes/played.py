@@ -18,12 +18,14 @@ import numpy as np
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import PlayedSteps, Step
+from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB, log_probs_of
-from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.agents.teams import NO_ACTION
+from muxrl.servers.episodes.blocks import Block, Chosen
 from muxrl.servers.episodes.step_check import MIN_LOG_PROB
+from muxrl.servers.episodes.trajectories import stack
 
 Row = tuple[np.ndarray, np.ndarray]
 """Logits of an agent's action, and the log-probabilities of all actions, float32 ``[n]``."""
@@ -207,21 +209,28 @@ def _check_drawn(step: Step, agent_id: str, space: Discrete, log_probs: np.ndarr
         )
 
 
-def seat_action(
-    request: SeatRequest, rows: Mapping[str, Row], states: Mapping[str, Any]
-) -> SeatAction:
-    """Returns the action of a recorded step as inference would have.
+def chosen_by_client(
+    block: Block, rows: Mapping[str, Row], states: Mapping[str, Any]
+) -> list[Chosen]:
+    """Returns the actions of a recorded step as inference would have.
 
     Args:
-        request: with the action that the client has chosen.
+        block: of one episode, with the actions that the client has chosen.
         rows, states: as `PlayedCheck.read` returned them.
     """
-    seat_id, action = request.seat.seat_id, request.logged_action
-    if isinstance(action, np.ndarray):  # a team's; members that were not asked do action 0
-        action = np.where(action == NO_ACTION, 0, action)
-        return SeatAction(action, module_state=states.get(seat_id))
-    if seat_id not in rows:
-        return SeatAction(np.int64(action))
-    logits, log_probs = rows[seat_id]
-    outputs = {LOG_PROB: log_probs[action], DISTRIBUTION: logits}
-    return SeatAction(np.int64(action), outputs)
+    assert block.logged is not None
+    chosen = []
+    for one, logged in zip(block.served.parts, block.logged, strict=True):
+        actions = np.array([action for _, action, _ in logged])
+        kept = [states.get(seat.seat_id) for seat in one.part.seats]
+        outputs: dict[str, Any] = {}
+        if actions.ndim > 1:  # of teams; members that were not asked do action 0
+            actions = np.where(actions == NO_ACTION, 0, actions)
+        elif own := [rows[s.seat_id] for s in one.part.seats if s.seat_id in rows]:
+            logits, log_probs = (np.stack(part) for part in zip(*own, strict=True))
+            outputs[LOG_PROB] = log_probs[np.arange(len(actions)), actions][None]
+            outputs[DISTRIBUTION] = logits[None]
+        have_all = all(state is not None for state in kept)
+        after = stack(kept) if have_all else None
+        chosen.append(Chosen(actions[None], outputs, each_array(lambda x: x[None], after)))
+    return chosen

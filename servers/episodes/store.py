@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -39,17 +40,15 @@ from muxrl.protocol.messages import (
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Seats
 from muxrl.servers.episodes.counts import EpisodeCounts
-from muxrl.servers.episodes.episode import Member, PendingStep, ServedEpisode
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.lockstep import Lockstep
-from muxrl.servers.episodes.played import PlayedCheck, seat_action
-from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.played import PlayedCheck, chosen_by_client
+from muxrl.servers.episodes.record import Record
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.episodes.row_reader import RowReader
-from muxrl.servers.episodes.rows import RowOfStep, RowStep, StepOfMembers
-from muxrl.servers.episodes.step_check import StepCheck
+from muxrl.servers.episodes.steps import Mode, Rows, Steps
+from muxrl.servers.episodes.table import EpisodeTable, Member
 from muxrl.servers.episodes.tombstones import Tombstones
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
@@ -75,8 +74,8 @@ class EpisodeStore:
         max_sequence_steps: longer ones come in pieces of so many env steps; None: they are whole.
         cuts_after_frames: a batch holds all that its last frame has brought, of however many
             episodes, be it more than `batch_env_steps`.
-        lookback: see `Recorder`.
-        recorder: records one episode.
+        lookback: see `Record`.
+        records: whether training episodes are recorded; else they are only counted.
         observing: has statistics of training episodes; None: there are none.
         played: reads steps in which clients acted by themselves; None: none are taken.
         reward_scales: by policy; None: rewards are recorded as they come.
@@ -93,7 +92,7 @@ class EpisodeStore:
         max_sequence_steps: int | None = None,
         cuts_after_frames: bool = False,
         lookback: int,
-        recorder: Callable[..., Recorder] = Recorder,
+        records: bool = True,
         observing: Observing | None = None,
         played: PlayedCheck | None = None,
         reward_scales: Mapping[str, RewardScale] | None = None,
@@ -108,26 +107,23 @@ class EpisodeStore:
         self.is_accepting = True
         self.problem = ""
         """Why idle episodes were not closed when that was due last; "": they were."""
-        self._check = StepCheck(
-            plan.agents,
-            plan.state_size,
-            max_abs_reward=plan.limits.max_abs_reward,
-            max_abs_observation=plan.limits.max_abs_observation,
-            agents_return=plan.agents_return,
-        )
-        self._seats = seats
+        self._seats = Seats(plan.agents, seats)
         self._feed = feed
         self._batch_env_steps = batch_env_steps
         self._needs_whole_episodes = needs_whole_episodes
         self._max_sequence_steps = max_sequence_steps or math.inf
         self._cuts_after_frames = cuts_after_frames
         self._lookback = lookback
-        self._make_recorder = recorder
-        self._observing = observing
         self._played_check = played
-        self._reward_scales = reward_scales or {}
-        self._row_reader = RowReader(plan, seats, self._reward_scales)
-        self._open: dict[str, ServedEpisode] = {}
+        self._table = EpisodeTable(list(plan.agents))
+        self._steps = Steps(
+            plan,
+            self._table,
+            records=records,
+            observing=observing,
+            reward_scales=reward_scales or MappingProxyType({}),
+        )
+        self._modes: dict[Mode, Mode] = {}
         self._tombstones = Tombstones()
         self._chunks: list[Chunk] = []
         self._num_uncut_steps = 0
@@ -138,7 +134,7 @@ class EpisodeStore:
 
     @property
     def num_open(self) -> int:
-        return len(self._open)
+        return len(self._table)
 
     @property
     def pending(self) -> list[Chunk]:
@@ -151,7 +147,7 @@ class EpisodeStore:
         self._chunks = list(pending)
         self._num_uncut_steps = sum(chunk.num_env_steps for chunk in self._chunks)
 
-    def accept(self, item: AnyItem, now: float) -> AnyReply | PendingStep | RowOfStep:
+    def accept(self, item: AnyItem, now: float) -> AnyReply | AwaitedStep:
         """Handles one item of a client.
 
         Raises:
@@ -171,17 +167,17 @@ class EpisodeStore:
 
     def expire(self, now: float) -> list[str]:
         """Closes idle episodes as truncated, and forgets old tombstones; returns the closed ids."""
-        limits = self.plan.limits
-        expired = [
-            episode_id
-            for episode_id, episode in self._open.items()
+        limits, table = self.plan.limits, self._table
+        expired = []
+        for episode_id, slot in table.slot_of.items():
+            last = table.last[slot]
             # An episode that waits for its actions is not idle: the server is slow.
-            if (episode.pending is None or episode.pending.has_failed)
-            and now - episode.last_seen > limits.episode_timeout_s
-        ]
+            is_waiting = last is not None and last.chosen is None and not last.has_failed
+            if not is_waiting and now - table.seen_at[slot] > limits.episode_timeout_s:
+                expired.append(episode_id)
         for episode_id in expired:
             with self._dropping(episode_id):
-                self._close(self._open[episode_id], Aborted(episode_id), now, is_aborted=True)
+                self._close(episode_id, Aborted(episode_id), now, is_aborted=True)
             self.counts.num_expired += 1
         self.finish_frame()
         self._tombstones.expire(now - limits.tombstone_s)
@@ -189,7 +185,7 @@ class EpisodeStore:
 
     def abort_all(self, prefix: str, now: float) -> int:
         """Closes the episodes whose ids begin so as truncated; returns how many there were."""
-        lost = [episode_id for episode_id in self._open if episode_id.startswith(prefix)]
+        lost = [episode_id for episode_id in self._table.slot_of if episode_id.startswith(prefix)]
         for episode_id in lost:
             with self._dropping(episode_id):
                 self._abort(AbortEpisode(episode_id, "its simulation was lost"), now)
@@ -201,12 +197,13 @@ class EpisodeStore:
 
         What it has recorded since it was cut last is lost.
         """
-        episode = self._open.pop(episode_id, None)
-        if episode is None:
+        slot = self._table.slot_of.get(episode_id)
+        if slot is None:
             return
-        episode.drop()
-        self.counts.num_aborted += episode.is_training
-        self._tombstones.bury(episode_id, Aborted(episode_id), episode.last_seen, self.plan)
+        self.counts.num_aborted += self._table.modes[slot].is_training
+        seen_at = self._table.seen_at[slot]
+        self._table.close(episode_id)
+        self._tombstones.bury(episode_id, Aborted(episode_id), seen_at, self.plan)
         text = f"episode {episode_id} cannot be processed and is closed, by an error in the server"
         self.warnings.add(BROKEN, f"{text} itself: {error!r}", error=error)
 
@@ -225,11 +222,12 @@ class EpisodeStore:
             raise NotServing(f"server {self.plan.server_id!r} is stopping")
         episode_id = item.episode_id
         check_episode_id(episode_id)
-        known = self._open.get(episode_id)
+        table = self._table
+        known = table.slot_of.get(episode_id)
         # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
-        if known is not None and known.t <= 1 and known.started_by == item:
-            known.last_seen = now
-            return Started(episode_id, member=known.member.name if known.member else "")
+        if known is not None and table.t[known] <= 1 and table.started[known] == item:
+            table.seen_at[known] = now
+            return _started(episode_id, table.members[known])
         if known is not None or episode_id in self._tombstones:
             state = "already open" if known is not None else "already over"
             raise OutOfOrder(
@@ -237,112 +235,107 @@ class EpisodeStore:
                 "every episode needs an id of its own"
             )
         limit = self.plan.limits.max_episodes
-        if len(self._open) >= limit:
+        if len(table) >= limit:
             raise TooManyEpisodes(
                 f"server {self.plan.server_id!r} holds {limit} open episodes, its limit "
                 "(limits.max_episodes); are episodes started and never ended?",
                 expected=f"at most {limit} open episodes",
-                got=f"{len(self._open)} open",
+                got=f"{len(table)} open",
             )
-        untrained = untrained_seats(item, self.plan, self._seats) if item.untrained else frozenset()
+        untrained: frozenset[str] = frozenset()
+        if item.untrained:
+            untrained = untrained_seats(item, self.plan, self._seats.seats)
         member = self.draw(item) if self.draw else None
         seats = member.seats if member else self._seats
-        recorder = self._make_recorder(episode_id, seats, self._lookback, self._reward_scales)
-        episode = self._open[episode_id] = ServedEpisode(
-            item, self.plan, self._check, seats, recorder, now, self._observing, untrained
-        )
-        episode.member = member
-        episode.row_reader = member.row_reader if member else self._row_reader
-        return Started(episode_id, member=member.name if member else "")
+        trains = item.mode == "train"
+        explores = trains if item.should_explore is None else item.should_explore
+        mode = Mode(seats, trains, explores, untrained)
+        if member is None:
+            mode = self._modes.setdefault(mode, mode)  # those of all episodes are few objects
+        record = Record(episode_id, seats.seats, self._lookback) if trains else None
+        table.open(item, mode, record, member, now)
+        return _started(episode_id, member)
 
-    def _step(
-        self, item: Step, now: float, *, was_played: bool = False
-    ) -> Actions | PendingStep | RowOfStep:
-        episode = self._find(item.episode_id)
-        if not episode.is_training:
-            return episode.step(item, now)
-        is_repeat = item.t != episode.t
-        num_before = episode.num_uncut_steps
-        outcome = episode.step(item, now)
-        if not is_repeat:
+    def _step(self, item: Step, now: float, *, was_played: bool = False) -> AwaitedStep | Actions:
+        slot = self._find(item.episode_id)
+        self._table.seen_at[slot] = now
+        last = self._steps.repeated(item, slot)
+        if last is not None:
+            return _answer(AwaitedStep(last, last.row_of(slot)))
+        block, is_env_step = self._steps.add(item, slot, now)
+        if block.is_training:
             self.counts.num_logged_actions += 0 if was_played else len(item.logged_actions)
-            num = episode.num_uncut_steps - num_before
-            self._count_step(episode, len(item.observations), num)
-        return outcome
-
-    def _count_step(self, episode: ServedEpisode, num_agent_steps: int, num_env_steps: int) -> None:
-        """Counts a step of a training episode, and cuts what is long enough."""
-        self.counts.num_agent_steps += num_agent_steps
-        self._count_env_steps(num_env_steps)
-        self._cut_if_due()
-        if self._needs_whole_episodes and episode.num_uncut_steps >= self._max_sequence_steps:
-            self._keep_whole(episode.cut())
+            self.counts.num_agent_steps += len(item.observations)
+            self._count_env_steps(int(is_env_step))
+            self._cut_if_due()
+            self._cut_long([slot])
+        return AwaitedStep(block, 0)
 
     # --- rows ---------------------------------------------------------------------------
 
-    @property
-    def takes_rows(self) -> bool:
-        """Whether steps may come in rows."""
-        return self._row_reader.can_read_all
-
-    def accept_rows(self, item: StepRows, now: float) -> RowStep | StepOfMembers | list[Step]:
+    def accept_rows(self, item: StepRows, now: float) -> AwaitedRows | list[Step]:
         """Records a step of many episodes; what is not plain comes back as single steps.
 
         Raises:
             MalformedMessage: its arrays do not hang together.
         """
-        reader = self._row_reader
-        reader.check(item)
-        step = self._next_in_lockstep(item, now) or self._begin_lockstep(item, now)
-        if step is None:
-            return reader.singles(item)
-        if step.is_training and self._observing is not None:
-            lineup = step.parts[0].benches.lineup
-            self._observing.add_rows(lineup.observed, item.observations, item.state)
-        return step
-
-    def _next_in_lockstep(self, item: StepRows, now: float) -> RowStep | None:
-        """Records the next step of episodes that stay together; None: they do not."""
-        ends = (self._open.get(item.episode_ids[place]) for place in (0, -1))
-        lockstep = next((e.lockstep for e in ends if e is not None and e.lockstep), None)
-        if lockstep is None:
-            return None
-        lockstep.make_room(self._dropping)
-        num_env_steps = int(np.count_nonzero(item.t))
-        if lockstep.last.is_training and self._may_cut(num_env_steps, int(item.t.max())):
-            return None  # in the middle of these rows, perhaps
-        found = self._row_reader.read_next(item, lockstep, self._open)
+        reading = self._steps.reading
+        if not reading.is_sound(item):
+            reading.check(item)
+            if not reading.is_sound(item):
+                return reading.singles(item)
+        found = self._steps.read(item)
         if found is None:
-            return None
-        step, changed = found
-        lockstep.take(step, item, changed, now)
-        if step.is_training:
-            self.counts.num_agent_steps += len(step.episodes) * len(step.benches.agents)
-            self._count_env_steps(num_env_steps)
-        return step
+            return reading.singles(item)
+        if not all(self._put_long_together(rows.block) for rows in found):
+            return reading.singles(item)
+        recorded: list[Rows] = []
+        for rows in found:
+            if rows.newest:
+                rows.block.seats.memory.frames.advance(rows.newest)  # type: ignore[union-attr]
+            self._add_rows(rows, now, recorded)
+            self._steps.observe(item, rows)
+        return AwaitedRows([one.block for one in recorded], [one.places for one in recorded])
 
-    def _may_cut(self, num_env_steps: int, longest: int) -> bool:
-        """Whether so many env steps more may complete a batch, or an episode's piece."""
-        if self._needs_whole_episodes:
-            return longest >= self._max_sequence_steps
-        if self._cuts_after_frames:
-            return False
-        return self._num_uncut_steps + num_env_steps >= self._batch_env_steps
+    def _put_long_together(self, block: Block) -> bool:
+        """Puts records of many blocks together; returns whether none has failed and was dropped."""
+        num_open = self.num_open
+        if long := self._steps.long(block):
+            for row in long:
+                with self._dropping(block.ids[row]):
+                    self._steps.put_together(block.slots[row])
+            self._steps.forget(block.slots)
+        return self.num_open == num_open
 
-    def _begin_lockstep(self, item: StepRows, now: float) -> RowStep | StepOfMembers | None:
-        """Records a step of episodes as they come; None: it has to be read one by one."""
-        episodes = [self._open.get(episode_id) for episode_id in item.episode_ids]
-        step = self._row_reader.read(item, episodes)
-        for part in () if step is None else step.parts:
-            ids = [episode.episode_id for episode in part.episodes]
-            lockstep = Lockstep(part, ids, np.array(part.t), now)
-            for row, episode in enumerate(part.episodes):
-                assert isinstance(episode, ServedEpisode)
-                episode.join(lockstep, row)
-                if part.is_training:
-                    num_agent_steps = len(part.benches.agents)
-                    self._count_step(episode, num_agent_steps, int(part.t[row] > 0))
-        return step
+    def _add_rows(self, rows: Rows, now: float, recorded: list[Rows]) -> None:
+        """Records rows; where they complete a batch, this is cut before the others follow."""
+        block = rows.block
+        if not block.is_training:
+            self._steps.add_rows(rows, now)
+            recorded.append(rows)
+            return
+        num = int(np.count_nonzero(block.t))
+        missing = self._batch_env_steps - self._num_uncut_steps
+        is_free = self._needs_whole_episodes or self._cuts_after_frames
+        if num > missing and not is_free:
+            last = int(np.flatnonzero(block.t)[max(0, missing - 1)]) + 1
+            self._add_rows(rows.some(slice(0, last)), now, recorded)
+            self._add_rows(rows.some(slice(last, len(block))), now, recorded)
+            return
+        self._steps.add_rows(rows, now)
+        recorded.append(rows)
+        self.counts.num_agent_steps += len(block) * len(block.served.agents)
+        self._count_env_steps(num)
+        self._cut_if_due()
+        self._cut_long(block.slots)
+
+    def _cut_long(self, slots: Sequence[int]) -> None:
+        """Cuts episodes that are long enough to be learned in pieces."""
+        if not self._needs_whole_episodes or self._max_sequence_steps == math.inf:
+            return
+        for slot in slots:
+            if self._table.num_uncut[slot] >= self._max_sequence_steps:
+                self._keep_whole(self._steps.cut(slot))
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
         """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
@@ -356,27 +349,28 @@ class EpisodeStore:
         if isinstance(buried, Ended) and all(step.t < buried.num_steps for step in item.steps):
             reply.num_steps = buried.num_steps  # a repeat: its end was in the same frame
             return reply
-        episode = self._find(item.episode_id)
-        episode.last_seen = now
-        check = self._played_check
+        slot, table = self._find(item.episode_id), self._table
+        table.seen_at[slot] = now
+        check, is_training = self._played_check, table.modes[slot].is_training
         is_stale, states, steps = check.read(item)
         for step, rows in steps:
-            if step.t < episode.t:
+            if step.t < table.t[slot]:
                 continue
             try:
                 pending = self._step(step, now, was_played=True)
             except ProtocolError as error:
                 error.message = f"step t={step.t}: {error.message}"
                 raise
-            assert isinstance(pending, PendingStep)  # of a new step
-            chosen = [seat_action(r, rows, states) for r in pending.requests]
-            pending.finish(chosen, item.weights_seq_no)
-            if is_stale and episode.is_training:
+            assert isinstance(pending, AwaitedStep)  # of a new step
+            chosen = chosen_by_client(pending.block, rows, states)
+            pending.block.finish(chosen, item.weights_seq_no)
+            if is_stale and is_training:
+                num = sum(len(one.part.seats) for one in pending.block.served.parts)
                 text = "" if self.counts.num_stale_steps else _STALE
-                self.warnings.add("stale steps", text, num=len(chosen))
-                self.counts.num_stale_steps += len(chosen)
-        reply.num_steps = episode.t
-        if episode.is_training:
+                self.warnings.add("stale steps", text, num=num)
+                self.counts.num_stale_steps += num
+        reply.num_steps = table.t[slot]
+        if is_training:
             self.refresh(reply)
         return reply
 
@@ -389,26 +383,25 @@ class EpisodeStore:
         reply.num_wanted = max(check.min_wanted, -(-missing // num_clients))
 
     def _end(self, item: EndEpisode, now: float) -> Ended:
-        episode = self._find(item.episode_id)
-        num_before = episode.num_uncut_steps
-        reply = episode.end(item)
-        if episode.is_training:
-            self._count_env_steps(episode.num_uncut_steps - num_before)
-        self._close(episode, reply, now, is_aborted=False)
+        slot = self._find(item.episode_id)
+        returns, is_env_step = self._steps.end(item, slot)
+        reply = Ended(item.episode_id, item.t, returns)
+        if self._table.modes[slot].is_training:
+            self._count_env_steps(int(is_env_step))
+        self._close(item.episode_id, reply, now, is_aborted=False)
         return reply
 
     def _abort(self, item: AbortEpisode, now: float) -> Aborted:
         reply = Aborted(item.episode_id)
-        episode = self._open.get(item.episode_id)
-        if episode is not None:
-            episode.abort()
-            self._close(episode, reply, now, is_aborted=True)
+        if item.episode_id in self._table.slot_of:
+            self._close(item.episode_id, reply, now, is_aborted=True)
         return reply
 
-    def _find(self, episode_id: str) -> ServedEpisode:
-        episode = self._open.get(episode_id)
-        if episode is not None:
-            return episode
+    def _find(self, episode_id: str) -> int:
+        """Returns the slot of an open episode."""
+        slot = self._table.slot_of.get(episode_id)
+        if slot is not None:
+            return slot
         if episode_id in self._tombstones:
             raise EpisodeGone(
                 f"episode {episode_id} is over on server {self.plan.server_id!r}: it ended, was "
@@ -427,26 +420,29 @@ class EpisodeStore:
             self._num_uncut_steps += recorded
 
     def _close(
-        self, episode: ServedEpisode, reply: Ended | Aborted, now: float, *, is_aborted: bool
+        self, episode_id: str, reply: Ended | Aborted, now: float, *, is_aborted: bool
     ) -> None:
-        if episode.is_training:
-            chunk = episode.finish(is_aborted=is_aborted)
-            self._keep_whole(chunk)
+        table = self._table
+        slot = table.slot_of[episode_id]
+        record, member = table.records[slot], table.members[slot]
+        if record is not None:
+            self._keep_whole(self._steps.finish(slot, is_aborted=is_aborted))
             if is_aborted:
                 self.counts.num_aborted += 1
             else:
+                assert isinstance(reply, Ended)
                 self.counts.num_episodes += 1
-                self.counts.add_returns(episode.returns)
-                if episode.member:
-                    episode.member.end(episode.returns)
-                if self.ended is not None and isinstance(reply, Ended):
+                self.counts.add_returns(reply.returns)
+                if member:
+                    member.end(reply.returns)
+                if self.ended is not None:
                     self.ended.append(reply)
-                if who := episode.paid_late:
-                    text = _PAID_LATE.format(who=who, episode_id=episode.episode_id)
+                if who := record.paid_late:
+                    text = _PAID_LATE.format(who=who, episode_id=episode_id)
                     self.warnings.add("rewards after an end", "" if self._has_told_late else text)
                     self._has_told_late = True
-        del self._open[episode.episode_id]
-        self._tombstones.bury(episode.episode_id, reply, now, self.plan)
+        table.close(episode_id)
+        self._tombstones.bury(episode_id, reply, now, self.plan)
         self._cut_if_due()
 
     def _cut_if_due(self, *, is_after_frame: bool = False) -> None:
@@ -455,13 +451,15 @@ class EpisodeStore:
             return
         if self._cuts_after_frames and not is_after_frame:
             return
-        for episode_id, episode in list(self._open.items()):
-            if episode.is_training:
-                with self._dropping(episode_id):
-                    self._keep(episode.cut())
-        for lockstep in {e.lockstep for e in self._open.values() if e.is_training}:
-            if lockstep is not None:  # whose rows would be held until many more have come
-                lockstep.forget()
+        table = self._table
+        training = {s: e for e, s in table.slot_of.items() if table.records[s] is not None}
+        cut: dict[int, Chunk | None] = {}
+        for slot in self._steps.longest_first(list(training)):
+            with self._dropping(training[slot]):
+                cut[slot] = self._steps.cut(slot)
+        for slot in training:  # in the order in which they began
+            self._keep(cut.get(slot))
+        self._steps.forget(training)
         self._deliver()
 
     def finish_frame(self) -> None:
@@ -494,3 +492,11 @@ class EpisodeStore:
         if batch:
             self.far_values.look_at(batch)
             self._feed.put(batch)
+
+
+def _started(episode_id: str, member: Member | None) -> Started:
+    return Started(episode_id, member=member.name if member else "")
+
+
+def _answer(awaited: AwaitedStep) -> AwaitedStep | Actions:
+    return awaited if awaited.block.chosen is None else awaited.answer()

@@ -5,8 +5,7 @@
     Chunk        a piece of one episode: the env steps between two cuts
     Trajectory   what one seat lived through in it, in one life
 
-Rows are as they were recorded: in lists, where steps came alone, until a learner stacks them
-(`stacked`), in arrays where they came in rows. A row is an array, a number, or a dict of them.
+Rows are arrays, or dicts of them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.rows import each_array
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.teams import ALIVE, STATE
 
@@ -41,7 +39,7 @@ class Trajectory:
         is_terminated: the seat ended, and nothing follows.
         is_truncated: it ended by a limit; its value is bootstrapped from the last observation, as
             that of a piece which goes on (neither of both).
-        masks: action masks beside the observations, see `in_arrays`; None: they are part of them.
+        masks: action masks beside the observations, see `apart`; None: they are part of them.
         states: global states beside the observations, likewise.
         present: of a team beside the observations: 1 for the members that were asked to act.
     """
@@ -106,18 +104,9 @@ class Chunk:
         return self.is_terminated or self.is_truncated
 
 
-def stacked(rows: Any) -> Any:
-    """Returns rows as one array ``[n, ...]``, or a dict of such; what is stacked stays as it is."""
-    if not isinstance(rows, list):
-        return rows
-    if isinstance(rows[0], Mapping):
-        return {key: stacked([row[key] for row in rows]) for key in rows[0]}
-    return np.array(rows)
-
-
-def in_arrays(one: Trajectory) -> Trajectory:
-    """Returns a trajectory in arrays; what is beside the observations is apart."""
-    observations, parts = stacked(one.observations), {}
+def apart(one: Trajectory) -> Trajectory:
+    """Returns a trajectory in which what is beside the observations is apart."""
+    observations, parts = one.observations, {}
     if isinstance(observations, dict):
         observations, parts = observations[OBS], observations
     return replace(
@@ -126,9 +115,6 @@ def in_arrays(one: Trajectory) -> Trajectory:
         masks=parts.get(ACTION_MASK),
         states=parts.get(STATE),
         present=parts.get(ALIVE),
-        actions=stacked(one.actions),
-        rewards=stacked(one.rewards),
-        outputs={name: stacked(rows) for name, rows in one.outputs.items()},
     )
 
 
@@ -146,14 +132,11 @@ def stack(rows: Sequence[Any]) -> Any:
     return np.array(rows)  # takes less time than `np.stack`
 
 
-def flat(rows: Any, axis: int = 0) -> Any:
-    """Returns arrays ``[E, S, ...]`` as ``[E * S, ...]``, an axis and the next one as one."""
-    return each_array(lambda one: one.reshape(*one.shape[:axis], -1, *one.shape[axis + 2 :]), rows)
-
-
-def rows_of(columns: Any, where: slice) -> list[Any]:
-    """Returns some of the stacked rows one by one."""
-    return [at(columns, i) for i in range(where.start or 0, where.stop)]
+def flat(rows: Any) -> Any:
+    """Returns arrays ``[E, S, ...]`` as ``[E * S, ...]``."""
+    if isinstance(rows, dict):
+        return {key: flat(part) for key, part in rows.items()}
+    return rows.reshape((-1, *rows.shape[2:]))
 
 
 def at(columns: Any, index: Any) -> Any:

@@ -7,9 +7,9 @@ another way has a subclass in its own folder, which its entry names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import (
     split_state,
     without_mask,
@@ -40,6 +40,16 @@ STATE_IN, STATE_OUT = "state_in", "state_out"
 
 class CannotExport(ValueError):
     """A policy cannot become a file; the sentence says why."""
+
+
+class ServerRow(NamedTuple):
+    """What a server asked and answered in one row."""
+
+    seat: Seat
+    observation: Any
+    state: Any
+    """Recurrent state before it; None: it had none."""
+    outputs: Mapping[str, Any]
 
 
 class PolicyGraph(nn.Module):
@@ -300,18 +310,15 @@ class PolicyGraph(nn.Module):
             action = distribution.to_deterministic().sample()
         return action, scores, outputs.get(Columns.STATE_OUT)
 
-    def server_scores(
-        self, module: Any, request: SeatRequest, answer: SeatAction, agent_id: str
-    ) -> np.ndarray | None:
+    def server_scores(self, module: Any, row: ServerRow, agent_id: str) -> np.ndarray | None:
         """Returns the scores behind an answer of a server's, ``[k]``; None: nobody knows them.
 
         Args:
             module: the server's.
-            request: what it was asked.
-            answer: its own.
+            row: what it was asked, and answered.
             agent_id: one of the agents that this was for.
         """
-        return np.asarray(answer.extra_outputs[Columns.ACTION_DIST_INPUTS])
+        return np.asarray(row.outputs[Columns.ACTION_DIST_INPUTS])
 
     # --- the graph ----------------------------------------------------------------------
 

@@ -13,9 +13,8 @@ from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import CannotExport, PolicyGraph, mask_space
+from muxrl.servers.export.graph import CannotExport, PolicyGraph, ServerRow, mask_space
 
 NETWORK = "network"
 
@@ -77,9 +76,7 @@ class TrainerGraph(PolicyGraph):
         is_one = isinstance(space, Discrete)
         return chosen[0] if is_one else torch.stack(chosen, -1), scores, {}
 
-    def server_scores(
-        self, module: Any, request: SeatRequest, answer: SeatAction, agent_id: str
-    ) -> None:
+    def server_scores(self, module: Any, row: ServerRow, agent_id: str) -> None:
         """Returns None: a trainer's own are not known."""
 
     def _to_simulation(self, action: Tensor) -> Tensor:

@@ -19,11 +19,12 @@ from muxrl.protocol.spaces import (
     typed_bounds,
 )
 from muxrl.protocol.values import sample
-from muxrl.servers.agents.frames import Frames
-from muxrl.servers.agents.seats import Seat, SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import leaves
+from muxrl.servers.alone import Alone
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.export.graph import ACTION, STATE_IN, STATE_OUT, PolicyGraph
+from muxrl.servers.episodes.trajectories import at
+from muxrl.servers.export.graph import ACTION, STATE_IN, STATE_OUT, PolicyGraph, ServerRow
 from muxrl.servers.export.onnx_file import OnnxPolicy
 from muxrl.servers.export.ports import tame
 from muxrl.servers.rllib.inference import Inference
@@ -47,8 +48,7 @@ class Differs(ValueError):
 class _Episode:
     """What server and file remember of one episode."""
 
-    records: dict[str, SeatRecord]
-    frames: Frames | None
+    alone: Alone
     """The server's."""
     seen: dict[str, list[Any]] = field(default_factory=dict)
     """By agent: its last observations, as many as the file takes."""
@@ -95,6 +95,7 @@ class Verification:
         tolerance: float = TOLERANCE,
     ) -> None:
         self._seats = seats
+        self._agents = plan.agents
         self._graph = graph
         self._acting = acting
         self._modules = modules
@@ -116,8 +117,7 @@ class Verification:
         """
         agents = self._graph.agents
         episodes = [
-            _Episode({seat_id: SeatRecord() for seat_id in self._seats}, self._frames())
-            for _ in range(max(2, _ROWS // len(agents)))
+            _Episode(Alone(self._agents, self._seats)) for _ in range(max(2, _ROWS // len(agents)))
         ]
         compared = t = 0
         while compared < NUM_OBSERVATIONS:
@@ -133,42 +133,41 @@ class Verification:
         """Has the server act in one step of an episode."""
         present = [a for a in self._graph.agents if t == 0 or self._rng.random() >= _P_ABSENT]
         observations = {agent_id: self._draw(agent_id) for agent_id in present}
-        view = StepView(observations, self._state, frames=episode.frames)
         size = self._graph.frame_stack
         for agent_id, value in observations.items():
             episode.seen[agent_id] = [*episode.seen.get(agent_id, [value] * size)[1:], value]
         rows = []
-        for seat_id, seat in self._seats.items():
-            record = episode.records[seat_id]
-            seen = seat.observe(view, record)
-            if seen is None:
-                continue
-            request = SeatRequest(seat, seen, record.module_state)
-            module = self._modules[seat.policy_id]
-            (answer,) = self._acting.act_greedily(seat.policy_id, [request])
-            record.has_begun = True
-            record.module_state = answer.module_state
-            actions = seat.act(answer.action, present)
-            for agent_id in seat.members:
-                if agent_id not in actions and not self._graph.is_fed_while_absent:
-                    continue
-                last = episode.last_actions.get(agent_id, -1)
-                seen_last = episode.seen[agent_id] if agent_id in observations else ()
-                feed = self._graph.feed(agent_id, seen_last, last)
-                row = _Row(episode, agent_id, feed)
-                if agent_id in actions:
-                    row.action = actions[agent_id]
-                    row.scores = self._graph.server_scores(module, request, answer, agent_id)
-                rows.append(row)
-            record.last_actions = {**record.last_actions, **actions}
-            episode.last_actions |= actions
-        if episode.frames is not None:
-            episode.frames.advance(present)
+        look = episode.alone.look(observations, self._state)
+        block = look.block
+        states = {seat_id: episode.alone.states(seat) for seat_id, seat in self._seats.items()}
+        actions = episode.alone.act(self._acting, look)
+        assert block.chosen is not None
+        for one, seen, answer in zip(
+            block.served.parts, block.observations, block.chosen, strict=True
+        ):
+            for i, seat in enumerate(one.part.seats):
+                server = ServerRow(
+                    seat,
+                    at(seen, (0, i)),
+                    at(states[seat.seat_id], (0, 0)),
+                    at(answer.outputs, (0, i)),
+                )
+                # Of a group whose agents each have a seat, another one's actions are its own.
+                own = (seat.seat_id,) if seat.seat_id in self._agents else seat.members
+                for agent_id in own:
+                    if agent_id not in actions and not self._graph.is_fed_while_absent:
+                        continue
+                    last = episode.last_actions.get(agent_id, -1)
+                    seen_last = episode.seen[agent_id] if agent_id in observations else ()
+                    feed = self._graph.feed(agent_id, seen_last, last)
+                    row = _Row(episode, agent_id, feed)
+                    if agent_id in actions:
+                        row.action = actions[agent_id]
+                        module = self._modules[seat.policy_id]
+                        row.scores = self._graph.server_scores(module, server, agent_id)
+                    rows.append(row)
+        episode.last_actions |= actions
         return rows
-
-    def _frames(self) -> Frames | None:
-        size = self._graph.frame_stack
-        return Frames(size) if size > 1 else None
 
     def _draw(self, agent_id: str) -> Any:
         value = self._near_known(sample(self._spaces[agent_id], self._rng))

@@ -5,19 +5,19 @@ One pass for each of ten members costs a turn more than all else in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from muxrl.servers.agents.seats import Seat, SoloSeat
-from muxrl.servers.episodes.row_reader import RowReader
-from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.episodes.trajectories import at, flat
-from muxrl.servers.fixed_policies.policies import FixedActing
+from muxrl.servers.acting import Acting, Answer, Asked
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.solo_seats import SoloSeat
+from muxrl.servers.episodes.blocks import Seats
+from muxrl.servers.episodes.trajectories import at
 
 
-def form_of(seats: Mapping[str, Seat], acting: FixedActing) -> Any:
+def form_of(seats: Mapping[str, Seat], acting: Acting) -> Any:
     """Returns what is equal for members that can be asked together; None: this one is alone.
 
     Args:
@@ -35,11 +35,11 @@ class Alike:
     """Acts for them.
 
     Args:
-        row_reader: of the seats of any of them.
+        seats: those of any of them.
     """
 
-    def __init__(self, row_reader: RowReader) -> None:
-        self.row_reader = row_reader
+    def __init__(self, seats: Seats) -> None:
+        self.seats = seats
         self._acting: list[Any] = []
         """Those whose networks are stacked."""
         self._stacks: dict[str, Any] = {}
@@ -49,31 +49,32 @@ class Alike:
         """Has the networks stacked anew: some have other weights, or will not act again."""
         self._acting = []
 
-    def act(self, step: RowStep) -> list[Chosen]:
-        """Returns the actions by bench: those that each member would choose for its rows alone."""
+    def answer(self, asked: Asked, acting: Sequence[Any]) -> Answer:
+        """Returns the actions that each member would choose for its rows alone.
+
+        Args:
+            asked: of one policy.
+            acting: who acts in each row.
+        """
         rows_of: dict[Any, list[int]] = {}
-        for row, episode in enumerate(step.episodes):
-            rows_of.setdefault(episode.member.acting, []).append(row)
-        self._stack([acting for acting in rows_of if acting not in self._acting])
+        for row, one in enumerate(acting):
+            rows_of.setdefault(one, []).append(row)
+        self._stack([one for one in rows_of if one not in self._acting])
         by_num: dict[int, list[Any]] = {}
-        for acting, rows in rows_of.items():
-            by_num.setdefault(len(rows), []).append(acting)
-        chosen = []
-        for bench, seen in zip(step.benches.benches, step.observations, strict=True):
-            num_seats = len(bench.seats)
-            actions = np.empty((len(step.episodes), num_seats), np.int64)
-            # With as many rows as alone, since their number may change the last bits.
-            for num, group in by_num.items():
-                places = np.array([rows_of[acting] for acting in group])
-                policy = self._stacks[bench.policy_id].of(tuple(map(self._acting.index, group)))
-                logits = policy(flat(at(seen, places), axis=1))
-                noise = np.empty(logits.shape)
-                for i, acting in enumerate(group):
-                    noise[i] = acting.noise(logits.shape[1:], is_training=step.is_training)
-                best = (logits - np.log(noise)).argmax(axis=-1)
-                actions[places] = best.reshape(len(group), num, num_seats)
-            chosen.append(Chosen(actions, {}))
-        return chosen
+        for one, rows in rows_of.items():
+            by_num.setdefault(len(rows), []).append(one)
+        seen, actions = asked.observations(), np.empty(len(asked), np.int64)
+        # With as many rows as alone, since their number may change the last bits.
+        for group in by_num.values():
+            places = np.array([rows_of[one] for one in group])
+            policy = self._stacks[asked.policy_id].of(tuple(map(self._acting.index, group)))
+            logits = policy(at(seen, places))
+            noise = np.empty(logits.shape)
+            for i, one in enumerate(group):
+                noise[i] = one.noise(logits.shape[1:], is_training=asked.is_training)
+            actions[places] = (logits - np.log(noise)).argmax(axis=-1)
+        asked.put_logged(actions)
+        return Answer(actions, {})
 
     def _stack(self, more: list[Any]) -> None:
         from muxrl.servers.rllib.numpy_mlp import Stack

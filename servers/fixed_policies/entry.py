@@ -17,9 +17,10 @@ from muxrl.servers.fixed_names import FROZEN, POOL, RANDOM, SCRIPTED
 from muxrl.servers.setting_values import AlgorithmProblem, check_kind, read_count, suggestion
 
 if TYPE_CHECKING:
+    from muxrl.servers.acting import Acting
     from muxrl.servers.agents.seating import Seating
     from muxrl.servers.agents.seats import Seat
-    from muxrl.servers.fixed_policies.policies import FixedActing, FixedPolicies
+    from muxrl.servers.fixed_policies.policies import FixedPolicies
     from muxrl.servers.fixed_policies.pool import Pool
 
 
@@ -131,7 +132,7 @@ class FixedAlgorithm(ABC):
         return self.seating.make_seats(plan)
 
     @abstractmethod
-    def make_acting(self, plan: ServerPlan) -> FixedActing:
+    def make_acting(self, plan: ServerPlan) -> Acting:
         """Returns what chooses the actions.
 
         Raises:
@@ -145,7 +146,7 @@ class RandomAlgorithm(FixedAlgorithm):
     name = RANDOM
     summary = "uniform over the available actions"
 
-    def make_acting(self, plan: ServerPlan) -> FixedActing:
+    def make_acting(self, plan: ServerPlan) -> Acting:
         from muxrl.servers.fixed_policies.plain import PlainActing, uniform
 
         return PlainActing(plan, uniform(plan))
@@ -174,7 +175,7 @@ class ScriptedAlgorithm(FixedAlgorithm):
                 yield str(error)
                 return  # the others' would be the same
 
-    def make_acting(self, plan: ServerPlan) -> FixedActing:
+    def make_acting(self, plan: ServerPlan) -> Acting:
         from muxrl.servers.fixed_policies.plain import PlainActing, scripted
 
         return PlainActing(plan, scripted(plan, self.settings))
@@ -224,7 +225,7 @@ class FrozenAlgorithm(FixedAlgorithm):
     def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
         return self._modules.make_seats(plan, self._modules.observing(plan))
 
-    def make_acting(self, plan: ServerPlan) -> FixedActing:
+    def make_acting(self, plan: ServerPlan) -> Acting:
         from muxrl.servers.fixed_policies.frozen import FrozenActing
 
         return FrozenActing(plan, self._modules, should_explore=self.settings["should_explore"])

@@ -8,7 +8,7 @@ plain RLlib will do.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,16 +20,15 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModul
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 from muxrl.protocol.spaces import Space
+from muxrl.servers.acting import Acting, Answer, Asked
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.running_statistics import RunningStatistics
-from muxrl.servers.agents.seats import Seat, SeatAction
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import split_state, without_bounds
 from muxrl.servers.algorithms.registry import find_entry, seating_of
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
 from muxrl.servers.rllib.inference import TORCH_DRAWS, Inference
 from muxrl.servers.rllib.numpy_mlp import NumpyPolicy, numpy_policy
@@ -271,8 +270,8 @@ class FrozenModules:
         )
 
 
-class FrozenActing:
-    """Acts with the checkpoint's weights; see `muxrl.servers.training.policies.Acting`.
+class FrozenActing(Acting):
+    """Acts with the checkpoint's weights.
 
     Whether actions are drawn is a setting of the server and not of an episode, so that an opponent
     is the same in training and in evaluation.
@@ -288,7 +287,6 @@ class FrozenActing:
     """
 
     def __init__(self, plan: ServerPlan, modules: FrozenModules, *, should_explore: bool) -> None:
-        self.weights_seq_no = 0
         self._should_explore = should_explore
         self._inference = modules.make_inference(plan)
         self._inference.needs_log_probabilities = False
@@ -323,23 +321,18 @@ class FrozenActing:
         self._inference.set_random_state(state)
         self._torch_state = torch.from_numpy(state["torch"])
 
-    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        with self._exploring(steps):
-            return self._inference.act(steps)
-
-    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
-        with self._exploring(steps):
-            return self._inference.act_rows(steps)
+    def answer(self, asked: Asked) -> Answer:
+        asked.should_explore = self._should_explore
+        with self._exploring(), self._inference.lock:
+            return self._inference.answer(asked)
 
     @contextlib.contextmanager
-    def _exploring(self, steps: Sequence[PendingStep | RowStep]) -> Iterator[None]:
-        """Has the setting decide, and draws go on from this object's own generator.
+    def _exploring(self) -> Iterator[None]:
+        """Has draws go on from this object's own generator.
 
         Most modules and distributions draw from torch's global one, which nobody seeds here, and
         which a learner in the same process draws from.
         """
-        for step in steps:
-            step.should_explore = self._should_explore
         if not self._should_explore:
             yield
             return

@@ -15,24 +15,25 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from muxrl.protocol.spaces import Discrete
 from muxrl.protocol.values import conform
-from muxrl.servers.agents.frames import Frames
+from muxrl.servers.acting import Answer, Asked
 from muxrl.servers.agents.log_probs import DISTRIBUTION, log_probs_of
 from muxrl.servers.agents.masks import observed_parts
-from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import split_state
 from muxrl.servers.agents.team_seats import TeamSeat
 from muxrl.servers.agents.teams import STATE
+from muxrl.servers.alone import Alone, Look
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.fixed_names import FIXED_NAMES, FROZEN
 from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
 from muxrl.servers.fixed_policies.frozen_trainers import open_policies
-from muxrl.servers.rllib.asked import Asked
 from muxrl.servers.rllib.inference import Inference, batch_of
 from muxrl.servers.rllib.state_values import state_values
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
-from muxrl.servers.trainers.entry import drawn_observation
+from muxrl.servers.trainers.entry import asked_of, drawn_observation
 
 
 class NoFunction(AlgorithmProblem):
@@ -77,23 +78,21 @@ class LoadedPolicy:
         self._action_space = saved.plan.agents[agent_id].action_space
         self._seat = seat
         self._inference: Inference | Actors = saved.inference
-        self.reset()
+        self._episode = Alone(saved.plan.agents, {seat.seat_id: seat})
 
     def reset(self) -> None:
         """Begins an episode: forgets recurrent state, last action and frames."""
-        self._record = SeatRecord()
-        size = self._seat.frame_stack
-        self._frames = Frames(size) if size > 1 else None
+        self._episode.begin()
 
     @property
     def remembers(self) -> bool:
         """Whether more than the observation may decide: recurrent state, frames."""
         if isinstance(self._inference, Actors):  # which tell by their answers
-            answer = self._answer(drawn_observation(self._seat))
-            is_stateful = answer.module_state is not None
+            drawn = asked_of([self._seat], [drawn_observation(self._seat)], self._saved.plan.agents)
+            is_stateful = self._answer(drawn).states is not None
         else:
             is_stateful = self._inference.is_stateful
-        return is_stateful or self._frames is not None
+        return is_stateful or self._seat.frame_stack > 1
 
     def __call__(self, observation: Any, is_asked: bool = True) -> Any:
         """Returns the action for an observation, both as the simulation has them.
@@ -107,15 +106,9 @@ class LoadedPolicy:
         """
         if not is_asked:
             if isinstance(self._seat, TeamSeat):
-                self._record.module_state = self._answer(self._seat.observe_nobody()).module_state
+                self._episode.act(self._inference, self._episode.look_at_nobody(self._seat))
             return None
-        record, answer = self._record, self._answer(self.reads(observation)[1])
-        actions = self._seat.act(answer.action, [self._agent_id])
-        record.has_begun, record.module_state = True, answer.module_state
-        record.last_actions = actions
-        if self._frames is not None:
-            self._frames.advance([self._agent_id])
-        return actions[self._agent_id]
+        return self._episode.act(self._inference, self._look(observation))[self._agent_id]
 
     def reads(self, observation: Any) -> tuple[str, Any]:
         """Returns the policy's id, and what its network reads of an observation.
@@ -123,8 +116,7 @@ class LoadedPolicy:
         Raises:
             Mismatch, ValueMismatch: as when it is called.
         """
-        view = StepView(self._conforming({self._agent_id: observation}), frames=self._frames)
-        return self._seat.policy_id, self._seat.observe(view, self._record)
+        return self._seat.policy_id, at(self._look(observation).block.observations[0], (0, 0))
 
     def probabilities(self, observation: Any) -> NDArray[np.float64]:
         """Returns how likely training drew each Discrete action here, ``[n]``; does not act.
@@ -134,13 +126,14 @@ class LoadedPolicy:
             Mismatch, ValueMismatch: as when it is called.
         """
         found = logits = None
-        seen, is_discrete = self.reads(observation)[1], isinstance(self._action_space, Discrete)
+        asked = self._look(observation).asked()
+        is_discrete = isinstance(self._action_space, Discrete)
         if is_discrete and isinstance(self._inference, Actors):
-            found = self._inference.tell("probabilities", self._request(seen))
+            found = self._inference.tell("probabilities", asked)
         elif is_discrete:
-            logits = self._answer(seen).extra_outputs.get(DISTRIBUTION)
+            logits = self._answer(asked).outputs.get(DISTRIBUTION)
         if logits is not None:
-            found = np.exp(log_probs_of(np.asarray(logits, np.float64)))
+            found = np.exp(log_probs_of(np.asarray(logits[0], np.float64)))
         if found is not None:
             return found
         raise AlgorithmProblem(
@@ -166,7 +159,7 @@ class LoadedPolicy:
         """
         found: Any
         if isinstance(self._inference, Actors):
-            found = self._inference.tell("value", self._request(self.reads(observation)[1]))
+            found = self._inference.tell("value", self._look(observation).asked())
         else:
             found = self._value(observation, state)
         if found is None:
@@ -187,15 +180,14 @@ class LoadedPolicy:
         parts = observed_parts(seat.observation_space)
         others = self._others(parts[STATE].shape, state) if STATE in parts else {}
         seen = self._conforming({self._agent_id: observation, **others})
-        view = StepView(seen, state=state, frames=self._frames)
-        before = self._record.module_state
+        before = self._episode.states(self._seat)
         if before is not None and before.keys() != module.get_initial_state().keys():
             raise AlgorithmProblem(
                 f"the critic of agent {self._agent_id!r} remembers the states of its episode, "
                 "which acting does not tell it; it values the first step alone"
             )
-        request = SeatRequest(seat, seat.observe(view, self._record), before)
-        asked = Asked((seat.policy_id, False, False, False), [request])
+        given = None if isinstance(state, Mapping) else state
+        asked = self._episode.look_as(seat, seen, given).asked()
         states_of = module if module.is_stateful() else None
         with torch.inference_mode():
             values = state_values(module, batch_of(asked, None, states_of))
@@ -217,7 +209,8 @@ class LoadedPolicy:
             return {}
         else:
             wanted = f"what {', '.join(others)} observe, of those who act, by agent, unstacked"
-            is_right = observed and state.keys() <= set(others) and self._frames is None
+            is_right = observed and state.keys() <= set(others)
+            is_right = is_right and self._seat.frame_stack == 1
         if not is_right:
             got = "nothing" if state is None else f"{type(state).__name__} of {np.shape(state)}"
             raise AlgorithmProblem(
@@ -230,12 +223,12 @@ class LoadedPolicy:
         agents = self._saved.plan.agents
         return {a: conform(agents[a].observation_space, seen) for a, seen in observations.items()}
 
-    def _request(self, seen: Any) -> SeatRequest:
-        return SeatRequest(self._seat, seen, self._record.module_state)
+    def _look(self, observation: Any) -> Look:
+        return self._episode.look(self._conforming({self._agent_id: observation}))
 
-    def _answer(self, seen: Any) -> SeatAction:
-        (answer,) = self._inference.act_greedily(self._seat.policy_id, [self._request(seen)])
-        return answer
+    def _answer(self, asked: Asked) -> Answer:
+        with self._inference.lock:
+            return self._inference.answer(asked)
 
 
 def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,19 @@ from muxrl.protocol.values import (
     conform,
     sample_action,
 )
-from muxrl.servers.agents.benches import Seen, parts_of
+from muxrl.servers.acting import Acting, Answer, Asked
 from muxrl.servers.agents.masks import has_action_mask, none_available
+from muxrl.servers.agents.memory import Memory, Slots
 from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.parts import Seen, by_kind, places_of
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.episodes.rows import Chosen, EpisodeOfRows, RowStep
+from muxrl.servers.episodes.blocks import Block
 from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.acting import STATE, Kept, RowsOfBench
-from muxrl.servers.trainers.interface import Acted
+from muxrl.servers.trainers.acting import STATE, Kept, no_state
 
 Policy = Callable[[Any], Any]
 """From an agent's observation to its action; called once for each step that the agent acts in."""
@@ -66,12 +66,6 @@ class PlainSeat:
         self.action_space = plan.action_space
         self.is_masked = has_action_mask(plan.observation_space)
 
-    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
-        observed = step_view.observations.get(self.seat_id)
-        if observed is not None and not step_view.is_final and not self.can_act(observed):
-            raise none_available(self.seat_id)
-        return observed
-
     def can_act(self, observation: Any) -> bool:
         """Returns whether a mask leaves each choice an action."""
         try:
@@ -81,12 +75,6 @@ class PlainSeat:
             return False
         return True
 
-    def reward(self, rewards: Mapping[str, float]) -> float:
-        return rewards.get(self.seat_id, 0.0)
-
-    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
-        return {self.seat_id: action}
-
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         return logged.get(self.seat_id)
 
@@ -94,23 +82,24 @@ class PlainSeat:
         return None
 
     @property
-    def bench_class(self) -> type[PlainBench]:
+    def part_class(self) -> type[PlainPart]:
         """Reads all of them."""
-        return PlainBench
+        return PlainPart
 
 
-class PlainBench:
-    """Agents that are shown their rows one by one; see `muxrl.servers.agents.benches.Bench`."""
+class PlainPart:
+    """Agents that are shown their rows one by one; see `muxrl.servers.agents.parts.Part`."""
 
     policy_id = ""
-    reads_last_actions = False
+    remembers_actions = False
+    writes_as_is: int | None = None
 
     def __init__(self, seats: Sequence[PlainSeat], lineup: Lineup) -> None:
-        self.seats = tuple(seats)
+        self.seats: tuple[Any, ...] = tuple(seats)
         names = [seat.seat_id for seat in seats]
         self._lineup = lineup
-        self._places = lineup.places_of(names)
-        self._acts = parts_of(names, lineup.acted)
+        self._places = places_of(names, lineup)
+        self._acts = by_kind(names, lineup.acted, lineup)
         place_of = {name: i for i, name in enumerate(names)}
         self._shown = [
             (number, kind.space, column, place_of[agent_id])
@@ -122,22 +111,25 @@ class PlainBench:
     def observe(self, seen: Seen) -> Any:
         found = np.empty((seen.num_episodes, len(self.seats)), object)
         for number, space, column, place in self._shown:
-            can_act = self.seats[place].can_act
+            seat = self.seats[place]
             for row in range(len(found)):
                 shown = row_of(space, seen.observations[number], (row, column))
-                if not can_act(shown):
-                    return None
+                if not seen.is_final and not seat.can_act(shown):
+                    raise none_available(seat.seat_id)
                 found[row, place] = shown
         return found
 
     def rewards(self, rewards: np.ndarray) -> np.ndarray:
         return rewards[:, self._places]
 
-    def write(self, actions: np.ndarray, into: Sequence[Any]) -> None:
-        for part, where in self._acts:
+    def write(self, actions: np.ndarray, into: list[Any]) -> None:
+        for some, where in self._acts:
             own = actions[:, where]
-            space = self._lineup.acted[part.kind].space
-            part.write(stack(space, own.reshape(-1).tolist(), own.shape), into)
+            space = self._lineup.acted[some.kind].space
+            some.write(stack(space, own.reshape(-1).tolist(), own.shape), into)
+
+    def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
+        """Policies remember by themselves."""
 
 
 class PlainSeating(Seating):
@@ -153,8 +145,8 @@ class PoolSeating(PlainSeating):
     is_joint = True
 
 
-class PlainActing:
-    """Asks each agent's policy; see `muxrl.servers.training.policies.Acting`.
+class PlainActing(Acting):
+    """Asks each agent's policy.
 
     Args:
         plan: the server.
@@ -181,59 +173,41 @@ class PlainActing:
         self._training_seeds.bit_generator.state = state["training"]
         self._evaluation_seeds.bit_generator.state = state["evaluation"]
 
-    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        return [
-            [self._act(request, step) for request in step.requests] for step in steps
-        ], self.weights_seq_no
-
-    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
-        """See `muxrl.servers.training.policies.ActingOnRows`."""
-        chosen = []
-        for step in steps:
-            asked = RowsOfBench(step, 0)
-            num_seats = len(asked.agents) // len(step.t)
-            times = np.repeat(step.t, num_seats).tolist()
-            episodes = [episode for episode in step.episodes for _ in range(num_seats)]
-            actions, policies = np.empty(len(times), object), []
-            for i, one in enumerate(
-                zip(asked.agents, asked.observations, asked.states, times, episodes, strict=True)
-            ):
-                action, policy = self._ask(*one)
-                actions[i] = self._checked(one[0], one[1], action, one[3])
-                policies.append(policy)
-            acted = Acted(actions, states=policies)
-            chosen.append(([asked.chosen(acted, slice(None))], self.weights_seq_no))
-        return chosen
-
-    def _act(self, request: SeatRequest, step: PendingStep) -> SeatAction:
-        agent_id, observation = request.seat.seat_id, request.observation
-        action, policy = self._ask(
-            agent_id, observation, request.module_state, step.t, step.episode
-        )
-        # The policy is called even if the action was logged: it may have to see every step.
-        if request.logged_action is not None:
-            action = request.logged_action
-        else:
-            action = self._checked(agent_id, observation, action, step.t)
-        return SeatAction(action, module_state={STATE: Kept(policy)})
+    def answer(self, asked: Asked) -> Answer:
+        observations = asked.observations()
+        agents, states = asked.agents(), asked.states(no_state)[STATE]
+        rows = asked.episodes()
+        logged = {row: action for row, action, _ in asked.logged}
+        actions, policies = np.empty(len(rows), object), np.empty(len(rows), object)
+        for i, (block, row) in enumerate(rows):
+            t = int(block.t[row])
+            action, policy = self._ask(agents[i], observations[i], states[i], t, block, row)
+            # The policy is called even if the action was logged: it may have to see every step.
+            if i in logged:
+                action = logged[i]
+            else:
+                action = self._checked(agents[i], observations[i], action, t)
+            actions[i], policies[i] = action, Kept(policy)
+        return Answer(actions, {}, {STATE: policies})
 
     def _ask(
-        self, agent_id: str, observation: Any, state: Any, t: int, episode: EpisodeOfRows
+        self, agent_id: str, observation: Any, state: Kept | None, t: int, block: Block, row: int
     ) -> tuple[Any, Policy]:
         """Returns an agent's action, and its policy, which is made at its first step.
 
         In an evaluation's episode that has a seed it is the same in every condition.
         """
         if state is None:
-            if not episode.is_training and episode.seed is not None:
-                text = f"{self._seed}/{episode.seed}/{agent_id}/{t}"
+            of_episode = None if block.is_training else block.seed_of(row)
+            if of_episode is not None:
+                text = f"{self._seed}/{of_episode}/{agent_id}/{t}"
                 seed = zlib.crc32(text.encode()) >> 1
             else:
-                seeds = self._training_seeds if episode.is_training else self._evaluation_seeds
+                seeds = self._training_seeds if block.is_training else self._evaluation_seeds
                 seed = int(seeds.integers(2**31))
             policy = self._make(agent_id, seed)
         else:
-            policy = state[STATE].value
+            policy = state.value
         try:
             return policy(observation), policy
         except Exception as error:  # the policy is the user's

@@ -4,63 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyWeights
+from muxrl.servers.acting import Acting
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.checkpoints.resuming import told_of
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.recorder import Recorder, SeatRows
 from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.fixed_names import no_weights
-from muxrl.servers.training.policies import SAVE_TIMEOUT_S, ActingOnRows, Record
-
-
-class StepCounter(Recorder):
-    """Counts an episode's env steps and keeps none of them, since no learner reads them."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._num_steps = 0
-
-    @property
-    def num_uncut_steps(self) -> int:
-        return self._num_steps
-
-    def begin(self, observations: dict[str, Any]) -> None:
-        pass
-
-    def add(self, **transition: Any) -> None:
-        self._num_steps += 1
-
-    def add_rows(self, seats: Iterable[SeatRows], weights_seq_nos: Sequence[int]) -> None:
-        self._num_steps += len(weights_seq_nos)
-
-    def last_observation(self, seat_id: str) -> Any:
-        return None
-
-    def cut(self) -> Chunk | None:
-        return None
-
-    def finish(self, *, is_aborted: bool = False) -> Chunk | None:
-        return None
-
-
-class FixedActing(ActingOnRows, Protocol):
-    """Chooses actions, and can go on with the random numbers that would have come."""
-
-    def get_random_state(self) -> dict[str, Any]:
-        """Returns where its random generators are; for the thread that acts."""
-
-    def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Puts its random generators where those of `get_random_state` were."""
+from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record
 
 
 class FixedPolicies:
@@ -81,7 +38,7 @@ class FixedPolicies:
     policy_lag = None
     takes_seed = True
 
-    def __init__(self, plan: ServerPlan, seats: dict[str, Seat], acting: FixedActing) -> None:
+    def __init__(self, plan: ServerPlan, seats: dict[str, Seat], acting: Acting) -> None:
         self._plan = plan
         self.acting = acting
         self.feed = Feed(max_ahead=0)
@@ -93,7 +50,7 @@ class FixedPolicies:
             batch_env_steps=sys.maxsize,  # no batch is ever complete
             needs_whole_episodes=False,
             lookback=0,
-            recorder=StepCounter,
+            records=False,
         )
         if plan.resume_from:
             with told_of(plan, "go on from", plan.resume_from):

@@ -15,15 +15,14 @@ from typing import Any, Literal, Protocol
 
 from muxrl.protocol.errors import NotServing
 from muxrl.protocol.messages import StartEpisode
+from muxrl.servers.acting import Acting, Answer, Asked
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import Seat, SeatAction
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.episodes.row_reader import RowReader
-from muxrl.servers.episodes.rows import Chosen, RowStep
+from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.fixed_policies.alike import Alike, form_of
-from muxrl.servers.fixed_policies.policies import FixedActing, FixedPolicies
+from muxrl.servers.fixed_policies.policies import FixedPolicies
 from muxrl.servers.training.policies import Record
 
 Draw = Literal["weights", "recency", "hard", "even"]
@@ -39,7 +38,7 @@ class Brought(Protocol):
     @property
     def seating(self) -> Seating: ...
     def make_seats(self, plan: ServerPlan) -> dict[str, Seat]: ...
-    def make_acting(self, plan: ServerPlan) -> FixedActing: ...
+    def make_acting(self, plan: ServerPlan) -> Acting: ...
 
 
 @dataclass
@@ -66,20 +65,19 @@ class Result:
 
 @dataclass
 class Member:
-    """Who plays an episode; see `muxrl.servers.episodes.episode.Member`."""
+    """Who plays an episode; see `muxrl.servers.episodes.table.Member`."""
 
     name: str
     entry: str
     """What the config calls it; an entry of snapshots has several members."""
-    seats: dict[str, Seat]
-    row_reader: RowReader
-    acting: FixedActing
+    seats: Seats
+    acting: Acting
     result: Result
     win_above: float
     follow: Callable[[LiveCheckpoint], None] | None = None
     """Takes newer weights; None: they never change."""
     alike: Alike | None = None
-    """Acts in its place on steps in rows, for others as well."""
+    """Acts in its place, for others as well."""
 
     def end(self, returns: Mapping[str, float]) -> None:
         self.result.add(returns, self.win_above)
@@ -107,8 +105,8 @@ def share_of(seed: int, episode: str) -> float:
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
-class Pool:
-    """Draws members, and acts with them; see `muxrl.servers.training.policies.Acting`.
+class Pool(Acting):
+    """Draws members, and acts with them.
 
     Args:
         plan: the server.
@@ -124,7 +122,6 @@ class Pool:
         brought: Mapping[str, Brought],
         open_snapshot: Callable[[str, str], Brought],
     ) -> None:
-        self.weights_seq_no = 0
         self.num_records = 0
         """How often it has told of its members."""
         self.results: dict[str, Result] = {}
@@ -171,13 +168,20 @@ class Pool:
             "of other servers, which a run brings"
         )
 
-    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        asked = [(step.episode.member, step) for step in steps]
-        return _by_member(asked, lambda member, own: member.acting.act(own)[0]), 0
+    def pass_of(self, block: Block) -> Any:
+        """Returns whose networks act, of one member or of several that are alike."""
+        assert block.members is not None
+        first = block.members[0]
+        return first.name if first.alike is None else first.alike
 
-    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
-        asked = [(step.episodes[0].member, step) for step in steps]
-        return [(one, 0) for one in _by_member(asked, _act_rows)]
+    def answer(self, asked: Asked) -> Answer:
+        of_rows: list[Member] = [
+            block.members[row] for block, row in asked.episodes() if block.members
+        ]
+        first = of_rows[0]
+        if first.alike is not None:
+            return first.alike.answer(asked, [member.acting for member in of_rows])
+        return first.acting.answer(asked)
 
     # --- members ------------------------------------------------------------------------
 
@@ -208,23 +212,23 @@ class Pool:
         name: str,
         entry: str,
         seats: dict[str, Seat],
-        acting: FixedActing,
+        acting: Acting,
         follow: Callable[[LiveCheckpoint], None] | None = None,
     ) -> Member:
         result = self.results.setdefault(name, Result())
         if name in self._random_states:
             acting.set_random_state(self._random_states.pop(name))
         alike = self._alike_of(seats, acting)
-        reader = alike.row_reader if alike else RowReader(self._plan, seats)
+        known = alike.seats if alike else Seats(self._plan.agents, seats)
         win_above = self._settings["win_above"]
-        return Member(name, entry, seats, reader, acting, result, win_above, follow, alike)
+        return Member(name, entry, known, acting, result, win_above, follow, alike)
 
-    def _alike_of(self, seats: dict[str, Seat], acting: FixedActing) -> Alike | None:
+    def _alike_of(self, seats: dict[str, Seat], acting: Acting) -> Alike | None:
         form = form_of(seats, acting)
         if form is None:
             return None
         if form not in self._alike:
-            self._alike[form] = Alike(RowReader(self._plan, seats))
+            self._alike[form] = Alike(Seats(self._plan.agents, seats))
         return self._alike[form]
 
     def renewed(
@@ -281,26 +285,6 @@ class Pool:
             for member in members:
                 if member.name in self._random_states:
                     member.acting.set_random_state(self._random_states.pop(member.name))
-
-
-def _by_member(
-    asked: Sequence[tuple[Member, Any]], act: Callable[[Member, Any], Sequence[Any]]
-) -> list[Any]:
-    """Returns what is chosen for each step, asking each member once."""
-    places: dict[int, list[int]] = {}
-    for i, (member, _) in enumerate(asked):
-        places.setdefault(id(member), []).append(i)
-    chosen: dict[int, Any] = {}
-    for own in places.values():
-        steps = [asked[i][1] for i in own]
-        chosen.update(zip(own, act(asked[own[0]][0], steps), strict=True))
-    return [chosen[i] for i in range(len(asked))]
-
-
-def _act_rows(member: Member, steps: Sequence[RowStep]) -> list[list[Chosen]]:
-    if member.alike is not None:
-        return [member.alike.act(step) for step in steps]
-    return [chosen for chosen, _ in member.acting.act_rows(steps)]
 
 
 class PoolPolicies(FixedPolicies):

@@ -108,7 +108,6 @@ class LearnedPolicies(SavedPolicies):
             needs_log_probabilities=entry.needs_log_probabilities,
             corrects_off_policy=entry.corrects_off_policy,
             fills_replay=entry.fills_replay_by_agent,
-            reads_lists=is_lean(self.algo),
         )
         if is_lean(self.algo):
             self.algo.learner_group._learner.note_progress = feed.note_progress

@@ -14,7 +14,8 @@ from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyNetwork, PolicyWeights
 from muxrl.protocol.spaces import Discrete
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.agents.seats import Seat, SoloSeat
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.agents.spaces import split_mask, split_state
 from muxrl.servers.agents.teams import TeamSpec
 from muxrl.servers.algorithms.entry import AlgorithmEntry

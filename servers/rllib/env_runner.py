@@ -70,7 +70,6 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         )
         self.policy_lag = PolicyLag()
         self._fills_replay = False
-        self._reads_lists = False
 
     def attach(
         self,
@@ -80,7 +79,6 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         needs_log_probabilities: bool,
         corrects_off_policy: bool = False,
         fills_replay: bool = False,
-        reads_lists: bool = False,
     ) -> None:
         """Connects the runner, which RLlib has built, to the server that feeds it.
 
@@ -92,12 +90,9 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             needs_log_probabilities: whether the learner reads them.
             corrects_off_policy: see `Inference`.
             fills_replay: whether RLlib's replay buffer for several agents takes the episodes.
-            reads_lists: whether the recorded lists are stacked later, by `recorded_rows`, so that
-                `sample` need not.
         """
         self._feed = feed
         self._seats = seats
-        self._reads_lists = reads_lists
         self._fills_replay = fills_replay
         self.inference.needs_log_probabilities = needs_log_probabilities
         self.inference.corrects_off_policy = corrects_off_policy
@@ -148,8 +143,6 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         for chunk in self.take():
             if chunk.trajectories:  # RLlib's learner connectors cannot take an empty one
                 episode = episode_of(chunk, self._spaces, self.config.policy_mapping_fn)
-                if not self._reads_lists:
-                    episode.to_numpy()
                 episodes += by_agent(episode) if self._fills_replay else [episode]
         return episodes
 

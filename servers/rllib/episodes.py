@@ -36,7 +36,7 @@ class OrderedEpisode(MultiAgentEpisode):
 def episode_of(
     chunk: Chunk, spaces: Mapping[str, Spaces], policy_for: PolicyFor
 ) -> MultiAgentEpisode:
-    """Returns a chunk in RLlib's form; lists are handed over, not copied.
+    """Returns a chunk in RLlib's form; arrays are handed over, not copied.
 
     RLlib's own `MultiAgentEpisode.add_env_step` and `cut` do not fit a server: an episode in which
     every agent *seen so far* is done counts as terminated (later agents are dropped, truncated
@@ -65,7 +65,7 @@ def episode_of(
 
 
 def single_of(trajectory: Trajectory, spaces: Spaces) -> SingleAgentEpisode:
-    """Returns a trajectory in RLlib's form, in lists or in arrays as it is."""
+    """Returns a trajectory in RLlib's form."""
     num_lookback = trajectory.num_lookback
 
     def buffer(columns: Any, space: gymnasium.Space | None = None) -> InfiniteLookbackBuffer:

@@ -20,24 +20,14 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
 from muxrl.protocol.spaces import Discrete
+from muxrl.servers.acting import Acting, Answer, Asked
 from muxrl.servers.agents.log_probs import log_probs_of
-from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
-from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.episodes.passes import Pass, by_step, passes_of, passes_of_rows
-from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.rllib.asked import (
-    Answer,
-    AnyAsked,
-    Asked,
-    AskedInRows,
-    Extras,
-    by_row,
-)
 from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, NumpyPolicy, numpy_policy
 from muxrl.servers.rllib.numpy_values import Values, numpy_values
 from muxrl.servers.rllib.on_gpu import ModulesOnGpu
 
 T = TypeVar("T")
+Outputs = dict[str, Any]
 TORCH_DRAWS = threading.RLock()
 """Held while torch's global generator has somebody's own state: servers may share a process."""
 
@@ -66,8 +56,8 @@ class _Copy:
         """By policy: the module that is learned, the tensors here, and those they are copied of."""
 
 
-class Inference:
-    """Chooses actions with the newest weights; see `muxrl.servers.training.policies.Acting`.
+class Inference(Acting):
+    """Chooses actions with the newest weights.
 
     Args:
         build: makes one inference-only copy of the modules.
@@ -81,7 +71,7 @@ class Inference:
         self._live = _Copy(build())
         self._spare = _Copy(build())
         self._spare.modules.set_state(self._live.modules.get_state())
-        self._swap = threading.Lock()
+        self.lock = threading.Lock()
         self._rng = np.random.default_rng((seed, 0))
         self._evaluation_rng = np.random.default_rng((seed, 1))
         self._evaluation_torch = torch.Generator().manual_seed(seed)
@@ -142,7 +132,7 @@ class Inference:
         self._use_spare(weights_seq_no)
 
     def _use_spare(self, weights_seq_no: int) -> None:
-        with self._swap:
+        with self.lock:
             self._live, self._spare = self._spare, self._live
             self._num_loads += 1
             self.weights_seq_no = weights_seq_no
@@ -153,7 +143,7 @@ class Inference:
 
     def read(self, read: Callable[[], T]) -> T:
         """Returns what `read` returns of `modules` and `weights_seq_no`; none are loaded then."""
-        with self._swap:
+        with self.lock:
             return read()
 
     def get_random_state(self) -> dict[str, Any]:
@@ -170,32 +160,17 @@ class Inference:
         self._evaluation_rng.bit_generator.state = state["evaluation"]
         self._evaluation_torch.set_state(torch.from_numpy(state["evaluation_torch"]))
 
-    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        """Computes the actions of many steps.
-
-        Recurrent state is only read and returned: if one policy raises, none has advanced.
-        """
-        passes, order = passes_of(steps)
-        chosen: dict[Pass, list[SeatAction]] = {}
-        with self._swap:
-            for key, batch in passes.items():
-                asked = Asked(key, batch)
-                act = self._act_untrained if asked.is_untrained else self._act_as_asked
-                chosen[key] = by_row(act(asked))
-            weights_seq_no = self.weights_seq_no
-        return by_step(chosen, order, steps), weights_seq_no
-
-    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
-        """Computes the actions of steps in rows; see `ActingOnRows`."""
-        chosen: list[list[Chosen]] = [[_NOT_YET] * len(s.benches.benches) for s in steps]
-        with self._swap:
-            for key, places in passes_of_rows(steps).items():
-                asked = AskedInRows(key, [(steps[i], j) for i, j in places])
-                answers = asked.split(self._act_as_asked(asked))
-                for (i, j), answer in zip(places, answers, strict=True):
-                    chosen[i][j] = answer
-            weights_seq_no = self.weights_seq_no
-        return [(of_step, weights_seq_no) for of_step in chosen]
+    def answer(self, asked: Asked) -> Answer:
+        if not asked.is_untrained:
+            if self._gpu is None and (asked.is_training or not asked.should_explore):
+                return self._act(self._live, asked)
+            return self._answer(self._live, asked)
+        if self._untrained_copy is None:
+            assert self.untrained is not None, "the store refuses what is not kept"
+            with TORCH_DRAWS, torch.random.fork_rng(devices=[]):  # first weights are thrown away
+                self._untrained_copy = _Copy(self._build())
+            self._untrained_copy.modules.set_state(self.untrained)
+        return self._answer(self._untrained_copy, asked)
 
     def noise(self, shape: tuple[int, ...], *, is_training: bool) -> np.ndarray:
         """Draws ``noise`` for Gumbel-max: the action is the argmax of logits - log(noise).
@@ -205,146 +180,128 @@ class Inference:
         rng = self._rng if is_training else self._evaluation_rng
         return rng.standard_exponential(shape)
 
-    def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
-        """Answers requests to one policy without exploration, outside of any episode."""
-        with self._swap:
-            return by_row(self._act(Asked((policy_id, False, False, False), requests)))
-
-    def _act_as_asked(self, asked: AnyAsked) -> Answer:
+    def _answer(self, copy: _Copy, asked: Asked) -> Answer:
         if asked.should_explore and not asked.is_training:
-            return self._act_in_evaluation(asked)
+            return self._act_in_evaluation(copy, asked)
         if self._gpu is None or asked.is_untrained:
-            return self._act(asked)
+            return self._act(copy, asked)
         policy_id = asked.policy_id
-        batch = functools.partial(self._batch, asked)
-        if not self._gpu.is_worth(policy_id, len(asked), self._live.modules[policy_id], batch):
-            return self._act(asked)
-        on_gpu = self._gpu.module(policy_id, self._live.modules, self._num_loads)
+        batch = functools.partial(self._batch, copy, asked)
+        if not self._gpu.is_worth(policy_id, len(asked), copy.modules[policy_id], batch):
+            return self._act(copy, asked)
+        on_gpu = self._gpu.module(policy_id, copy.modules, self._num_loads)
         with torch.inference_mode():
-            return self._forward(on_gpu, asked)
+            return self._forward(copy, on_gpu, asked)
 
-    def _act_untrained(self, asked: Asked) -> Answer:
-        """Acts with the kept weights, in the place of the live copy; called under the lock."""
-        if self._untrained_copy is None:
-            assert self.untrained is not None, "the store refuses what is not kept"
-            with TORCH_DRAWS, torch.random.fork_rng(devices=[]):  # first weights are thrown away
-                self._untrained_copy = _Copy(self._build())
-            self._untrained_copy.modules.set_state(self.untrained)
-        live, self._live = self._live, self._untrained_copy
-        try:
-            return self._act_as_asked(asked)
-        finally:
-            self._live = live
-
-    def _act_in_evaluation(self, asked: AnyAsked) -> Answer:
+    def _act_in_evaluation(self, copy: _Copy, asked: Asked) -> Answer:
         """Explores with random numbers of its own, so that training draws the same without it.
 
         Torch modules and distributions draw from the global generator, as the learning thread does.
         An update that runs at the same time may get some of evaluation's numbers.
         """
-        live, policy_id = self._live, asked.policy_id
-        draws_in_numpy = live.acts_in_numpy[policy_id] or (
-            (live.numpy[policy_id] or live.values[policy_id])
+        policy_id = asked.policy_id
+        draws_in_numpy = copy.acts_in_numpy[policy_id] or (
+            (copy.numpy[policy_id] or copy.values[policy_id])
             and isinstance(asked.action_space, Discrete)
         )
         if draws_in_numpy:
-            return self._act(asked)
+            return self._act(copy, asked)
         with TORCH_DRAWS, torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._evaluation_torch.get_state())
             try:
-                return self._act(asked)
+                return self._act(copy, asked)
             finally:
                 self._evaluation_torch.set_state(torch.get_rng_state())
 
-    def _act(self, asked: AnyAsked) -> Answer:
+    def _act(self, copy: _Copy, asked: Asked) -> Answer:
         policy_id = asked.policy_id
-        if self._live.acts_in_numpy[policy_id]:
-            return self._act_in_numpy(asked)
-        values_of = self._live.values[policy_id]
-        forward = self._live.numpy[policy_id] or values_of
+        if copy.acts_in_numpy[policy_id]:
+            return self._act_in_numpy(copy, asked)
+        values_of = copy.values[policy_id]
+        forward = copy.numpy[policy_id] or values_of
         is_discrete = isinstance(asked.action_space, Discrete)
-        is_large = len(asked) > MAX_BATCH and torch.get_num_threads() > 1
+        is_large = torch.get_num_threads() > 1 and len(asked) > MAX_BATCH
         if forward is None or not is_discrete or is_large:
             with torch.inference_mode():
-                return self._forward(self._live.modules[policy_id], asked)
-        logits = forward(asked.observations(self._live.acting_keys[policy_id]))
+                return self._forward(copy, copy.modules[policy_id], asked)
+        logits = forward(asked.observations(copy.acting_keys[policy_id]))
         if values_of is not None:
             epsilon = self.epsilon_of(policy_id) if asked.should_explore else None
             return Answer(self._epsilon_greedy(logits, epsilon or 0.0, asked), {})
         return Answer(*self._categorical(logits, asked))
 
-    def _act_in_numpy(self, asked: AnyAsked) -> Answer:
+    def _act_in_numpy(self, copy: _Copy, asked: Asked) -> Answer:
         """For modules that have a method ``act_in_numpy``; they have ``acting_keys``, too."""
-        module: Any = self._live.modules[asked.policy_id]
-        obs = asked.observations(self._live.acting_keys[asked.policy_id] or ())
-        state = asked.states(module) if module.is_stateful() else None
+        module: Any = copy.modules[asked.policy_id]
+        obs = asked.observations(copy.acting_keys[asked.policy_id] or ())
+        states = asked.states(functools.partial(_initial, module)) if module.is_stateful() else None
         t = self.num_env_steps_sampled if asked.should_explore else None
         rng = self._rng if asked.is_training else self._evaluation_rng
-        actions, state = module.act_in_numpy(obs, state, t, rng)
-        put_logged(actions, asked.requests)
-        return Answer(actions, {}, state)
+        actions, states = module.act_in_numpy(obs, states, t, rng)
+        asked.put_logged(actions)
+        return Answer(actions, {}, states)
 
-    def _batch(self, asked: AnyAsked) -> dict[str, Any]:
+    def _batch(self, copy: _Copy, asked: Asked) -> dict[str, Any]:
         """Returns what a module reads; a critic's part of the observations is not needed."""
         policy_id = asked.policy_id
-        states_of = self._live.modules[policy_id] if self._live.is_stateful[policy_id] else None
-        return batch_of(asked, self._live.acting_keys[policy_id], states_of)
+        states_of = copy.modules[policy_id] if copy.is_stateful[policy_id] else None
+        return batch_of(asked, copy.acting_keys[policy_id], states_of)
 
-    def _forward(self, module: Any, asked: AnyAsked) -> Answer:
+    def _forward(self, copy: _Copy, module: Any, asked: Asked) -> Answer:
         """Acts in torch: `forward_exploration` or `forward_inference`."""
-        batch = self._batch(asked)
+        batch = self._batch(copy, asked)
         if asked.should_explore:
-            outputs = module.forward_exploration(batch, t=self.num_env_steps_sampled)
+            found = module.forward_exploration(batch, t=self.num_env_steps_sampled)
         else:
-            outputs = module.forward_inference(batch)
-        state = tree.map_structure(_to_numpy, outputs.pop(Columns.STATE_OUT, None))
-        if self._live.is_stateful[asked.policy_id]:
-            outputs = tree.map_structure(lambda rows: rows.squeeze(1), outputs)
-        extras: Extras = {}
-        if Columns.ACTIONS in outputs:
-            actions = _to_numpy(outputs[Columns.ACTIONS])
-            put_logged(actions, asked.requests)
+            found = module.forward_inference(batch)
+        states = tree.map_structure(_to_numpy, found.pop(Columns.STATE_OUT, None))
+        if copy.is_stateful[asked.policy_id]:
+            found = tree.map_structure(lambda rows: rows.squeeze(1), found)
+        outputs: Outputs = {}
+        if Columns.ACTIONS in found:
+            actions = _to_numpy(found[Columns.ACTIONS])
+            asked.put_logged(actions)
         elif isinstance(asked.action_space, Discrete):
-            logits = _to_numpy(outputs[Columns.ACTION_DIST_INPUTS])
-            actions, extras = self._categorical(logits, asked)
+            logits = _to_numpy(found[Columns.ACTION_DIST_INPUTS])
+            actions, outputs = self._categorical(logits, asked)
         else:
-            inputs = outputs[Columns.ACTION_DIST_INPUTS]
-            actions, extras = self._from_distribution(module, inputs, asked)
-        if state is not None:  # RLlib's learners begin sequences with recorded states
-            extras[Columns.STATE_OUT] = state
-        return Answer(actions, extras, state)
+            inputs = found[Columns.ACTION_DIST_INPUTS]
+            actions, outputs = self._from_distribution(module, inputs, asked)
+        if states is not None:  # RLlib's learners begin sequences with recorded states
+            outputs[Columns.STATE_OUT] = states
+        return Answer(actions, outputs, states)
 
     def _from_distribution(
-        self, module: Any, inputs: torch.Tensor, asked: AnyAsked
-    ) -> tuple[Any, Extras]:
+        self, module: Any, inputs: torch.Tensor, asked: Asked
+    ) -> tuple[Any, Outputs]:
         distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
         drawn_from = distribution if asked.should_explore else distribution.to_deterministic()
         actions = tree.map_structure(_to_numpy, drawn_from.sample())
-        put_logged(actions, asked.requests)
+        asked.put_logged(actions)
         if not self.needs_log_probabilities:
             return actions, {}
-        extras: Extras = {Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
+        outputs: Outputs = {Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
         if asked.is_training:  # nobody reads them of an evaluation
             logp = _to_numpy(distribution.logp(torch.from_numpy(np.asarray(actions))))
-            extras[Columns.ACTION_LOGP] = self._with_logged(logp, asked.requests)
-        return actions, extras
+            outputs[Columns.ACTION_LOGP] = self._with_logged(logp, asked)
+        return actions, outputs
 
-    def _categorical(self, logits: np.ndarray, asked: AnyAsked) -> tuple[np.ndarray, Extras]:
+    def _categorical(self, logits: np.ndarray, asked: Asked) -> tuple[np.ndarray, Outputs]:
         if asked.should_explore:
             noise = self.noise(logits.shape, is_training=asked.is_training)
             actions = (logits - np.log(noise)).argmax(axis=-1)
         else:
             actions = logits.argmax(axis=-1)
-        put_logged(actions, asked.requests)
+        asked.put_logged(actions)
         if not self.needs_log_probabilities:
             return actions, {}
-        extras: Extras = {Columns.ACTION_DIST_INPUTS: logits}
+        outputs: Outputs = {Columns.ACTION_DIST_INPUTS: logits}
         if asked.is_training:  # nobody reads them of an evaluation
             logp = log_probs_of(logits)[np.arange(len(actions)), actions].astype(np.float32)
-            extras[Columns.ACTION_LOGP] = self._with_logged(logp, asked.requests)
-        return actions, extras
+            outputs[Columns.ACTION_LOGP] = self._with_logged(logp, asked)
+        return actions, outputs
 
-    def _epsilon_greedy(self, values: np.ndarray, epsilon: float, asked: AnyAsked) -> np.ndarray:
+    def _epsilon_greedy(self, values: np.ndarray, epsilon: float, asked: Asked) -> np.ndarray:
         """Returns the best available actions, and any available one with probability epsilon."""
         actions = values.argmax(axis=-1)
         if epsilon > 0.0:
@@ -354,26 +311,22 @@ class Inference:
                 # The largest of independent uniforms is a uniform draw.
                 draws = np.where(values > -np.inf, rng.random(values.shape), -1.0)
                 actions = np.where(explores, draws.argmax(axis=-1), actions)
-        put_logged(actions, asked.requests)
+        asked.put_logged(actions)
         return actions
 
-    def _with_logged(self, logp: np.ndarray, requests: Sequence[SeatRequest]) -> np.ndarray:
+    def _with_logged(self, logp: np.ndarray, asked: Asked) -> np.ndarray:
         """Replaces the policy's log-probabilities of actions that were chosen elsewhere, in place.
 
         Where the probability is unknown, infinity stands for it: any ratio of the policy's
         probability to it is 0, so that learners give the action no weight.
         """
-        for i, request in enumerate(requests):
-            if request.logged_action is not None:
-                known = request.logged_log_prob if self.corrects_off_policy else None
-                logp[i] = np.inf if known is None else known
+        for row, _, log_prob in asked.logged:
+            known = log_prob if self.corrects_off_policy else None
+            logp[row] = np.inf if known is None else known
         return logp
 
 
-_NOT_YET: Any = None
-
-
-def batch_of(asked: AnyAsked, keys: Sequence[str] | None, states_of: Any) -> dict[str, Any]:
+def batch_of(asked: Asked, keys: Sequence[str] | None, states_of: Any) -> dict[str, Any]:
     """Returns rows as a module reads them.
 
     Args:
@@ -384,8 +337,13 @@ def batch_of(asked: AnyAsked, keys: Sequence[str] | None, states_of: Any) -> dic
     batch: dict[str, Any] = {Columns.OBS: _tensors(asked.observations(keys))}
     if states_of is not None:  # RLlib's read sequences, here of one step
         batch = tree.map_structure(lambda rows: rows.unsqueeze(1), batch)
-        batch[Columns.STATE_IN] = _tensors(asked.states(states_of))
+        batch[Columns.STATE_IN] = _tensors(asked.states(functools.partial(_initial, states_of)))
     return batch
+
+
+def _initial(module: Any) -> Any:
+    """Returns the recurrent state of a row that has none yet."""
+    return tree.map_structure(np.asarray, module.get_initial_state())
 
 
 def _tensors(rows: Any) -> Any:

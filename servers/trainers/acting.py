@@ -1,23 +1,22 @@
-"""Asks trainers for actions: rows from requests, checked actions back."""
+"""Asks trainers for actions: rows in, checked actions back."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
+from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import choices, from_gymnasium
+from muxrl.servers.acting import Acting, Answer, Asked
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
-from muxrl.servers.agents.seats import SeatAction, SeatRequest, put_logged
 from muxrl.servers.agents.teams import ALIVE, NO_ACTION
-from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.episodes.passes import Pass, by_step, passes_of, passes_of_rows
-from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.episodes.trajectories import Trajectory, at, concatenated, flat, stacked
+from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
@@ -47,8 +46,8 @@ class TrainerFailed(RuntimeError):
     """A trainer raised, or returned what it must not; the sentence names its class."""
 
 
-class Actors:
-    """Chooses actions with the trainers of a server; see `muxrl.servers.training.policies.Acting`.
+class Actors(Acting):
+    """Chooses actions with the trainers of a server.
 
     A trainer that says so (``acts_while_learning``) learns while a copy of it acts. Any other is
     asked when it does not learn: `lock` is held meanwhile.
@@ -172,51 +171,34 @@ class Actors:
 
     # --- acting -------------------------------------------------------------------------
 
-    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        passes, order = passes_of(steps)
-        with self.lock:
-            chosen = {key: self._act(key, batch) for key, batch in passes.items()}
-            weights_seq_no = self.weights_seq_no
-        return by_step(chosen, order, steps), weights_seq_no
+    def answer(self, asked: Asked) -> Answer:
+        rows = self._rows(asked)
+        acted = self.ask(asked.policy_id, rows, is_untrained=asked.is_untrained)
+        actions, outputs = acted.actions, dict(acted.outputs)
+        asked.put_logged(actions)
+        is_logged = np.zeros(len(rows) if rows.present is None else rows.present.shape, bool)
+        for row, action, _ in asked.logged:
+            is_logged[row] = True if rows.present is None else action != NO_ACTION
+        outputs[IS_LOGGED] = is_logged
+        states = None
+        if acted.states is not None:
+            kept = np.empty(len(rows), object)
+            for i, state in enumerate(acted.states):
+                kept[i] = Kept(state)
+            states = {STATE: kept}
+        return Answer(actions, outputs, states)
 
-    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
-        """See `muxrl.servers.training.policies.ActingOnRows`."""
-        chosen: list[dict[int, Chosen]] = [{} for _ in steps]
-        with self.lock:
-            for key, places in passes_of_rows(steps).items():
-                asked = [RowsOfBench(steps[i], j) for i, j in places]
-                rows = self._rows(
-                    key,
-                    concatenated([one.observations for one in asked]),
-                    [state for one in asked for state in one.states],
-                    [agent for one in asked for agent in one.agents],
-                )
-                acted = self.ask(key[0], rows)
-                first = 0
-                for (i, j), one in zip(places, asked, strict=True):
-                    chosen[i][j] = one.chosen(acted, slice(first, first + len(one.agents)))
-                    first += len(one.agents)
-            weights_seq_no = self.weights_seq_no
-        return [([one[j] for j in range(len(one))], weights_seq_no) for one in chosen]
-
-    def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
-        """Answers requests to one policy without exploration, outside of any episode."""
-        with self.lock:
-            return self._act((policy_id, False, False, False), requests)
-
-    def tell(
-        self, what: Literal["probabilities", "value"], request: SeatRequest
-    ) -> np.ndarray | None:
+    def tell(self, what: Literal["probabilities", "value"], asked: Asked) -> np.ndarray | None:
         """Returns what a trainer's method of that name says of a row, float64; None: it has none.
 
         Raises:
             TrainerFailed: it raised, or said what it must not.
         """
-        policy_id = request.seat.policy_id
+        policy_id = asked.policy_id
         method = getattr(self._actors[policy_id], what, None)
         if not callable(method):
             return None
-        rows = self._rows_of((policy_id, True, False, False), [request])
+        rows = replace(self._rows(asked), should_explore=True)
         with self.lock:
             said = self._call(what, policy_id, lambda: np.asarray(_on_cpu(method(rows)), float))
         found: np.ndarray = said
@@ -233,25 +215,6 @@ class Actors:
         row: np.ndarray = found[0]
         return row
 
-    def _act(self, key: Pass, requests: list[SeatRequest]) -> list[SeatAction]:
-        rows = self._rows_of(key, requests)
-        acted = self.ask(key[0], rows, is_untrained=key[-1])
-        actions, outputs = acted.actions, dict(acted.outputs)
-        put_logged(actions, requests)
-        is_logged = np.zeros(len(requests) if rows.present is None else rows.present.shape, bool)
-        for i, request in enumerate(requests):
-            if (logged := request.logged_action) is not None:
-                is_logged[i] = True if rows.present is None else logged != NO_ACTION
-        outputs[IS_LOGGED] = is_logged
-        return [
-            SeatAction(
-                action,
-                {name: column[i] for name, column in outputs.items()},
-                None if acted.states is None else {STATE: Kept(acted.states[i])},
-            )
-            for i, action in enumerate(actions)
-        ]
-
     def ask(self, policy_id: str, rows: Rows, *, is_untrained: bool = False) -> Acted:
         """Returns a trainer's answer, checked, in arrays.
 
@@ -266,26 +229,19 @@ class Actors:
         states = None if acted.states is None else [_own(state) for state in acted.states]
         return Acted(self._checked(policy_id, rows, acted), outputs, states)
 
-    def _rows_of(self, key: Pass, requests: list[SeatRequest]) -> Rows:
-        return self._rows(
-            key,
-            stacked([request.observation for request in requests]),
-            [request.module_state for request in requests],
-            [request.seat.seat_id for request in requests],
-        )
-
-    def _rows(self, key: Pass, seen: Any, states: list[Any], agents: list[str]) -> Rows:
+    def _rows(self, asked: Asked) -> Rows:
+        # Copied: they are recorded, and a trainer may write into its rows.
+        seen = each_array(np.array, asked.observations())
         parts = seen if isinstance(seen, dict) else {OBS: seen}
-        policy_id, should_explore, is_training, _ = key
-        has_masks = self.specs[policy_id].has_masks
+        states = asked.states(no_state)[STATE]
         return Rows(
             parts[OBS],
-            parts[ACTION_MASK] if has_masks else None,
-            [None if state is None else state[STATE].value for state in states],
-            tuple(agents),
-            should_explore,
-            is_training and self.is_learned_from,
-            self._rng if is_training else self._evaluation_rng,
+            parts[ACTION_MASK] if self.specs[asked.policy_id].has_masks else None,
+            [None if state is None else state.value for state in states],
+            asked.agents(),
+            asked.should_explore,
+            asked.is_training and self.is_learned_from,
+            self._rng if asked.is_training else self._evaluation_rng,
             parts.get(ALIVE),
         )
 
@@ -438,37 +394,9 @@ class Kept:
         self.value = value
 
 
-class RowsOfBench:
-    """The rows of a bench, one after another: all seats of an episode, then of the next."""
-
-    def __init__(self, step: RowStep, bench: int) -> None:
-        seats = step.benches.benches[bench].seats
-        self._lead = (len(step.episodes), len(seats))
-        self.agents = [seat.seat_id for seat in seats] * len(step.episodes)
-        seen = step.observations[bench]
-        is_team = isinstance(seen, dict) and ALIVE in seen
-        self._team = seen[ALIVE].shape[2:] if is_team else ()
-        self.observations = flat(seen)
-        states = step.module_states[bench]
-        self.states: list[Any] = [None] * len(self.agents)
-        if isinstance(states, dict):
-            self.states = [{STATE: one} for one in states[STATE].reshape(-1)]
-        elif states is not None:  # some episodes begin
-            self.states = [at(one, i) for one in states for i in range(len(seats))]
-
-    def chosen(self, acted: Acted, rows: slice) -> Chosen:
-        """Returns what is this bench's of an answer to all."""
-        outputs = {
-            name: _shaped(column[rows], self._lead) for name, column in acted.outputs.items()
-        }
-        outputs[IS_LOGGED] = np.zeros((*self._lead, *self._team), bool)
-        states = None
-        if acted.states is not None:
-            own = np.empty(len(self.agents), object)
-            for i, state in enumerate(list(acted.states)[rows]):
-                own[i] = Kept(state)
-            states = {STATE: own.reshape(self._lead)}
-        return Chosen(_shaped(acted.actions[rows], self._lead), outputs, states)
+def no_state() -> dict[str, np.ndarray]:
+    """Returns the recurrent state of a row that has none yet."""
+    return {STATE: np.array(None, object)}
 
 
 def _own(state: Any) -> Any:
@@ -480,10 +408,6 @@ def _own(state: Any) -> Any:
     if isinstance(state, np.ndarray):
         return state.copy()
     return state.clone() if hasattr(state, "clone") else state
-
-
-def _shaped(column: np.ndarray, lead: tuple[int, int]) -> np.ndarray:
-    return column.reshape(*lead, *column.shape[1:])
 
 
 def _on_cpu(value: Any) -> Any:

@@ -11,15 +11,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import DictSpace, bounds
+from muxrl.servers.acting import Asked
 from muxrl.servers.agents.action_forms import counted_from_0
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask, observed_parts
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import Seat, SeatRequest
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.team_seats import TeamSeat, TeamSeating
 from muxrl.servers.agents.teams import ALIVE, STATE
-from muxrl.servers.config import ServerConfig, ServerPlan, WhileLearning
+from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan, WhileLearning
+from muxrl.servers.episodes.blocks import Block, Seats
+from muxrl.servers.episodes.trajectories import stack
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
@@ -161,10 +165,10 @@ class TrainerEntry:
             actors = self.make_actors(plan, seats)
             first = next(iter(actors.learners.values()))
             yield from self._attribute_problems(first)
-            requests = [SeatRequest(seat, drawn_observation(seat)) for seat in seats.values()]
             for policy_id in actors.learners:
-                ours = [one for one in requests if one.seat.policy_id == policy_id]
-                actors.act_greedily(policy_id, ours)
+                ours = [seat for seat in seats.values() if seat.policy_id == policy_id]
+                drawn = [drawn_observation(seat) for seat in ours]
+                actors.answer(asked_of(ours, drawn, plan.agents))
             actors.set_state(actors.get_state())
             actors.get_weights()
         except (TrainerFailed, ValueError, TypeError) as error:
@@ -267,3 +271,20 @@ def drawn_observation(seat: Seat) -> Any:
     if not has_action_mask(space):
         return {OBS: observed} if isinstance(space, DictSpace) else observed
     return {OBS: observed, ACTION_MASK: np.ones(parts[ACTION_MASK].shape, np.float32)}
+
+
+def asked_of(
+    seats: Sequence[Seat], observations: Sequence[Any], agents: Mapping[str, AgentPlan]
+) -> Asked:
+    """Returns what seats of a policy ask greedily, outside of any episode.
+
+    Args:
+        seats: these.
+        observations: what each of them reads.
+        agents: of the server.
+    """
+    known = Seats(agents, {seat.seat_id: seat for seat in seats})
+    served = known.lineup(tuple(agents))
+    seen = each_array(lambda one: one[None], stack(observations))
+    block = Block(None, known, served, [""], [0], slice(0, 1), [0], [seen])
+    return Asked(seats[0].policy_id, [block], [0])

@@ -20,7 +20,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.episodes.trajectories import Trajectory, in_arrays
+from muxrl.servers.episodes.trajectories import Trajectory, apart
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.plain_state import find_not_finite
 from muxrl.servers.training.policies import ServerProblem
@@ -56,7 +56,7 @@ class TrainerLearning:
         played: dict[str, list[Trajectory]] = defaultdict(list)
         for chunk in chunks:
             for one in chunk.trajectories:
-                played[one.policy_id].append(in_arrays(one))
+                played[one.policy_id].append(apart(one))
         with contextlib.nullcontext() if actors.has_copies else actors.lock:
             metrics = {policy_id: actors.learn(policy_id, own) for policy_id, own in played.items()}
             actors.publish()

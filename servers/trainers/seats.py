@@ -12,8 +12,10 @@ from muxrl.protocol.spaces import Box, DictSpace, Space
 from muxrl.servers.agents.action_forms import ActionForm, action_form
 from muxrl.servers.agents.masks import OBS, observed_parts
 from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.parts import Seen
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.solo_seats import SoloPart, SoloSeat
 from muxrl.servers.agents.teams import STATE
 from muxrl.servers.config import AgentPlan, ServerPlan
 
@@ -53,8 +55,8 @@ class StateSeat:
 
     def __init__(self, seat: SoloSeat, size: int | None, observing: Observing) -> None:
         self._seat = seat
-        self._read = None if size is None else observing.simulation_state_reader(size)
-        self._size = size
+        self.read_state = None if size is None else observing.simulation_state_reader(size)
+        self.size = size
         parts = observed_parts(seat.observation_space)
         if size is not None:
             parts[STATE] = Box((size,))
@@ -63,13 +65,24 @@ class StateSeat:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._seat, name)
 
-    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
-        own = self._seat.observe(step_view, record)
-        if own is None:
-            return None
-        seen = own if isinstance(own, dict) else {OBS: own}
-        if self._size is not None:
-            state = step_view.state
-            seen[STATE] = (np.asarray(state, np.float32) if self._read is None
-                           else self._read(state))  # fmt: skip
-        return seen
+    @property
+    def part_class(self) -> type[StatePart]:
+        return StatePart
+
+
+class StatePart(SoloPart):
+    """Such agents of one policy."""
+
+    seats: tuple[Any, ...]
+
+    def observe(self, seen: Seen) -> Any:
+        own = super().observe(seen)
+        found = dict(own) if isinstance(own, dict) else {OBS: own}
+        size, read = self.seats[0].size, self.seats[0].read_state
+        if size is not None:
+            states = np.zeros((seen.num_episodes, size), np.float32)
+            if seen.state is not None:
+                states = seen.state if read is None else read(seen.state)
+            lead = seen.num_episodes, len(self.seats)
+            found[STATE] = np.broadcast_to(states[:, None], (*lead, size))
+        return found

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.messages import Ended
-from muxrl.servers.episodes.trajectories import Chunk, in_arrays
+from muxrl.servers.episodes.trajectories import Chunk, apart
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 
 METHODS = ("shape_rewards", "on_episode", "on_update")
@@ -87,7 +87,7 @@ class Callbacks:
         shape_rewards = getattr(self._callbacks, "shape_rewards", None)
         for chunk in batch if shape_rewards is not None else ():
             for one in chunk.trajectories:
-                seen = in_arrays(one)
+                seen = apart(one)
                 rewards = self._called("shape_rewards", shape_rewards, seen)
                 try:
                     shaped = np.asarray(rewards, seen.rewards.dtype)
@@ -99,7 +99,7 @@ class Callbacks:
                         f"finite rewards of {one.seat_id!r}, one for each action, "
                         f"got {rewards!r:.80}"
                     )
-                one.rewards = shaped.tolist() if isinstance(one.rewards, list) else shaped
+                one.rewards = shaped
 
     def tell(self, update: Update) -> dict[str, float]:
         """Tells of all that was played, and of an update; returns the figures of ``on_update``.

@@ -6,14 +6,11 @@ learn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from muxrl.servers.agents.seats import SeatAction
-from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.acting import Acting
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.episodes.store import EpisodeStore
 
 Record = dict[str, Any]
@@ -34,28 +31,6 @@ class LearnerDiverged(RuntimeError):
 
 class StillLearning(RuntimeError):
     """An update has not ended in time; the message says of which server."""
-
-
-class Acting(Protocol):
-    """What chooses the actions."""
-
-    weights_seq_no: int
-    """Version of the weights in use; always 0 where nothing is learned."""
-
-    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        """Chooses the actions of many steps; `PendingStep.finish` puts them into effect.
-
-        Returns:
-            For each step its actions, one for each of its requests; and the version of the weights
-            that chose them.
-        """
-
-
-class ActingOnRows(Acting, Protocol):
-    """What takes steps in rows, too."""
-
-    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
-        """Returns for each step the actions of its benches, and the weights' version."""
 
 
 class Policies(Protocol):

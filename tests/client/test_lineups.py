@@ -1,55 +1,58 @@
-"""When the rows of agents that act together are tried, and when they are tried again."""
+"""How a step is split by server, once for each set of agents."""
 
 from __future__ import annotations
 
-from muxrl.client.lineups import MOST_MISSES, Lineups
+import numpy as np
+from tests.client.scripted_servers import spec
 
-AGENTS = ("a", "b")
-
-
-def made() -> tuple[Lineups[str], list[tuple[str, ...]]]:
-    """Returns a memory, and the lineups that it has made something of."""
-    asked: list[tuple[str, ...]] = []
-
-    def make(agents: tuple[str, ...]) -> str:
-        asked.append(agents)
-        return "+".join(agents)
-
-    return Lineups(make), asked
+from muxrl.client.lineups import Lineups, cells, index_of
 
 
-def test_a_lineup_is_made_once() -> None:
-    lineups, asked = made()
-    assert [lineups.find(AGENTS) for _ in range(3)] == ["a+b"] * 3
-    assert asked == [AGENTS]
+def lineups() -> Lineups:
+    return Lineups({"left": spec("left", "abcd"), "right": spec("right", "efg")})
 
 
-def test_rows_that_a_server_takes_apart_rest_for_a_while() -> None:
-    lineups, _ = made()
-    for _ in range(MOST_MISSES):
-        assert lineups.find(AGENTS) == "a+b"
-        lineups.note(AGENTS, were_read=False)
-    assert lineups.find(("a",)) == "a", "others go on"
-    num_rests = 0
-    while lineups.find(AGENTS) is None:
-        num_rests += 1
-    assert 900 < num_rests < 1_100
-    lineups.note(AGENTS, were_read=False)
-    assert lineups.find(AGENTS) is None, "one more miss, and they rest again"
+def test_the_same_agents_in_another_order_are_split_alike() -> None:
+    known = lineups()
+    split, seen = known.find({"f": 1, "a": 2, "c": 3})
+    assert known.find({"c": 3, "a": 2, "f": 1})[0] is split
+    assert split.agents == ("a", "c", "f")
+    assert [part.agents for part in split.parts] == [("a", "c"), ("f",)]
+    assert [part.named for part in split.parts] == [["a", "c"], ["f"]]
+    assert seen == {"f": 1, "a": 2, "c": 3}
+    whole, _ = known.find(dict.fromkeys("gfedcba"))
+    assert whole.is_of_all
+    assert [part.named for part in whole.parts] == [[], []]
 
 
-def test_misses_count_in_a_row() -> None:
-    lineups, _ = made()
-    for _ in range(3 * MOST_MISSES):
-        lineups.note(AGENTS, were_read=False)
-        lineups.note(AGENTS, were_read=True)
-    assert lineups.find(AGENTS) == "a+b"
+def test_its_columns_are_those_of_its_agents() -> None:
+    split, _ = lineups().find({"f": 1, "a": 2, "c": 3})
+    table = np.arange(7)[None]
+    assert table[0, split.columns].tolist() == [0, 2, 5]
+    left, right = split.parts
+    assert [table[0, i].tolist() for i in (left.columns, left.others, left.whole)] == [
+        [0, 2], [1, 3], [0, 1, 2, 3]
+    ]  # fmt: skip
+    assert [table[0, i].tolist() for i in (right.columns, right.others)] == [[5], [4, 6]]
+    assert split.wholes == [slice(0, 7)]
+
+
+def test_a_server_without_agents_is_idle() -> None:
+    split, _ = lineups().find({"e": 1})
+    assert split.idle == [0]
+    assert [part.server_id for part in split.parts] == ["right"]
 
 
 def test_combinations_without_end_are_forgotten() -> None:
-    lineups, asked = made()
+    many = Lineups({"left": spec("left", [f"driver_{i}" for i in range(1_500)])})
     for i in range(1_500):
-        lineups.find((f"driver_{i}",))
-    assert lineups.find(("driver_0",)) == "driver_0"
-    assert len(asked) == 1_501
-    assert len(lineups._known) < 1_000
+        many.find({f"driver_{i}": 0})
+    assert len(many.known) < 1_500
+
+
+def test_indices_in_a_row_are_a_slice() -> None:
+    assert index_of([3, 4, 5]) == slice(3, 6)
+    assert index_of([7]) == slice(7, 8)
+    table = np.arange(12).reshape(3, 4)
+    assert table[cells(index_of([0, 2]), index_of([1, 3]))].tolist() == [[1, 3], [9, 11]]
+    assert table[cells(index_of([0, 2]), index_of([1, 2]))].tolist() == [[1, 2], [9, 10]]

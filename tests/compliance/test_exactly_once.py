@@ -36,7 +36,7 @@ from muxrl.protocol.messages import (
     Status,
 )
 from muxrl.servers.app import Batcher, PolicyServerApp
-from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.blocks import Block
 
 SERVERS = {"left": "ab", "right": "c"}
 GATEWAY = "gateway"
@@ -82,9 +82,9 @@ class Server:
             status=lambda: Status(server_id, "ready", is_waiting_for_learner=self.is_held),
         )
 
-    def act(self, steps: Sequence[PendingStep]) -> tuple[list[Any], int]:
+    def act(self, blocks: Sequence[Block]) -> list[tuple[Any, int]]:
         """In place of inference."""
-        return [self.scripted.choose(step) for step in steps], 0
+        return [(self.scripted.choose(block), 0) for block in blocks]
 
     def answer(self, *frames: bytes) -> list[bytes]:
         """Returns a list that has the answer to the first of these frames, or will have it."""

@@ -142,8 +142,7 @@ def test_many_episodes_in_lockstep(ppo: PolicyServer) -> None:
                 client.log_returns(episode_id, {"a": 1.0})
         outbox = Outbox()
         for episode_id in ids:
-            episode = client._find(episode_id)
-            outbox.add(episode, episode.end({}, is_truncated=False))
+            client.table.end(outbox, client._find(episode_id).slot, is_truncated=False)
         assert client.exchange(outbox) == {}
         assert client.num_mismatches == 0
         assert len(frames) < 20

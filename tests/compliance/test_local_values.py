@@ -185,8 +185,8 @@ def test_what_was_played_is_told_when_asked(server: PolicyServer) -> None:
             client.get_action(episode_id, observed(rng, server.plan), **states(server.plan, rng))
         client.tell_played()
         policies: Any = server.policies
-        (episode,) = policies.store._open.values()
-        assert episode.t == 12
+        table = policies.store._table
+        assert [table.t[slot] for slot in table.slot_of.values()] == [12]
         client.abort_episode(episode_id)
     assert server.status().num_env_steps >= before
 

@@ -140,7 +140,7 @@ def test_a_client_with_a_message_over_the_limit_is_told(ppo: PolicyServer, trans
                 client.get_action(episode_id, {"a": np.zeros(MAX_BYTES, np.float32)})
             client.abort_episode(client.start_episode())
         finally:
-            for left_open in list(ppo.policies.store._open):
+            for left_open in list(ppo.policies.store._table.slot_of):
                 url = f"http://{ppo.address}/v1/episodes/{left_open}/abort"
                 requests.post(url, headers=BEARER)
 
@@ -153,7 +153,7 @@ def test_a_client_that_vanishes_leaves_the_server_in_peace(ppo: PolicyServer, ur
         transport.close()  # without a word about the episode
     assert requests.get(f"{url}/v1/health", headers=BEARER).json()["status"] == "ready"
     assert ppo.status().num_open_episodes == 3
-    for episode_id in list(ppo.policies.store._open):
+    for episode_id in list(ppo.policies.store._table.slot_of):
         requests.post(f"{url}/v1/episodes/{episode_id}/abort", headers=BEARER)
 
 

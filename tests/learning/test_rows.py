@@ -15,7 +15,7 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import Served, serve
 from muxrl.protocol.messages import StepRows
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.episodes.rows import RowStep
+from muxrl.servers.episodes.blocks import AwaitedRows
 from muxrl.servers.episodes.store import EpisodeStore
 
 ZERO_COST = "muxrl.experiments.simulations.zero_cost:ZeroCost"
@@ -76,7 +76,7 @@ def test_servers_learn_from_steps_in_rows(rllib: None, monkeypatch: pytest.Monke
     def accept_rows(store: EpisodeStore, item: StepRows, now: float) -> Any:
         nonlocal num_in_rows
         outcome = read_in_rows(store, item, now)
-        num_in_rows += isinstance(outcome, RowStep) * len(item.episode_ids)
+        num_in_rows += isinstance(outcome, AwaitedRows) * len(item.episode_ids)
         return outcome
 
     monkeypatch.setattr(EpisodeStore, "accept_rows", accept_rows)

@@ -31,6 +31,7 @@ from muxrl.orchestrator.config import from_yaml, probe, resolve
 from muxrl.protocol.codec import decode_batch, decode_batch_reply, encode, encode_batch
 from muxrl.protocol.messages import (
     AbortEpisode,
+    Actions,
     AnyItem,
     AnyReply,
     Batch,
@@ -40,7 +41,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Lineup, stack
+from muxrl.protocol.rows import Lineup, row_of, stack
 from muxrl.protocol.spaces import (
     Box,
     DictSpace,
@@ -383,6 +384,29 @@ def _stacked(rows: Any) -> Any:
     return np.array(rows)
 
 
+def by_step(plan: ServerPlan, frames: list[bytes], answers: list[Any]) -> list[Any]:
+    """Returns answers in which that to rows is one of each row, however a server gave it."""
+    items = [item for frame in frames for item in decode_batch(frame).items]
+    found: list[Any] = []
+    for item, answer in zip(items, answers, strict=True):
+        if answer["type"] != "ActionRows":
+            found.append(answer)
+        elif answer["replies"]:
+            found += answer["replies"]
+        else:
+            assert isinstance(item, StepRows)
+            lineup = Lineup(tuple(item.agents) or tuple(plan.agents), plan.agents)
+            for row, episode_id in enumerate(item.episode_ids):
+                actions = {
+                    agent_id: row_of(kind.space, rows, (row, i))
+                    for kind, rows in zip(lineup.acted, answer["actions"], strict=True)
+                    for i, agent_id in enumerate(kind.agents)
+                }
+                one = Actions(episode_id, int(item.t[row]), actions, answer["weights_seq_no"])
+                found.append(as_dicts(one))
+    return found
+
+
 def differences(a: Any, b: Any, at: str = "") -> Iterator[str]:
     """Yields where two answers or trajectories differ, to the last bit."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
@@ -423,6 +447,8 @@ def _main() -> int:
         (args.folder / file).write_bytes(pickle.dumps(now))
         said = f"{name}: {len(answers)} answers, {len(recorded)} pieces of episodes"
         if args.compare:
+            for one in (then, now):
+                one["answers"] = by_step(plan, frames, one["answers"])
             for what in ("answers", "recorded"):
                 found = list(differences(then[what], now[what], what))
                 num_different += len(found)

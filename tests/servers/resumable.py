@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 import tree
+from tests.servers.acted import actions_of
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import make_policies
 from muxrl.servers.training.policies import ServerProblem
@@ -168,9 +168,7 @@ class Served:
 
     def _act(self, pending: Any) -> Any:
         self.wait()
-        assert isinstance(pending, PendingStep)
-        ((chosen,), version) = self.policies.acting.act([pending])
-        return pending.finish(chosen, version).actions
+        return actions_of(self.policies.acting, pending)
 
     def wait(self) -> None:
         """Waits at the gate, as frames do."""

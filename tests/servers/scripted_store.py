@@ -13,6 +13,7 @@ from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
+    ActionRows,
     Actions,
     AgentInfo,
     Ended,
@@ -21,14 +22,14 @@ from muxrl.protocol.messages import (
     Started,
     StartEpisode,
     Step,
+    StepRows,
 )
-from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Chosen
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
@@ -137,23 +138,43 @@ class ScriptedStore:
         observations = {agent: seen(agent, t) for agent in agents}
         item = Step(episode_id, t, **{"observations": observations, **kwargs})
         outcome = self.store.accept(item, self.now)
-        return self.act(outcome) if isinstance(outcome, PendingStep) else answered(outcome)
+        return self.act(outcome) if isinstance(outcome, AwaitedStep) else answered(outcome)
 
-    def act(self, pending: PendingStep) -> Actions:
+    def rows(self, item: StepRows) -> ActionRows:
+        """Sends a step of several episodes, and acts."""
+        outcome = self.store.accept_rows(item, self.now)
+        if isinstance(outcome, AwaitedRows):
+            for block in outcome.blocks:
+                block.finish(self.choose(block), self.weights_seq_no)
+            return outcome.answer()
+        return ActionRows(replies=[self.send(step) for step in outcome])
+
+    def send(self, item: Step) -> Actions:
+        """Sends a step, and acts."""
+        outcome = self.store.accept(item, self.now)
+        return self.act(outcome) if isinstance(outcome, AwaitedStep) else answered(outcome)
+
+    def act(self, awaited: AwaitedStep) -> Actions:
         """Does what inference does."""
-        return pending.finish(self.choose(pending), self.weights_seq_no)
+        if not awaited.is_ready:
+            awaited.block.finish(self.choose(awaited.block), self.weights_seq_no)
+        return awaited.answer()
 
-    def choose(self, pending: PendingStep) -> list[SeatAction]:
-        """Returns an action for each request of a step."""
+    def choose(self, block: Block) -> list[Chosen]:
+        """Returns an action for each seat of a step."""
         chosen = []
-        for request in pending.requests:
-            n = len(request.seat.members)
-            is_team = request.seat.seat_id in self.plan.groups
-            action = pending.t % 3
-            rows: Any = np.full(n, action) if is_team else np.int64(action)
-            if isinstance(request.seat.action_space, Box):  # one-hot, as MADDPG's
-                rows = np.eye(request.seat.action_space.shape[1], dtype=np.float32)[rows]
-            chosen.append(SeatAction(rows))
+        for one in block.served.parts:
+            seat = one.part.seats[0]
+            lead = len(block), len(one.part.seats)
+            t = np.asarray(block.t)[:, None] % 3
+            actions: Any = np.broadcast_to(t, lead)
+            if seat.seat_id in self.plan.groups:
+                actions = np.broadcast_to(t[..., None], (*lead, len(seat.members)))
+            if isinstance(seat.action_space, MultiDiscrete) and seat.seat_id in seat.members:
+                actions = np.repeat(actions[..., None] % 2, len(seat.action_space.nvec), axis=-1)
+            if isinstance(seat.action_space, Box):  # one-hot, as MADDPG's
+                actions = np.eye(seat.action_space.shape[1], dtype=np.float32)[actions]
+            chosen.append(Chosen(np.array(actions), {}))
         return chosen
 
     def end(self, t: int, episode_id: str = "e", **kwargs: Any) -> Ended:
@@ -223,6 +244,14 @@ def open_store() -> ScriptedStore:
 def seen(agent: str, t: int) -> np.ndarray:
     """What an agent observes at `t`: its own number, and `t`."""
     return np.array([ord(agent[0]), t], np.float32)
+
+
+def each(rows: Any) -> list[Any]:
+    """Returns recorded rows one by one."""
+    if isinstance(rows, Mapping):
+        columns = [each(part) for part in rows.values()]
+        return [dict(zip(rows, row, strict=True)) for row in zip(*columns, strict=True)]
+    return list(rows)
 
 
 def answered(reply: object) -> Actions:

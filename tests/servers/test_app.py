@@ -7,29 +7,23 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from muxrl.protocol.errors import NotServing
-from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.app import Batcher, Frame
-from muxrl.servers.episodes.episode import PendingStep
 
 
-class StepToAct:
-    """Stands for a `PendingStep`."""
+class BlockToAct:
+    """Stands for a `Block`."""
 
-    answer: str | None = None
+    chosen: str | None = None
     has_failed = False
 
-    @property
-    def parts(self) -> Sequence[StepToAct]:
-        return (self,)
-
-    def finish(self, chosen: list[SeatAction], weights_seq_no: int) -> None:
-        self.answer = f"{chosen[0].action} with weights {weights_seq_no}"
+    def finish(self, chosen: str, weights_seq_no: int) -> None:
+        self.chosen = f"{chosen} with weights {weights_seq_no}"
 
 
 class FrameToAct:
     """Stands for a `Frame`."""
 
-    def __init__(self, pending: list[StepToAct], done: list[Any], *, is_alone: bool) -> None:
+    def __init__(self, pending: list[BlockToAct], done: list[Any], *, is_alone: bool) -> None:
         self.pending = pending
         self.is_alone = is_alone
         self._done = done
@@ -41,24 +35,26 @@ class FrameToAct:
 class Counting:
     """Acts, and keeps how many steps each pass had."""
 
-    weights_seq_no = 7
-
     def __init__(self) -> None:
         self.passes: list[int] = []
         self.is_broken = False
 
-    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+    def act(self, blocks: Sequence[BlockToAct]) -> list[tuple[str, int]]:
         if self.is_broken:
             raise ArithmeticError("no such luck")
-        self.passes.append(len(steps))
-        return [[SeatAction("left")] for _ in steps], self.weights_seq_no
+        self.passes.append(len(blocks))
+        return [("left", 7) for _ in blocks]
 
 
-def steps(number: int) -> list[StepToAct]:
-    return [StepToAct() for _ in range(number)]
+def batcher_of(acting: Counting) -> Batcher:
+    return Batcher(cast(Any, acting), "s")
 
 
-def submit(batcher: Batcher, pending: list[StepToAct], done: list[Any], *, is_alone: bool) -> None:
+def steps(number: int) -> list[BlockToAct]:
+    return [BlockToAct() for _ in range(number)]
+
+
+def submit(batcher: Batcher, pending: list[BlockToAct], done: list[Any], *, is_alone: bool) -> None:
     """Submits a frame; `done` gets what it ends with."""
     batcher.submit(cast(Frame, FrameToAct(pending, done, is_alone=is_alone)))
 
@@ -67,13 +63,13 @@ def test_a_frame_alone_is_computed_at_once() -> None:
     acting = Counting()
     (step,) = frame = steps(1)
     done: list[Any] = []
-    submit(Batcher(acting, "s"), frame, done, is_alone=True)
-    assert (acting.passes, done, step.answer) == ([1], [None], "left with weights 7")
+    submit(batcher_of(acting), frame, done, is_alone=True)
+    assert (acting.passes, done, step.chosen) == ([1], [None], "left with weights 7")
 
 
 def test_each_pass_is_measured_once() -> None:
     acting = Counting()
-    batcher = Batcher(acting, "s")
+    batcher = batcher_of(acting)
     for _ in range(3):
         submit(batcher, steps(2), [], is_alone=True)
     acting.is_broken = True
@@ -87,7 +83,7 @@ def test_frames_of_one_turn_share_a_pass() -> None:
     done: list[Any] = []
 
     async def serve() -> None:
-        batcher = Batcher(acting, "s")
+        batcher = batcher_of(acting)
         shared = steps(1)
         submit(batcher, steps(2), done, is_alone=False)
         submit(batcher, shared, done, is_alone=False)
@@ -107,7 +103,7 @@ def test_one_that_is_alone_takes_along_who_waits() -> None:
     done: list[Any] = []
 
     async def serve() -> None:
-        batcher = Batcher(acting, "s")
+        batcher = batcher_of(acting)
         submit(batcher, steps(1), done, is_alone=False)
         submit(batcher, steps(1), done, is_alone=True)
         assert acting.passes == [2]
@@ -120,7 +116,7 @@ def test_one_that_is_alone_takes_along_who_waits() -> None:
 def test_a_module_that_raises_refuses_the_frame_and_can_be_asked_again() -> None:
     acting = Counting()
     acting.is_broken = True
-    batcher = Batcher(acting, "s")
+    batcher = batcher_of(acting)
     (step,) = frame = steps(1)
     done: list[NotServing | None] = []
     submit(batcher, frame, done, is_alone=True)
@@ -132,4 +128,4 @@ def test_a_module_that_raises_refuses_the_frame_and_can_be_asked_again() -> None
     assert step.has_failed, "it waits for nobody"
     acting.is_broken = False
     submit(batcher, frame, done, is_alone=True)
-    assert (done[1], step.answer) == (None, "left with weights 7")
+    assert (done[1], step.chosen) == (None, "left with weights 7")

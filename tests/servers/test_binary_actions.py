@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from ray.rllib.core.columns import Columns
 from tests.servers.scripted_store import make_plan
-from tests.servers.untrained import act
+from tests.servers.untrained import act, sent
 
 from muxrl.protocol.spaces import Box, MultiBinary, MultiDiscrete
 from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.agents.log_probs import log_probs_of
-from muxrl.servers.agents.seats import Seat, SoloSeat
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -31,27 +32,25 @@ def test_the_log_probability_is_the_sum_over_the_bits(name: str) -> None:
     who = seat()
     assert who.action_space == MultiDiscrete((2, 2, 2))
     chosen = act(name, who, 200)
-    assert len({tuple(one.action.tolist()) for one in chosen}) == 8
-    for one in chosen:
-        sent = who.act(one.action, {"a"})["a"]
-        assert conform(LIGHTS, sent) is not None
-        logits = one.extra_outputs[Columns.ACTION_DIST_INPUTS].reshape(3, 2)
-        expected = log_probs_of(logits)[np.arange(3), sent].sum()
-        assert one.extra_outputs[Columns.ACTION_LOGP] == pytest.approx(expected, abs=1e-5)
+    assert len(np.unique(chosen.actions, axis=0)) == 8
+    lights = sent(who, chosen)
+    assert all(conform(LIGHTS, one) is not None for one in lights)
+    log_probs = log_probs_of(chosen.outputs[Columns.ACTION_DIST_INPUTS].reshape(-1, 3, 2))
+    expected = np.take_along_axis(log_probs, lights[..., None], axis=-1).sum(axis=(1, 2))
+    np.testing.assert_allclose(chosen.outputs[Columns.ACTION_LOGP], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", TAKING)
 def test_the_greedy_action_has_the_likelier_value_of_each_bit(name: str) -> None:
-    (one,) = act(name, seat(), 1, should_explore=False)
-    logits = one.extra_outputs[Columns.ACTION_DIST_INPUTS].reshape(3, 2)
-    assert one.action.tolist() == logits.argmax(-1).tolist()
+    chosen = act(name, seat(), 1, should_explore=False)
+    logits = chosen.outputs[Columns.ACTION_DIST_INPUTS].reshape(3, 2)
+    assert chosen.actions.tolist() == [logits.argmax(-1).tolist()]
 
 
 def test_an_action_chosen_elsewhere_is_recorded_as_it_is() -> None:
     who = seat()
     logged = who.read_logged({"a": conform(LIGHTS, [True, False, True])})
-    (one,) = act("PPO", who, 1, logged=logged)
-    assert who.act(one.action, {"a"})["a"].tolist() == [1, 0, 1]
+    assert sent(who, act("PPO", who, 1, logged=logged)).tolist() == [[1, 0, 1]]
     with pytest.raises(Mismatch, match=r"expected MultiBinary\(3\), got \[1, 2, 0\]"):
         conform(LIGHTS, [1, 2, 0])
 

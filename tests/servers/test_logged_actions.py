@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 from ray.rllib.core.columns import Columns
+from tests.servers.acted import actions_of
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
-from muxrl.servers.agents.seats import SoloSeat
+from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.blocks import AwaitedStep
 from muxrl.servers.learned.learned_policies import LearnedPolicies
 
 NUM_STEPS = 24
@@ -72,10 +73,7 @@ def play(policies: LearnedPolicies, logged: Any, log_probs: Any = None) -> None:
         item.logged_actions = logged(t)
         if log_probs is not None:
             item.logged_log_probs = log_probs(t)
-        pending = store.accept(item, 0.0)
-        assert isinstance(pending, PendingStep)
-        (chosen,), version = policies.acting.act([pending])
-        actions = pending.finish(chosen, version).actions
+        actions = actions_of(policies.acting, store.accept(item, 0.0))
         assert actions.items() >= item.logged_actions.items()
     store.accept(EndEpisode("e", NUM_STEPS, rewards={"a": 3.0}), 0.0)
     store.finish_frame()
@@ -212,7 +210,7 @@ def test_a_logged_action_that_the_mask_forbids_is_refused(name: str, groups: Any
     assert "mask forbids 1" in error.message
     assert (error.agent_id, error.expected, error.got) == ("b", "one of [0, 2]", "1")
     item.logged_actions["b"] = 0
-    assert isinstance(store.store.accept(item, 0.0), PendingStep)
+    assert isinstance(store.store.accept(item, 0.0), AwaitedStep)
 
 
 def test_a_density_is_recorded_in_the_policys_scale() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,15 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from tests.servers.acted import actions_of
 from tests.servers.scripted_store import ScriptedStore, make_plan
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
+from muxrl.servers.acting import Answer, Asked
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.algorithms.impala import MaskableAPPOTorchRLModule
 from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
@@ -29,12 +30,13 @@ from muxrl.servers.algorithms.off_policy.rl_modules import (
 )
 from muxrl.servers.algorithms.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
-from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.alone import Alone
 from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
 from muxrl.servers.rllib.inference import Inference
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
+PLAN = make_plan({"a": MASKED})
 KINDS = {"PPO": MaskablePPOTorchRLModule, "MAPPO": MAPPOTorchRLModule}
 OTHERS = {
     "APPO": MaskableAPPOTorchRLModule,
@@ -48,19 +50,9 @@ SETTINGS = {
 }
 
 
-@dataclass
-class Pending:
-    """As much of a `PendingStep` as inference reads."""
-
-    requests: list[SeatRequest]
-    should_explore: bool = True
-    is_training: bool = True
-    untrained: frozenset[str] = frozenset()
-
-
 def make_seat(kind: str) -> Seat:
     seating = CentralSeating() if kind == "MAPPO" else Seating(follows_masks=True)
-    return seating.make_seats(make_plan({"a": MASKED}))["a"]
+    return seating.make_seats(PLAN)["a"]
 
 
 def build(kind: str, seat: Seat) -> MultiRLModule:
@@ -77,23 +69,18 @@ def build(kind: str, seat: Seat) -> MultiRLModule:
     return MultiRLModuleSpec(rl_module_specs={seat.policy_id: spec}).build()
 
 
-def requests_for(seat: Seat, masks: np.ndarray) -> list[SeatRequest]:
-    found = []
-    for mask in masks:
-        value = {"observation": np.float32([1.0, -2.0]), "action_mask": mask.astype(np.int8)}
-        found.append(SeatRequest(seat, seat.observe(StepView({"a": value}), SeatRecord())))
-    return found
-
-
-def act(
-    inference: Inference, requests: list[SeatRequest], should_explore: bool = True
-) -> list[SeatAction]:
-    (chosen,), _ = inference.act([Pending(requests, should_explore)])  # type: ignore[list-item]
-    return chosen
-
-
-def actions_of(chosen: list[SeatAction]) -> np.ndarray:
-    return np.array([one.action for one in chosen])
+def act(seat: Seat, inference: Inference, masks: np.ndarray, should_explore: bool = True) -> Answer:
+    """Acts for an agent that observes the same, and these masks."""
+    value = np.array([1.0, -2.0], np.float32)
+    looks = [
+        Alone(PLAN.agents, {"a": seat}).look(
+            {"a": {"observation": value, "action_mask": mask.astype(np.int8)}}
+        )
+        for mask in masks
+    ]
+    blocks = [look.block for look in looks]
+    asked = Asked(seat.policy_id, blocks, [0] * len(blocks), should_explore, is_training=True)
+    return inference.answer(asked)
 
 
 @pytest.mark.parametrize("kind", KINDS | OTHERS)
@@ -110,11 +97,10 @@ def test_an_unavailable_action_is_never_taken(
     for _ in range(200):
         masks = rng.integers(2, size=(10, 3))
         masks[~masks.any(1)] = [0, 0, 1]
-        requests = requests_for(seat, masks)
-        chosen = act(inference, requests, should_explore)
-        assert masks[np.arange(10), actions_of(chosen)].all()
+        chosen = act(seat, inference, masks, should_explore)
+        assert masks[np.arange(10), chosen.actions].all()
         if should_explore and kind != "DQN":
-            assert all(one.extra_outputs[Columns.ACTION_LOGP] <= 0 for one in chosen)
+            assert (chosen.outputs[Columns.ACTION_LOGP] <= 0).all()
 
 
 @pytest.mark.parametrize("is_fast", [True, False], ids=["numpy", "forward"])
@@ -141,10 +127,8 @@ def test_a_member_s_logged_action_leaves_the_others_theirs(
     def answer(episode_id: str, logged: dict[str, int]) -> tuple[dict[str, int], Any]:
         store.start(episode_id, mode="eval")
         step = Step(episode_id, 0, seen_now, logged_actions=logged)
-        pending = store.store.accept(step, 0.0)
-        assert isinstance(pending, PendingStep)
-        (chosen,), _ = inference.act([pending])
-        return pending.finish(chosen, 0).actions, chosen[0].action
+        waiting: Any = store.store.accept(step, 0.0)
+        return actions_of(inference, waiting), waiting.block.chosen[0].actions[0, 0]
 
     own, _ = answer("own", {})
     assert own["c"] != 0
@@ -158,16 +142,14 @@ def test_what_is_recorded_is_the_masked_distribution(kind: str) -> None:
     seat = make_seat(kind)
     inference = Inference(lambda: build(kind, seat), seed=0)
     masks = np.tile([1, 0, 1], (2000, 1))
-    chosen = []
-    for part in np.array_split(masks, 40):  # small enough for numpy
-        chosen += act(inference, requests_for(seat, part))
-    extras = [one.extra_outputs for one in chosen]
-    logits = np.array([extra[Columns.ACTION_DIST_INPUTS] for extra in extras])
+    # In parts that are small enough for numpy.
+    chosen = [act(seat, inference, part) for part in np.array_split(masks, 40)]
+    actions = np.concatenate([one.actions for one in chosen])
+    logits = np.concatenate([one.outputs[Columns.ACTION_DIST_INPUTS] for one in chosen])
     assert (logits[:, 1] == UNAVAILABLE).all()
     odds = np.exp(logits[0, [0, 2]])
     expected = odds[0] / odds.sum()
-    actions = actions_of(chosen)
     assert (actions == 0).mean() == pytest.approx(expected, abs=4 * 0.5 / np.sqrt(2000))
-    for action, extra in zip(actions[:20], extras[:20], strict=True):
-        logp = np.log(expected if action == 0 else 1 - expected)
-        assert extra[Columns.ACTION_LOGP] == pytest.approx(logp, abs=1e-5)
+    logp = np.where(actions == 0, np.log(expected), np.log(1 - expected))
+    recorded = np.concatenate([one.outputs[Columns.ACTION_LOGP] for one in chosen])
+    np.testing.assert_allclose(recorded, logp, atol=1e-5)

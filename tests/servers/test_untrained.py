@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from ray.rllib.core.columns import Columns
+from tests.servers.acted import act_on
 from tests.servers.resumable import Served, assert_same, plan_of, scramble
-from tests.servers.rllib.test_inference import act, inference, step
+from tests.servers.rllib.test_inference import act, inference
 from tests.servers.scripted_store import ScriptedStore, make_plan
 
 from muxrl.protocol.errors import ValueMismatch
@@ -18,12 +19,13 @@ from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.servers.agents.seating import Seating
 
 AGENTS = ["a", "b"]
+INPUTS = Columns.ACTION_DIST_INPUTS
 T_PLAYED = 3
 
 
 def answers(served: Served, episode_id: str, untrained: list[str], explore: bool = False) -> Any:
-    """Plays an episode for evaluation on scripted observations; returns the actions of each step,
-    and the module states at its end."""
+    """Plays an episode for evaluation on scripted observations; returns all that is chosen for each
+    part in each step."""
     store = served.policies.store
     rng = np.random.default_rng(0)
     store.accept(StartEpisode(episode_id, "eval", explore, untrained), 0.0)
@@ -31,11 +33,8 @@ def answers(served: Served, episode_id: str, untrained: list[str], explore: bool
     for t in range(T_PLAYED):
         seen = {agent: rng.random(2, np.float32) for agent in AGENTS}
         pending: Any = store.accept(Step(episode_id, t, seen), 0.0)
-        ((chosen,), version) = served.policies.acting.act([pending])
-        found.append(
-            [(one.action, one.extra_outputs, one.module_state) for one in chosen]  # raw outputs
-        )
-        pending.finish(chosen, version)
+        act_on(served.policies.acting, pending)
+        found.append([(one.actions, one.outputs, one.states) for one in pending.block.chosen])
     store.accept(EndEpisode(episode_id, T_PLAYED, True), 0.0)
     return found
 
@@ -70,10 +69,10 @@ def test_one_agent_alone_is_untrained_and_the_other_as_learned(rllib: None) -> N
     learned, mixed = answers(served, "learned", []), answers(served, "mixed", ["b"])
     for then, now, both in zip(before, learned, mixed, strict=True):
         # Each is one row of another pass, whose last bits may differ.
-        for expected, row in ((now[0], both[0]), (then[1], both[1])):
-            inputs = "action_dist_inputs"
-            np.testing.assert_allclose(row[1][inputs], expected[1][inputs], rtol=1e-5)
-        assert not np.allclose(then[0][1][inputs], now[0][1][inputs])
+        (first,), (second,) = ([one[1][INPUTS][0] for one in of] for of in (now, then))
+        for expected, (_, outputs, _) in zip((first[0], second[1]), both, strict=True):
+            np.testing.assert_allclose(outputs[INPUTS][0, 0], expected, rtol=1e-5)
+        assert not np.allclose(first[0], second[0])
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["in the checkpoint", "by the seed"])
@@ -116,18 +115,14 @@ def test_the_copy_is_made_when_it_is_wanted_and_draws_no_random_numbers() -> Non
 
     served = inference()
     served.keep_untrained()
-    (before,) = act(served, step(1, False))
+    before = act(served, 1, False)
     served.load(inference().modules.get_state(), 3)
     assert served._untrained_copy is None
     drawn = torch.get_rng_state()
-    asked = step(1, False, untrained=frozenset("a"), is_training=False)
-    (after,), version = served.act([asked])
-    assert version == 3
-    assert after[0].action == before[0].action
-    logits, before_logits = (
-        one[0].extra_outputs[Columns.ACTION_DIST_INPUTS] for one in (after, before)
-    )
-    assert_same(logits, before_logits)
+    after = act(served, 1, False, is_untrained=True, is_training=False)
+    assert served.weights_seq_no == 3
+    assert_same(after.actions, before.actions)
+    assert_same(after.outputs[INPUTS], before.outputs[INPUTS])
     assert torch.equal(torch.get_rng_state(), drawn)
 
 

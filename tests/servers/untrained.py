@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
-from muxrl.servers.agents.seats import SeatAction, SeatRequest, SoloSeat
+from muxrl.protocol.rows import each_array
+from muxrl.servers.acting import Answer, Asked, Logged
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.config import AgentPlan
+from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.inference import Inference
 
 
+def asked(seat: Seat, agents: Mapping[str, AgentPlan], rows: Any, **how: Any) -> Asked:
+    """Returns what a seat's policy is asked about rows ``[B, ...]`` that nobody's episode shows.
+
+    Args:
+        seat: one seat.
+        agents: of its server.
+        rows: an array, or a dict of arrays.
+        how: see `Asked`; ``states``, a dict of arrays ``[B, ...]``; ``logged``, the action of all.
+    """
+    states, logged = how.pop("states", None), how.pop("logged", None)
+    num = len(next(iter(rows.values())) if isinstance(rows, dict) else rows)
+    seats = Seats(agents, {seat.seat_id: seat}, num)
+    where = slice(0, num)
+    if states is not None:
+        seats.memory.put_states(seat.policy_id, where, slice(0, 1), _of_one(states))
+    if logged is not None:
+        how["logged"] = [Logged(row, logged, None) for row in range(num)]
+    slots, t = list(range(num)), [0] * num
+    block = Block(None, seats, seats.everybody, [""] * num, slots, where, t, [_of_one(rows)])
+    return Asked(seat.policy_id, [block], [0], **how)
+
+
+def _of_one(rows: Any) -> Any:
+    """Returns ``[B, ...]`` as ``[B, 1, ...]``: of one seat in each of so many episodes."""
+    return each_array(lambda one: one[:, None], rows)
+
+
 def act(
     name: str, who: SoloSeat, num: int, *, should_explore: bool = True, logged: Any = None
-) -> list[SeatAction]:
+) -> Answer:
     """Returns `num` actions for the same three numbers, which agent "a" observes.
 
     Args:
@@ -34,10 +66,12 @@ def act(
     spec.model_config = config.model_config
     served = Inference(MultiRLModuleSpec(rl_module_specs={"p": spec}).build, seed=0)
     served.needs_log_probabilities = entry.needs_log_probabilities
-    observation = np.array([0.1, -0.4, 0.9], np.float32)
-    requests = [SeatRequest(who, observation, None, logged) for _ in range(num)]
-    step = SimpleNamespace(
-        requests=requests, should_explore=should_explore, is_training=True, untrained=frozenset()
-    )
-    (chosen,), _ = served.act([step])  # type: ignore[list-item]
-    return chosen
+    observations = np.tile(np.array([0.1, -0.4, 0.9], np.float32), (num, 1))
+    how = {"should_explore": should_explore, "is_training": True, "logged": logged}
+    agents = {"a": AgentPlan(who.policy_id, who.observation_space, who.form.kind)}
+    return served.answer(asked(who, agents, observations, **how))
+
+
+def sent(who: SoloSeat, answer: Answer) -> Any:
+    """Returns rows of what the simulation gets, ``[B, ...]``."""
+    return who.form.write_rows(answer.actions[:, None])[:, 0]

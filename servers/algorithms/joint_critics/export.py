@@ -11,11 +11,10 @@ from torch import Tensor
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.spaces import Space
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.agents.spaces import flat_size, split_mask, split_state
 from muxrl.servers.agents.teams import ACTION_MASK, OBS
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import AGENT_ID, CannotExport, PolicyGraph, mask_space
+from muxrl.servers.export.graph import AGENT_ID, CannotExport, PolicyGraph, ServerRow, mask_space
 from muxrl.servers.export.ports import Port, one_hot
 
 
@@ -60,13 +59,11 @@ class MemberActorGraph(PolicyGraph):
             return logits.argmax(-1), logits, None
         return torch.tanh(logits[:, : self.module.action_dim]), logits, None
 
-    def server_scores(
-        self, module: Any, request: SeatRequest, answer: SeatAction, agent_id: str
-    ) -> np.ndarray:
+    def server_scores(self, module: Any, row: ServerRow, agent_id: str) -> np.ndarray:
         with torch.inference_mode():
-            logits = module.actor_outputs(torch.from_numpy(request.observation[OBS][None]))
-            if ACTION_MASK in request.observation:
-                available = torch.from_numpy(request.observation[ACTION_MASK][None]) > 0
+            logits = module.actor_outputs(torch.from_numpy(row.observation[OBS][None]))
+            if ACTION_MASK in row.observation:
+                available = torch.from_numpy(row.observation[ACTION_MASK][None]) > 0
                 logits = torch.where(available, logits, UNAVAILABLE)
-        scores: np.ndarray = logits[0, request.seat.members.index(agent_id)].numpy()
+        scores: np.ndarray = logits[0, row.seat.members.index(agent_id)].numpy()
         return scores

@@ -19,7 +19,7 @@ member that is absent or observes none is 1 in the dimensions that it has.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -29,15 +29,13 @@ import numpy as np
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, box_within
 from muxrl.servers.agents.action_forms import action_form
 from muxrl.servers.agents.seating import PolicySignature, keys_of
-from muxrl.servers.agents.seats import SeatRecord, StepView
 from muxrl.servers.agents.spaces import flat_size, split_mask, split_state
-from muxrl.servers.agents.team_seats import TeamBench, TeamSeat, TeamSeating
+from muxrl.servers.agents.team_seats import TeamSeat, TeamSeating
 from muxrl.servers.agents.teams import (
     ACTION_MASK,
     ALIVE,
     OBS,
     STATE,
-    TeamObservation,
     TeamProblem,
     TeamRows,
 )
@@ -74,7 +72,7 @@ class ContinuousTeamSpec(TeamRows):
 
     @cached_property
     def observation_space(self) -> DictSpace:
-        """What `observe` returns."""
+        """What a team observes."""
         n = self.num_members
         parts: dict[str, Space] = {
             OBS: Box((n, self.obs_dim)),
@@ -87,7 +85,7 @@ class ContinuousTeamSpec(TeamRows):
 
     @cached_property
     def action_space(self) -> Box:
-        """One action per member, absent ones too; what `split` takes apart."""
+        """One action per member, absent ones too."""
         high = self.member_masks
         low = -high * np.array([not self._chooses(m) for m in self.members])[:, None]
         return box_within(low.astype(np.float32), high)
@@ -104,46 +102,8 @@ class ContinuousTeamSpec(TeamRows):
     def _chooses(self, member: str) -> bool:
         return isinstance(self.action_spaces[member], Discrete)
 
-    def observe(
-        self,
-        observations: Mapping[str, Any],
-        action_masks: Mapping[str, Any] | None = None,
-        state: Any | None = None,
-        last_actions: Mapping[str, Any] | None = None,
-        departed: Collection[str] = (),
-    ) -> TeamObservation:
-        """See `TeamRows`; the last actions are not part of it."""
-        obs, alive = self._observed(observations)
-        seen = {OBS: obs, STATE: self._state(state, obs, departed), ALIVE: alive}
-        if self.masked:
-            seen[ACTION_MASK] = self.member_masks.copy()
-            for member, mask in (action_masks or {}).items():
-                row = self._mask(member, mask, self.action_dim)
-                seen[ACTION_MASK][self._rows[member]] = row
-        return seen
-
-    def split(self, team_action: np.ndarray, acting: Iterable[str]) -> dict[str, Any]:
-        """Returns the actions of the members that act now: numbers in -1..1, or an integer.
-
-        Args:
-            team_action: ``[n, action_dim]``.
-            acting: some of the members.
-        """
-        team_action = np.asarray(team_action)
-        if team_action.shape != self.action_space.shape:
-            raise TeamProblem(
-                f"actions of the shape {list(team_action.shape)} came for the members "
-                f"{list(self.members)}, expected {list(self.action_space.shape)}"
-            )
-        actions = {}
-        for member in acting:
-            row = self._rows[member]
-            own = team_action[row, : self._action_dims[row]]
-            actions[member] = int(own.argmax()) if self._chooses(member) else own
-        return actions
-
     def join(self, actions: Mapping[str, Any]) -> np.ndarray:
-        """Returns the team's action ``[n, action_dim]``: the inverse of `split`.
+        """Returns the team's action ``[n, action_dim]``.
 
         Args:
             actions: of some members. Rows of the others are NaN.
@@ -203,14 +163,7 @@ class ContinuousTeamSeat(TeamSeat):
     def keys(self) -> tuple[str, ...]:
         return (*CONTINUOUS_TEAM_KEYS, ACTION_MASK) if self.masked else CONTINUOUS_TEAM_KEYS
 
-    @property
-    def bench_class(self) -> type[TeamBench] | None:
-        return TeamBench if type(self) is ContinuousTeamSeat else None
-
     def write_rows(self, member: str, actions: np.ndarray) -> Any:
         form = self.forms[member]
         own = actions[..., : flat_size(form.space)]
         return form.write_rows(own.argmax(-1) if form.choices else own)
-
-    def _last_actions(self, record: SeatRecord, step_view: StepView) -> Mapping[str, Any]:
-        return {}  # no part of the team's observation

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol import spaces as plain
-from muxrl.protocol.rows import Lineup, compact
+from muxrl.protocol.rows import Lineup
 from muxrl.servers.agents.action_forms import ActionForm
-from muxrl.servers.agents.benches import Seen, SoloBench, parts_of
 from muxrl.servers.agents.frames import stacked_shape
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, observed_parts
 from muxrl.servers.agents.observing import Observing, Reading
+from muxrl.servers.agents.parts import Seen, by_kind, places_of
 from muxrl.servers.agents.seating import (
     PolicySignature,
     Seating,
@@ -30,7 +30,8 @@ from muxrl.servers.agents.seating import (
     keys_of,
     state_sizes,
 )
-from muxrl.servers.agents.seats import Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.solo_seats import SoloPart, SoloSeat
 from muxrl.servers.agents.spaces import (
     STATE_KEY,
     flat_size,
@@ -40,7 +41,6 @@ from muxrl.servers.agents.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.agents.teams import team_reward
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from muxrl.servers.config import AgentPlan, ServerPlan
 
@@ -158,69 +158,39 @@ class StateView:
             self.size = state_size
         if plan.state_size is not None:
             self.size = plan.state_size
-        self._last: tuple[StepView | None, np.ndarray] = (None, np.zeros(0, np.float32))
-
-    def read(self, step_view: StepView) -> np.ndarray:
-        """Returns the state at a step, float32 ``[size]``; all seats share the array."""
-        if self._has_state and self._read_state is None:
-            return np.asarray(step_view.state, np.float32)
-        known, joined = self._last
-        if step_view is known:
-            return joined
-        if self._read_state is not None:
-            self._last = (step_view, self._read_state(step_view.state))
-            return self._last[1]
-        observations = step_view.observations
-        joined = np.zeros(self.size, np.float32)
-        if self._observed:
-            seen = next((m for m in self._observed if m in observations), None)
-            if seen is not None:
-                joined = self._observed[seen](observations[seen][STATE_KEY]).reshape(-1)
-        else:
-            for member, (strip, read, place) in self._own.items():
-                if member in observations:
-                    seen_now = strip(observations[member])
-                    joined[place] = step_view.read(member, read, seen_now).reshape(-1)
-            if self._marks_departed:
-                joined[-len(self.members) :] = [
-                    member in step_view.departed for member in self.members
-                ]
-        self._last = (step_view, joined)
-        return joined
 
     def rows_reader(self, lineup: Lineup) -> Callable[[Seen], np.ndarray]:
         """Returns what reads states of the steps of a lineup, float32 ``[E, size]``."""
         columns = [
-            (parts_of([m], lineup.observed)[0][0], *own)
+            (by_kind([m], lineup.observed, lineup)[0][0], *own)
             for m, own in self._own.items()
             if m in lineup.agents
         ]
         observed = [
-            (parts_of([m], lineup.observed)[0][0], read)
+            (by_kind([m], lineup.observed, lineup)[0][0], read)
             for m, read in self._observed.items()
             if m in lineup.agents
         ]
+        places = places_of(self.members, lineup)
 
         def read_all(seen: Seen) -> np.ndarray:
             if self._has_state:
-                assert seen.state is not None
+                if seen.state is None:
+                    return np.zeros((seen.num_episodes, self.size), np.float32)
                 of_state = self._read_state
                 return seen.state if of_state is None else of_state(seen.state)
             if self._observed:
                 if not observed:
                     return np.zeros((seen.num_episodes, self.size), np.float32)
-                part, read_state = observed[0]
-                state = read_state(part.of(seen.observations)[STATE_KEY])
+                some, read_state = observed[0]
+                state = read_state(some.of(seen.observations)[STATE_KEY])
                 return state.reshape(seen.num_episodes, -1)
-            states = None
-            for part, strip, read_own, place in columns:
-                own = seen.read(part, read_own, strip(part.of(seen.observations)))
-                if states is None:
-                    states = np.zeros((len(own), self.size), np.float32)
+            states = np.zeros((seen.num_episodes, self.size), np.float32)
+            for some, strip, read_own, place in columns:
+                own = seen.stacked(some, read_own(strip(some.of(seen.observations))))
                 states[:, place] = own.reshape(len(own), -1)
-            assert states is not None
             if self._marks_departed:
-                states[:, -len(self.members) :] = seen.have_departed(self.members)
+                states[:, -len(self.members) :] = seen.have_departed(places)
             return states
 
         return read_all
@@ -269,85 +239,39 @@ class CentralSeat(SoloSeat):
         if self.is_in_group:
             parts[ALIVE] = plain.Box((1,), "float32", 0.0, 1.0)
         self.observation_space = plain.DictSpace(parts)
-        self.nothing_seen = {
-            OBS: np.zeros(parts[OBS].shape, np.float32),
-            AGENT_ID: self.agent_id,
-            ALIVE: np.zeros(1, np.float32),
-        }
-        if self.is_masked:
-            # Has no effect, but the distribution needs an action to draw.
-            self.nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape, np.float32)
-        self._no_state = np.zeros(view.size, np.float32)
-        self._is_alive = np.ones(1, np.float32)
-
-    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
-        value = step_view.observations.get(self.seat_id)
-        if value is not None:
-            if self.observes_state:  # the actor must not see the state
-                value = without_state(value)
-            own = super().observe(
-                msgspec.structs.replace(step_view, observations={self.seat_id: value}), record
-            )
-            seen = dict(own) if self.is_masked else {OBS: own}
-            seen[STATE] = self.view.read(step_view)
-            seen[AGENT_ID] = self.agent_id
-            if self.is_in_group:
-                seen[ALIVE] = self._is_alive
-            return seen
-        if not self.is_in_group or not any(m in step_view.observations for m in self.members):
-            return None
-        # Yu et al. 2022, "death masking": of a departed agent the critic sees only the id.
-        if self.seat_id in step_view.departed:
-            return {**self.nothing_seen, STATE: self._no_state}
-        return {**self.nothing_seen, STATE: self.view.read(step_view)}
-
-    def reward(self, rewards: Mapping[str, float]) -> float:
-        if not self.is_in_group:
-            return super().reward(rewards)
-        mine = {m: rewards[m] for m in self.members if m in rewards}
-        return team_reward(mine, self.reward_rule, len(self.members))
-
-    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
-        return super().act(action, acting) if self.seat_id in acting else {}
 
     @property
-    def bench_class(self) -> type[CentralBench] | None:
-        """What reads such agents together; None: they are read one by one."""
-        return CentralBench if type(self) is CentralSeat and self.form.has_rows else None
+    def part_class(self) -> type[CentralPart]:
+        return CentralPart
 
 
-class CentralBench(SoloBench):
+class CentralPart(SoloPart):
     """Agents of one policy with what their critics see.
 
     Args:
-        seats: see `SoloBench`.
+        seats: see `SoloPart`.
         lineup: they are in it, or of a group of which others are.
     """
 
     def __init__(self, seats: Sequence[CentralSeat], lineup: Lineup) -> None:
         super().__init__(seats, lineup)
         observing = [seat.seat_id for seat in seats if seat.observes_state]
-        self._with_state = {part.kind for part, _ in parts_of(observing, lineup.observed)}
+        self._with_state = {some.kind for some, _ in by_kind(observing, lineup.observed, lineup)}
         self._views = list({id(seat.view): seat.view for seat in seats}.values())
         self._view_of = [self._views.index(seat.view) for seat in seats]
         self._reads = [view.rows_reader(lineup) for view in self._views]
         self._agent_ids = np.stack([seat.agent_id for seat in seats])
-        self._teams = [seat.members if seat.is_in_group else (seat.seat_id,) for seat in seats]
-        self._columns = [
-            compact(lineup.places_of([m for m in team if m in lineup.agents]))
-            for team in self._teams
-        ]
+        self._columns = [places_of(seat.members, lineup) for seat in seats]
         absent = [i for i, seat in enumerate(seats) if seat.seat_id not in self._here]
         self._absent = np.array(absent, np.int64)
-        self._nothing_seen = seats[0].nothing_seen
+        self._absent_places = places_of([seats[i].seat_id for i in absent], lineup)
+        self._parts = observed_parts(seats[0].observation_space)
         self._is_in_group = seats[0].is_in_group
         self._takes_mean = seats[0].reward_rule == "mean"
 
     def observe(self, seen: Seen) -> Any:
         lead = seen.num_episodes, len(self.seats)
         own = super().observe(self._of_actors(seen)) if self._here else self._no_rows(lead)
-        if own is None:
-            return None
         found = dict(own) if isinstance(own, dict) else {OBS: own}
         states = [read(seen) for read in self._reads]
         if len(states) == 1:
@@ -358,12 +282,12 @@ class CentralBench(SoloBench):
         found[AGENT_ID] = np.broadcast_to(self._agent_ids, (*lead, self._agent_ids.shape[1]))
         if self._is_in_group:
             found[ALIVE] = np.ones((*lead, 1), np.float32)
-        if len(self._absent):  # as `CentralSeat.observe` has it
+        if len(self._absent):  # of whom nothing is seen
             found[ALIVE][:, self._absent] = 0.0
-            if ACTION_MASK in found:
+            if ACTION_MASK in found:  # without effect, but the distribution needs an action
                 found[ACTION_MASK][:, self._absent] = 1.0
-            names = [self.seats[i].seat_id for i in self._absent]
-            rows, columns = np.nonzero(seen.have_departed(names))
+            # Yu et al. 2022, "death masking": of a departed agent the critic sees only the id.
+            rows, columns = np.nonzero(seen.departed[:, self._absent_places])
             found[STATE] = np.array(state)
             found[STATE][rows, self._absent[columns]] = 0.0
         return found
@@ -376,25 +300,24 @@ class CentralBench(SoloBench):
             without_state(own) if i in self._with_state else own
             for i, own in enumerate(seen.observations)
         ]
-        return seen._replace(observations=rows)
+        return msgspec.structs.replace(seen, observations=rows)
 
     def _no_rows(self, lead: tuple[int, int]) -> dict[str, np.ndarray]:
-        seen = self._nothing_seen
         return {
-            key: np.zeros((*lead, *seen[key].shape), np.float32)
+            key: np.zeros((*lead, *self._parts[key].shape), np.float32)
             for key in (OBS, ACTION_MASK)
-            if key in seen
+            if key in self._parts
         }
 
     def rewards(self, rewards: np.ndarray) -> np.ndarray:
         if not self._is_in_group:
             return super().rewards(rewards)
         of_seats = np.zeros((len(rewards), len(self.seats)))
-        for i, (team, columns) in enumerate(zip(self._teams, self._columns, strict=True)):
-            for column in rewards[:, columns].T:  # as one team's are added, to the last bit
+        for i, columns in enumerate(self._columns):
+            for column in rewards[:, columns].T:  # in the order of the members, to the last bit
                 of_seats[:, i] += column
             if self._takes_mean:
-                of_seats[:, i] /= len(team)
+                of_seats[:, i] /= len(self.seats[i].members)
         return of_seats
 
 

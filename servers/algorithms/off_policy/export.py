@@ -12,8 +12,7 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.servers.agents.seats import SeatAction, SeatRequest
-from muxrl.servers.export.graph import PolicyGraph
+from muxrl.servers.export.graph import PolicyGraph, ServerRow
 
 
 class ValueGraph(PolicyGraph):
@@ -28,10 +27,8 @@ class ValueGraph(PolicyGraph):
         values = _values(self.module, batch)
         return values.argmax(-1), values, None
 
-    def server_scores(
-        self, module: Any, request: SeatRequest, answer: SeatAction, agent_id: str
-    ) -> np.ndarray:
-        obs = tree.map_structure(lambda x: torch.from_numpy(x[None]), request.observation)
+    def server_scores(self, module: Any, row: ServerRow, agent_id: str) -> np.ndarray:
+        obs = tree.map_structure(lambda x: torch.from_numpy(x[None]), row.observation)
         with torch.inference_mode():
             return _values(module, {Columns.OBS: obs})[0].numpy()
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, Discrete, Space
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.agents.spaces import (
     flat_size,
     module_observation_reader,
@@ -28,6 +27,7 @@ from muxrl.servers.export.graph import (
     STATE_IN,
     CannotExport,
     PolicyGraph,
+    ServerRow,
     mask_space,
 )
 from muxrl.servers.export.ports import OBSERVATION, Port, one_hot
@@ -162,13 +162,11 @@ class MemberGraph(PolicyGraph):
             available = torch.where(given[ACTION_MASK] > 0, values, -torch.inf)
         return available.argmax(-1), values, {} if h is None else {HIDDEN: h}
 
-    def server_scores(
-        self, module: Any, request: SeatRequest, answer: SeatAction, agent_id: str
-    ) -> np.ndarray:
-        obs = {key: request.observation[key][None] for key in (OBS, LAST_ACTION)}
+    def server_scores(self, module: Any, row: ServerRow, agent_id: str) -> np.ndarray:
+        obs = {key: row.observation[key][None] for key in (OBS, LAST_ACTION)}
         h = None
         if module.is_recurrent:
-            state = request.module_state or {HIDDEN: np.asarray(module.get_initial_state()[HIDDEN])}
+            state = row.state or {HIDDEN: np.asarray(module.get_initial_state()[HIDDEN])}
             h = state[HIDDEN][None]
         values: np.ndarray = module.step_in_numpy(obs, h)[0]
-        return values[0, request.seat.members.index(agent_id)]
+        return values[0, row.seat.members.index(agent_id)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.servers.agents.teams import ACTION_MASK, ALIVE
-from muxrl.servers.episodes.trajectories import at, concatenated, stacked
+from muxrl.servers.episodes.trajectories import at, concatenated
 
 BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
 """One byte for each number: with many actions a mask would take most of the memory."""
@@ -43,10 +43,8 @@ def read(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def joined(pieces: Sequence[Any]) -> Any:
-    """Returns the rows of all pieces, stacked or not, as one array, or a dict of arrays."""
-    if all(isinstance(rows, list) for rows in pieces):
-        return stacked([row for rows in pieces for row in rows])
-    return concatenated([stacked(rows) for rows in pieces])
+    """Returns the rows of all pieces as one array, or a dict of arrays."""
+    return concatenated(pieces)
 
 
 def without_first(rows: Any, num: int) -> Any:

@@ -17,7 +17,7 @@ from muxrl.servers.algorithms.replay.columns import (
 )
 from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
 from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, Replay
-from muxrl.servers.episodes.trajectories import Trajectory, stacked
+from muxrl.servers.episodes.trajectories import Trajectory
 
 
 class EpisodeReplay(Replay):
@@ -73,9 +73,9 @@ class EpisodeReplay(Replay):
         if not len(trajectory):
             return 0
         self._write(
-            columns_of("obs", stacked(without_first(trajectory.observations, skipped))),
+            columns_of("obs", without_first(trajectory.observations, skipped)),
             {
-                **columns_of("actions", stacked(without_first(trajectory.actions, skipped))),
+                **columns_of("actions", without_first(trajectory.actions, skipped)),
                 "rewards": np.asarray(trajectory.rewards[skipped:], np.float32),
             },
             is_terminated=trajectory.is_terminated,

@@ -15,10 +15,9 @@ from muxrl.orchestrator.compliance import notes, subject
 from muxrl.orchestrator.compliance.server_trial import RULES, judge, judge_server
 from muxrl.orchestrator.compliance.subject import Subject
 from muxrl.orchestrator.compliance.verdicts import Verdict, table
-from muxrl.protocol.episode import EpisodeStateMachine
 from muxrl.protocol.messages import Actions, Ended
 from muxrl.servers.config import LimitsConfig
-from muxrl.servers.episodes import episode, step_check, store
+from muxrl.servers.episodes import blocks, step_check, steps, store
 from muxrl.servers.network import front, http
 from muxrl.servers.network.message_limits import MessageLimits
 from muxrl.servers.server import PolicyServer
@@ -50,13 +49,15 @@ def first_only(function: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
-def forgetful(self: store.EpisodeStore, item: Any, now: float) -> Ended:
+def forgetful(function: Callable[..., Ended]) -> Callable[..., Ended]:
     """Counts no rewards."""
-    found = self._find(item.episode_id)
-    reply = found.end(item)
-    reply.returns = {}
-    self._close(found, reply, now, is_aborted=False)
-    return reply
+
+    def changed(*arguments: Any) -> Ended:
+        reply = function(*arguments)
+        reply.returns = {}
+        return reply
+
+    return changed
 
 
 def any_value(space: Any, value: Any, where: str = "") -> Any:
@@ -74,10 +75,10 @@ BREAKS: list[tuple[Any, str, Any, set[str]]] = [
     (step_check.StepCheck, "_rewards", as_given,
      {"large_rewards", "unknown_agents", "whole_steps"}),
     (step_check.StepCheck, "_log_probs", as_given, {"log_probs"}),
-    (EpisodeStateMachine, "is_repeat", lambda self, t: False, {"repeats", "other_steps"}),
-    (store.EpisodeStore, "_end", forgetful, {"rewards", "late_rewards", "both_ends"}),
-    (episode.ServedEpisode, "act", first_only(episode.ServedEpisode.act),
-     {"actions", "late_agents"}),
+    (steps.Steps, "repeated", nothing, {"repeats", "other_steps"}),
+    (store.EpisodeStore, "_end", forgetful(store.EpisodeStore._end),
+     {"rewards", "late_rewards", "both_ends"}),
+    (blocks.Block, "answer_of", first_only(blocks.Block.answer_of), {"actions", "late_agents"}),
     (store.EpisodeStore, "expire", lambda self, now: [], {"silence"}),
     (MessageLimits, "_counted", lambda self, batch: batch.items, {"many_items"}),
     (http, "_openapi", lambda: {"paths": {}}, {"the_document"}),

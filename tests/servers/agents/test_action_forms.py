@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.scripted_store import make_plan
 
+from muxrl.protocol.rows import row_of
 from muxrl.protocol.spaces import (
     ACTION_MASK_KEY,
     Box,
@@ -46,7 +47,8 @@ def test_reading_undoes_writing(space: Space, as_one_choice: bool, seed: int) ->
     form = action_form(space, as_one_choice=as_one_choice)
     action = conform(space, sample(space, np.random.default_rng(seed)))
     chosen = form.read(action)
-    written = form.write(chosen)
+    rows = form.write_rows(np.asarray(chosen)[None, None])
+    written = row_of(space, rows, (0, 0))
     np.testing.assert_allclose(np.ravel(written), np.ravel(action), rtol=1e-5, atol=1e-6)
     conform(space, written)
     if not isinstance(form.space, Box):
@@ -64,7 +66,7 @@ def test_a_network_may_choose_exactly_what_a_mask_allows(
         data.draw(st.lists(st.booleans(), min_size=(k := sum(form.choices)), max_size=k))
     )
     observation = {ACTION_MASK_KEY: flat.astype(np.int8)}
-    mask = form.read_mask(observation[ACTION_MASK_KEY])
+    mask = form.read_masks(observation[ACTION_MASK_KEY][None, None])[0, 0]
     num = math.prod(form.choices) if form.is_one_choice else sum(form.choices)
     assert mask.shape == (num,)
     try:
@@ -74,7 +76,7 @@ def test_a_network_may_choose_exactly_what_a_mask_allows(
         return
     assert allowed is not None
     parts = np.split(flat, np.cumsum(form.choices)[:-1])
-    np.testing.assert_array_equal(mask, form.read_mask(tuple(parts)))
+    np.testing.assert_array_equal(mask, form.read_masks([p[None, None] for p in parts])[0, 0])
     for seed in range(5):
         drawn = form.read(sample_action(space, observation, np.random.default_rng(seed)))
         rows = (

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+from tests.servers.scripted_store import ScriptedStore, each, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import SeatRecord, StepView
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.replay.steps import StepReplay
 from muxrl.servers.algorithms.replay_size import bytes_of
+from muxrl.servers.alone import Alone
 from muxrl.servers.config import AgentPlan, ServerPlan
 
 AGENTS = "ab"
@@ -87,7 +87,7 @@ def recorded(store: ScriptedStore, seat_id: str) -> list[Any]:
     """Returns what a seat observed, over all chunks; each begins with the end of the one before."""
     found: list[Any] = []
     for one in store.trajectories(seat_id):
-        found += one.observations[1:] if found else one.observations
+        found += each(one.observations)[bool(found) :]
     return found
 
 
@@ -170,7 +170,7 @@ def test_evaluation_stacks_and_a_repeated_step_is_one_frame() -> None:
     store.step(0)
     item = Step("e", 1, {a: seen(a, 1) for a in AGENTS})
     pending: Any = store.store.accept(item, store.now)
-    assert [r.observation.tolist()[1::2] for r in pending.requests] == [[0, 1], [0, 1]]
+    assert pending.block.observations[0][0, :, 1::2].tolist() == [[0, 1], [0, 1]]
 
 
 def test_the_state_that_a_simulation_sends_is_not_stacked() -> None:
@@ -195,7 +195,7 @@ def test_images_are_stacked_by_channel_and_scaled_once() -> None:
     for t, image in enumerate(images):
         store.step(t, observations={"a": image}, rewards={})
     store.end(2, terminations={"a": True})
-    seat = store.store._seats["a"]
+    seat = store.seats["a"]
     seen_now = recorded(store, "a")[1]
     assert seat.observation_space == Box((2, 2, 6), "float32", 0.0, 1.0)
     assert 0.0 <= seen_now.min() <= seen_now.max() <= 1.0
@@ -228,4 +228,5 @@ def test_without_stacking_a_seat_reads_as_before() -> None:
     seat = Seating().make_seats(plan)["a"]
     value = seen("a", 3)
     assert seat.frame_stack == 1
-    assert seat.observe(StepView({"a": value}), SeatRecord()) is value
+    read = Alone(plan.agents, {"a": seat}).look({"a": value}).block.observations[0]
+    assert (read.dtype, read.tolist()) == (np.float32, [[value.tolist()]])

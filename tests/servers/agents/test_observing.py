@@ -15,8 +15,8 @@ from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.protocol.values import conform
 from muxrl.servers.agents.observing import CLIP, Observing
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import SeatRecord, StepView
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.alone import Alone
 from muxrl.servers.config import AgentPlan, ServerPlan
 
 
@@ -168,12 +168,11 @@ def test_padding_and_absent_members_of_a_team_stay_zeros() -> None:
     both = {"a": 5 + rng.random(3, np.float32), "b": 50 + rng.random(2, np.float32)}
     for t in range(3):
         store.step(t, observations=both, rewards={})
-    seat = store.store._seats["team"]
-    team = seat.observe(StepView(both), SeatRecord())
-    assert team["obs"].tolist() == [[0.0] * 3] * 2, "each is its own mean; and the padding"
-    alone = seat.observe(StepView({"a": both["a"] + 1}), SeatRecord(has_begun=True))
-    assert alone["obs"][0].tolist() == [1.0, 1.0, 1.0]
-    assert alone["obs"][1].tolist() == [0.0, 0.0, 0.0]
+    alone = Alone(plan.agents, store.seats)
+    team = alone.look(both).block.observations[0]
+    assert team["obs"].tolist() == [[[[0.0] * 3] * 2]], "each is its own mean; and the padding"
+    team = alone.look({"a": both["a"] + 1}).block.observations[0]
+    assert team["obs"].tolist() == [[[[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]]]
     counts = store.observing.get_state()["policies"]["team"]
     assert {kind: s["count"] for kind, s in counts.items()} == {
         "Box(3,) float32": 3,
@@ -201,10 +200,8 @@ def test_a_global_state_has_statistics_of_its_own(seating: Any, is_observed: boo
             store.step(t, observations=own, rewards={})
         else:
             store.step(t, observations=own, rewards={}, state=state)
-    view = StepView(own, None if is_observed else state)
-    (read, *_) = {
-        seat.observe(view, SeatRecord())["state"].item() for seat in store.store._seats.values()
-    }
+    look = Alone(plan.agents, store.seats).look(own, None if is_observed else state)
+    read = look.block.observations[0]["state"].ravel()[0]
     known = states.astype(np.float64)
     assert read == pytest.approx((known[-1] - known.mean()) / known.std(), abs=1e-2)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+from tests.servers.scripted_store import ScriptedStore, each, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
@@ -49,7 +49,7 @@ def test_a_late_member_is_an_empty_row_until_it_acts() -> None:
     assert store.step(2, "ab", rewards={"a": 1.0}).actions == {"a": 2, "b": 2}
     assert store.end(3, rewards={"a": 1.0, "b": 5.0}).returns == {"a": 3.0, "b": 5.0}
     team = team_steps(store)
-    observed = team.get_observations()[:3]
+    observed = each(team.get_observations())[:3]
     assert [o["alive"].tolist() for o in observed] == [[1, 0], [1, 0], [1, 1]]
     assert not observed[0]["obs"][1].any()
     assert observed[2]["obs"][1].tolist() == [ord("b"), 2]
@@ -65,7 +65,7 @@ def test_members_in_turns_keep_their_last_actions() -> None:
         assert store.step(t, member, rewards=rewards).actions == {member: t % 3}
     store.end(4, is_truncated=True, final_observations={"a": seen("a", 4), "b": seen("b", 4)})
     team = team_steps(store)
-    observed = team.get_observations()
+    observed = each(team.get_observations())
     assert [o["alive"].tolist() for o in observed] == [[1, 0], [0, 1], [1, 0], [0, 1], [1, 1]]
     # Of an absent member there is nothing; who comes again has its own last action before it.
     assert [o["last_action"].tolist() for o in observed[:4]] == [
@@ -107,7 +107,7 @@ def test_an_observed_state_is_shown_to_the_mixer_only() -> None:
     store.step(0, observations=told(0))
     store.step(1, observations=told(1, "b"))
     store.end(2, is_truncated=True, final_observations=told(2))
-    observed = team_steps(store).get_observations()
+    observed = each(team_steps(store).get_observations())
     assert [o["state"].tolist() for o in observed] == [[0, 0, 7], [1, 2, 7], [2, 4, 7]]
     assert [o["obs"][1].tolist() for o in observed] == [[ord("b"), t] for t in range(3)]
     assert observed[0]["action_mask"].tolist() == [[0, 1, 1], [0, 1, 1]]
@@ -138,7 +138,7 @@ def test_with_late_members_the_state_marks_departed_members() -> None:
     store.step(1, "b", terminations={"a": True})
     store.step(2, "b")
     store.end(3, is_truncated=True, final_observations={"b": seen("b", 3)})
-    states = [o["state"].tolist() for o in team_steps(store).get_observations()]
+    states = team_steps(store).get_observations()["state"].tolist()
     assert states[0] == [ord("a"), 0, 0, 0, 0, 0]
     assert states[1:3] == [[0, 0, ord("b"), t, 1, 0] for t in (1, 2)]
     assert states[3] == [0, 0, ord("b"), 3, 1, 0], "who is cut short has not left"

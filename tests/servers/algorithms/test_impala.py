@@ -14,10 +14,9 @@ from tests.nights import at_night
 
 from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
-from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory, stack
 from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.rllib.env_runner import ExternalEnvRunner
 
@@ -53,33 +52,25 @@ class MaskedChoicesSeat(Seat):
 pytestmark = pytest.mark.usefixtures("rllib")
 
 
-def episode(length: int, *, is_terminated: bool, seat: Any = Seat) -> Any:
+def episode(length: int, *, is_terminated: bool, seat: Any = Seat) -> Chunk:
     """Every step has the reward 1; of a masked seat, every action is the allowed one."""
-    seats: dict[str, Any] = {"a": seat()}
     is_masked = seat.allowed is not None
     seen = getattr(seat, "seen", OBSERVED)
-    recorder = Recorder(f"e{np.random.default_rng().integers(1 << 60)}", seats, lookback=0)
-    recorder.begin({"a": seen})
-    for t in range(length):
-        is_last = t == length - 1
-        recorder.add(
-            acted={
-                "a": SeatAction(
-                    seat.allowed if is_masked else t % 2,
-                    {
-                        Columns.ACTION_LOGP: np.float32(0.0 if is_masked else np.log(0.5)),
-                        Columns.ACTION_DIST_INPUTS: np.zeros(2 * np.size(seat.allowed), np.float32),
-                    },
-                )
-            },
-            observations={"a": getattr(seat, "last", seen) if is_last else seen},
-            rewards={"a": 1.0},
-            terminated={"a"} if is_last and is_terminated else set(),
-            truncated={"a"} if is_last and not is_terminated else set(),
-            is_last=is_last,
-            weights_seq_no=1,
-        )
-    return recorder.finish()
+    log_prob = 0.0 if is_masked else np.log(0.5)
+    name = f"e{np.random.default_rng().integers(1 << 60)}"
+    ends = {"is_terminated": is_terminated, "is_truncated": not is_terminated}
+    one = Trajectory(
+        f"{name}_a", name, "a", "a",
+        observations=stack([seen] * length + [getattr(seat, "last", seen)]),
+        actions=np.array([seat.allowed] * length) if is_masked else np.arange(length) % 2,
+        rewards=np.ones(length),
+        outputs={
+            Columns.ACTION_LOGP: np.full(length, log_prob, np.float32),
+            Columns.ACTION_DIST_INPUTS: np.zeros((length, 2 * np.size(seat.allowed)), np.float32),
+        },
+        **ends,
+    )  # fmt: skip
+    return Chunk(name, 0, [one], [1] * length, **ends)
 
 
 def build(name: str, seat: Any = Seat, **settings: Any) -> tuple[Any, Feed]:

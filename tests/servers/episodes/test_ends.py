@@ -9,7 +9,7 @@ from tests.servers.scripted_store import ScriptedStore, open_store, seen
 
 from muxrl.protocol.errors import EpisodeGone
 from muxrl.protocol.messages import Aborted, Step
-from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.blocks import AwaitedStep
 
 FINALS = {"a": seen("a", 1), "b": seen("b", 1)}
 TERMINATED, TRUNCATED = (True, False), (False, True)
@@ -152,7 +152,7 @@ def test_abort_keeps_what_there_is_as_truncated(store: ScriptedStore) -> None:
 def test_abort_while_actions_are_awaited(store: ScriptedStore) -> None:
     store.step(0)
     pending = store.store.accept(Step("e", 1, FINALS, {"a": 1.0}), 0.0)
-    assert isinstance(pending, PendingStep)
+    assert isinstance(pending, AwaitedStep)
     store.abort()
     assert store.act(pending).actions == {"a": 1, "b": 1}
     assert store.recorded("a") == ([0.0, 1.0], [0], [1.0])

@@ -46,7 +46,7 @@ def test_a_final_observation_may_have_a_mask_of_zeros(
     assert set(store.flags().values()) == {(not is_truncated, is_truncated)}
     for one in store.chunks[0].trajectories:
         # A value to bootstrap from needs an action.
-        assert np.all(np.any(one.observations[-1]["action_mask"], axis=-1))
+        assert np.all(np.any(one.observations["action_mask"][-1], axis=-1))
 
 
 def test_the_last_move_of_another_ends_a_player_that_waits() -> None:

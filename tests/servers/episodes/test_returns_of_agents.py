@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
@@ -136,7 +135,8 @@ def open_team(seating: Seating | None = None) -> ScriptedStore:
 
 def alive(store: ScriptedStore, key: str, part: str = "alive") -> list[list[float]]:
     (one,) = store.trajectories(key)
-    return [np.ravel(o[part]).tolist() for o in one.observations]
+    found: list[list[float]] = one.observations[part].tolist()
+    return found
 
 
 def test_a_member_that_comes_back_to_its_team_was_absent() -> None:
@@ -182,7 +182,7 @@ def test_critics_see_who_has_come_back() -> None:
     assert store.flags() == {"": TRUNCATED, "a": TRUNCATED, "b": TRUNCATED}
     assert alive(store, "b") == [[1], [0], [1], [1]]
     (one,) = store.trajectories("a")
-    assert [o["state"][3] for o in one.observations] == [0.0, 0.0, 2.0, 99.0]  # b's t
+    assert one.observations["state"][:, 3].tolist() == [0.0, 0.0, 2.0, 99.0]  # b's t
 
 
 def test_without_a_group_each_life_is_one_of_its_own_to_a_central_critic_too() -> None:

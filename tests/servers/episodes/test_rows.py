@@ -1,452 +1,353 @@
-"""Steps in rows are recorded, counted and answered as the same steps one by one."""
+"""Steps in rows: what is read as such, what one by one, and what an episode's slot holds."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
-from random import Random
+import gc
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.servers.scripted_store import SEES, ScriptedStore, make_plan, spec_of
+from tests.servers.episodes.players import Player, all_of, plain
+from tests.servers.episodes.test_one_path import CASES, plan_of, value_of
+from tests.servers.scripted_store import ScriptedStore, make_plan
 
-from muxrl.client.rows import Packing
-from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.messages import (
-    AbortEpisode,
-    ActionRows,
-    EndEpisode,
-    StartEpisode,
-    Step,
-    StepRows,
-)
-from muxrl.protocol.spaces import Box, DictSpace, Discrete
+from muxrl.protocol.errors import EpisodeGone, MalformedMessage, OutOfOrder, ValueMismatch
+from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step, StepRows
+from muxrl.protocol.spaces import Box
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.seats import SeatAction
-from muxrl.servers.agents.team_seats import TeamSeating
-from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSeating
-from muxrl.servers.algorithms.mappo.seats import CentralSeating
-from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.blocks import AwaitedRows, Block
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.episodes.trajectories import Chunk, at, stacked
 
-KINDS = {"a": SEES, "b": Discrete(4, start=1), "c": SEES, "d": DictSpace({"x": SEES}),
-         "m": DictSpace({"x": SEES, "action_mask": Box((3,), "int8", 0.0, 1.0)})}  # fmt: skip
-KINDS["n"] = KINDS["m"]
-STATE = DictSpace({"at": Discrete(3), "to": SEES})
-KINDS["s"] = DictSpace({"x": SEES, "state": STATE})
-KINDS["u"] = DictSpace({**KINDS["m"].spaces, "state": STATE})
-KINDS["i"] = Box((2, 2, 3), "uint8", 0, 255)
 EPISODES = ("e0", "e1", "e2")
 
 
-class Player:
-    """Plays the same on a store, step by step, or in rows where its client would pack them."""
-
-    def __init__(
-        self,
-        plan: ServerPlan,
-        seating: Seating,
-        *,
-        in_rows: bool,
-        batch: int,
-        scales: Mapping[str, RewardScale] | None = None,
-        cuts_after_frames: bool = False,
-    ) -> None:
-        self.store = ScriptedStore(
-            plan,
-            batch_env_steps=batch,
-            seating=seating,
-            reward_scales=scales,
-            cuts_after_frames=cuts_after_frames,
-        )
-        self.packing = Packing(spec_of(plan), least_rows=1)
-        self.in_rows = in_rows
-        self.num_in_rows = 0
-
-    def tell(self, items: list[Any], told: list[Any] | None = None) -> list[Any]:
-        """Returns the replies to a message, in the order of its items; `told` is as packed."""
-        told = self.packing.pack(items) if told is None else told
-        if not self.in_rows:  # in the same order, so that batches are cut at the same steps
-            told = [
-                one
-                for item in told
-                for one in (steps_of(item, items) if isinstance(item, StepRows) else [item])
-            ]
-        replies = [self._tell(item) for item in told]
-        self.store.store.finish_frame()
-        if self.in_rows:
-            return self.packing.unpack(replies)
-        answers = {id(item): reply for item, reply in zip(told, replies, strict=True)}
-        return [answers[id(item)] for item in items]
-
-    def _tell(self, item: Any) -> Any:
-        store = self.store.store
-        if isinstance(item, StepRows):
-            outcome = store.accept_rows(item, 0.0)
-            if isinstance(outcome, RowStep):
-                self.num_in_rows += len(item.episode_ids)
-                outcome.finish([self._chosen(outcome, i) for i in range(len(outcome.benches[1]))],
-                               self.store.weights_seq_no)  # fmt: skip
-                return outcome.answer
-            return ActionRows(replies=[self._tell(step) for step in outcome])
-        outcome = store.accept(item, 0.0)
-        if isinstance(outcome, PendingStep):
-            return outcome.finish([self._action(r, item.t) for r in outcome.requests],
-                                  self.store.weights_seq_no)  # fmt: skip
-        return outcome
-
-    def _action(self, request: Any, t: int) -> SeatAction:
-        before = request.module_state
-        state = 0.0 if before is None else float(before["actor"]["h"][0])
-        num = len(request.seat.members)
-        is_team = request.seat.seat_id in self.store.plan.groups
-        space = request.seat.action_space
-        action: Any = np.int64((t + int(state)) % 3)
-        if isinstance(space, Box):  # of a team whose members have numbers
-            action = np.linspace(-1, 1, math.prod(space.shape), dtype=np.float32).reshape(
-                space.shape
-            )
-            action = np.roll(action, t, axis=-1)
-        elif is_team:
-            action = np.full(num, t % 3)
-        after = {"actor": {"h": np.array([state + 1.0], np.float32)}}
-        return SeatAction(action, {"logp": np.float32(t), "state": after}, after)
-
-    def _chosen(self, step: RowStep, number: int) -> Chosen:
-        """The same for all rows of a bench."""
-        bench = step.benches.benches[number]
-        states = step.module_states[number]
-        cells: list[list[SeatAction]] = []
-        for row, t in enumerate(step.t):
-            cells.append([])
-            for i, seat in enumerate(bench.seats):
-                if isinstance(states, dict):
-                    state = at(states, (row, i))
-                else:
-                    state = None if states is None else at(states[row], i)
-                cells[-1].append(self._action(Asked(seat, state), t))
-        return Chosen(
-            np.array([[cell.action for cell in row] for row in cells]),
-            {
-                "logp": np.array([[c.extra_outputs["logp"] for c in row] for row in cells]),
-                "state": states_of(cells),
-            },
-            states_of(cells),
-        )
+def player_of(case: str, *, batch: int = 10**9, is_scaled: bool = False, **fields: Any) -> Player:
+    """Returns a player of a case, its episodes begun."""
+    plan = plan_of(case, **fields)
+    scales = {p.policy_id: RewardScale(0.9) for p in plan.agents.values()} if is_scaled else {}
+    store = ScriptedStore(plan, batch, seating=CASES[case][2], reward_scales=scales)
+    player = Player(store)
+    player.tell([StartEpisode(e) for e in EPISODES])
+    return player
 
 
-def steps_of(rows: StepRows, items: list[Any]) -> list[Step]:
-    steps = {item.episode_id: item for item in items if isinstance(item, Step)}
-    return [steps[episode_id] for episode_id in rows.episode_ids]
+def step_of(player: Player, episode_id: str, t: int, here: str = "", number: int = 0) -> Step:
+    plan = player.store.plan
+    agents = here or "".join(plan.agents)
+    state = None if plan.state_size is None else np.array([number, t], np.float32)
+    seen = {a: value_of(a, number, t) for a in agents}
+    return Step(episode_id, t, seen, dict.fromkeys(agents, 0.5) if t else {}, state=state)
 
 
-class Asked:
-    def __init__(self, seat: Any, module_state: Any) -> None:
-        self.seat, self.module_state = seat, module_state
+def played(num_turns: int) -> Player:
+    """Two agents in three episodes, all of it in rows."""
+    player = Player(ScriptedStore(make_plan("ac"), seating=Seating()))
+    player.tell([StartEpisode(e) for e in EPISODES])
+    for t in range(num_turns):
+        player.tell([step_of(player, e, t) for e in EPISODES])
+    return player
 
 
-def states_of(cells: list[list[SeatAction]]) -> dict[str, Any]:
-    return {
-        "actor": {
-            "h": np.array([[cell.module_state["actor"]["h"] for cell in row] for row in cells])
-        }
-    }
+def rows_of(player: Player, steps: list[Step]) -> StepRows:
+    (item,) = player.packing.pack(list(steps))
+    assert isinstance(item, StepRows)
+    return item
 
 
-def plain(value: Any) -> Any:
-    """Anything recorded, in a form that compares equal."""
-    if isinstance(value, Mapping):
-        return {key: plain(part) for key, part in value.items()}
-    array = np.asarray(stacked(value) if isinstance(value, list) else value)
-    return array.dtype.name, array.shape, array.tobytes()
+# --- what goes in rows ----------------------------------------------------------------------
 
 
-def plain_replies(replies: list[Any]) -> list[Any]:
-    return [plain(msgspec.structs.asdict(reply)) for reply in replies]
+@pytest.mark.parametrize("case", CASES)
+def test_agents_that_come_late_pause_and_come_again_stay_in_rows(case: str) -> None:
+    player = player_of(case, late_members="allow", normalize_observations=True, is_scaled=True)
+    agents = "".join(player.store.plan.agents)
+    first, rest = agents[0], agents[1:]
+    turns = [first, agents, rest, first, agents, agents]
+    for t, here in enumerate(turns):
+        player.tell([step_of(player, e, t, here) for e in EPISODES])
+    assert player.num_in_rows == len(turns) * len(EPISODES)
+    for e in EPISODES:
+        player.store.abort(e)
+    assert [chunk.num_env_steps for chunk in player.store.chunks] == [len(turns) - 1] * 3
 
 
-def all_of(chunks: list[Chunk]) -> list[Any]:
-    return [
-        (
-            chunk.episode_id,
-            chunk.t_started,
-            chunk.weights_seq_nos,
-            chunk.is_terminated,
-            chunk.is_truncated,
-            [
-                (
-                    one.id, one.t, one.num_lookback, one.is_terminated, one.is_truncated,
-                    plain(stacked(one.observations)), plain(stacked(one.actions)),
-                    plain(stacked(one.rewards)),
-                    {name: plain(stacked(rows)) for name, rows in one.outputs.items()},
-                )
-                for one in chunk.trajectories
-            ],
-        )
-        for chunk in chunks
-    ]  # fmt: skip
+def test_a_team_goes_on_in_rows_when_a_member_has_ended() -> None:
+    player = player_of("central team", late_members="allow")
+    for t in range(5):
+        here = "abc" if t < 2 else "ab"
+        steps = [step_of(player, e, t, here) for e in EPISODES]
+        if t == 2:
+            for step in steps:
+                step.terminations = {"c": True}
+        player.tell(steps)
+    assert player.num_in_rows == 4 * len(EPISODES), "all but those in which it ends"
+    player.store.abort("e0")
+    departed = next(o for o in player.store.chunks[0].trajectories if o.seat_id == "c")
+    assert departed.observations["alive"][:, 0].tolist() == [1, 1, 0, 0, 0]
 
 
-def value_of(agent: str, number: int, t: int) -> Any:
-    if agent == "b":
-        return 1 + t % 4
-    vector = np.array([number, t], np.float32)
-    if agent == "i":
-        return np.full((2, 2, 3), 16 * number + t, np.uint8) + np.arange(3, dtype=np.uint8)
-    masked = {"x": vector, "action_mask": np.array([t % 2, 1, number % 2], np.int8)}
-    if agent in "mn":
-        return masked
-    if agent in "su":
-        state = {"at": t % 3, "to": vector + 0.5}
-        return {**(masked if agent == "u" else {"x": vector}), "state": state}
-    return {"x": vector} if agent == "d" else vector
+def test_modes_share_a_message_and_evaluations_are_in_no_statistics() -> None:
+    plan = dataclasses.replace(plan_of("central team"), normalize_observations=True)
+    player = Player(ScriptedStore(plan, seating=CASES["central team"][2]))
+    modes: list[tuple[Any, bool | None]] = [("train", None), ("eval", None), ("train", False)]
+    player.tell([StartEpisode(e, *mode) for e, mode in zip(EPISODES, modes, strict=True)])
+    for t in range(3):
+        item = rows_of(player, [step_of(player, e, t, number=i) for i, e in enumerate(EPISODES)])
+        outcome: Any = player.store.store.accept_rows(item, 0.0)
+        told = [(one.is_training, one.should_explore) for one in outcome.blocks]
+        assert told == [(True, True), (False, False), (True, False)]
+        player.act(outcome)
+    assert player.store.store.counts.num_env_steps == 4
+    state = player.store.observing.get_state()
+    counts = [one["count"] for kinds in state["policies"].values() for one in kinds.values()]
+    assert counts == [2 * 2 * 3], "of a and c, who observe numbers, in two episodes of three"
 
 
-class Script:
-    """What happens in some episodes, turn by turn; agents may come late only if they may."""
-
-    def __init__(self, agents: Mapping[str, AgentPlan], dice: Random, *, may_be_late: bool) -> None:
-        self.may_be_late = may_be_late
-        self.agents = list(agents)
-        self.logged = {
-            a: [0.5, -0.5] if isinstance(plan.action_space, Box) else 1
-            for a, plan in agents.items()
-        }
-        self.dice = dice
-
-    def message(self, live: dict[str, dict[str, Any]]) -> list[Any]:
-        """Returns the next items of the episodes, the odd ones first."""
-        odd: list[Any] = []
-        usual: list[Any] = []
-        for number, episode_id in enumerate(EPISODES):
-            one = live.setdefault(episode_id, {"t": 0, "gone": set(), "away": set(), "round": 0})
-            name = f"{episode_id}_{one['round']}"
-            what = self.dice.choice(["go"] * 8 + ["die", "log", "end", "abort", "wait", "rest"])
-            if what == "rest" and (one["t"] or self.may_be_late):  # or comes again
-                one["away"] ^= {self.dice.choice(self.agents)}
-            alive = [a for a in self.agents if a not in one["gone"]]
-            here = [a for a in alive if a not in one["away"]] or alive
-            if what in ("end", "abort") and one["t"]:
-                if what == "end":
-                    odd.append(EndEpisode(name, one["t"], is_truncated=False))
-                else:
-                    odd.append(AbortEpisode(name, "as it must"))
-                one.update(t=0, gone=set(), away=set(), round=one["round"] + 1)
-                continue
-            if one["t"] == 0:
-                odd.append(StartEpisode(name))
-            if what == "wait" and one["t"]:
-                continue
-            t = one["t"]
-            rewards = dict.fromkeys(here, t + number / 4) if t else {}
-            extra: dict[str, Any] = {}
-            if what == "die" and t and len(here) > 1:
-                last = here[-1]
-                one["gone"].add(last)
-                here = here[:-1]
-                extra["terminations"] = {last: True}
-            seen = {a: value_of(a, number, t) for a in here}
-            if what == "log":
-                extra["logged_actions"] = {here[0]: self.logged[here[0]]}
-            step = Step(name, t, seen, rewards, **extra)
-            one["t"] += 1
-            (odd if extra else usual).append(step)
-        return odd + usual
+def test_a_batch_that_is_complete_in_the_middle_of_rows_is_cut_there() -> None:
+    player = Player(ScriptedStore(make_plan("ac"), 5, seating=Seating()))
+    names = [f"e{i}" for i in range(7)]
+    player.tell([StartEpisode(e) for e in names])
+    for t in range(12):
+        player.tell([step_of(player, e, t) for e in names])
+    sizes = [sum(c.num_env_steps for c in batch) for batch in player.store.feed.batches]
+    assert sizes == [5] * (7 * 11 // 5)
+    assert player.num_in_rows == 7 * 12
 
 
-@pytest.mark.parametrize(
-    ("agents", "groups", "seating"),
-    [
-        ("abcdi", {}, Seating()),
-        ("ac", {"team": ("a", "c")}, TeamSeating()),
-        ("abc", {"team": ("a", "c")}, TeamSeating()),
-        ("abcdi", {}, CentralSeating()),
-        ("ac", {"team": ("a", "c")}, CentralSeating()),
-        ("abc", {"team": ("a", "c")}, CentralSeating()),
-        ("abc", {"team": ("a", "c")}, ContinuousTeamSeating()),
-        ("am", {"team": ("a", "m")}, TeamSeating()),
-        ("am", {"team": ("a", "m")}, CentralSeating()),
-        ("mn", {"team": ("m", "n")}, CentralSeating()),
-        ("mn", {"team": ("m", "n")}, ContinuousTeamSeating()),
-        ("su", {"team": ("s", "u")}, TeamSeating()),
-        ("su", {"team": ("s", "u")}, CentralSeating()),
-        ("su", {}, CentralSeating()),
-        ("su", {"team": ("s", "u")}, ContinuousTeamSeating()),
-    ],
-    ids=[
-        "alone",
-        "team",
-        "both",
-        "central",
-        "central team",
-        "central both",
-        "joint critics",
-        "masked team",
-        "masked central",
-        "masked central alike",
-        "masked joint critics",
-        "team that observes the state",
-        "central team that observes the state",
-        "central, observing the state",
-        "joint critics, observing the state",
-    ],
-)
-@settings(max_examples=40, deadline=None)
-@given(
-    seed=st.integers(0, 10**9),
-    batch=st.sampled_from([3, 7, 10**9]),
-    late=st.sampled_from(["allow", "refuse"]),
-    frame_stack=st.sampled_from([1, 3]),
-    is_scaled=st.booleans(),
-    cuts_after_frames=st.booleans(),
-)
-def test_rows_are_recorded_as_steps(
-    agents: str,
-    groups: dict,
-    seating: Seating,
-    seed: int,
-    batch: int,
-    late: Any,
-    frame_stack: int,
-    is_scaled: bool,
-    cuts_after_frames: bool,
-) -> None:
-    plan = make_plan({a: KINDS[a] for a in agents}, groups)
-    are_teams = isinstance(seating, TeamSeating)
-    of_kind = {  # agents that observe different things do not share a policy
-        a: p
-        if p.group and are_teams
-        else dataclasses.replace(p, policy_id=str(p.observation_space))
-        for a, p in plan.agents.items()
-    }
-    if isinstance(seating, ContinuousTeamSeating) and "c" in of_kind:
-        reals = Box((2,), low=-3.0, high=1.0)
-        of_kind["c"] = dataclasses.replace(of_kind["c"], action_space=reals)
-    plan = dataclasses.replace(plan, agents=of_kind, late_members=late, frame_stack=frame_stack)
-    scales = [
-        {p.policy_id: RewardScale(0.9) for p in plan.agents.values()} if is_scaled else {}
-        for _ in range(2)
-    ]
-    players = [
-        Player(
-            plan,
-            seating,
-            in_rows=in_rows,
-            batch=batch,
-            scales=scales[in_rows],
-            cuts_after_frames=cuts_after_frames,
-        )
-        for in_rows in (False, True)
-    ]
-    dice = Random(seed)
-    script = Script(plan.agents, dice, may_be_late=late == "allow" or not groups)
-    live: dict[str, dict[str, Any]] = {}
-    for turn in range(dice.randint(2, 12)):
-        items = script.message(live)
-        steps = [item for item in items if isinstance(item, Step)]
-        bad = [msgspec.structs.replace(step, rewards=dict.fromkeys(step.observations, math.inf))
-               for step in steps if step.t and dice.random() < 0.1]  # fmt: skip
-        repeated = steps if dice.random() < 0.1 else []
-        for player in players:
-            player.store.weights_seq_no = turn
-            for one in bad:
-                with pytest.raises(ValueMismatch):
-                    player.tell([one])
-        told = players[1].packing.pack(items)
-        replies = [plain_replies(player.tell(items, told)) for player in players]
-        assert replies[0] == replies[1]
-        if repeated:
-            again = [plain_replies(player.tell(repeated)) for player in players]
-            answers = [r for r, i in zip(replies[0], items, strict=True) if isinstance(i, Step)]
-            assert again == [answers, answers]
-    for episode_id, one in live.items():
-        for player in players:
-            player.store.abort(f"{episode_id}_{one['round']}")
-    single, in_rows = (player.store for player in players)
-    assert in_rows.store.counts == single.store.counts
-    assert [all_of(b) for b in in_rows.feed.batches] == [all_of(b) for b in single.feed.batches]
-    assert all_of(in_rows.chunks) == all_of(single.chunks)
-    one, other = ([plain(scale.get_state()) for scale in by.values()] for by in scales)
-    assert other == one
+# --- slots ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num", [1, 3])
+def test_a_long_episode_holds_no_block_for_every_step(num: int) -> None:
+    player = Player(ScriptedStore(make_plan("ac"), seating=Seating()))
+    names = EPISODES[:num]
+    for i, e in enumerate(names):  # so that their records are put together at different times
+        player.tell([StartEpisode(e)])
+        for t in range(50 * (num - 1 - i)):
+            player.tell([step_of(player, e, t)])
+    before = sum(type(one) is Block for one in gc.get_objects())
+    for turn in range(1_000):
+        at = [turn + 50 * (num - 1 - i) for i in range(num)]
+        player.tell([step_of(player, e, t) for e, t in zip(names, at, strict=True)])
+    gc.collect()
+    assert sum(type(one) is Block for one in gc.get_objects()) - before <= 257
+    for e, t in zip(names, at, strict=True):
+        player.tell([EndEpisode(e, t + 1, rewards={"a": 1.0})])
+    assert [chunk.num_env_steps for chunk in player.store.chunks] == [t + 1 for t in at]
+    seen = player.store.trajectories("a")[0].observations
+    np.testing.assert_array_equal(seen[:1_000, 1], np.arange(1_000))
+
+
+def observed_and_chosen(player: Player, episode_id: str, agents: str) -> list[Any]:
+    """Plays an episode; returns what its policies read, earned and chose, and its record."""
+    player.tell([StartEpisode(episode_id)])
+    found = []
+    for t, here in enumerate([agents, agents[:1], agents]):
+        awaited: Any = player.store.store.accept(step_of(player, episode_id, t, here), 0.0)
+        player.act(awaited)
+        block = awaited.block
+        chosen = [(one.actions, one.outputs, one.states) for one in block.chosen]
+        found.append(plain((tuple(block.observations), tuple(block.rewards), tuple(chosen))))
+    player.store.end(3, episode_id, rewards={agents[0]: 2.0}, **_state_of(player))
+    (record,) = [c for c in player.store.chunks if c.episode_id == episode_id]
+    return [*found, [one[1:] for one in all_of([record])]]
+
+
+def _state_of(player: Player) -> dict[str, Any]:
+    size = player.store.plan.state_size
+    return {} if size is None else {"state": np.zeros(size, np.float32)}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("how", ["end", "abort"])
+def test_a_new_episode_remembers_nothing_of_the_one_before_in_its_slot(case: str, how: str) -> None:
+    stack = 1 if case == "a trainer's" else 3
+    fields: dict[str, Any] = {"late_members": "allow", "frame_stack": stack, "is_scaled": False}
+    used, fresh = player_of(case, **fields), player_of(case, **fields)
+    agents = "".join(used.store.plan.agents)
+    for t, here in enumerate([agents, agents[:1], agents[:1]]):
+        steps = [step_of(used, e, t, here, number=7) for e in EPISODES]
+        for step in steps:  # also to those that pause, who are owed it
+            step.rewards = dict.fromkeys(agents, 9.0) if t else {}
+        used.tell(steps)
+    for e in EPISODES:
+        if how == "abort":
+            used.tell([AbortEpisode(e)])
+        else:
+            used.tell([EndEpisode(e, 3, **_state_of(used))])
+        fresh.tell([AbortEpisode(e)])
+    assert used.store.store.num_open == 0
+    for name in EPISODES:
+        expected = observed_and_chosen(fresh, name + "+", agents)
+        assert observed_and_chosen(used, name + "+", agents) == expected
+
+
+def test_discounted_rewards_are_those_of_one_episode() -> None:
+    """A scale learns of all episodes; what it adds up begins anew with each."""
+    adds = []
+    for is_one in (True, False):
+        player = player_of("alone", is_scaled=True)
+        player.tell([step_of(player, e, 0) for e in EPISODES])
+        if not is_one:
+            player.tell([EndEpisode(e, 1) for e in EPISODES])
+            player.tell([StartEpisode(e + "+") for e in EPISODES])
+            player.tell([step_of(player, e + "+", 0) for e in EPISODES])
+        memory = player.store.store._seats.memory
+        adds.append(memory.discounted.tolist())
+    assert adds[0] == adds[1]
+    assert not np.any(adds)
+
+
+@pytest.mark.parametrize("case", ["alone", "team", "central team", "joint critics"])
+def test_actions_that_come_after_an_abort_are_not_the_next_episode_s(case: str) -> None:
+    player, fresh = (player_of(case, frame_stack=2) for _ in range(2))
+    late: Any = player.store.store.accept_rows(
+        rows_of(player, [step_of(player, e, 0) for e in EPISODES]), 0.0
+    )
+    player.tell([AbortEpisode("e1")])
+    player.tell([StartEpisode("next")])
+    fresh.tell([AbortEpisode("e1"), StartEpisode("next")])
+    steps = [step_of(player, "next", t, number=5) for t in range(3)]
+    waiting: Any = player.store.store.accept(steps[0], 0.0)
+    assert waiting.block.where == slice(1, 2), "the slot is taken again"
+    player.act(late)
+    answers = [player.act(waiting), *player.tell(steps[1:2]), *player.tell(steps[2:])]
+    expected = [fresh.tell([step])[0] for step in steps]
+    assert plain([a.actions for a in answers][1]) == plain([a.actions for a in expected][1])
+    for one in (player, fresh):
+        one.store.abort("next")
+    assert all_of(player.store.chunks[-1:]) == all_of(fresh.store.chunks[-1:])
+    player.tell([step_of(player, e, 1) for e in ("e0", "e2")])
+    assert player.num_in_rows == 4, "e0 and e2 go on, as next has in its last two steps"
+
+
+# --- what is read one by one ----------------------------------------------------------------
+
+
+def test_an_episode_that_was_aborted_is_no_part_of_the_next_step() -> None:
+    player = played(3)
+    player.tell([AbortEpisode("e1")])
+    item = rows_of(player, [step_of(player, e, 3) for e in EPISODES])
+    steps: Any = player.store.store.accept_rows(item, 0.0)
+    player.accept(steps[0])
+    with pytest.raises(EpisodeGone, match="e1 is over"):
+        player.accept(steps[1])
+    player.accept(steps[2])
+    assert player.store.store.counts.num_env_steps == 2 * 3 + 2
+
+
+def test_nobody_goes_on_before_the_answer_and_nobody_is_told_of_twice() -> None:
+    player = played(3)
+    item, after = (rows_of(player, [step_of(player, e, t) for e in EPISODES]) for t in (3, 4))
+    waiting: Any = player.store.store.accept_rows(item, 0.0)
+    steps: Any = player.store.store.accept_rows(after, 0.0)
+    with pytest.raises(OutOfOrder, match="awaiting action"):
+        player.accept(steps[0])
+    player.act(waiting)
+    assert isinstance(player.store.store.accept_rows(after, 0.0), AwaitedRows)
+    player = played(0)
+    twice = rows_of(player, [step_of(player, e, 0) for e in ("e0", "e0", "e2")])
+    assert isinstance(player.store.store.accept_rows(twice, 0.0), list)
+
+
+def test_a_repeat_in_rows_gets_its_old_answer() -> None:
+    player = played(3)
+    steps = [step_of(player, e, 3) for e in EPISODES]
+    first = player.tell(steps)
+    player.store.weights_seq_no = 9
+    assert player.tell(steps) == first
+    assert player.store.store.counts.num_env_steps == 9
+    with pytest.raises(OutOfOrder, match="awaits t=4"):
+        player.tell([step_of(player, e, 2) for e in EPISODES])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "uint64"])
+def test_no_t_is_taken_for_another(dtype: str) -> None:
+    """A client that counts in few bits is refused where they end, and not believed again at 0."""
+    player = played(1)
+    most = min(299, int(np.iinfo(dtype).max))
+    for t in range(1, 300):
+        item = rows_of(player, [step_of(player, e, t) for e in EPISODES])
+        item.t, item.rewards = item.t.astype(dtype), None
+        if t > most:
+            with pytest.raises(OutOfOrder, match=f"awaits t={t}, got t={item.t[0]}"):
+                player.accept(item)
+            break
+        player.accept(item)
+    player.tell([EndEpisode(e, most + 1) for e in EPISODES])
+    assert {chunk.num_env_steps for chunk in player.store.chunks} == {most + 1}
+
+
+def test_one_bad_value_is_refused_by_name_and_the_others_go_on() -> None:
+    player = played(2)
+    answers = player.tell([step_of(player, e, 2) for e in EPISODES])
+    steps = [step_of(player, e, 3) for e in EPISODES]
+    steps[1].observations["c"] = np.array([np.nan, 0.0], np.float32)
+    singles: Any = player.store.store.accept_rows(rows_of(player, steps), 0.0)
+    player.accept(singles[0])
+    with pytest.raises(ValueMismatch, match=r"agent 'c'.*NaN"):
+        player.accept(singles[1])
+    assert player.accept(Step("e1", 2, {})) == answers[1], "the answer before it stays"
+    player.accept(singles[2])
+    player.tell([step_of(player, "e1", 3)])
+    player.tell([step_of(player, e, 4) for e in EPISODES])
+    assert [one.num_steps for one in player.tell([EndEpisode(e, 5) for e in EPISODES])] == [5] * 3
 
 
 @pytest.mark.parametrize(
-    ("agents", "groups", "seating", "state_size"),
+    ("change", "sentence"),
     [
-        ("abcd", {}, Seating(), None),
-        ("am", {"team": ("a", "m")}, TeamSeating(), 2),
-        ("am", {"team": ("a", "m")}, CentralSeating(), 2),
-        ("ac", {"team": ("a", "c")}, CentralSeating(), None),
-        ("ac", {"team": ("a", "c")}, ContinuousTeamSeating(), 2),
-        ("su", {"team": ("s", "u")}, TeamSeating(), None),
-        ("su", {"team": ("s", "u")}, CentralSeating(), None),
-    ],
-    ids=[
-        "alone",
-        "team",
-        "central",
-        "central without a state",
-        "joint critics",
-        "team that observes the state",
-        "central team that observes the state",
+        ({"t": [0]}, "t in rows"),
+        ({"t": np.zeros(3, np.float32)}, "integer t"),
+        ({"t": np.ones((3, 2), np.int64)}, "t in rows"),
+        ({"rewards": np.zeros((3, 2, 2))}, "rewards in rows"),
+        ({"t": np.full(3, 2**64 - 1, np.uint64)}, "no t=18446744073709551615"),
+        ({"agents": ["a", "nobody"]}, "no agent 'nobody'"),
+        ({"agents": [""]}, "no agent ''"),
+        ({"agents": ["a", "a"]}, "named twice"),
+        ({"observations": []}, "kinds of observations"),
+        ({"observations": [np.zeros((2, 2, 2), np.float32)]}, "observations of 'a'"),
+        ({"rewards": np.zeros((3, 1))}, "rewards in rows"),
+        ({"episode_ids": [], "t": np.zeros(0, int)}, "at least one episode"),
     ],
 )
-@pytest.mark.parametrize("num_episodes", [1, 3])
-def test_rows_are_normalised_as_steps(
-    agents: str, groups: dict, seating: Seating, state_size: int | None, num_episodes: int
-) -> None:
-    """Those of one message by the same statistics, in which they count as one after another."""
-    plan = make_plan({a: KINDS[a] for a in agents}, groups)
-    if not isinstance(seating, TeamSeating):  # else unlike agents would share a policy
-        plan = dataclasses.replace(plan, agents={
-            a: dataclasses.replace(p, policy_id=str(p.observation_space))
-            for a, p in plan.agents.items()
-        })  # fmt: skip
-    plan = dataclasses.replace(plan, normalize_observations=True, state_size=state_size)
-    players = [Player(plan, seating, in_rows=in_rows, batch=10**9) for in_rows in (False, True)]
-    single, rows = (player.store for player in players)
-    rng = np.random.default_rng(0)
-    names = EPISODES[:num_episodes]
-    for player in players:
-        player.tell([StartEpisode(name) for name in names])
-    for t in range(8):
-        steps = []
-        for name in names:
-            drawn = {a: value_of(a, 0, t) for a in agents}
-            for a in set(agents) - {"b"}:
-                vector = rng.normal(1e3, 1.0, 2).astype(np.float32)
-                drawn[a] = {**drawn[a], "x": vector} if isinstance(drawn[a], dict) else vector
-            state = None if state_size is None else rng.normal(5.0, 2.0, 2).astype(np.float32)
-            rewards = dict.fromkeys(agents, 1.0) if t else {}
-            steps.append(Step(name, t, drawn, rewards, state=state))
-        for player in players:
+def test_rows_that_do_not_hang_together(change: dict[str, Any], sentence: str) -> None:
+    store = played(1).store.store
+    good = {
+        "episode_ids": list(EPISODES),
+        "t": np.ones(3, np.int64),
+        "observations": [np.zeros((3, 2, 2), np.float32)],
+        "agents": ["a", "c"],
+        "rewards": np.zeros((3, 2)),
+    }
+    with pytest.raises(MalformedMessage, match=sentence):
+        store.accept_rows(StepRows(**{**good, **change}), 0.0)
+    assert isinstance(store.accept_rows(StepRows(**good), 0.0), AwaitedRows)
+
+
+def test_values_beyond_their_bounds_are_read_one_by_one() -> None:
+    plan = make_plan({"a": Box((1,))}, max_abs_observation=10.0, max_abs_reward=5.0)
+    player = Player(ScriptedStore(plan, seating=Seating()))
+    player.tell([StartEpisode("e0"), StartEpisode("e1")])
+    tried = [(1.0, 0.0, True), (9.9, 5.0, True), (10.1, 0.0, False), (0.0, 5.1, False)]
+    for t, (observation, reward, is_row) in enumerate(tried):
+        seen = {"a": np.array([observation], np.float32)}
+        rewards = {"a": reward} if t else {}
+        steps = [Step(e, min(t, 2), seen, rewards) for e in ("e0", "e1")]
+        if is_row:
             player.tell(steps)
-        for one, other in zip(
-            *map(numbers_in, (single.observing.get_state(), rows.observing.get_state())),
-            strict=True,
-        ):
-            np.testing.assert_allclose(other, one, rtol=1e-9)  # fmt: skip
-    assert players[1].num_in_rows == 8 * num_episodes
-    if num_episodes == 1:
-        for store in (single, rows):
-            store.abort(names[0])
-        recorded = zip(single.chunks, rows.chunks, strict=True)
-        for one, other in ((c, d) for both in recorded for c, d in zip(
-            *(chunk.trajectories for chunk in both), strict=True)):  # fmt: skip
-            for a, b in zip(*(numbers_in(stacked(x.observations)) for x in (one, other)),
-                            strict=True):  # fmt: skip
-                np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
+        else:
+            assert isinstance(player.store.store.accept_rows(rows_of(player, steps), 0.0), list)
+    assert player.num_in_rows == 4
 
 
-def numbers_in(value: Any) -> list[np.ndarray]:
-    if isinstance(value, Mapping):
-        return [leaf for key in sorted(value) for leaf in numbers_in(value[key])]
-    return [np.asarray(value, np.float64)]
+def test_a_reward_before_the_first_action_is_in_the_return_alone() -> None:
+    player = played(0)
+    item = rows_of(player, [step_of(player, e, 0) for e in EPISODES])
+    item.rewards = np.full((3, 2), 2.5)
+    assert player.accept(item).replies
+    player.tell([step_of(player, e, 1) for e in EPISODES])
+    assert player.store.end(2, "e0").returns == {"a": 3.0, "c": 3.0}
+    (one,) = player.store.trajectories("a")
+    assert one.rewards.tolist() == [0.5, 0.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, s
 
 from muxrl.protocol.errors import OutOfOrder, UnsoundValue, ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step
-from muxrl.servers.agents.seats import SeatAction
-from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.acting import Asked
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.episodes.blocks import AwaitedStep, Chosen, LoggedAction
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def test_the_same_step_twice_is_recorded_once_and_answered_alike(store: Scripted
     for t in range(3):
         first = store.step(t, rewards={"a": 1.0} if t else {})
         store.weights_seq_no += 1
-        assert store.step(t, rewards={"a": 1.0} if t else {}) is first
+        assert store.step(t, rewards={"a": 1.0} if t else {}) == first
     assert store.end(3).returns == {"a": 2.0, "b": 0.0}
     assert store.recorded("a")[1:] == ([0, 1, 2], [1.0, 1.0, 0.0])
     assert store.store.counts.num_env_steps == 3
@@ -49,11 +51,12 @@ def test_the_same_step_twice_is_recorded_once_and_answered_alike(store: Scripted
 
 def test_a_repeat_of_what_is_still_pending_waits_for_the_same_answer(store: ScriptedStore) -> None:
     item = Step("e", 0, {"a": seen("a", 0)})
-    pending = store.store.accept(item, 0.0)
-    assert store.store.accept(item, 0.0) is pending
-    assert isinstance(pending, PendingStep)
+    pending, again = (store.store.accept(item, 0.0) for _ in range(2))
+    assert isinstance(pending, AwaitedStep)
+    assert isinstance(again, AwaitedStep)
+    assert again.block is pending.block
     reply = store.act(pending)
-    assert store.store.accept(item, 0.0) is reply
+    assert store.store.accept(item, 0.0) == reply
 
 
 @pytest.mark.parametrize("t", [-1, 1, 5])
@@ -201,8 +204,8 @@ def test_logged_actions_reach_inference() -> None:
     store = ScriptedStore(make_plan("a"))
     store.start()
     pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}, logged_actions={"a": 2}), 0.0)
-    assert isinstance(pending, PendingStep)
-    assert pending.requests[0].logged_action == 2
+    assert isinstance(pending, AwaitedStep)
+    assert pending.block.logged == [[LoggedAction(0, 2, None)]]
     assert store.store.counts.num_logged_actions == 1
 
 
@@ -294,20 +297,34 @@ def test_what_happens_before_a_server_s_agents_first_act_is_counted(store: Scrip
 
 
 def test_actions_come_into_force_all_at_once_or_not_at_all() -> None:
-    store = open_store()
+    plan = make_plan("ab")
+    agents = {a: replace(p, policy_id=a) for a, p in plan.agents.items()}
+    store = ScriptedStore(replace(plan, agents=agents), seating=Seating())
+    store.start()
+
+    def chosen(*names: str) -> list[Chosen]:
+        states = [np.array([[name]], object) for name in names]
+        return [Chosen(np.full((1, 1), i), {}, {"h": h}) for i, h in enumerate(states, 1)]
+
+    def states_of(pending: Any) -> list[Any]:
+        """Returns the recurrent states that the policies are asked with."""
+        parts = enumerate(pending.block.served.parts)
+        asked = [Asked(one.policy_id, [pending.block], [i]) for i, one in parts]
+        return [one.states(lambda: {"h": np.array("none", object)})["h"][0] for one in asked]
+
     item = Step("e", 0, {agent: seen(agent, 0) for agent in "ab"})
-    pending = store.store.accept(item, 0.0)
-    assert isinstance(pending, PendingStep)
+    pending: Any = store.store.accept(item, 0.0)
+    broken = [*chosen("lost"), Chosen(np.array([["no number"]]), {})]
     with pytest.raises(ValueError, match="no number"):
-        pending.finish([SeatAction(1, module_state="lost"), SeatAction("no number")], 0)
-    assert pending.answer is None
-    assert store.store.accept(item, 0.0) is pending
-    chosen = [SeatAction(1, module_state="a's"), SeatAction(2, module_state="b's")]
-    assert pending.finish(chosen, 3).actions == {"a": 1, "b": 2}
-    following = store.store.accept(Step("e", 1, {"b": seen("b", 1)}), 0.0)
-    assert isinstance(following, PendingStep)
-    assert [request.module_state for request in following.requests] == ["b's"]
-    following.finish([SeatAction(0, module_state="b's next")], 3)
+        pending.block.finish(broken, 0)
+    assert not pending.is_ready
+    again: Any = store.store.accept(item, 0.0)
+    assert again.block is pending.block
+    assert states_of(pending) == ["none", "none"]
+    pending.block.finish(chosen("a's", "b's"), 3)
+    assert pending.answer().actions == {"a": 1, "b": 2}
+    following: Any = store.store.accept(Step("e", 1, {"b": seen("b", 1)}), 0.0)
+    assert states_of(following) == ["b's"]
+    following.block.finish(chosen("b's next"), 3)
     last = store.store.accept(Step("e", 2, {agent: seen(agent, 2) for agent in "ab"}), 0.0)
-    assert isinstance(last, PendingStep)
-    assert [request.module_state for request in last.requests] == ["a's", "b's next"]
+    assert states_of(last) == ["a's", "b's next"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.servers.episodes.test_row_reader import played, step_of
-from tests.servers.episodes.test_rows import EPISODES
+from tests.servers.episodes.test_rows import EPISODES, played, rows_of, step_of
 from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, seen
 
 from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEpisodes
 from muxrl.protocol.messages import Aborted, EndEpisode, Started, StartEpisode, Step
-from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.blocks import AwaitedStep
 from muxrl.servers.episodes.store import BROKEN
 
 FIRST_SEEN = {"a": seen("a", 0), "b": seen("b", 0)}
@@ -87,7 +86,7 @@ def test_who_waits_for_actions_is_not_idle() -> None:
     store.start()
     pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
     assert store.store.expire(1e6) == []
-    assert isinstance(pending, PendingStep)
+    assert isinstance(pending, AwaitedStep)
     store.act(pending)
     assert store.store.expire(1e6) == ["e"]
 
@@ -96,8 +95,8 @@ def test_a_step_that_could_not_be_answered_does_not_keep_its_episode_for_ever() 
     store = ScriptedStore(make_plan(episode_timeout_s=10.0))
     store.start()
     pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
-    assert isinstance(pending, PendingStep)
-    pending.has_failed = True  # as the batcher says when the module has raised
+    assert isinstance(pending, AwaitedStep)
+    pending.block.has_failed = True  # as the batcher says when the module has raised
     assert store.store.expire(9.0) == []
     assert store.store.expire(11.0) == ["e"]
 
@@ -109,7 +108,7 @@ def test_the_episodes_of_a_lost_simulation_are_closed_as_truncated_and_no_others
         store.step(0, episode_id=episode_id)
     store.step(1, episode_id="simulation-1-ab-e", rewards={"a": 1.0})
     waiting = store.store.accept(Step("simulation-1-ab-f", 1, {"a": seen("a", 1)}), 0.0)
-    assert isinstance(waiting, PendingStep)
+    assert isinstance(waiting, AwaitedStep)
     assert store.store.abort_all("simulation-1-ab-", 0.0) == 2
     pieces = store.trajectories("a")
     assert [(one.is_terminated, one.is_truncated) for one in pieces] == [(False, True)] * 2
@@ -121,35 +120,34 @@ def test_the_episodes_of_a_lost_simulation_are_closed_as_truncated_and_no_others
     assert store.store.abort_all("simulation-1-ab-", 0.0) == 0
 
 
-@pytest.mark.parametrize("how", ["cut", "expire", "abort_all", "kept in rows for long"])
+@pytest.mark.parametrize("how", ["cut", "expire", "abort_all", "long"])
 def test_an_episode_that_cannot_be_processed_harms_no_other(
     how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is closed and named: else every client's step, and every expiry, would fail on it."""
-    if how == "kept in rows for long":
-        monkeypatch.setattr("muxrl.servers.episodes.lockstep._MOST_KEPT", 3)
+    if how == "long":
+        monkeypatch.setattr("muxrl.servers.episodes.steps._MOST_LINKED", 3)
     player = played(3)
     store = player.store.store
-    broken = store._open["e1"]._transitions
-    monkeypatch.setattr(broken, "add_rows", lambda *_, **__: {}["its record"])
+    record = store._table.records[store._table.slot_of["e1"]]
+    monkeypatch.setattr(record, "extend", lambda *_, **__: {}["its record"])
     if how == "expire":
         assert store.expire(1e6) == list(EPISODES)
     elif how == "abort_all":
         assert store.abort_all("e", 0.0) == 3
     else:
         if how == "cut":
-            store._batch_env_steps = 0
-            player.tell([step_of("e0", 3)])
+            store._batch_env_steps = store._num_uncut_steps + 1
+            player.tell([step_of(player, "e0", 3)])
         else:
-            steps = store.accept_rows(
-                player.packing.pack([step_of(e, 3) for e in EPISODES])[0], 0.0
-            )
+            item = rows_of(player, [step_of(player, e, 3) for e in EPISODES])
+            steps = store.accept_rows(item, 0.0)
             assert isinstance(steps, list), "they are read one by one"
             with pytest.raises(EpisodeGone):
-                player._tell(steps[1])
-            player._tell(steps[0])
+                player.accept(steps[1])
+            player.accept(steps[0])
         assert store.num_open == 2
-        player.tell([step_of("e2", 3)])
+        player.tell([step_of(player, "e2", 3)])
         for episode_id in ("e0", "e2"):
             player.tell([EndEpisode(episode_id, 4)])
         store.finish_frame()
@@ -205,9 +203,9 @@ def test_evaluation_is_measured_and_never_fed() -> None:
     for episode_id in "ef":
         store.start(episode_id, mode="eval")
         pending = store.store.accept(Step(episode_id, 0, FIRST_SEEN), 0.0)
-        assert isinstance(pending, PendingStep)
-        assert not pending.is_training
-        assert not pending.should_explore
+        assert isinstance(pending, AwaitedStep)
+        assert not pending.block.is_training
+        assert not pending.block.should_explore
         store.act(pending)
         store.step(1, episode_id=episode_id, rewards={"a": 1.0})
     ended = store.end(2, "e", rewards={"a": 1.0}, is_truncated=True)
@@ -227,5 +225,5 @@ def test_exploration(mode: Any, asked: bool | None, explores: bool) -> None:
     store = ScriptedStore(make_plan())
     store.start(mode=mode, should_explore=asked)
     pending = store.store.accept(Step("e", 0, FIRST_SEEN), 0.0)
-    assert isinstance(pending, PendingStep)
-    assert pending.should_explore is explores
+    assert isinstance(pending, AwaitedStep)
+    assert pending.block.should_explore is explores

@@ -15,6 +15,7 @@ from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.episodes.trajectories import at
 
 TEAM = {"team": ("a", "b")}
 
@@ -26,7 +27,8 @@ def team_store(**kwargs: Any) -> ScriptedStore:
 
 
 def last_team_observation(store: ScriptedStore) -> dict[str, np.ndarray]:
-    return store.trajectories("team")[-1].observations[-1]
+    last: dict[str, np.ndarray] = at(store.trajectories("team")[-1].observations, -1)
+    return last
 
 
 def test_a_member_that_never_appeared_is_missed_by_name() -> None:
@@ -50,9 +52,8 @@ def test_a_dead_member_is_padded_and_the_team_goes_on() -> None:
     assert ended.returns == {"a": 13.0, "b": 2.0, "c": 0.0}
     (team,) = store.trajectories("team")
     assert (team.is_terminated, team.is_truncated, len(team)) == (True, False, 2)
-    assert team.rewards == [2.0, 6.0]
-    alive = [observation["alive"].tolist() for observation in team.observations]
-    assert alive[:2] == [[1.0, 1.0], [0.0, 1.0]]
+    assert team.rewards.tolist() == [2.0, 6.0]
+    assert team.observations["alive"][:2].tolist() == [[1.0, 1.0], [0.0, 1.0]]
     assert store.trajectories("c")[0].is_terminated
 
 
@@ -104,7 +105,7 @@ def test_the_team_s_reward(how: Any, expected: float) -> None:
     store.step(0, "abc")
     store.step(1, "abc", rewards={"a": 1.0, "b": 3.0})
     store.end(2, rewards={"a": 4.0})
-    assert store.trajectories("team")[0].rewards == [expected, expected]
+    assert store.trajectories("team")[0].rewards.tolist() == [expected, expected]
 
 
 @pytest.mark.parametrize("state", [None, [1.0, 2.0], [1.0, 2.0, float("nan")], "three"])

@@ -11,13 +11,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from tests.servers.acted import actions_of
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.messages import Actions, EndEpisode, StartEpisode, Step
+from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.algorithms.registry import AlgorithmProblem
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.fixed_policies import FIXED, FixedAlgorithm, find_fixed
 from muxrl.servers.fixed_policies.plain import PolicyFailed
 from muxrl.servers.fixed_policies.policies import FixedPolicies
@@ -48,22 +48,13 @@ def make(plan: ServerPlan) -> FixedPolicies:
     return fixed(plan.settings, plan.model).make(plan)
 
 
-def finish(policies: FixedPolicies, pending: PendingStep) -> Actions:
-    """Acts, and puts the actions into effect."""
-    (chosen,), weights_seq_no = policies.acting.act([pending])
-    return pending.finish(chosen, weights_seq_no)
-
-
 def play(policies: FixedPolicies, observations: list[dict[str, Any]], **start: Any) -> list[Any]:
     """Returns the actions of one episode, a dict for each step."""
     policies.store.accept(StartEpisode(e := uuid.uuid4().hex, **start), 0.0)
     answers = []
     for t, observation in enumerate(observations):
         pending = policies.store.accept(Step(e, t, observation, {"a": 1.0} if t else {}), 0.0)
-        assert isinstance(pending, PendingStep)
-        finish(policies, pending)
-        assert pending.answer is not None
-        answers.append(pending.answer.actions)
+        answers.append(actions_of(policies.acting, pending))
     policies.store.accept(EndEpisode(e, len(observations), rewards={"a": 1.0}), 0.0)
     return answers
 
@@ -206,11 +197,9 @@ def test_a_logged_action_is_used_and_the_policy_still_called() -> None:
     policies = make(scripted("make_memory"))
     policies.store.accept(StartEpisode("e"), 0.0)
     first = policies.store.accept(Step("e", 0, {"a": SEEN}, logged_actions={"a": 4}), 0.0)
-    assert isinstance(first, PendingStep)
-    assert finish(policies, first).actions == {"a": 4}
+    assert actions_of(policies.acting, first) == {"a": 4}
     second = policies.store.accept(Step("e", 1, {"a": SEEN}), 0.0)
-    assert isinstance(second, PendingStep)
-    assert finish(policies, second).actions == {"a": 1}
+    assert actions_of(policies.acting, second) == {"a": 1}
 
 
 @pytest.mark.parametrize(

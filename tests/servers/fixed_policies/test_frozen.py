@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -22,6 +23,7 @@ from muxrl.client.env_loop import EnvLoop
 from muxrl.experiments.simulations.cue_game import CueGame
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import Served, serve
+from muxrl.servers.acting import Asked
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies.frozen import FrozenActing, saved_spaces
@@ -311,7 +313,9 @@ class Drawing:
     def __init__(self) -> None:
         self.drawn: list[float] = []
 
-    def act(self, steps: Any) -> None:
+    lock = contextlib.nullcontext()
+
+    def answer(self, asked: Any) -> None:
         for _ in range(2):
             self.drawn.append(float(torch.rand(())))
             time.sleep(0.001)
@@ -328,7 +332,9 @@ def test_servers_of_one_process_draw_what_they_would_draw_alone() -> None:
 
     (one, ours), (other, theirs) = frozen(), frozen()
     with ThreadPoolExecutor(2) as threads:
-        for played in [threads.submit(acting.act, []) for acting in [one, other] * 20]:
+        for played in [
+            threads.submit(acting.answer, Asked("", (), ())) for acting in [one, other] * 20
+        ]:
             played.result()
     alone = torch.rand(40, generator=torch.Generator().manual_seed(7)).tolist()
     assert ours.drawn == pytest.approx(alone)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.servers.acted import act_on, actions_of
 from tests.servers.fixed_policies.test_fixed_policies import (
     FIVE,
     SEEN,
-    finish,
     make,
     plan,
     resumed,
@@ -23,7 +23,6 @@ from muxrl.protocol.messages import EndEpisode, Started, StartEpisode, Step
 from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.fixed_policies.entry import PoolAlgorithm
 from muxrl.servers.fixed_policies.pool import Member, Pool, PoolPolicies, Result, share_of, weigh
 
@@ -51,8 +50,7 @@ def play(policies: PoolPolicies, e: str, reward: float = 0.0, **start: Any) -> t
     started = policies.store.accept(StartEpisode(e, **start), 0.0)
     assert isinstance(started, Started)
     pending = policies.store.accept(Step(e, 0, {"a": SEEN, "b": SEEN}), 0.0)
-    assert isinstance(pending, PendingStep)
-    actions = finish(policies, pending).actions
+    actions = actions_of(policies.acting, pending)
     policies.store.accept(EndEpisode(e, 1, rewards={"a": reward}), 0.0)
     return started.member, int(actions["a"])
 
@@ -139,10 +137,9 @@ def test_whoever_is_not_beaten_is_met_more_often() -> None:
         pool_plan(draw="hard", members={"weak": always(1), "strong": always(2)}, win_above=0.5)
     )
     for i in range(400):
-        start = StartEpisode(f"r{i}")
-        policies.store.accept(start, 0.0)
-        episode = policies.store._open[start.episode_id]
-        episode.member.end({"a": 1.0 if episode.member.name == "strong" else 0.0})
+        started: Any = policies.store.accept(StartEpisode(f"r{i}"), 0.0)
+        rewards = {"a": float(started.member == "strong")}
+        policies.store.accept(EndEpisode(f"r{i}", 0, rewards=rewards), 0.0)
     assert pool.results["strong"].beaten < 0.1 < 0.9 < pool.results["weak"].beaten
     training = Counter(play(policies, f"t{i}")[0] for i in range(200))
     assert training["strong"] > 4 * training["weak"]
@@ -182,12 +179,11 @@ def test_episodes_of_several_members_share_a_frame() -> None:
         started = policies.store.accept(StartEpisode(f"e{i}"), 0.0)
         assert isinstance(started, Started)
         pending = policies.store.accept(Step(f"e{i}", 0, {"a": SEEN, "b": SEEN}), 0.0)
-        assert isinstance(pending, PendingStep)
         waiting.append((started.member, pending))
     assert len({member for member, _ in waiting}) == 3
-    chosen, _ = policies.acting.act([pending for _, pending in waiting])
-    for (member, _), actions in zip(waiting, chosen, strict=True):
-        assert [f"always_{one.action}" for one in actions] == [member, member]
+    answers = act_on(policies.acting, *(pending for _, pending in waiting))
+    for (member, _), answer in zip(waiting, answers, strict=True):
+        assert [f"always_{action}" for action in answer.actions.values()] == [member, member]
     # A start that is repeated has the same answer.
     again = policies.store.accept(StartEpisode("e0"), 0.0)
     assert isinstance(again, Started)
@@ -316,7 +312,7 @@ def test_statistics_come_with_the_weights(main: Any) -> None:
     policies.take("main", {}, main.live())
     (member,) = pool.members["now"]
     assert isinstance(member, Member)
-    seat: Any = member.seats["a"]
+    seat: Any = member.seats.seats["a"]
     before = seat.read(np.full(2, 7.0, np.float32))
     live = main.live()
     main._normalization.observing.add({"a": np.full(2, 7.0)}, None)
@@ -363,7 +359,7 @@ def test_live_weights_act_as_a_checkpoint_of_the_same_moment(
     policies.take("main", {}, live)  # once more, into what is there
     rng = np.random.default_rng(0)
     observations = [{a: rng.normal(size=2).astype(np.float32) for a in "ab"} for _ in range(12)]
-    assert actions_of(policies, observations) == actions_of(frozen, observations)
+    assert answers_of(policies, observations) == answers_of(frozen, observations)
 
 
 SB3 = {"batch_env_steps": 8, "total_timesteps": 100}
@@ -406,8 +402,8 @@ def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
         policies.take("main", {}, learner.live())
         learner.save(path := tmp_path / str(number))
         frozen = make(plan("FROZEN", FIVE, checkpoint=str(path)))
-        told.append(actions_of(policies, observations))
-        assert told[-1] == actions_of(frozen, observations)
+        told.append(answers_of(policies, observations))
+        assert told[-1] == answers_of(frozen, observations)
     assert told[0] != told[1] != told[2] != told[0]
     assert members_of(pool) == ["now", "past"]
     policies.take("main", {100: str(tmp_path / "1")}, learner.live())
@@ -434,12 +430,11 @@ def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
     assert (copy.exploration_rate, copy.num_timesteps) == (1.0, 0)
 
 
-def actions_of(policies: Any, observations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def answers_of(policies: Any, observations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     policies.store.accept(StartEpisode(e := f"episode {policies.store.counts.num_episodes}"), 0.0)
     answers = []
     for t, seen in enumerate(observations):
         pending = policies.store.accept(Step(e, t, seen), 0.0)
-        assert isinstance(pending, PendingStep)
-        answers.append(finish(policies, pending).actions)
+        answers.append(actions_of(policies.acting, pending))
     policies.store.accept(EndEpisode(e, len(observations)), 0.0)
     return answers

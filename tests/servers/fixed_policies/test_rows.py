@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from tests.servers.fixed_policies.test_fixed_policies import FIVE, SEES, make, plan, resumed
 from tests.servers.fixed_policies.test_pool import certain
+from tests.servers.packing import Packing
 from tests.servers.scripted_store import spec_of
 
-from muxrl.client.rows import Packing
 from muxrl.protocol.messages import (
     ActionRows,
     Actions,
@@ -66,14 +66,13 @@ class Client:
 
     def __init__(self, given: ServerPlan, *, in_rows: bool) -> None:
         self.policies: Any = make(given)
-        assert self.policies.store.takes_rows
         spec = spec_of(given)
         self._app = PolicyServerApp(
             spec, "here", "", store=self.policies.store, feed=self.policies.feed,
             batcher=Batcher(self.policies.acting, "fixed"), policy_lag=lambda: None,
             status=lambda: Status("fixed", "ready"),
         )  # fmt: skip
-        self.packing = Packing(spec, least_rows=1)
+        self.packing = Packing(spec)
         self.in_rows = in_rows
         self.num_in_rows = 0
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import tree
 from tests.nights import at_night
+from tests.servers.acted import actions_of
 from tests.servers.resumable import CASES, Served, assert_same, plan_of, scramble
 
 from muxrl.protocol.messages import StartEpisode, Step
@@ -195,8 +196,7 @@ def test_a_frozen_server_draws_what_it_would_have_drawn(rllib: None, tmp_path: P
         policies.store.accept(StartEpisode(f"e{number}"), 0.0)
         seen = dict.fromkeys("ab", np.zeros(2, np.float32))
         pending = policies.store.accept(Step(f"e{number}", 0, seen), 0.0)
-        ((chosen,), version) = policies.acting.act([pending])
-        return pending.finish(chosen, version).actions
+        return actions_of(policies.acting, pending)
 
     torch.manual_seed(1)
     first = make_policies(frozen, pytest.fail)

@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.servers.acted import act_on, actions_of
+from tests.servers.packing import Packing
 from tests.servers.scripted_store import SEES, make_plan, seen, spec_of
 
-from muxrl.client.rows import Packing
 from muxrl.experiments.simulations.matrix_game import payoffs_of
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.episodes.rows import RowStep
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.fixed_policies.loaded_policies import load_checkpoint
 from muxrl.servers.server import make_policies
@@ -67,14 +66,12 @@ def play(
     for t in range(num_steps):
         rewards = dict.fromkeys(agents, float(t)) if t else {}
         item = Step(episode_id, t, {a: seen(a, t) for a in agents}, rewards=rewards)
-        pending = store.accept(item, now)
-        assert isinstance(pending, PendingStep)
+        pending: Any = store.accept(item, now)
         deadline = time.monotonic() + PATIENCE_S
-        while pending.is_training and not policies.feed.is_open:
+        while pending.block.is_training and not policies.feed.is_open:
             assert time.monotonic() < deadline
             time.sleep(0.001)
-        (chosen,), version = policies.acting.act([pending])
-        sent.append(dict(pending.finish(chosen, version).actions))
+        sent.append(dict(actions_of(policies.acting, pending)))
     rewards, ends = dict.fromkeys(agents, 9.0), dict.fromkeys(agents, True)
     store.accept(EndEpisode(episode_id, num_steps, rewards=rewards, terminations=ends), now)
     store.finish_frame()
@@ -133,9 +130,7 @@ def test_the_global_state_is_for_learning_alone(tmp_path: Path) -> None:
     for t in range(4):
         state = np.full(3, float(t), np.float32)
         pending = store.accept(Step("e", t, {a: seen(a, t) for a in "ab"}, state=state), now)
-        assert isinstance(pending, PendingStep)
-        (chosen,), version = policies.acting.act([pending])
-        pending.finish(chosen, version)
+        actions_of(policies.acting, pending)
     last = {a: seen(a, 4) for a in "ab"}
     end = EndEpisode("e", 4, final_observations=last, state=np.full(3, 4.0), is_truncated=True)
     store.accept(end, now)
@@ -189,9 +184,7 @@ def test_states_go_with_their_agent_and_end_with_the_episode() -> None:
     given = given_to(policies)
     for t in range(3):
         pending = store.accept(Step("e", t, {"a": seen("a", t)}), now)
-        assert isinstance(pending, PendingStep)
-        (chosen,), version = policies.acting.act([pending])
-        pending.finish(chosen, version)
+        actions_of(policies.acting, pending)
     assert [rows.states for rows in given] == [[None], [1], [2]]
 
 
@@ -229,17 +222,10 @@ def test_steps_in_rows_are_asked_and_learned_as_single_ones(kind: str) -> None:
             for name in names:
                 t[name] += 1
             if in_rows and turn != 3:
-                spec = spec_of(plan)
-                (rows,) = Packing(spec, least_rows=1).pack(steps)
-                step = store.accept_rows(rows, now)
-                assert isinstance(step, RowStep)
-                ((chosen, version),) = policies.acting.act_rows([step])
-                step.finish(chosen, version)
+                (rows,) = Packing(spec_of(plan)).pack(steps)
+                act_on(policies.acting, store.accept_rows(rows, now))
             else:
-                pending = [store.accept(step, now) for step in steps]
-                actions, version = policies.acting.act(pending)
-                for one, own in zip(pending, actions, strict=True):
-                    one.finish(own, version)
+                act_on(policies.acting, *(store.accept(step, now) for step in steps))
             store.finish_frame()
         policies.start()
         for name in ("f", "e"):
@@ -276,16 +262,10 @@ def test_its_arrays_are_its_own(in_rows: bool) -> None:
     for t in range(4):
         item = Step("e", t, {a: seen(a, t) for a in "ab"}, {"a": 1.0, "b": 0.5} if t else {})
         if in_rows:
-            (rows,) = Packing(spec_of(plan), least_rows=1).pack([item])
-            step = store.accept_rows(rows, now)
-            assert isinstance(step, RowStep)
-            ((chosen, version),) = policies.acting.act_rows([step])
-            step.finish(chosen, version)
+            (rows,) = Packing(spec_of(plan)).pack([item])
+            act_on(policies.acting, store.accept_rows(rows, now))
         else:
-            pending = store.accept(item, now)
-            assert isinstance(pending, PendingStep)
-            (single,), version = policies.acting.act([pending])
-            pending.finish(single, version)
+            act_on(policies.acting, store.accept(item, now))
     assert [np.ravel(rows.states).tolist() for rows in given[1:]] == [[1, 1], [2, 2], [3, 3]]
     policies.start()
     store.accept(EndEpisode("e", 4, terminations=dict.fromkeys("ab", True)), now)
@@ -335,11 +315,9 @@ def test_a_logged_action_is_recorded_in_place_of_its_own() -> None:
     store, now = policies.store, time.monotonic()
     store.accept(StartEpisode("e"), now)
     item = Step("e", 0, {"a": seen("a", 0)}, logged_actions={"a": 2})
-    pending = store.accept(item, now)
-    assert isinstance(pending, PendingStep)
-    (chosen,), version = policies.acting.act([pending])
-    assert pending.finish(chosen, version).actions == {"a": 2}
-    assert chosen[0].extra_outputs["is_logged"]
+    pending: Any = store.accept(item, now)
+    assert actions_of(policies.acting, pending) == {"a": 2}
+    assert pending.block.chosen[0].outputs["is_logged"].all()
 
 
 def test_evaluation_draws_from_a_generator_of_its_own() -> None:
@@ -484,9 +462,7 @@ def test_a_team_is_a_row_with_its_members_and_who_is_present(
             state=None if state_size is None else np.full(5, float(t)),
         )  # fmt: skip
         pending = store.accept(step, now)
-        assert isinstance(pending, PendingStep)
-        (chosen,), version = policies.acting.act([pending])
-        sent.append(pending.finish(chosen, version).actions)
+        sent.append(actions_of(policies.acting, pending))
     state = {} if state_size is None else {"state": np.full(5, 4.0)}
     ends = dict.fromkeys("ab", True)
     store.accept(EndEpisode("e", 4, rewards={"a": 1.0}, terminations=ends, **state), now)
@@ -533,9 +509,7 @@ def test_the_example_holds_the_optimum_of_the_climbing_game(
         store, now = policies.store, time.monotonic()
         store.accept(StartEpisode(f"e{i}", **start), now)
         pending = store.accept(Step(f"e{i}", 0, {a: seen(a, 0) for a in "ab"}), now)
-        assert isinstance(pending, PendingStep)
-        (chosen,), version = policies.acting.act([pending])
-        actions = pending.finish(chosen, version).actions
+        actions = actions_of(policies.acting, pending)
         reward = float(payoffs[actions["a"], actions["b"]])
         ends = dict.fromkeys("ab", True)
         store.accept(EndEpisode(f"e{i}", 1, rewards={"a": reward}, terminations=ends), now)

@@ -15,13 +15,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.servers.acted import actions_of
 from tests.servers.scripted_store import seen
 from tests.servers.trainers.brought import InNumpy
 from tests.servers.trainers.test_policies import HERE, PATIENCE_S, plan_of, policies_of
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
-from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers import sound_state
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
@@ -42,9 +42,7 @@ def play(policies: TrainerPolicies, name: str, reward: float, num_steps: int = 4
         rewards = dict.fromkeys("ab", reward) if t else {}
         step = Step(name, t, {a: seen(a, t) for a in "ab"}, rewards=rewards)
         pending = store.accept(step, now)
-        assert isinstance(pending, PendingStep)
-        (chosen,), version = policies.acting.act([pending])
-        pending.finish(chosen, version)
+        actions_of(policies.acting, pending)
     ends = dict.fromkeys("ab", True)
     store.accept(
         EndEpisode(name, num_steps, rewards=dict.fromkeys("ab", reward), terminations=ends), now

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import tree
+from tests.servers.acted import actions_of
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import make_policies
 
@@ -142,9 +142,7 @@ class Game:
             store.finish_frame()
             if explores:
                 self.wait()
-            assert isinstance(pending, PendingStep)
-            ((chosen,), version) = self.policies.acting.act([pending])
-            played.append(dict(pending.finish(chosen, version).actions))
+            played.append(dict(actions_of(self.policies.acting, pending)))
             rewards = rewards_of(c, {m: float(a[0]) for m, a in played[-1].items()})
         final = dict.fromkeys("ab", np.zeros(1, np.float32))
         ends = dict.fromkeys("ab", True)

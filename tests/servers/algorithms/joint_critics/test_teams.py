@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from tests.servers.scripted_store import make_plan
+from tests.servers.acted import actions_of
+from tests.servers.scripted_store import ScriptedStore, make_plan
 
 from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import (
     Box,
     DictSpace,
@@ -23,7 +25,6 @@ from muxrl.protocol.spaces import (
     Space,
     bounds,
 )
-from muxrl.servers.agents.seats import SeatRecord, SeatRequest, StepView
 from muxrl.servers.agents.teams import TeamProblem
 from muxrl.servers.algorithms.joint_critics.teams import (
     ContinuousTeamSeat,
@@ -36,6 +37,7 @@ from muxrl.servers.algorithms.registry import (
     own_algorithms,
     seating_of,
 )
+from muxrl.servers.alone import Alone
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.gymnasium_spaces import spaces_of, to_gymnasium
 from muxrl.servers.rllib.inference import Inference
@@ -74,39 +76,45 @@ def test_the_action_space_says_which_dimensions_members_lack() -> None:
     np.testing.assert_array_equal(low, -high)
 
 
+def alone() -> Alone:
+    plan = plan_of(late_members="allow")
+    return Alone(plan.agents, ContinuousTeamSeating().make_seats(plan))
+
+
 def test_observations_have_no_masks_and_no_last_actions() -> None:
     value = np.array([0.25, 0.5], np.float32)
-    seen = SPEC.observe({"a": value, "c": -value})
-    assert to_gymnasium(SPEC.observation_space).contains(seen)
-    np.testing.assert_array_equal(seen["obs"], [value, [0, 0], -value])
-    np.testing.assert_array_equal(seen["state"], seen["obs"].ravel())
-    np.testing.assert_array_equal(seen["alive"], [1, 0, 1])
+    (seen,) = alone().look({"a": value, "c": -value}).block.observations
+    assert seen.keys() == SPEC.observation_space.spaces.keys()
+    np.testing.assert_array_equal(seen["obs"], [[[value, [0, 0], -value]]])
+    np.testing.assert_array_equal(seen["state"][..., :6], seen["obs"].reshape(1, 1, 6))
+    np.testing.assert_array_equal(seen["alive"], [[[1, 0, 1]]])
+
+
+def acted_on(who: Any, action: Any, acting: Collection[str] = "abc") -> dict[str, Any]:
+    """Returns what members do who act by a team's action."""
+    rows = np.asarray(action)[None, None]
+    return {m: who.write_rows(m, rows[:, :, who.members.index(m)])[0, 0] for m in acting}
 
 
 unit = st.floats(-1.0, 1.0, width=32)
 
 
-@given(st.lists(unit, min_size=9, max_size=9), st.sets(st.sampled_from("abc")))
-def test_join_is_the_inverse_of_split(flat: list[float], acting: set[str]) -> None:
+@given(st.lists(unit, min_size=9, max_size=9), st.sets(st.sampled_from("abc"), min_size=1))
+def test_what_is_logged_is_read_as_it_was_written(flat: list[float], acting: set[str]) -> None:
     action, who = np.array(flat, np.float32).reshape(3, 3) * SPEC.member_masks, seat()
-    acted = who.act(action, acting)
-    assert acted.keys() == acting
+    acted = acted_on(who, action, acting)
     assert all(to_gymnasium(SPEC.action_spaces[m]).contains(a) for m, a in acted.items())
-    joined = SPEC.join(SPEC.split(action, acting))
-    if acting:
-        np.testing.assert_allclose(who.read_logged(acted), joined, atol=1e-6)
+    read = who.read_logged(acted)
     for row, member in enumerate(SPEC.members):
         if member in acting:
-            np.testing.assert_allclose(joined[row], action[row], atol=1e-6)
+            np.testing.assert_allclose(read[row], action[row], atol=1e-6)
         else:
-            assert np.isnan(joined[row]).all()
+            assert np.isnan(read[row]).all()
 
 
 def test_actions_are_scaled_to_each_members_bounds() -> None:
-    acted = seat().act(np.ones((3, 3), np.float32), "abc")
+    acted = acted_on(seat(), np.ones((3, 3), np.float32))
     assert {m: a.tolist() for m, a in acted.items()} == {"a": [3, 3], "b": [0.5], "c": [-2, -2, -2]}
-    with pytest.raises(TeamProblem, match=r"of the shape \[3, 2\] came .* expected \[3, 3\]"):
-        SPEC.split(np.ones((3, 2)), "abc")
 
 
 @pytest.mark.parametrize(
@@ -155,13 +163,13 @@ def masked_plan() -> ServerPlan:
 
 def test_masks_are_rows_of_what_a_team_observes() -> None:
     assert not list(get_algorithm("MADDPG").find_problems(masked_plan()))
-    who = ContinuousTeamSeating().make_seats(masked_plan())["team"]
-    value = np.zeros(2, np.float32)
+    plan, value = masked_plan(), np.zeros(2, np.float32)
+    played = Alone(plan.agents, ContinuousTeamSeating().make_seats(plan))
 
     def masks(**observations: Any) -> list[list[float]]:
-        seen = who.observe(StepView(observations), SeatRecord())
-        assert to_gymnasium(who.observation_space).contains(seen)
-        return list(seen["action_mask"].tolist())
+        (read,) = played.look(observations).block.observations
+        found: list[list[float]] = read["action_mask"][0, 0].tolist()
+        return found
 
     allowed = {"observation": value, "action_mask": np.array([0, 1, 0], np.int8)}
     assert masks(a=allowed, b=value) == [[0, 1, 0], [1, 1, 0]]
@@ -192,7 +200,7 @@ def test_rows_of_discrete_actions_are_one_hot() -> None:
     who = ContinuousTeamSeating().make_seats(replace(plan, agents=agents))["team"]
     joined = who.read_logged({"a": np.array([4.0, 2.0]), "b": 2})
     np.testing.assert_array_equal(joined, [[1, 0, 0], [0, 0, 1]])
-    acted = who.act(joined, "ab")
+    acted = acted_on(who, joined, "ab")
     assert (acted["a"].tolist(), acted["b"]) == ([4.0, 2.0], 2)
 
 
@@ -220,18 +228,16 @@ def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
     spec.inference_only, spec.model_config = True, config.model_config
     acting = Inference(MultiRLModuleSpec(rl_module_specs={"team": spec}).build, seed=0)
     acting.needs_log_probabilities = False
+    store = ScriptedStore(plan_of(), seating=ContinuousTeamSeating())
+    store.start()
     seen = dict.fromkeys("abc", np.array([0.5, -0.5], np.float32))
-    logged = who.read_logged({"b": np.array([0.125], np.float32)})
-    request = SeatRequest(who, who.observe(StepView(seen), SeatRecord()), None, logged)
-    step = SimpleNamespace(
-        requests=[request], should_explore=True, is_training=True, untrained=frozenset()
-    )
-    (((chosen,),), _) = acting.act([step])  # type: ignore[list-item]
-    assert np.isfinite(chosen.action).all()
-    assert to_gymnasium(SPEC.action_space).contains(chosen.action)
-    assert chosen.action[1, 0] == -0.5
-    assert chosen.action[0, :2].all()
-    assert who.act(chosen.action, "abc")["b"] == pytest.approx(0.125)
+    logged = {"b": np.array([0.125], np.float32)}
+    waiting: Any = store.store.accept(Step("e", 0, seen, logged_actions=logged), 0.0)
+    assert actions_of(acting, waiting)["b"] == pytest.approx(0.125)
+    action = waiting.block.chosen[0].actions[0, 0]
+    assert to_gymnasium(SPEC.action_space).contains(action)
+    assert action[1, 0] == -0.5
+    assert action[0, :2].all()
     assert who.read_logged({"stranger": 1}) is None
 
 

@@ -140,17 +140,15 @@ def test_no_action_that_a_mask_forbids_is_chosen_drawn_or_learned() -> None:
     rng = np.random.default_rng(0)
     masks = (rng.random((200, 3)) < 0.5).astype(np.float32)
     masks[np.arange(200), rng.integers(3, size=200)] = 1.0
-    obs = torch.utils._pytree.tree_map(
-        lambda rows: torch.from_numpy(np.stack(rows)),
-        {
-            key: [
-                MASKED_TEAM.observe(dict(zip("ab", seen, strict=True)), {"a": mask})[key]
-                for seen, mask in zip(rng.normal(size=(200, 2, 3)), masks, strict=True)
-            ]
-            for key in MASKED_TEAM.observation_space.spaces
-        },
-        is_leaf=lambda value: isinstance(value, list),
-    )
+    seen = rng.normal(size=(200, 2, 3)).astype(np.float32)
+    every = np.broadcast_to(MASKED_TEAM.member_masks, seen.shape)
+    obs = {
+        "obs": torch.from_numpy(seen),
+        "state": torch.from_numpy(seen.reshape(200, -1)),
+        "alive": torch.ones(200, 2),
+        "action_mask": torch.from_numpy(np.stack([masks, every[:, 1]], axis=1)),
+    }
+    assert obs.keys() == MASKED_TEAM.observation_space.spaces.keys()
     assert module.acting_keys == ("obs", "action_mask")
     batch = {Columns.OBS: obs}
     trained = module.forward_train(batch)[Columns.ACTIONS]

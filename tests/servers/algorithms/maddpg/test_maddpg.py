@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.servers.acted import actions_of
 from tests.servers.algorithms.joint_critics.pulling import (
     SMALL,
     Game,
@@ -153,8 +154,7 @@ def test_a_team_of_which_one_has_left_goes_on_learning() -> None:
                 pending = store.accept(Step(episode_id, t, seen, rewards), 0.0)
                 store.finish_frame()
                 played.wait()
-                ((chosen,), version) = played.policies.acting.act([pending])  # type: ignore[list-item]
-                actions = pending.finish(chosen, version).actions  # type: ignore[union-attr]
+                actions = actions_of(played.policies.acting, pending)
                 assert set(actions) == set(agents)
                 rewards = dict.fromkeys(agents, 1.0)
             final = {"b": np.zeros(1, np.float32)}

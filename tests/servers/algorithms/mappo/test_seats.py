@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+from tests.servers.scripted_store import ScriptedStore, each, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
@@ -31,12 +31,13 @@ def central_store(agents: str | dict[str, Space] = "ab", **kwargs: Any) -> Scrip
 def steps_of(store: ScriptedStore, agent: str) -> SingleAgentEpisode:
     (chunk,) = store.chunks
     single = store.episode(chunk).agent_episodes[agent]
-    assert all(single.observation_space.contains(o) for o in single.get_observations())
+    assert all(single.observation_space.contains(o) for o in each(single.get_observations()))
     return single
 
 
 def column(single: SingleAgentEpisode, key: str) -> list[list[float]]:
-    return [o[key].tolist() for o in single.get_observations()]
+    found: list[list[float]] = single.get_observations()[key].tolist()
+    return found
 
 
 def paid(single: SingleAgentEpisode) -> list[float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.servers.acted import actions_of
 from tests.servers.algorithms.joint_critics.pulling import (
     SMALL,
     learner_of,
@@ -23,7 +24,6 @@ from muxrl.protocol.spaces import Box
 from muxrl.servers.algorithms.masac.masac import MASACConfig
 from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.server import make_policies
 
 in_process = pytest.mark.usefixtures("rllib")
@@ -172,9 +172,7 @@ def test_a_team_learns_whoever_is_missing() -> None:
                 pending = store.accept(Step(episode_id, t, seen, rewards, ends), 0.0)
                 store.finish_frame()
                 played.wait()
-                assert isinstance(pending, PendingStep)
-                ((chosen,), version) = played.policies.acting.act([pending])
-                actions = pending.finish(chosen, version).actions
+                actions = actions_of(played.policies.acting, pending)
                 assert {m: a.shape for m, a in actions.items()} == {m: (DIMS[m],) for m in agents}
                 assert all((a >= 0).all() and (a <= 1).all() for a in actions.values())
                 rewards = {m: float(actions[m].sum()) for m in agents}
@@ -213,8 +211,6 @@ def test_a_frozen_team_acts_as_it_did(tmp_path: Path) -> None:
     for number, (value, pulls) in enumerate(zip(seen, expected, strict=True)):
         frozen.store.accept(StartEpisode(f"e{number}"), 0.0)
         pending = frozen.store.accept(Step(f"e{number}", 0, value), 0.0)
-        assert isinstance(pending, PendingStep)
-        ((chosen,), version) = frozen.acting.act([pending])
-        actions = pending.finish(chosen, version).actions
+        actions = actions_of(frozen.acting, pending)
         assert {m: float(a[0]) for m, a in actions.items()} == pytest.approx(pulls)
     frozen.close()

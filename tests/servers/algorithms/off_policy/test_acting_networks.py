@@ -89,7 +89,7 @@ def test_epsilon_greedy_is_what_it_says() -> None:
     inference: Any = Inference.__new__(Inference)
     inference._rng = np.random.default_rng(0)
     values = np.tile(np.array([1.0, 3.0, -np.inf, 2.0], np.float32), (30_000, 1))
-    asked: Any = SimpleNamespace(requests=(), is_training=True)
+    asked: Any = SimpleNamespace(is_training=True, put_logged=lambda actions: None)
     assert (inference._epsilon_greedy(values, 0.0, asked) == 1).all()
     share = np.bincount(inference._epsilon_greedy(values, 0.3, asked), minlength=4) / 30_000
     np.testing.assert_allclose(share, [0.1, 0.8, 0.0, 0.1], atol=0.01)

@@ -13,10 +13,9 @@ from ray.rllib.core.rl_module.apis import QNetAPI
 from ray.rllib.policy.policy import PolicySpec
 from tests.nights import at_night
 
-from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory
 from muxrl.servers.rllib.env_runner import ExternalEnvRunner
 
 LENGTH = 4
@@ -35,22 +34,16 @@ class Seat:
 SEATS: dict[str, Any] = {"a": Seat()}
 
 
-def chain(number: int, actions: Any) -> Any:
+def chain(number: int, actions: Any) -> Chunk:
     """An episode of four steps; action 1 in the last one is paid 1, nothing else is paid."""
-    recorder = Recorder(f"chain-{number}", SEATS, lookback=0)
-    recorder.begin({"a": POSITIONS[0]})
-    for t, action in enumerate(actions):
-        is_last = t == LENGTH - 1
-        recorder.add(
-            acted={"a": SeatAction(int(action))},
-            observations={"a": OVER if is_last else POSITIONS[t + 1]},
-            rewards={"a": float(is_last and action == 1)},
-            terminated={"a"} if is_last else set(),
-            truncated=set(),
-            is_last=is_last,
-            weights_seq_no=1,
-        )
-    return recorder.finish()
+    rewards = np.zeros(LENGTH)
+    rewards[-1] = actions[-1] == 1
+    observations = np.concatenate([POSITIONS, OVER[None]])
+    name, actions = f"chain-{number}", np.array(actions, np.int64)
+    one = Trajectory(
+        f"{name}_a", name, "a", "a", observations, actions, rewards, {}, is_terminated=True
+    )
+    return Chunk(name, 0, [one], [1] * LENGTH, is_terminated=True)
 
 
 @pytest.mark.parametrize("n_step", at_night([1, 3], [1]))

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.servers.acted import act_on
 from tests.servers.resumable import CASES, REPLAY, plan_of
 
 from muxrl.protocol.messages import StartEpisode, Step
-from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.episodes.trajectories import Trajectory, stack
 from muxrl.servers.server import make_policies
 
 
@@ -81,9 +82,7 @@ def test_updates_go_by_env_steps(algorithm: str, num: int) -> None:
             )
             for name in names
         ]
-        (chosen, version) = policies.acting.act(pending)
-        for step, own in zip(pending, chosen, strict=True):
-            step.finish(own, version)
+        act_on(policies.acting, *pending)
         store.finish_frame()
         t, played = t + 1, played + num * bool(t)
         while policies.feed.unlearned:
@@ -113,9 +112,10 @@ def test_what_came_before_learning_begins_brings_no_updates(
             for _ in range(num):
                 algo.env_runner.num_env_steps_sampled_lifetime += 2
                 name = f"episode-{algo.num_env_steps}"
-                seen, actions = [observed.sample() for _ in "abc"], [acted.sample() for _ in "ab"]
+                seen, actions = (stack([s.sample() for _ in range(n)])
+                                 for s, n in ((observed, 3), (acted, 2)))  # fmt: skip
                 yield Trajectory(
-                    name, name, policy_id, policy_id, seen, actions, [0.0, 1.0], {},
+                    name, name, policy_id, policy_id, seen, actions, np.array([0.0, 1.0]), {},
                     is_terminated=True,
                 )  # fmt: skip
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,25 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.rllib.core.columns import Columns
 
-from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.replay.steps import StepReplay
 from muxrl.servers.checkpoints.formats import OtherFormat
-from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.trajectories import Trajectory
 
 GAMMA = 0.5
 LAST = 10
 KINDS = {"uniform": None, "prioritized": PrioritySettings(0.6, 0.4)}
-
-
-@dataclass
-class Seat:
-    seat_id: str
-    policy_id: str = "shared"
-    observation_space: ClassVar[Space] = Box((2,))
-    action_space: ClassVar[Space] = Discrete(99)
 
 
 def make(kind: str, capacity: int, n_step: int = 1) -> StepReplay:
@@ -42,32 +32,34 @@ def play(
 ) -> None:
     """Adds an episode in chunks. Observations are (t, agent), actions are t, rewards t + 1; the
     last agent acts in every second step only."""
-    seats: dict[str, Any] = {agent: Seat(agent) for agent in agents}
-    recorder = Recorder(episode_id, seats, lookback=0)
+    for begin, end in pairwise([0, *range(1, length, every), length]):
+        for number, agent in enumerate(agents):
+            steps = list(pairwise([*range(0, length, 2 if agent == agents[-1] else 1), length]))
+            t = sum(u <= begin for _, u in steps)
+            if own := [step for step in steps[t:] if step[1] <= end]:
+                replay.add(piece(episode_id, agent, number, t, own, is_last=end == length))
 
-    def acting(t: int) -> list[str]:
-        return [a for a in agents if a != agents[-1] or t % 2 == 0 or t == length]
 
-    def seen(t: int) -> dict[str, Any]:
-        return {a: np.array([t, agents.index(a)], np.float32) for a in acting(t)}
-
-    recorder.begin(seen(0))
-    for t in range(length):
-        is_last = t == length - 1
-        recorder.add(
-            acted=dict.fromkeys(acting(t), SeatAction(t)),
-            observations=seen(t + 1),
-            rewards={a: float(t + 1) for a in agents},
-            terminated=set(agents) if is_last else set(),
-            truncated=set(),
-            is_last=is_last,
-            weights_seq_no=0,
-        )
-        if is_last or t % every == 0:
-            chunk = recorder.finish() if is_last else recorder.cut()
-            assert chunk is not None
-            for one in chunk.trajectories:
-                replay.add(one)
+def piece(
+    episode_id: str,
+    agent: str,
+    number: int,
+    before: int,
+    steps: Sequence[tuple[int, int]],
+    *,
+    is_last: bool,
+) -> Trajectory:
+    """Returns transitions from one t to another, with so many before them."""
+    times = np.array([steps[0][0], *(u for _, u in steps)], np.float32)
+    return Trajectory(
+        f"{episode_id}_{agent}", episode_id, agent, "shared",
+        observations=np.stack([times, np.full(len(times), number, np.float32)], axis=1),
+        actions=np.array([t for t, _ in steps]),
+        rewards=np.array([float(sum(range(t + 1, u + 1))) for t, u in steps]),
+        outputs={},
+        t=before,
+        is_terminated=is_last,
+    )  # fmt: skip
 
 
 def drawn(replay: StepReplay, num: int) -> list[tuple[Any, ...]]:
@@ -174,22 +166,8 @@ def test_many_agents_of_one_policy_fill_the_replay_to_its_capacity(kind: str) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_end_of_an_episode_whose_beginning_has_left_the_replay(kind: str) -> None:
     replay = make(kind, 40)
-    seats: dict[str, Any] = {"a": Seat("a")}
-    slow = Recorder("slow", seats, lookback=0)
-    slow.begin({"a": np.zeros(2, np.float32)})
     for t in range(60):
-        slow.add(
-            acted={"a": SeatAction(t)},
-            observations={"a": np.array([t + 1, 0], np.float32)},
-            rewards={"a": 1.0},
-            terminated=set(),
-            truncated=set(),
-            is_last=False,
-            weights_seq_no=0,
-        )
-        chunk = slow.cut()
-        assert chunk is not None
-        replay.add(chunk.trajectories[0])
+        replay.add(piece("slow", "a", 0, t, [(t, t + 1)], is_last=False))
         if t % 5 == 0:
             play(replay, f"e{t}", "ab", length=4 if t % 10 else 44, every=2)
         for (first, agent), (last, _), action, *_ in drawn(replay, 20):

@@ -1,0 +1,275 @@
+"""What is counted of open episodes, and what their servers have not been told yet, by slot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.client.episode import Untold
+from muxrl.client.errors import EpisodeMisuse
+from muxrl.client.lineups import Index, Lineups, cells, check_by_agent
+from muxrl.client.step_values import got, told
+from muxrl.protocol.values import Mismatch, number
+
+NONE: Mapping[Any, Any] = {}
+_PLAIN = Untold()
+
+
+class EpisodeColumns:
+    """Columns of ``A`` agents on ``S`` servers, for the episodes in ``N`` slots.
+
+    Args:
+        lineups: of the servers' agents.
+    """
+
+    def __init__(self, lineups: Lineups) -> None:
+        self._lineups = lineups
+        self._servers = list(lineups.specs.items())
+        num_servers, num_agents = len(self._servers), len(lineups.agents)
+        self.is_open: NDArray[np.bool_] = np.zeros(0, bool)
+        """``[N]``: which slots have an episode."""
+        self.t: NDArray[np.int64] = np.zeros((num_servers, 0), np.int64)
+        """``[S, N]``: how many steps a server has been told."""
+        self._told_at: NDArray[np.float64] = np.zeros((num_servers, 0))
+        """``[S, N]``: when (monotonic)."""
+        self._rewards: NDArray[np.float64] = np.zeros((0, num_agents))
+        """``[N, A]``: sums since the agent's server was told."""
+        self._is_paid: NDArray[np.bool_] = np.zeros((0, num_agents), bool)
+        """``[N, A]``: whether there was any."""
+        self._returns: NDArray[np.float64] = np.zeros((0, num_agents))
+        """``[N, A]``."""
+        self._is_known: NDArray[np.bool_] = np.zeros((0, num_agents), bool)
+        """``[N, A]``: of which returns are told, of those that have acted or were paid."""
+        self._fresh: dict[int, Mapping[str, Any] | None] = {}
+        """By slot, rewards that followed from the last step, and are in no column yet; None: they
+        are, and more may follow."""
+        self._untold: dict[int, dict[int, Untold]] = {}
+        """By slot, then by place of the server: what is rare."""
+        self._done: dict[int, set[str]] = {}
+        """By slot: members of teams that have ended, and have not come back."""
+        self._agents_in_arrays: tuple[str, ...] = ()
+        """Who acts in the copies of a simulation."""
+        self._columns_in_arrays: Index = slice(0, 0)
+
+    def _grow(self, num_more: int) -> None:
+        """Makes more slots."""
+        slots, columns = (0, num_more), ((0, num_more), (0, 0))
+        self.is_open = np.pad(self.is_open, slots)
+        self.t = np.pad(self.t, ((0, 0), slots))
+        self._told_at = np.pad(self._told_at, ((0, 0), slots))
+        self._rewards = np.pad(self._rewards, columns)
+        self._is_paid = np.pad(self._is_paid, columns)
+        self._returns = np.pad(self._returns, columns)
+        self._is_known = np.pad(self._is_known, columns)
+        # What is of one episode is read and written in a fraction of an array's time.
+        self._reward_at, self._reward_bytes = _elements(self._rewards), _bytes(self._rewards)
+        self._is_paid_at, self._is_paid_bytes = _elements(self._is_paid), _bytes(self._is_paid)
+        self._return_at = _elements(self._returns)
+        self._t_at, self._told_at_at = _elements(self.t), _elements(self._told_at)
+
+    def _clear_rewards(self, slots: Sequence[int], where: Index, columns: Sequence[slice]) -> None:
+        """Forgets rewards of which a server has been told."""
+        if len(slots) == 1:
+            first = slots[0] * len(self._lineups.agents)
+            for some in columns:
+                begin, end = first + some.start, first + some.stop
+                self._reward_bytes[8 * begin : 8 * end] = bytes(8 * (end - begin))
+                self._is_paid_bytes[begin:end] = bytes(end - begin)
+        else:
+            for some in columns:
+                self._rewards[where, some] = 0.0
+                self._is_paid[where, some] = False
+
+    def _clear(self, slot: int, now: float) -> None:
+        """Begins to count anew."""
+        self._fresh.pop(slot, None)
+        self.t[:, slot] = 0
+        self._told_at[:, slot] = now
+        self._rewards[slot] = self._returns[slot] = 0.0
+        self._is_paid[slot] = self._is_known[slot] = False
+
+    def log(
+        self,
+        slot: int,
+        rewards: Mapping[str, Any],
+        terminations: Mapping[str, Any] = NONE,
+        truncations: Mapping[str, Any] = NONE,
+        final_observations: Mapping[str, Any] = NONE,
+    ) -> None:
+        """Keeps what followed from the last actions until its server is told.
+
+        A reward that is no number is kept as it is: its server refuses it, as any wrong value.
+
+        Raises:
+            AssignmentError: an agent belongs to no server.
+            EpisodeMisuse: rewards are no dict.
+        """
+        if type(rewards) is not dict:
+            check_by_agent("rewards", rewards)
+        if not (terminations or truncations or final_observations):
+            is_first = slot not in self._fresh and slot not in self._untold
+            if is_first and tuple(rewards) in self._lineups.known:
+                self._fresh[slot] = dict(rewards)
+                return
+        self._settle(slot)
+        self._fresh[slot] = None
+        self._add_rewards(slot, rewards)
+        for flags, is_truncation in ((terminations, False), (truncations, True)):
+            for agent_id, is_set in flags.items():
+                if is_set and agent_id != "__all__":
+                    self._log_end(slot, self._lineups.name(agent_id), is_truncation)
+        for agent_id, observation in final_observations.items():
+            agent_id = self._lineups.name(agent_id)
+            mine = self._untold_of(slot, agent_id)
+            # The first one given is that of the agent's end, as a server that knew of it would say.
+            is_over = agent_id in mine.terminations or agent_id in mine.truncations
+            if not (is_over and agent_id in mine.final_observations):
+                mine.final_observations[agent_id] = observation
+
+    def _settle(self, slot: int) -> None:
+        """Has all rewards of an episode be in its columns."""
+        rewards = self._fresh.get(slot)
+        if rewards is not None:
+            self._fresh[slot] = None
+            self._add_rewards(slot, rewards)
+
+    def _add_rewards(self, slot: int, rewards: Mapping[str, Any]) -> None:
+        column_of = self._lineups.column_of
+        first = slot * len(column_of)
+        untold = self._untold.get(slot)
+        reward_at, is_paid_at, return_at = self._reward_at, self._is_paid_at, self._return_at
+        for agent_id, reward in rewards.items():
+            column = column_of.get(agent_id)
+            if column is None:
+                agent_id = self._lineups.name(agent_id)
+                column = column_of[agent_id]
+            if untold is not None or type(reward) is not float:
+                reward = self._log_rare(slot, agent_id, reward)
+                if reward is None:
+                    continue
+            cell = first + column
+            reward_at[cell] += reward
+            return_at[cell] += reward
+            is_paid_at[cell] = True
+
+    def log_late(self, slot: int, rewards: Mapping[str, float]) -> None:
+        """Keeps rewards that came later than an end of their agent, see `Step`."""
+        for agent_id, reward in rewards.items():
+            late = self._untold_of(slot, agent_id).late_rewards
+            column = self._lineups.column_of[agent_id]
+            late[agent_id] = late.get(agent_id, 0.0) + reward
+            self._returns[slot, column] += reward
+            self._is_known[slot, column] = True
+
+    def log_in_arrays(self, rewards: Mapping[str, NDArray[Any]]) -> None:
+        """Keeps what followed from the last actions of the copies that have an episode.
+
+        Args:
+            rewards: by agent id float ``[N]``; those of other copies are not looked at. An agent
+                that is left out has 0.
+
+        Raises:
+            EpisodeMisuse: rewards are of another shape, or of an unknown agent.
+        """
+        num_copies = len(self.is_open)
+        for agent_id, given in rewards.items():
+            mine = np.asarray(given)
+            if agent_id not in self._agents_in_arrays:
+                unknown = sorted(rewards.keys() - set(self._agents_in_arrays))
+                raise EpisodeMisuse(f"rewards of {unknown}, who are not among the agents")
+            if mine.shape != (num_copies,) or mine.dtype.kind not in "fiub":
+                raise EpisodeMisuse(
+                    f"rewards of agent {agent_id!r} have to be {told((num_copies,), 'float64')}"
+                    f"{got(mine)}"
+                )
+            self._rewards[:, self._lineups.column_of[agent_id]] = mine
+        acting: Index = slice(0, num_copies)
+        if np.count_nonzero(self.is_open) < num_copies:
+            self._rewards[~self.is_open] = 0.0
+            acting = np.flatnonzero(self.is_open)
+        self._returns += self._rewards
+        self._is_paid[cells(acting, self._columns_in_arrays)] = True
+
+    def _log_rare(self, slot: int, agent_id: str, reward: Any) -> float | None:
+        """Returns a reward as a number; None: it is late, or none, and is kept apart."""
+        place = self._lineups.place_of[agent_id]
+        untold = self._untold.get(slot, NONE).get(place)
+        is_late = untold is not None and agent_id in untold.late
+        try:
+            value = reward if type(reward) is float else number(reward)
+            if is_late:
+                # A server that knew of the end would not credit it to an action either.
+                self.log_late(slot, {agent_id: value})
+        except (Mismatch, TypeError):
+            untold = self._untold_of(slot, agent_id)
+            (untold.late_rewards if is_late else untold.rewards)[agent_id] = reward
+            return None
+        return None if is_late else value
+
+    def _log_end(self, slot: int, agent_id: str, is_truncation: bool) -> None:
+        untold = self._untold_of(slot, agent_id)
+        if agent_id in untold.late:
+            return
+        (untold.truncations if is_truncation else untold.terminations)[agent_id] = True
+        _, spec = self._servers[self._lineups.place_of[agent_id]]
+        group = spec.agents[agent_id].group
+        members = [agent_id]
+        if group is not None:  # which earns until its last member ends
+            done = self._done.setdefault(slot, set())
+            done.add(agent_id)
+            members = spec.groups.get(group, members)
+            if not done.issuperset(members):
+                return
+        untold.ended.update(members)
+
+    def _untold_of(self, slot: int, agent_id: str) -> Untold:
+        of_servers, place = self._untold.setdefault(slot, {}), self._lineups.place_of[agent_id]
+        if place not in of_servers:
+            of_servers[place] = Untold()
+        return of_servers[place]
+
+    def wants_state_at_end(self, slot: int) -> bool:
+        """Whether an end now is to have the global state: for values that are bootstrapped."""
+        return any(
+            self._servers[place][1].state_size is not None
+            and one.truncations.keys() - one.terminations.keys()
+            for place, one in self._untold.get(slot, NONE).items()
+        )
+
+    def _take(self, slot: int, place: int) -> tuple[dict[str, Any], Untold]:
+        """Returns what a server is to be told of an episode: rewards, and what is rare."""
+        self._settle(slot)
+        whole, first = self._lineups.wholes[place], slot * len(self._lineups.agents)
+        mine = slice(first + whole.start, first + whole.stop)
+        is_paid = self._is_paid_at[mine].tolist()
+        agents, of_all = self._lineups.agents[whole], self._reward_at[mine].tolist()
+        if all(is_paid):
+            rewards = dict(zip(agents, of_all, strict=True))
+        else:
+            rewards = dict(itertools.compress(zip(agents, of_all, strict=True), is_paid))
+        of_servers = self._untold.get(slot)
+        untold = of_servers.pop(place, None) if of_servers else None
+        if untold is None:
+            return rewards, _PLAIN
+        if not of_servers:
+            del self._untold[slot]
+        return rewards | untold.rewards, untold
+
+    def returns_of(self, slot: int) -> dict[str, float]:
+        """Returns the sum of each agent's rewards so far, of those that have acted or were paid."""
+        self._settle(slot)
+        is_known = (self._is_known[slot] | self._is_paid[slot]).tolist()
+        of_all = zip(self._lineups.agents, self._returns[slot].tolist(), is_known, strict=True)
+        return {agent_id: value for agent_id, value, is_there in of_all if is_there}
+
+
+def _elements(array: Any) -> Any:
+    return memoryview(array.reshape(-1))
+
+
+def _bytes(array: Any) -> Any:
+    return memoryview(array.reshape(-1).view(np.uint8))

@@ -1,0 +1,455 @@
+"""What servers are told of the steps of open episodes: in rows, or one by one.
+
+A plain step is observations, and rewards of those who act. Those of several episodes in which the
+same agents act are rows of one `StepRows` for each server; that of one episode alone is a `Step`,
+which servers read as fast. What else happens is kept beside the table (`Untold`), and goes with the
+next message to the server that it concerns, in an item of its own; so does what fits no array:
+whose it is, the server says.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.client.adapters.vector_simulation import Rows
+from muxrl.client.episode import Episode
+from muxrl.client.episode_columns import NONE, EpisodeColumns
+from muxrl.client.errors import EpisodeMisuse
+from muxrl.client.lineups import (
+    Index,
+    Lineups,
+    Part,
+    Split,
+    cells,
+    index_of,
+)
+from muxrl.client.outbox import Outbox
+from muxrl.client.step_values import (
+    InArrays,
+    InDicts,
+)
+from muxrl.client.transport import Transport
+from muxrl.protocol.episode import EpisodeEvent, EpisodeState
+from muxrl.protocol.messages import AnyItem, Step, StepRows
+from muxrl.protocol.rows import NotInRows, each_array, empty, singles
+
+_TOLD_PER_TIMEOUT = 3
+"""How often a server is told of an open episode, at least, in its `episode_timeout_s`."""
+
+Logged = tuple[Mapping[str, Any], Mapping[str, float]]
+"""Actions that were chosen elsewhere, and their log-probabilities, by agent."""
+
+
+class EpisodeSteps(EpisodeColumns):
+    """Tells of the steps of the episodes in ``N`` slots.
+
+    Args:
+        transports: by server id.
+        lineups: of the servers' agents.
+    """
+
+    def __init__(self, transports: Mapping[str, Transport], lineups: Lineups) -> None:
+        super().__init__(lineups)
+        self._transports = [transports[server_id] for server_id in lineups.specs]
+        self._longest_silence_s = [
+            spec.episode_timeout_s / _TOLD_PER_TIMEOUT or math.inf for _, spec in self._servers
+        ]
+        self.by_slot: list[Episode | None] = []
+        self._ids: list[str] = []
+        self._split_of: list[Split | None] = []
+        """By slot: of the last step."""
+        self._unanswered: set[int] = set()
+        """Slots whose last step was interrupted."""
+        self.actions: list[dict[str, Any]] = []
+        """By slot and agent: the last ones of steps in dicts."""
+        self.actions_in_arrays: dict[str, Rows] = {}
+        """By agent ``[N, ...]``: those of steps in arrays, which are new in each step."""
+
+    def _grow(self, num_more: int) -> None:
+        super()._grow(num_more)
+        self.by_slot += [None] * num_more
+        self._ids += [""] * num_more
+        self._split_of += [None] * num_more
+        self.actions += [{}] * num_more
+
+    def step(
+        self,
+        outbox: Outbox,
+        slots: Sequence[int],
+        observations: Sequence[Mapping[str, Any]],
+        states: Sequence[Any] | None = None,
+        logged: Mapping[int, Logged] = NONE,
+    ) -> None:
+        """Adds the next step of some episodes; `actions` has what is answered.
+
+        A server without an acting agent that was told nothing for long is told its last item once
+        more, which changes nothing but that the episode does not expire there.
+
+        Args:
+            outbox: where items are added.
+            slots: theirs.
+            observations: of each, by agent.
+            states: of each, for servers that ask for the global state.
+            logged: by slot, if the actions were chosen elsewhere.
+
+        Raises:
+            AssignmentError: an agent belongs to no server; nothing has changed.
+            EpisodeMisuse: a server has not answered the last step; or they are no dict.
+        """
+        if self._unanswered:
+            self._check_answered(slots, EpisodeEvent.OBSERVE)
+        if len(slots) == 1:
+            slot = slots[0]
+            split, seen = self._lineups.find(observations[0])
+            outbox.asked.append(partial(self._interrupt, slots))
+            answered = self.actions[slot] = {}
+            alone = InDicts([seen], states or [None], [answered])
+            rewards = self._fresh.pop(slot, None)
+            if rewards is not None:
+                if not logged and self._step_alone(outbox, split, slot, alone, rewards):
+                    return
+                self._add_rewards(slot, rewards)
+            self._ask(outbox, split, slots, index_of(slots), alone, logged)
+            return
+        found = [self._lineups.find(one) for one in observations]
+        outbox.asked.append(partial(self._interrupt, slots))
+        actions: list[dict[str, Any]] = [{} for _ in slots]
+        for slot, own in zip(slots, actions, strict=True):
+            self.actions[slot] = own
+        values = InDicts([seen for _, seen in found], states or [None] * len(slots), actions)
+        groups: dict[Split, list[int]] = {}
+        for row, (split, _) in enumerate(found):
+            groups.setdefault(split, []).append(row)
+        for split, rows in groups.items():
+            mine, part = slots, values
+            if len(rows) < len(slots):
+                mine, part = [slots[row] for row in rows], values.of(rows)
+            paid = self._pay(split, mine, logged)
+            self._ask(outbox, split, mine, index_of(mine), part, logged, paid)
+
+    def step_in_arrays(
+        self,
+        outbox: Outbox,
+        agents: tuple[str, ...],
+        observations: Mapping[str, Rows],
+        state: Rows | None = None,
+        copies: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Adds the next step of copies of a simulation; `actions_in_arrays` has what is answered.
+
+        Args:
+            outbox: where items are added.
+            agents: who acts in each copy, in every step.
+            observations: by agent id ``[N, ...]``; what other copies observe is not looked at.
+            state: float32 ``[N, state_size]``, for servers that ask for the global state.
+            copies: whose; None: of all that have an episode.
+
+        Raises:
+            EpisodeMisuse: an agent is missing, or its array is of another shape or type.
+        """
+        split = self._lineups.split(agents)
+        if agents != self._agents_in_arrays:
+            self._agents_in_arrays, self._columns_in_arrays = agents, split.columns
+            for part in split.parts:
+                for agent_id in part.agents:
+                    rows = empty(part.spec.agents[agent_id].action_space, (len(self.by_slot),))
+                    self.actions_in_arrays[agent_id] = each_array(np.zeros_like, rows)
+        num_copies = len(self.by_slot)
+        if copies is None and np.count_nonzero(self.is_open) == num_copies:
+            slots, where = list(range(num_copies)), index_of(range(num_copies))
+        else:
+            slots = (np.flatnonzero(self.is_open) if copies is None else copies).tolist()
+            if not slots:
+                return
+            where = index_of(slots)
+        values = InArrays(observations, state, where, num_copies, self.actions_in_arrays)
+        self._ask(outbox, split, slots, where, values, NONE)
+
+    def _ask(
+        self,
+        outbox: Outbox,
+        split: Split,
+        slots: Sequence[int],
+        where: Index,
+        values: InDicts | InArrays,
+        logged: Mapping[int, Logged],
+        paid: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Adds a step in which the same agents act; see `_pay`."""
+        is_one = len(slots) == 1
+        splits, num = self._split_of, len(slots)
+        if type(where) is slice:
+            is_as_before = splits[where].count(split) == num
+        else:
+            is_as_before = [splits[slot] for slot in slots].count(split) == num
+        is_plain = is_as_before and split.is_of_all and not (self._untold or logged)
+        if type(values) is InArrays or (is_plain and not is_one):
+            self._add_rows(outbox, split.parts, slots, where, values, paid)
+        else:
+            assert isinstance(values, InDicts)
+            for part in split.parts:
+                alone: Sequence[int] = range(num)
+                if not is_one and self._transports[part.place].takes_rows:
+                    alone = self._find_rare(part, slots, where, logged)
+                rest = [row for row in range(num) if row not in alone]
+                if rest:
+                    mine = [slots[row] for row in rest]
+                    self._add_rows(outbox, [part], mine, index_of(mine), values.of(rest))
+                for row in alone:
+                    self._add_alone(outbox, part, slots[row], row, values, logged)
+        now = time.monotonic()
+        if not is_as_before:
+            self._is_known[cells(where, split.columns)] = True
+            if type(where) is slice:
+                splits[where] = [split] * num
+            else:
+                for slot in slots:
+                    splits[slot] = split
+        if self._done:
+            for slot in self._done.keys() & slots:
+                self._done[slot].difference_update(split.agents)
+        if paid is None:
+            self._clear_rewards(slots, where, split.wholes)
+        if is_one:
+            t_at, told_at_at, num_slots = self._t_at, self._told_at_at, len(self.by_slot)
+            for part in split.parts:
+                cell = slots[0] + part.place * num_slots
+                t_at[cell] += 1
+                told_at_at[cell] = now
+        else:
+            asked = cells(split.places, where)
+            self.t[asked] += 1
+            self._told_at[asked] = now
+        if split.idle:
+            self._pass_over(outbox, split.idle, slots, where, now)
+
+    def _step_alone(
+        self, outbox: Outbox, split: Split, slot: int, values: InDicts, rewards: Mapping[str, Any]
+    ) -> bool:
+        """Adds the plain step of one episode: a server reads it no faster in rows.
+
+        Returns:
+            Whether it is plain; else nothing has changed.
+        """
+        if self._split_of[slot] is not split or slot in self._untold:
+            return False
+        if len(rewards) != len(split.agents) or not split.is_of_all:
+            return False
+        try:
+            paid = [rewards[agent_id] for agent_id in split.agents]
+        except KeyError:
+            return False
+        if [type(reward) for reward in paid].count(float) < len(paid):
+            return False
+        first, return_at = slot * len(self._lineups.agents), self._return_at
+        for column, reward in zip(split.acting, paid, strict=True):
+            return_at[first + column] += reward
+        (seen,), (state,) = values.observations, values.given_states
+        now, num_slots, t_at = time.monotonic(), len(self.by_slot), self._t_at
+        for part in split.parts:
+            cell, agents = slot + part.place * num_slots, part.agents
+            t = t_at[cell]
+            item = Step(
+                self._ids[slot],
+                t,
+                {agent_id: seen[agent_id] for agent_id in agents},
+                dict(zip(agents, paid[part.acting], strict=True)),
+                state=None if part.spec.state_size is None else state,
+            )
+            outbox.add(part.server_id, item, partial(values.hear_step, part, 0))
+            t_at[cell] = t + 1
+            self._told_at_at[cell] = now
+        if slot in self._done:
+            self._done[slot].difference_update(split.agents)
+        if split.idle:
+            self._pass_over(outbox, split.idle, [slot], slice(slot, slot + 1), now)
+        return True
+
+    def _pay(
+        self, split: Split, slots: Sequence[int], logged: Mapping[int, Logged]
+    ) -> NDArray[np.float64] | None:
+        """Counts the rewards that were logged last, of which plain steps in rows tell at once.
+
+        Returns:
+            Those ``[E, agents of the split]`` that are in the returns alone; None: in all columns.
+        """
+        agents, splits = split.agents, self._split_of
+        rewards = [self._fresh.pop(slot, None) for slot in slots]
+        if (
+            len(slots) > 1
+            and split.is_of_all
+            and not (self._untold or logged)
+            and [splits[slot] for slot in slots].count(split) == len(slots)
+            and all(self._transports[part.place].takes_rows for part in split.parts)
+        ):
+            try:
+                flat = [given[a] for given in rewards for a in agents]  # type: ignore[index]
+                num = sum(map(len, rewards))  # type: ignore[arg-type]
+            except (KeyError, TypeError):
+                flat, num = [], 0
+            if num and num == len(flat) == [type(v) for v in flat].count(float):
+                paid = np.array(flat).reshape(len(slots), len(agents))
+                self._returns[cells(index_of(slots), split.columns)] += paid
+                return paid
+        for slot, given in zip(slots, rewards, strict=True):
+            if given is not None:
+                self._add_rewards(slot, given)
+        return None
+
+    def _find_rare(
+        self, part: Part, slots: Sequence[int], where: Index, logged: Mapping[int, Logged]
+    ) -> Sequence[int]:
+        """Returns the rows in which more is to be told than observations, and their agents' rewards
+        since the step before."""
+        untold = self._untold
+        rare: set[int] = set()
+        if untold or logged:
+            rare.update(
+                row
+                for row, slot in enumerate(slots)
+                if slot in logged or part.place in untold.get(slot, NONE)
+            )
+        t = self.t[part.place, where]
+        if np.count_nonzero(t) < len(slots):
+            rare.update(np.flatnonzero((t == 0) & self._is_paid[where, part.whole].any(1)).tolist())
+        if part.others is not None:
+            is_paid = self._is_paid[cells(where, part.others)]
+            if np.count_nonzero(is_paid):
+                rare.update(np.flatnonzero(is_paid.any(1)).tolist())
+        return sorted(rare)
+
+    def _add_rows(
+        self,
+        outbox: Outbox,
+        parts: Sequence[Part],
+        slots: Sequence[int],
+        where: Index,
+        values: InDicts | InArrays,
+        paid: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Adds plain steps as one item a server, or as many where it has to be so."""
+        ids = self._ids[where] if type(where) is slice else [self._ids[slot] for slot in slots]
+        rewards = self._rewards[where] if paid is None else paid
+        for part in parts:
+            takes_rows, size = self._transports[part.place].takes_rows, part.spec.state_size
+            mine = rewards[:, part.columns if paid is None else part.acting]
+            try:
+                if not takes_rows and isinstance(values, InDicts):
+                    raise NotInRows
+                item = StepRows(
+                    episode_ids=ids,
+                    t=self.t[part.place, where].copy(),
+                    observations=[values.stacked(kind) for kind in part.lineup.observed],
+                    agents=part.named,
+                    rewards=mine.copy(),
+                    state=None if size is None else values.states(size),
+                )
+            except NotInRows:  # whose it is, the server says
+                assert isinstance(values, InDicts)
+                if paid is not None:
+                    self._rewards[cells(where, part.columns)] = mine
+                    self._is_paid[cells(where, part.columns)] = True
+                for row, slot in enumerate(slots):
+                    self._add_alone(outbox, part, slot, row, values, NONE)
+                self._clear_rewards(slots, where, [part.whole])
+                continue
+            if takes_rows:
+                outbox.add(part.server_id, item, partial(values.hear_rows, part))
+                continue
+            for row, step in enumerate(singles(part.lineup, item)):
+                outbox.add(part.server_id, step, partial(values.hear_step, part, row))
+
+    def _add_alone(
+        self,
+        outbox: Outbox,
+        part: Part,
+        slot: int,
+        row: int,
+        values: InDicts,
+        logged: Mapping[int, Logged],
+    ) -> None:
+        seen = values.observations[row]
+        rewards, untold = self._take(slot, part.place)
+        self._is_known[slot, part.whole] |= self._is_paid[slot, part.whole]
+        item = Step(
+            self._ids[slot],
+            int(self.t[part.place, slot]),
+            {a: seen[a] for a in part.agents},
+            rewards,
+            untold.terminations,
+            untold.truncations,
+            untold.final_observations,
+            state=None if part.spec.state_size is None else values.given_states[row],
+            late_rewards=untold.late_rewards,
+        )
+        if slot in logged:
+            item.logged_actions, item.logged_log_probs = (
+                {str(a): one for a, one in given.items() if str(a) in item.observations}
+                for given in logged[slot]
+            )
+        outbox.add(part.server_id, item, partial(values.hear_step, part, row))
+
+    def _pass_over(
+        self,
+        outbox: Outbox,
+        places: Iterable[int],
+        slots: Sequence[int],
+        where: Index,
+        now: float,
+    ) -> None:
+        """Takes in that servers have no part in a step."""
+        for place in places:
+            if self._untold:
+                for slot in slots:
+                    untold = self._untold.get(slot, NONE).get(place)
+                    if untold is not None:
+                        untold.late |= untold.ended
+            is_silent = now - self._told_at[place, where] > self._longest_silence_s[place]
+            if np.count_nonzero(is_silent):
+                for row in np.flatnonzero(is_silent).tolist():
+                    self.keep_alive(outbox, slots[row], now, [place])
+
+    def keep_alive(
+        self, outbox: Outbox, slot: int, now: float, places: Iterable[int] | None = None
+    ) -> bool:
+        """Repeats the last item for servers that were told nothing for too long.
+
+        Args:
+            outbox: where items are added.
+            slot: of the episode.
+            now: monotonic time.
+            places: of the servers; None: of all.
+
+        Returns:
+            Whether there are any.
+        """
+        episode = self.by_slot[slot]
+        assert episode is not None
+        items: dict[str, AnyItem] = {}
+        for place in range(len(self._servers)) if places is None else places:
+            if now - self._told_at[place, slot] > self._longest_silence_s[place]:
+                self._told_at[place, slot] = now
+                server_id, t = self._servers[place][0], int(self.t[place, slot])
+                items[server_id] = (
+                    Step(episode.episode_id, t - 1, {}) if t else episode.start_on(server_id)
+                )
+        outbox.add_all(episode, items)
+        return bool(items)
+
+    def _check_answered(self, slots: Sequence[int], event: EpisodeEvent) -> None:
+        for slot in self._unanswered.intersection(slots):
+            raise EpisodeMisuse(
+                f"episode {self._ids[slot]} is {EpisodeState.AWAITING_ACTION} at "
+                f"t={self.t[:, slot].max()} and cannot {event} now; was its last step interrupted? "
+                "abort_episode() closes it on every server"
+            )
+
+    def _interrupt(self, slots: Iterable[int]) -> None:
+        self._unanswered.update(slot for slot in slots if self.is_open[slot])

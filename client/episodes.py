@@ -1,0 +1,161 @@
+"""The table of open episodes: one in each slot that has any, and a column for each agent.
+
+Whatever asks for actions goes through it: one episode or several, in dicts, or the copies of a
+simulation in arrays.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from muxrl.client.episode import Episode
+from muxrl.client.episode_columns import NONE
+from muxrl.client.episode_steps import EpisodeSteps
+from muxrl.client.errors import EpisodeMisuse
+from muxrl.client.lineups import Lineups
+from muxrl.client.outbox import Outbox
+from muxrl.client.transport import Transport
+from muxrl.protocol.episode import EpisodeEvent
+from muxrl.protocol.messages import AnyItem, EndEpisode, Mode
+
+
+class Episodes(EpisodeSteps):
+    """Open episodes on ``S`` servers, in ``N`` slots, with ``A`` columns.
+
+    Args:
+        transports: by server id.
+        lineups: of the servers' agents.
+        by_id: all open episodes of the client, these included.
+        prefix: with which the ids begin that are made here.
+        num_slots: N; more are made where an episode begins without a slot of its own.
+    """
+
+    def __init__(
+        self,
+        transports: Mapping[str, Transport],
+        lineups: Lineups,
+        by_id: dict[str, Episode],
+        prefix: str = "",
+        num_slots: int = 0,
+    ) -> None:
+        super().__init__(transports, lineups)
+        self._by_id = by_id
+        self._prefix = prefix
+        self._free: set[int] = set()
+        self._grow(num_slots)
+
+    def _grow(self, num_more: int) -> None:
+        self._free.update(range(len(self.by_slot), len(self.by_slot) + num_more))
+        super()._grow(num_more)
+
+    def begin(
+        self,
+        outbox: Outbox,
+        slot: int | None = None,
+        *,
+        mode: Mode = "train",
+        should_explore: bool | Mapping[str, bool] | None = None,
+        seed: int | None = None,
+        episode_id: str = "",
+    ) -> Episode:
+        """Opens an episode, and adds a start for every server.
+
+        Args:
+            outbox: where items are added.
+            slot: a free one; None: any.
+            mode: "train", or "eval": measured, never trained on.
+            should_explore: None: in mode "train" only; a dict: by server id.
+            seed: of what servers draw for the whole episode, see `StartEpisode`.
+            episode_id: "" makes one.
+
+        Raises:
+            EpisodeMisuse: another one is open with this id.
+        """
+        episode_id = episode_id or self._prefix + uuid.uuid4().hex
+        if episode_id in self._by_id:
+            raise EpisodeMisuse(f"episode {episode_id} is open already")
+        if slot is None:
+            if not self._free:
+                self._grow(len(self.by_slot) or 8)
+            slot = min(self._free)
+        self._free.discard(slot)
+        episode = Episode(self, slot, episode_id, self._lineups.specs, mode, should_explore, seed)
+        self._by_id[episode_id] = self.by_slot[slot] = episode
+        self._ids[slot], self._split_of[slot] = episode_id, None
+        self.is_open[slot] = True
+        self._clear(slot, time.monotonic())
+        outbox.add_all(
+            episode, {server_id: episode.start_on(server_id) for server_id, _ in self._servers}
+        )
+        return episode
+
+    def end(
+        self,
+        outbox: Outbox,
+        slot: int,
+        observations: Mapping[str, Any] = NONE,
+        *,
+        is_truncated: bool,
+        state: Any = None,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> Episode:
+        """Closes an episode, whose slot is free, and adds an end for every server.
+
+        Args:
+            outbox: where items are added.
+            slot: the episode's.
+            observations: the last ones, of agents that are not done yet.
+            is_truncated: whether those were truncated, rather than terminated.
+            state: for servers that ask for the global state.
+            metrics: what only the simulation knows of the episode.
+
+        Raises:
+            AssignmentError, EpisodeMisuse: as `step`.
+        """
+        episode = self.by_slot[slot]
+        assert episode is not None
+        if self._unanswered:
+            self._check_answered([slot], EpisodeEvent.END)
+        if slot in self._untold:
+            self.log(slot, NONE, final_observations=observations)
+            observations = NONE
+        lineups = self._lineups
+        last: dict[int, dict[str, Any]] = {}
+        for agent_id, observation in observations.items():
+            agent_id = lineups.name(agent_id)
+            last.setdefault(lineups.place_of[agent_id], {})[agent_id] = observation
+        of_episode = {
+            name: {str(a): n for a, n in one.items()} if isinstance(one, Mapping) else one
+            for name, one in (metrics or {}).items()
+        }
+        items: dict[str, AnyItem] = {}
+        for place, (server_id, spec) in enumerate(self._servers):
+            rewards, untold = self._take(slot, place)
+            items[server_id] = EndEpisode(
+                episode.episode_id,
+                int(self.t[place, slot]),
+                is_truncated,
+                rewards,
+                untold.terminations,
+                untold.truncations,
+                last.get(place, untold.final_observations),
+                None if spec.state_size is None else state,
+                of_episode,
+                untold.late_rewards,
+            )
+        outbox.add_all(episode, items)
+        outbox.ended.append(episode)
+        episode.leave()
+        return episode
+
+    def free(self, slot: int) -> None:
+        """Lets another episode have a slot; see `Episode.leave`."""
+        self.by_slot[slot], self.is_open[slot] = None, False
+        self._fresh.pop(slot, None)
+        self._untold.pop(slot, None)
+        self._done.pop(slot, None)
+        self._unanswered.discard(slot)
+        self._free.add(slot)

@@ -1,0 +1,301 @@
+"""What is observed in a step of several episodes, and what is answered: in dicts, or in arrays.
+
+Both become rows of arrays here (`muxrl.protocol.rows`), and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.client.adapters.vector_simulation import Rows
+from muxrl.client.errors import EpisodeMisuse
+from muxrl.client.lineups import Index, Part
+from muxrl.protocol.errors import MalformedMessage
+from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
+from muxrl.protocol.rows import Kind, NotInRows, each_array, put, row_of, stack
+from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace, leaf_type, parts_of
+
+
+class StepValues:
+    """The values of a step of ``E`` episodes, in which ``A`` agents of a kind act."""
+
+    __slots__ = ()
+
+    def take(self, kind: Kind, rows: Any) -> None:
+        """Takes in the actions ``[E, A, ...]`` of a kind of agents."""
+        raise NotImplementedError
+
+    def take_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
+        """Takes in the actions of some agents in one episode.
+
+        Raises:
+            MalformedMessage: one is missing.
+        """
+        raise NotImplementedError
+
+    def hear_rows(self, part: Part, item: StepRows, reply: Any) -> Mapping[int, Refused] | None:
+        """Takes in a server's answer to rows; returns what it refused, by row.
+
+        Raises:
+            MalformedMessage: it is none.
+        """
+        num_rows = len(item.episode_ids)
+        if type(reply) is ActionRows and not reply.replies:
+            kinds = part.lineup.acted
+            if len(reply.actions) != len(kinds):
+                raise MalformedMessage("it has rows of another number of kinds of actions")
+            for kind, rows in zip(kinds, reply.actions, strict=True):
+                _check_rows(kind.space, rows, (num_rows, len(kind.agents)))
+                self.take(kind, rows)
+            return None
+        if isinstance(reply, Refused):  # as a whole
+            return dict.fromkeys(range(num_rows), reply)
+        if type(reply) is not ActionRows or len(reply.replies) != num_rows:
+            raise MalformedMessage(f"{reply!r:.200} came to the rows of {num_rows} episodes")
+        refused: dict[int, Refused] = {}
+        for row, one in enumerate(reply.replies):
+            if isinstance(one, Refused):
+                refused[row] = one
+            else:
+                self.take_of(row, part.agents, one)
+        return refused
+
+    def hear_step(
+        self, part: Part, row: int, item: Step, reply: Any
+    ) -> Mapping[int, Refused] | None:
+        """Does so with the answer to a step of one of the episodes."""
+        if type(reply) is Actions:
+            self.take_of(row, part.agents, reply)
+            return None
+        if isinstance(reply, Refused):
+            return {0: reply}
+        raise MalformedMessage(f"{type(reply).__name__} is no answer to a step")
+
+
+def _check_rows(space: Space, rows: Any, lead: tuple[int, int]) -> None:
+    parts = parts_of(space)
+    if parts is not None:
+        try:
+            for key, sub in parts:
+                _check_rows(sub, rows[key], lead)
+        except (LookupError, TypeError):
+            raise MalformedMessage(f"parts of actions are missing, which are {space}") from None
+        return
+    shape = lead + leaf_type(space)[1]
+    if not isinstance(rows, np.ndarray) or rows.shape != shape:
+        raise MalformedMessage(
+            f"its rows of actions are not those asked for: expected the shape {shape}, got "
+            f"{getattr(rows, 'shape', type(rows).__name__)}"
+        )
+
+
+# --- in dicts -------------------------------------------------------------------------------
+
+
+class InDicts(StepValues):
+    """Values by agent, in a dict for each episode.
+
+    Args:
+        observations: by agent; of others, too, who are not looked at.
+        states: of each episode, for servers that ask for it.
+        actions: of each episode, where those that come are put.
+    """
+
+    __slots__ = ("actions", "given_states", "observations")
+
+    def __init__(
+        self,
+        observations: Sequence[Mapping[str, Any]],
+        states: Sequence[Any],
+        actions: Sequence[dict[str, Any]],
+    ) -> None:
+        self.observations = observations
+        self.given_states = states
+        self.actions = actions
+
+    def of(self, rows: Sequence[int]) -> InDicts:
+        """Returns those of some of the episodes."""
+        return InDicts(
+            [self.observations[row] for row in rows],
+            [self.given_states[row] for row in rows],
+            [self.actions[row] for row in rows],
+        )
+
+    def stacked(self, kind: Kind) -> Any:
+        """Returns what agents of a kind observe, rows ``[E, A, ...]``.
+
+        Raises:
+            NotInRows: it does not fit an array.
+        """
+        agents = kind.agents
+        values = [seen[a] for seen in self.observations for a in agents]
+        lead = (len(self.observations), len(agents))
+        if kind.leaf is not None:
+            num, (dtype, shape) = len(values), kind.leaf
+            try:
+                if [v.dtype for v in values].count(dtype) == num and [
+                    v.shape for v in values
+                ].count(shape) == num:  # joined in a fraction of the time that `np.array` takes
+                    return np.ndarray(lead + shape, dtype, b"".join(values))
+            except (AttributeError, BufferError, TypeError):  # no arrays, or not contiguous
+                pass
+        return stack(kind.space, values, lead)
+
+    def states(self, size: int) -> NDArray[np.float32]:
+        """Returns the global states ``[E, size]``; raises likewise."""
+        try:
+            array = np.array(self.given_states)
+        except (ValueError, TypeError, RuntimeError):
+            raise NotInRows from None
+        if array.dtype.kind != "f" or array.shape[1:] != (size,):
+            raise NotInRows
+        return array.astype(np.float32, copy=False)
+
+    def take(self, kind: Kind, rows: Any) -> None:
+        agents = kind.agents
+        if type(kind.space) is Discrete:
+            rows = rows.tolist()
+        elif kind.leaf is None:
+            places = range(len(agents))
+            rows = [
+                [row_of(kind.space, rows, (row, i)) for i in places]
+                for row in range(len(self.actions))
+            ]
+        for actions, own in zip(self.actions, rows, strict=True):
+            actions.update(zip(agents, own, strict=True))
+
+    def take_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
+        self.actions[row].update(reply.actions)
+
+
+# --- in arrays ------------------------------------------------------------------------------
+
+
+class InArrays(StepValues):
+    """Values of the ``N`` copies of a simulation, some of which act.
+
+    Args:
+        observations: by agent id ``[N, ...]``.
+        state: float32 ``[N, state_size]``, for servers that ask for it.
+        copies: which of them act.
+        num_copies: N.
+        actions: by agent id ``[N, ...]``: the last ones, in whose place those that come are put.
+    """
+
+    def __init__(
+        self,
+        observations: Mapping[str, Rows],
+        state: Rows | None,
+        copies: Index,
+        num_copies: int,
+        actions: dict[str, Rows],
+    ) -> None:
+        self._observations = observations
+        self._state = state
+        self._copies = copies
+        self._num_copies = num_copies
+        self._is_whole = isinstance(copies, slice) and copies.stop - copies.start == num_copies
+        self._actions = actions
+        self._copied: set[str] = set()
+
+    def stacked(self, kind: Kind) -> Any:
+        """Raises:
+        EpisodeMisuse: an agent is missing, or its array is of another shape or type.
+        """
+        values = [self._observations.get(a) for a in kind.agents]
+        return self._joined(kind.space, values, kind.agents)
+
+    def states(self, size: int) -> NDArray[np.float32]:
+        shape = self._num_copies, size
+        if not isinstance(self._state, np.ndarray) or self._state.shape != shape:
+            expected = told(shape, "float32")
+            raise EpisodeMisuse(f"the state has to be {expected}{got(self._state)}")
+        return np.ascontiguousarray(self._state[self._copies], np.float32)
+
+    def take(self, kind: Kind, rows: Any) -> None:
+        for place, agent_id in enumerate(kind.agents):
+            mine = _column(kind.space, rows, place)
+            if self._is_whole:
+                self._actions[agent_id] = mine
+            else:
+                put(self._own(agent_id), self._copies, mine)
+
+    def take_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
+        copies = self._copies
+        copy = copies.start + row if isinstance(copies, slice) else copies[row]
+        for agent_id in agents:
+            try:
+                put(self._own(agent_id), copy, reply.actions[agent_id])
+            except (KeyError, ValueError, TypeError) as error:
+                raise MalformedMessage(f"no action of agent {agent_id!r}: {error}") from None
+
+    def _own(self, agent_id: str) -> Rows:
+        """Returns an agent's actions, to be written: others have seen those of the last step."""
+        if agent_id not in self._copied:
+            self._copied.add(agent_id)
+            self._actions[agent_id] = each_array(np.copy, self._actions[agent_id])
+        return self._actions[agent_id]
+
+    def _joined(self, space: Space, values: Sequence[Rows], agents: Sequence[str]) -> Any:
+        if isinstance(space, DictSpace):
+            for agent_id, one in zip(agents, values, strict=True):
+                if not isinstance(one, Mapping) or one.keys() != space.spaces.keys():
+                    raise _misfit(agent_id, f"a dict of {list(space.spaces)}", one)
+            return {
+                key: self._joined(sub, [one[key] for one in values], agents)
+                for key, sub in space.spaces.items()
+            }
+        if isinstance(space, TupleSpace):
+            for agent_id, one in zip(agents, values, strict=True):
+                if not isinstance(one, tuple | list) or len(one) != len(space.spaces):
+                    raise _misfit(agent_id, f"a tuple of {len(space.spaces)} arrays", one)
+            return [
+                self._joined(sub, [one[i] for one in values], agents)
+                for i, sub in enumerate(space.spaces)
+            ]
+        dtype, shape = leaf_type(space)
+        shape = (self._num_copies, *shape)
+        joined = np.empty((shape[0], len(agents), *shape[1:]), dtype)
+        for place, (agent_id, one) in enumerate(zip(agents, values, strict=True)):
+            mine = one if isinstance(one, np.ndarray) else np.asarray(one)
+            if mine.shape != shape or (mine.dtype != dtype and not _widens(mine.dtype, dtype)):
+                raise _misfit(agent_id, told(shape, dtype.name), one)
+            joined[:, place] = mine
+        return joined if self._is_whole else joined[self._copies]
+
+
+def _widens(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    if given.kind == dtype.kind == "f":
+        return True
+    return given.kind in "iub" and np.can_cast(given, dtype)
+
+
+def _column(space: Space, rows: Any, place: int) -> Rows:
+    """Returns one agent's actions."""
+    if isinstance(space, DictSpace):
+        return {key: _column(sub, rows[key], place) for key, sub in space.spaces.items()}
+    if isinstance(space, TupleSpace):
+        return tuple(_column(s, r, place) for s, r in zip(space.spaces, rows, strict=True))
+    return rows[:, place]
+
+
+def _misfit(agent_id: str, expected: str, came: Any) -> EpisodeMisuse:
+    return EpisodeMisuse(
+        f"observations of agent {agent_id!r} in all copies have to be {expected}{got(came)}"
+    )
+
+
+def told(shape: tuple[int, ...], dtype: str) -> str:
+    """Returns how an array is called that is expected."""
+    return f"an array of {dtype}, shape {shape}"
+
+
+def got(value: Any) -> str:
+    """Returns how what came instead is called."""
+    if isinstance(value, np.ndarray):
+        return f", got {value.dtype} of shape {value.shape}"
+    return f", got {'none' if value is None else type(value).__name__}"

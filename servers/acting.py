@@ -1,0 +1,234 @@
+"""The engine that chooses actions: one pass for each policy over all that waits.
+
+A policy is asked for the rows of any number of episodes and agents at once (`Asked`), and answers
+with as many (`Answer`). What it is, its `Acting` knows: RLlib's modules, a trainer, a script, the
+networks of a checkpoint, or whoever of a pool plays an episode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from muxrl.protocol.rows import each_array
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.agents.teams import NO_ACTION
+from muxrl.servers.episodes.blocks import Block, Chosen, PartOf, shaped
+from muxrl.servers.episodes.trajectories import concatenated, flat
+
+
+class Answer(NamedTuple):
+    """What a policy says to ``B`` rows."""
+
+    actions: Any
+    """``[B, ...]``."""
+    outputs: Mapping[str, Any]
+    """Recorded with them, by name: ``[B, ...]``, or a dict of such."""
+    states: Any = None
+    """Recurrent states, a dict of ``[B, ...]``; None where the policy has none."""
+
+
+class Logged(NamedTuple):
+    """An action that was chosen elsewhere."""
+
+    row: int
+    action: Any
+    log_prob: float | None
+
+
+class Asked(msgspec.Struct, gc=False):
+    """Rows of one pass, of one policy: a part of each of some blocks.
+
+    Attributes:
+        policy_id: whose.
+        blocks: where the rows come from.
+        parts: of each block, the number of its part.
+        should_explore: whether actions are drawn as in training; else the best are wanted.
+        is_training: whether the steps are learned from.
+        is_untrained: whether the weights that the server began with are to act.
+        logged: actions that were chosen elsewhere, by row.
+    """
+
+    policy_id: str
+    blocks: Sequence[Block]
+    parts: Sequence[int]
+    should_explore: bool = False
+    is_training: bool = False
+    is_untrained: bool = False
+    logged: Sequence[Logged] = ()
+
+    def __len__(self) -> int:
+        return sum([len(block) * one.num_seats for block, one in self._each()])
+
+    def _each(self) -> list[tuple[Block, PartOf]]:
+        return [(b, b.served.parts[j]) for b, j in zip(self.blocks, self.parts, strict=True)]
+
+    @property
+    def action_space(self) -> Space:
+        """Of all of them."""
+        return self.blocks[0].served.parts[self.parts[0]].action_space
+
+    def observations(self, keys: Sequence[str] | None = None) -> Any:
+        """Returns them, an array ``[B, ...]`` or a dict; of a dict these keys, all with None."""
+        found = []
+        for block, j in zip(self.blocks, self.parts, strict=True):
+            seen = block.observations[j]
+            if keys is None:
+                found.append(flat(seen))
+            else:
+                found.append({key: flat(seen[key]) for key in keys})
+        return found[0] if len(found) == 1 else concatenated(found)
+
+    def states(self, initial: Callable[[], Any]) -> Any:
+        """Returns recurrent states, a dict of arrays ``[B, ...]``.
+
+        Args:
+            initial: returns that of a row that has none yet.
+        """
+        found = []
+        for block, one in self._each():
+            states, have = block.seats.memory.states(
+                self.policy_id, block.where, one.places_in_policy
+            )
+            if states is not None and have.all():
+                found.append(flat(states))
+                continue
+            first = _repeated(initial(), len(block) * one.num_seats)
+            found.append(first if states is None else _where(have.reshape(-1), flat(states), first))
+        return found[0] if len(found) == 1 else concatenated(found)
+
+    def agents(self) -> tuple[str, ...]:
+        """Returns the seat of each row."""
+        return tuple(
+            seat_id
+            for block, one in self._each()
+            for seat_id in [seat.seat_id for seat in one.part.seats] * len(block)
+        )
+
+    def episodes(self) -> list[tuple[Block, int]]:
+        """Returns the block of each row, and the row of its episode there."""
+        return [
+            (block, row)
+            for block, one in self._each()
+            for row in range(len(block))
+            for _ in range(one.num_seats)
+        ]
+
+    def put_logged(self, actions: Any) -> None:
+        """Replaces the policy's actions by those that were chosen elsewhere."""
+        for row, logged, _ in self.logged:
+            # A team's other members keep their own; elsewhere none of these is negative, or NaN.
+            if not isinstance(self.action_space, Discrete):
+                is_box = isinstance(self.action_space, Box)
+                is_own = np.isnan(logged) if is_box else logged == NO_ACTION
+                logged = np.where(is_own, actions[row], logged)
+            actions[row] = logged
+
+
+def _repeated(states: Any, num: int) -> Any:
+    return each_array(lambda one: np.broadcast_to(one, (num, *np.shape(one))), states)
+
+
+def _where(have: np.ndarray, states: Any, initial: Any) -> Any:
+    if isinstance(states, Mapping):
+        return {key: _where(have, own, initial[key]) for key, own in states.items()}
+    return np.where(have.reshape(-1, *[1] * (states.ndim - 1)), states, initial)
+
+
+class Acting(ABC):
+    """Chooses the actions of a server.
+
+    Attributes:
+        weights_seq_no: version of the weights in use; always 0 where nothing is learned.
+        lock: held while all that waits is asked, so that one version answers.
+    """
+
+    weights_seq_no = 0
+    lock: AbstractContextManager[Any] = contextlib.nullcontext()
+
+    @abstractmethod
+    def answer(self, asked: Asked) -> Answer:
+        """Answers the rows of one pass; recurrent states are only read and returned."""
+
+    def act(self, blocks: Sequence[Block]) -> list[tuple[list[Chosen], int]]:
+        """Chooses the actions of some steps; `Block.finish` puts them into effect.
+
+        Evaluation has passes of its own: the size of a batch changes the outputs' last bits. If one
+        policy raises, none has advanced.
+
+        Returns:
+            For each block what is chosen for its parts, and the version of the weights.
+        """
+        if len(blocks) == 1:  # of a single simulation
+            (block,) = blocks
+            with self.lock:
+                own = [self._of_part(block, j) for j in range(len(block.observations))]
+                return [(own, self.weights_seq_no)]
+        passes: dict[Any, list[tuple[int, int]]] = {}
+        for i, block in enumerate(blocks):
+            mode = block.should_explore, block.is_training
+            for j, one in enumerate(block.served.parts):
+                key = self.pass_of(block), one.policy_id, mode, one.is_untrained
+                passes.setdefault(key, []).append((i, j))
+        chosen: list[list[Any]] = [[None] * len(block.served.parts) for block in blocks]
+        with self.lock:
+            for places in passes.values():
+                asked = _asked([blocks[i] for i, _ in places], [j for _, j in places])
+                answer = self.answer(asked)
+                first = 0
+                for i, j in places:
+                    lead = len(blocks[i]), blocks[i].served.parts[j].num_seats
+                    rows = slice(first, first := first + lead[0] * lead[1])
+                    chosen[i][j] = Chosen(*(shaped(part, rows, lead) for part in answer))
+            version = self.weights_seq_no
+        return [(own, version) for own in chosen]
+
+    def _of_part(self, block: Block, number: int) -> Chosen:
+        one = block.served.parts[number]
+        asked = Asked(
+            one.policy_id,
+            (block,),
+            (number,),
+            block.should_explore,
+            block.is_training,
+            one.is_untrained,
+        )
+        if block.logged is not None:
+            asked.logged = [Logged(*own) for own in block.logged[number]]
+        actions, outputs, states = self.answer(asked)
+        lead = len(block.slots), one.num_seats
+        return Chosen(
+            shaped(actions, None, lead),
+            shaped(outputs, None, lead) if outputs else outputs,
+            None if states is None else shaped(states, None, lead),
+        )
+
+    def pass_of(self, block: Block) -> Any:
+        """Returns what is equal for blocks that are asked together, beside policy and mode."""
+        return None
+
+    def get_random_state(self) -> dict[str, Any]:
+        """Returns where its random generators are; for the thread that acts."""
+        raise NotImplementedError
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Puts its random generators where those of `get_random_state` were."""
+        raise NotImplementedError
+
+
+def _asked(blocks: Sequence[Block], parts: Sequence[int]) -> Asked:
+    """Returns what parts of blocks ask of one policy, all in one mode."""
+    block, one = blocks[0], blocks[0].served.parts[parts[0]]
+    mode = block.should_explore, block.is_training, one.is_untrained
+    first, logged = 0, []
+    for block, j in zip(blocks, parts, strict=True):
+        if block.logged is not None:  # of one episode
+            logged += [Logged(first + place, *own) for place, *own in block.logged[j]]
+        first += len(block) * block.served.parts[j].num_seats
+    return Asked(one.policy_id, blocks, parts, *mode, logged)

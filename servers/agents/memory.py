@@ -1,0 +1,140 @@
+"""What the seats of a server remember in its open episodes: arrays, with a row for each slot.
+
+An open episode has a slot, and so has whoever is asked without a server. A new episode begins with
+nothing remembered in its slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from muxrl.protocol.rows import each_array, put
+from muxrl.servers.agents.frames import Frames
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.teams import NO_ACTION
+
+Slots = slice | np.ndarray
+"""Of some episodes: a slice where they follow each other, since that makes a view."""
+Columns = slice | np.ndarray
+
+
+class Memory:
+    """What seats remember, by slot.
+
+    Attributes:
+        began: bool ``[slots, seats]``, whether a seat has observed in its life.
+        owed: ``[slots, seats]``, rewards of seats for their last action, until they observe again.
+        discounted: ``[slots, seats]``, discounted sums of scaled rewards.
+        last_actions: float32 ``[slots, agents]``, the last action of each member of a team as its
+            network chose it, -1 before the first.
+        frames: what agents have read last; None: nothing is stacked.
+
+    Args:
+        agents: of the server, in order.
+        seats: by seat id.
+        num_slots: how many to begin with.
+    """
+
+    def __init__(
+        self, agents: Sequence[str], seats: Mapping[str, Seat], num_slots: int = 1
+    ) -> None:
+        self.places = {seat_id: i for i, seat_id in enumerate(seats)}
+        """Of each seat among all."""
+        self.places_in_policy: dict[str, int] = {}
+        self._num_seats: dict[str, int] = {}
+        """By policy."""
+        for seat_id, seat in seats.items():
+            place = self._num_seats.get(seat.policy_id, 0)
+            self.places_in_policy[seat_id], self._num_seats[seat.policy_id] = place, place + 1
+        num_seats, num_agents = len(seats), len(agents)
+        self.began = np.zeros((num_slots, num_seats), bool)
+        self.owed = np.zeros((num_slots, num_seats))
+        self.discounted = np.zeros((num_slots, num_seats))
+        self.last_actions = np.full((num_slots, num_agents), NO_ACTION, np.float32)
+        self._states: dict[str, Any] = {}
+        """By policy, trees of ``[slots, seats of the policy, ...]``; made when one has a state."""
+        self._has_state: dict[str, np.ndarray] = {}
+        frame_stack = next((seat.frame_stack for seat in seats.values()), 1)
+        self.frames = Frames(frame_stack, num_slots, num_agents) if frame_stack > 1 else None
+
+    def grow(self, num_slots: int) -> None:
+        """Makes room for more slots."""
+        self.began, self.owed = grown(self.began, num_slots), grown(self.owed, num_slots)
+        self.discounted = grown(self.discounted, num_slots)
+        self.last_actions = grown(self.last_actions, num_slots)
+        self._states = {p: grown(one, num_slots) for p, one in self._states.items()}
+        self._has_state = {p: grown(one, num_slots) for p, one in self._has_state.items()}
+        if self.frames is not None:
+            self.frames.grow(num_slots)
+
+    def begin(self, slot: int) -> None:
+        """Forgets all in a slot."""
+        self.began[slot] = False
+        self.owed[slot] = self.discounted[slot] = 0.0
+        self.last_actions[slot] = NO_ACTION
+        for has in self._has_state.values():
+            has[slot] = False
+        if self.frames is not None:
+            self.frames.forget(slot)
+
+    def begin_again(self, slot: int, seat: Seat) -> None:
+        """Forgets what a seat did in the life before; its agents' actions are apart."""
+        place = self.places[seat.seat_id]
+        self.began[slot, place] = False
+        self.owed[slot, place] = self.discounted[slot, place] = 0.0
+        if seat.policy_id in self._has_state:
+            self._has_state[seat.policy_id][slot, self.places_in_policy[seat.seat_id]] = False
+
+    def states(self, policy_id: str, where: Slots, columns: Columns) -> tuple[Any, np.ndarray]:
+        """Returns recurrent states of some seats of a policy.
+
+        Returns:
+            A tree of arrays ``[E, S, ...]``, None: there are none; and whose there are, ``[E, S]``.
+        """
+        has = self._has_state.get(policy_id) if self._has_state else None
+        if has is None:
+            return None, _NOBODY
+        index = grid(where, columns)
+        have = has[index]
+        if not have.any():
+            return None, have
+        # Copies: a policy may return what it was given, and that is recorded.
+        return each_array(lambda one: np.array(one[index]), self._states[policy_id]), have
+
+    def put_states(self, policy_id: str, where: Slots, columns: Columns, states: Any) -> None:
+        """Keeps recurrent states ``[E, S, ...]`` after the actions of some seats."""
+        if policy_id not in self._states:
+            lead = len(self.began), self._num_seats[policy_id]
+            self._has_state[policy_id] = np.zeros(lead, bool)
+            self._states[policy_id] = each_array(
+                lambda one: (
+                    np.zeros((*lead, *one.shape[2:]), one.dtype)
+                    if one.dtype != object
+                    else np.full(lead, None, object)
+                ),
+                states,
+            )
+        index = grid(where, columns)
+        put(self._states[policy_id], index, states)
+        self._has_state[policy_id][index] = True
+
+
+_NOBODY = np.zeros((0, 0), bool)
+
+
+def grid(rows: Slots, columns: Columns) -> Any:
+    """Returns the index of some columns of some rows."""
+    if isinstance(rows, slice) or isinstance(columns, slice):
+        return rows, columns
+    return rows[:, None], columns
+
+
+def grown(rows: Any, num: int) -> Any:
+    """Returns arrays with more rows, which are 0."""
+    return each_array(
+        lambda one: np.concatenate([one, np.zeros((num - len(one), *one.shape[1:]), one.dtype)]),
+        rows,
+    )

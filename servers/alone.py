@@ -1,0 +1,103 @@
+"""An episode that is played without a server: what seats read, what they do and remember."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from muxrl.servers.acting import Acting, Asked
+from muxrl.servers.agents.memory import Slots
+from muxrl.servers.agents.parts import Seen
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.config import AgentPlan
+from muxrl.servers.episodes.blocks import Block, Seats, ServedLineup
+from muxrl.servers.episodes.reading import rows_of
+from muxrl.servers.episodes.table import keep
+
+_HERE: Slots = slice(0, 1)
+
+
+class Look(NamedTuple):
+    """What seats have read in a step."""
+
+    block: Block
+    newest: list[Any]
+    """See `Frames.advance`."""
+
+    def asked(self, part: int = 0) -> Asked:
+        """Returns what the policy of a part is asked, greedily."""
+        return Asked(self.block.served.parts[part].policy_id, [self.block], [part])
+
+
+class Alone:
+    """One episode.
+
+    Args:
+        agents: of the server, by id.
+        seats: those that play, by id.
+    """
+
+    def __init__(self, agents: Mapping[str, AgentPlan], seats: Mapping[str, Seat]) -> None:
+        self._agents = agents
+        self._seats = Seats(agents, seats)
+
+    def begin(self) -> None:
+        """Forgets all."""
+        self._seats.memory.begin(0)
+
+    def look(self, observations: Mapping[str, Any], state: Any = None) -> Look:
+        """Returns what seats read of a step; it changes nothing.
+
+        Args:
+            observations: of the agents that act, as their spaces say.
+            state: the global state, None if there is none.
+
+        Raises:
+            ValueMismatch: an action mask forbids every action.
+        """
+        served = self._seats.lineup(tuple(a for a in self._agents if a in observations))
+        return self._look(served, observations, state)
+
+    def look_at_nobody(self, seat: Seat) -> Look:
+        """Returns what a team reads where none of its members is asked."""
+        return self._look(self._seats.lineup_of(seat, ()), {}, None)
+
+    def look_as(self, seat: Seat, observations: Mapping[str, Any], state: Any) -> Look:
+        """Returns what another seat of an agent would read in its place."""
+        agents = tuple(a for a in self._agents if a in observations)
+        return self._look(self._seats.lineup_of(seat, agents), observations, state)
+
+    def _look(self, served: ServedLineup, observations: Mapping[str, Any], state: Any) -> Look:
+        seen = Seen(
+            1,
+            served.lineup,
+            rows_of(served.observed, observations),
+            None if state is None else np.asarray(state, np.float32)[None],
+            self._seats.memory,
+            _HERE,
+            np.zeros((1, len(self._agents)), bool),
+        )
+        read = [one.part.observe(seen) for one in served.parts]
+        block = Block(None, self._seats, served, [""], [0], _HERE, [0], read)
+        return Look(block, seen.newest)
+
+    def states(self, seat: Seat) -> Any:
+        """Returns the recurrent states of a seat, ``[1, 1, ...]``; None: it has none."""
+        memory = self._seats.memory
+        place = memory.places_in_policy[seat.seat_id]
+        states, _ = memory.states(seat.policy_id, _HERE, slice(place, place + 1))
+        return states
+
+    def act(self, acting: Acting, look: Look) -> dict[str, Any]:
+        """Acts greedily, and goes on to the next step; returns the actions by agent."""
+        block, memory = look.block, self._seats.memory
+        (chosen,) = acting.act([block])
+        block.finish(*chosen)
+        for one in block.served.parts:
+            memory.began[_HERE, one.places] = True
+        keep(block, _HERE)
+        if memory.frames is not None:
+            memory.frames.advance(look.newest)
+        return block.answer_of(0).actions

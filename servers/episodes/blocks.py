@@ -1,0 +1,330 @@
+"""A step of some episodes that has been checked: recorded, acted on and answered as arrays.
+
+::
+
+    Step, StepRows ──reading──> Block ──Acting.act──> Block.finish ──> Actions, ActionRows
+                                  └── a link in the record of each of its episodes
+
+The same agents act in all of its episodes, in the same mode, so that it is one array for each
+policy. A step of one episode is a block of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from muxrl.protocol.messages import ActionRows, Actions, StartEpisode
+from muxrl.protocol.rows import Lineup, compact, pick, put, row_of
+from muxrl.protocol.spaces import Discrete
+from muxrl.servers.agents.memory import Memory, Slots
+from muxrl.servers.agents.parts import Part, make_parts, places_of
+from muxrl.servers.agents.seats import Seat
+
+_MAX_LINEUPS = 1_024
+"""That are remembered; agents that come and go make many."""
+
+
+class PartOf:
+    """A part of a lineup, and where its seats are in the memory.
+
+    Args:
+        part: some seats of a policy.
+        memory: theirs.
+        is_untrained: whether they act with the weights that the server began with.
+    """
+
+    def __init__(self, part: Part, memory: Memory, *, is_untrained: bool = False) -> None:
+        self.part = part
+        self.policy_id = part.policy_id
+        self.num_seats = len(part.seats)
+        self.action_space = part.seats[0].action_space
+        self.is_untrained = is_untrained
+        self.writes_as_is = part.writes_as_is
+        ids = [seat.seat_id for seat in part.seats]
+        self.places = compact(np.array([memory.places[seat_id] for seat_id in ids]))
+        """Of its seats among all of the server."""
+        places = [memory.places_in_policy[seat_id] for seat_id in ids]
+        self.places_in_policy = compact(np.array(places))
+
+
+class ServedLineup:
+    """The agents that act in a step, and who reads and acts for them.
+
+    Args:
+        lineup: the agents.
+        parts: their seats.
+    """
+
+    def __init__(self, lineup: Lineup, parts: list[PartOf]) -> None:
+        self.lineup = lineup
+        self.parts = parts
+        self.observed, self.acted = lineup.observed, lineup.acted
+        self.agents = frozenset(lineup.agents)
+        self.seat_ids = frozenset(seat.seat_id for one in parts for seat in one.part.seats)
+        """Of those that act."""
+        self.places = places_of(lineup.agents, lineup)
+        """Of its agents among all of the server."""
+        self.is_all = lineup.agents == tuple(lineup.spaces)
+
+
+class Seats:
+    """The seats of a server, or of one member of a pool: what they remember, and their lineups.
+
+    Args:
+        agents: the server's, by id.
+        seats: by seat id.
+        num_slots: see `Memory`.
+    """
+
+    def __init__(
+        self, agents: Mapping[str, Any], seats: Mapping[str, Seat], num_slots: int = 1
+    ) -> None:
+        self.seats = seats
+        self.memory = Memory(list(agents), seats, num_slots)
+        self.agents = agents
+        self._known: dict[tuple[tuple[str, ...], frozenset[str]], ServedLineup] = {}
+        self.everybody = self.lineup(tuple(agents))
+
+    def lineup(
+        self, agents: tuple[str, ...], untrained: frozenset[str] = frozenset()
+    ) -> ServedLineup:
+        """Returns the lineup of some agents."""
+        key = agents, untrained
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MAX_LINEUPS:
+                self._known.clear()
+            lineup = Lineup(agents, self.agents)
+            parts = [
+                PartOf(part, self.memory, is_untrained=part.seats[0].seat_id in untrained)
+                for part in make_parts(self.seats, lineup, untrained)
+            ]
+            found = self._known[key] = ServedLineup(lineup, parts)
+        return found
+
+    def lineup_of(self, seat: Seat, agents: tuple[str, ...]) -> ServedLineup:
+        """Returns the lineup of some agents, of which one seat reads, acting or not."""
+        lineup = Lineup(agents, self.agents)
+        return ServedLineup(lineup, [PartOf(seat.part_class([seat], lineup), self.memory)])
+
+
+class Chosen(msgspec.Struct, frozen=True, gc=False):
+    """What a policy chose for the rows of a part; ``[E, S, ...]`` all of it."""
+
+    actions: np.ndarray
+    outputs: Mapping[str, Any]
+    """What is recorded with them, by name: an array, or a dict of such."""
+    states: Any = None
+    """Recurrent state after them, a dict of arrays; None where the policy has none."""
+
+
+def shaped(columns: Any, rows: slice | None, lead: tuple[int, int]) -> Any:
+    """Returns some rows ``[B, ...]`` as ``[E, S, ...]``, of a tree of arrays or None.
+
+    Args:
+        columns: the tree.
+        rows: which; None: all.
+        lead: E and S.
+    """
+    if isinstance(columns, np.ndarray):
+        own = columns if rows is None else columns[rows]
+        return own.reshape(lead + own.shape[1:])
+    if not columns:
+        return columns
+    return {key: shaped(part, rows, lead) for key, part in columns.items()}
+
+
+class LoggedAction(NamedTuple):
+    """An action that was chosen elsewhere."""
+
+    seat: int
+    """Its place in the part."""
+    action: Any
+    """As a network would have chosen it, see `Seat.read_logged`."""
+    log_prob: float | None
+    """With which it was chosen, if that is known."""
+
+
+class OpenEpisodes(Protocol):
+    """Whose episodes a block is of: see `muxrl.servers.episodes.table.EpisodeTable`."""
+
+    started: list[StartEpisode | None]
+
+    def act(self, block: Block) -> None: ...
+
+
+class Block:
+    """A step of ``E`` episodes.
+
+    Attributes:
+        table: whose episodes they are; None: of no server.
+        seats: of the agents.
+        served: who acts.
+        ids, slots, t: of each episode.
+        where: the slots as an index.
+        observations: of each part, what its policy reads, ``[E, S, ...]``.
+        rewards: of each part, ``[E, S]``: what followed from its seats' last actions.
+        is_training, should_explore: of all its episodes.
+        untrained: ids of the seats that act with the weights that the server began with.
+        members: who plays each episode, where a server draws; None: it does not.
+        logged: of each part; None: no action was chosen elsewhere.
+        chosen: of each part; None: it waits for its actions.
+        actions: the same as the simulation's, rows of each kind of action space.
+        weights_seq_no: version of the weights that chose them.
+        before: of each episode, the block before it since its record was put together; None: it is
+            the first.
+        has_failed: whether its actions could not be computed; its clients may ask again, or never.
+    """
+
+    __slots__ = (
+        "actions", "before", "chosen", "has_failed", "ids", "is_training", "logged",
+        "members", "num_read", "observations", "rewards", "seats", "served", "should_explore",
+        "slots", "stacked", "t", "table", "untrained", "weights_seq_no", "where",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        table: OpenEpisodes | None,
+        seats: Seats,
+        served: ServedLineup,
+        ids: Sequence[str],
+        slots: list[int],
+        where: Slots,
+        t: Sequence[int],
+        observations: list[Any],
+        *,
+        is_training: bool = False,
+        should_explore: bool = False,
+        untrained: frozenset[str] = frozenset(),
+        logged: list[list[LoggedAction]] | None = None,
+    ) -> None:
+        self.table, self.seats, self.served = table, seats, served
+        self.ids, self.slots, self.where, self.t = ids, slots, where, t
+        self.observations = observations
+        self.rewards: list[np.ndarray] = []
+        self.is_training, self.should_explore = is_training, should_explore
+        self.untrained, self.logged = untrained, logged
+        self.chosen: Sequence[Chosen] | None = None
+        self.weights_seq_no = 0
+        self.before: list[Block | None] | None = None
+        self.has_failed = False
+        self.members: list[Any] | None = None
+        self.actions: list[Any] = []
+        self.stacked: list[Any] = []
+        """Its record and that of blocks before it, once for many episodes; see `put_together`."""
+        self.num_read = 0
+        """How many of its episodes have asked for that."""
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def finish(self, chosen: Sequence[Chosen], weights_seq_no: int) -> None:
+        """Puts actions into effect.
+
+        Args:
+            chosen: of each part.
+            weights_seq_no: version of the weights that chose them.
+        """
+        # First all that may raise: an action is whatever the user's module gave.
+        actions: list[Any] = [None] * len(self.served.acted)
+        for one, own in zip(self.served.parts, chosen, strict=True):
+            if one.writes_as_is is not None:
+                actions[one.writes_as_is] = own.actions.astype(np.int64, copy=False)
+            else:
+                one.part.write(own.actions, actions)
+        self.actions = actions
+        self.weights_seq_no = weights_seq_no
+        self.chosen = chosen
+        if self.table is not None:
+            self.table.act(self)
+
+    def answer_of(self, row: int) -> Actions:
+        """Returns what one of its episodes is answered."""
+        actions: dict[str, Any] = {}
+        for kind, rows in zip(self.served.acted, self.actions, strict=True):
+            if type(kind.space) is Discrete:
+                actions.update(zip(kind.agents, rows[row].tolist(), strict=True))
+            else:
+                for i, agent_id in enumerate(kind.agents):
+                    actions[agent_id] = row_of(kind.space, rows, (row, i))
+        return Actions(self.ids[row], int(self.t[row]), actions, self.weights_seq_no)
+
+    def seed_of(self, row: int) -> int | None:
+        """Returns the seed of what is drawn for one of its episodes; None: it has none."""
+        started = None if self.table is None else self.table.started[self.slots[row]]
+        return started.seed if started is not None and self.ids[row] == started.episode_id else None
+
+    def row_of(self, slot: int) -> int:
+        """Returns the row of an episode."""
+        where = self.where
+        return slot - where.start if isinstance(where, slice) else self.slots.index(slot)
+
+    def rows(self, where: slice) -> Block:
+        """Returns some of its rows as a block, while it is not recorded yet."""
+        slots = self.slots[where]
+        index = self.where
+        if isinstance(index, slice):
+            index = slice(index.start + where.start, index.start + where.start + len(slots))
+        else:
+            index = index[where]
+        some = Block(
+            self.table, self.seats, self.served, self.ids[where], slots, index, self.t[where],
+            [pick(one, where) for one in self.observations],
+            is_training=self.is_training,
+            should_explore=self.should_explore,
+            untrained=self.untrained,
+        )  # fmt: skip
+        some.members = None if self.members is None else self.members[where]
+        return some
+
+
+class AwaitedStep:
+    """What a `Step` is answered, as soon as its block has been acted on.
+
+    Args:
+        block: with the step.
+        row: of its episode.
+    """
+
+    __slots__ = ("block", "blocks", "row")
+
+    def __init__(self, block: Block, row: int) -> None:
+        self.block, self.row = block, row
+        self.blocks = (block,)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has been."""
+        return self.block.chosen is not None
+
+    def answer(self) -> Actions:
+        """Returns the answer."""
+        return self.block.answer_of(self.row)
+
+
+class AwaitedRows(NamedTuple):
+    """Likewise of a `StepRows`, whose rows may be in several blocks."""
+
+    blocks: Sequence[Block]
+    places: Sequence[np.ndarray | slice]
+    """Of each block's rows among all."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all of them have been acted on."""
+        return all(block.chosen is not None for block in self.blocks)
+
+    def answer(self) -> ActionRows:
+        """Returns the answer."""
+        first = self.blocks[0]
+        if len(self.blocks) == 1:
+            return ActionRows(actions=first.actions, weights_seq_no=first.weights_seq_no)
+        lead = sum(map(len, self.blocks))
+        actions = [kind.empty(lead) for kind in first.served.acted]
+        for block, places in zip(self.blocks, self.places, strict=True):
+            put(actions, places, block.actions)
+        return ActionRows(actions=actions, weights_seq_no=first.weights_seq_no)

@@ -1,0 +1,303 @@
+"""What is rare in an episode: agents end, come back, and are paid though they do not act.
+
+::
+
+    step 0      the first observations
+    step t      what followed from the actions of step t - 1: rewards, ends, final observations,
+                and the observations that are acted on next
+    end         the same, without observations to act on
+
+A seat ends with the last of its members. `find` looks, and refuses; nothing has changed then.
+`apply` changes the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.servers.agents.parts import Seen
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.episodes.blocks import Seats
+from muxrl.servers.episodes.reading import rows_of
+from muxrl.servers.episodes.record import Record
+from muxrl.servers.episodes.reward_scale import RewardScale
+from muxrl.servers.episodes.step_check import AgentIds, CheckedStep
+from muxrl.servers.episodes.table import EpisodeTable
+from muxrl.servers.episodes.trajectories import at
+
+
+@dataclass
+class Change:
+    """What a step or an end changes in an episode, beside what it adds.
+
+    Attributes:
+        done: agents that end.
+        back: of these and of earlier ones, those that observe again.
+        anew: seats for which this begins a new life.
+        departed: bool ``[1, agents]``, who is done by now.
+        num_seats: seats that end, those that never began included.
+        terminated, truncated: of these, those that did begin.
+        finals: what they observe last, by seat ``[1, ...]``; of some nothing.
+    """
+
+    done: AgentIds
+    back: frozenset[str]
+    anew: frozenset[str]
+    departed: np.ndarray
+    num_seats: int = 0
+    terminated: set[str] = field(default_factory=set)
+    truncated: set[str] = field(default_factory=set)
+    finals: dict[str, Any] = field(default_factory=dict)
+
+
+class Ends:
+    """Finds and records the ends of a server's agents.
+
+    Args:
+        table: its episodes.
+        reward_scales: by policy; none: rewards are recorded as they come.
+        agents_return: whether agents that are done may come back in the same episode.
+    """
+
+    def __init__(
+        self,
+        table: EpisodeTable,
+        reward_scales: Mapping[str, RewardScale],
+        *,
+        agents_return: bool,
+    ) -> None:
+        self._table = table
+        self._scales = reward_scales
+        self._agents_return = agents_return
+
+    def find(self, slot: int, seats: Seats, step: CheckedStep) -> Change:
+        """Returns who is done and who is back; nothing of their records."""
+        table = self._table
+        done = step.terminated | step.truncated
+        before = table.done_agents(slot)
+        departed = before | done
+        back = frozenset(step.observations.keys() & departed)
+        anew: set[str] = set()
+        if back:
+            for seat_id, seat in seats.seats.items():
+                if not back.isdisjoint(seat.members) and departed.issuperset(seat.members):
+                    anew.add(seat_id)
+        gone = np.array([[a in departed and a not in back for a in table.agents]])
+        return Change(done, back, frozenset(anew), gone)
+
+    def find_records(
+        self, slot: int, seats: Seats, step: CheckedStep, change: Change, record: Record
+    ) -> None:
+        """Finds the seats that end, how, and what they observe then.
+
+        Args:
+            slot: of the episode, whose record is put together.
+            seats: its own.
+            step: that has followed from an action.
+            change: is completed.
+            record: of the episode.
+
+        Raises:
+            ValueMismatch: a truncated agent has no final observation.
+        """
+        table, last = self._table, self._table.last[slot]
+        assert last is not None
+        acting = last.served.agents
+        if missing := step.truncated.intersection(acting) - step.final_observations.keys():
+            raise _no_final_observation(min(missing))
+        if not change.done:
+            return
+        finals, back = step.final_observations, change.back
+        # Beside its own final observation, a seat that ends sees what the others see now.
+        last_seen = {**step.observations, **finals} if finals else {}
+        if back:
+            last_seen = {a: o for a, o in last_seen.items() if a not in back or a in finals}
+        # A truncated agent is still observed, so that its value is bootstrapped. One that
+        # terminates in the same step is not: it counts as departed already.
+        before = table.done_agents(slot)
+        departed = before | step.terminated
+        present = {a: o for a, o in last_seen.items() if a not in departed}
+        if_terminated = self._observe(slot, seats, last_seen, departed, step.state)
+        if_truncated = self._observe(slot, seats, present, departed, step.state)
+        acted, memory = last.served.seat_ids, seats.memory
+        for seat_id, seat in seats.seats.items():
+            done_now = change.done.intersection(seat.members) - before
+            if not done_now or not (before | done_now).issuperset(seat.members):
+                continue
+            change.num_seats += 1
+            if not memory.began[slot, memory.places[seat_id]]:
+                continue
+            cut_short = done_now & step.truncated
+            (change.truncated if cut_short else change.terminated).add(seat_id)
+            final = (if_truncated if cut_short else if_terminated).get(seat_id)
+            if final is None and cut_short:
+                if seat_id in acted:  # a member that terminates now acted, and others did not
+                    raise _no_final_observation(min(cut_short))
+                track = record.tracks.get(seat_id)
+                final = None if track is None else track.last_observation()
+            if final is not None:
+                change.finals[seat_id] = final
+
+    def _observe(
+        self,
+        slot: int,
+        seats: Seats,
+        observations: Mapping[str, Any],
+        departed: AgentIds,
+        state: Any,
+    ) -> dict[str, Any]:
+        """Returns what seats observe last, ``[1, ...]`` each."""
+        if not observations:
+            return {}
+        agents = tuple(a for a in self._table.agents if a in observations)
+        served = seats.lineup(agents)
+        seen = Seen(
+            1,
+            served.lineup,
+            rows_of(served.observed, observations),
+            None if state is None else np.asarray(state, np.float32)[None],
+            seats.memory,
+            slice(slot, slot + 1),
+            np.array([[a in departed for a in self._table.agents]]),
+            is_final=True,
+        )
+        return {
+            seat.seat_id: at(rows, (slice(None), i))
+            for one in served.parts
+            for rows in [one.part.observe(seen)]
+            for i, seat in enumerate(one.part.seats)
+        }
+
+    def apply(
+        self,
+        slot: int,
+        seats: Seats,
+        step: CheckedStep,
+        change: Change,
+        record: Record | None,
+        *,
+        is_end: bool = False,
+    ) -> bool:
+        """Records what ends, and what is paid to seats that do not act; returns whether anybody was
+        here.
+
+        Args:
+            slot: of the episode.
+            seats: its own.
+            step: that came, of which the sums of rewards have been taken.
+            change: as it was found.
+            record: of the episode, put together; None: it does not train, or nobody has acted yet.
+            is_end: whether no step follows.
+        """
+        table, memory = self._table, seats.memory
+        before = table.done_agents(slot)
+        num_here = 0
+        if record is not None:
+            for seat_id, seat in seats.seats.items():
+                if before.issuperset(seat.members):
+                    if any(map(step.rewards.get, seat.members)):
+                        record.paid_late = seat_id
+                else:
+                    num_here += 1
+            if any(step.late_rewards.values()):
+                record.paid_late = next(iter(step.late_rewards))
+            self._end_seats(slot, seats, step, change, record)
+            if num_here:
+                is_last = is_end if self._agents_return else change.num_seats == num_here
+                if is_last:
+                    record.is_terminated = not change.truncated
+                    record.is_truncated = bool(change.truncated)
+        for agent_id in change.done:
+            table.done[slot, table.column[agent_id]] = True
+        for agent_id in change.back:
+            column = table.column[agent_id]
+            table.done[slot, column] = False
+            memory.last_actions[slot, column] = -1
+            if memory.frames is not None:
+                memory.frames.forget(slot, column)
+        table.num_done[slot] = int(np.count_nonzero(table.done[slot]))
+        for seat_id in change.anew:
+            if record is not None:
+                record.begin_again(seat_id)
+            memory.begin_again(slot, seats.seats[seat_id])
+        return num_here > 0
+
+    def _end_seats(
+        self, slot: int, seats: Seats, step: CheckedStep, change: Change, record: Record
+    ) -> None:
+        # In one order, since they may share a scale: first those that observe once more.
+        ending = change.terminated | change.truncated
+        order = [s for s in seats.seats if s in change.finals]
+        order += sorted(ending - change.finals.keys())
+        memory = seats.memory
+        for seat_id in order:
+            seat, track = seats.seats[seat_id], record.tracks.get(seat_id)
+            if track is None:
+                continue
+            place = memory.places[seat_id]
+            reward = memory.owed[slot, place] + self.reward(seats, seat, step.rewards)
+            if track.open is not None and self._scales:
+                scale = self._scales[seat.policy_id]
+                reward, _ = scale.scale(float(reward), float(memory.discounted[slot, place]))
+            track.end(change.finals.get(seat_id), float(reward))
+            track.is_terminated = seat_id in change.terminated
+            track.is_truncated = seat_id in change.truncated
+
+    def pay_absent(
+        self,
+        slot: int,
+        seats: Seats,
+        rewards: Mapping[str, float],
+        acting: frozenset[str],
+        before: AgentIds,
+        record: Record,
+    ) -> bool:
+        """Keeps the rewards of seats that have begun and do not act now; returns if there are any.
+
+        Args:
+            slot: of the episode.
+            seats: its own.
+            rewards: of any agents.
+            acting: ids of the seats that act.
+            before: agents that were done before these rewards.
+            record: of the episode.
+        """
+        memory = seats.memory
+        done, found = self._table.done_agents(slot), False
+        for seat_id, seat in seats.seats.items():
+            if seat_id in acting or rewards.keys().isdisjoint(seat.members):
+                continue
+            if before.issuperset(seat.members):
+                if any(map(rewards.get, seat.members)):
+                    record.paid_late = seat_id
+            elif done.issuperset(seat.members):
+                continue  # its last reward
+            elif memory.began[slot, memory.places[seat_id]]:
+                memory.owed[slot, memory.places[seat_id]] += self.reward(seats, seat, rewards)
+                found = True
+        return found
+
+    def reward(self, seats: Seats, seat: Seat, rewards: Mapping[str, float]) -> float:
+        """Returns what is recorded of some agents' rewards for a seat."""
+        part = seats.lineup(seat.members[:1]).parts
+        row = np.array([[rewards.get(a, 0.0) for a in self._table.agents]])
+        for one in part:
+            for i, own in enumerate(one.part.seats):
+                if own is seat:
+                    return float(one.part.rewards(row)[0, i])
+        raise AssertionError(seat.seat_id)
+
+
+def _no_final_observation(agent_id: str) -> ValueMismatch:
+    return ValueMismatch(
+        f"agent {agent_id!r} was truncated without its final observation, which its value is "
+        "bootstrapped from",
+        agent_id=agent_id,
+        expected=f"final_observations[{agent_id!r}]",
+        got="none",
+    )

@@ -1,0 +1,157 @@
+"""Reads steps into arrays: a `Step` is one row, a `StepRows` as many as it says.
+
+What comes in rows is judged as a whole. Whatever is not plain in it (a repeat, a value out of
+range, an unknown episode) is read row by row, by the check of single steps, which says what is
+wrong and whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from muxrl.protocol.errors import MalformedMessage
+from muxrl.protocol.messages import Step, StepRows
+from muxrl.protocol.rows import Kind, Lineup, are_rows, leaves, singles, stack
+from muxrl.protocol.values import within
+from muxrl.servers.config import ServerPlan
+
+_INT64 = np.dtype(np.int64)
+_LAST_T = np.iinfo(_INT64).max
+_MAX_LINEUPS = 256
+
+
+class Reading:
+    """Reads the steps of a server's clients.
+
+    Args:
+        plan: the server.
+    """
+
+    def __init__(self, plan: ServerPlan) -> None:
+        self._agents = plan.agents
+        self.everybody = tuple(plan.agents)
+        self._state_size = plan.state_size
+        self._max_reward = _limit(plan.limits.max_abs_reward)
+        self._max_observation = _limit(plan.limits.max_abs_observation)
+        self._lineups: dict[tuple[str, ...], Lineup] = {}
+
+    def agents_of(self, item: StepRows) -> tuple[str, ...]:
+        """Returns the agents that act in each row."""
+        return tuple(item.agents) if item.agents else self.everybody
+
+    def check(self, item: StepRows) -> None:
+        """Raises `MalformedMessage` unless the arrays have a row for each episode and agent."""
+        lead = len(item.episode_ids)
+        lineup = self._lineup(self.agents_of(item))
+        if len(item.observations) != len(lineup.observed):
+            raise MalformedMessage(
+                f"rows of {len(lineup.observed)} kinds of observations are expected, of "
+                f"{len(item.observations)} came"
+            )
+        _check_rows("t", item.t, (lead,))
+        if item.t.dtype.kind not in "iu" or lead == 0:
+            raise MalformedMessage("rows have an integer t for each of at least one episode")
+        if item.t.dtype != _INT64:  # one of 8 bits would say 0 after 255
+            if item.t.max() > _LAST_T:
+                raise MalformedMessage(f"there is no t={item.t.max()}")
+            item.t = item.t.astype(_INT64)
+        if item.rewards is not None:
+            _check_rows("rewards", item.rewards, (lead, len(lineup.agents)))
+        if item.state is not None:
+            _check_rows("state", item.state, (lead,), is_whole=False)
+        for kind, rows in zip(lineup.observed, item.observations, strict=True):
+            for leaf in leaves(kind.space, rows):
+                shape = (lead, len(kind.agents))
+                _check_rows(f"observations of {kind.agents[0]!r}", leaf, shape, is_whole=False)
+
+    def is_sound(self, item: StepRows) -> bool:
+        """Whether all of an item is of its spaces, and within limits.
+
+        Raises:
+            MalformedMessage: there is no such lineup.
+        """
+        lineup, t, lead = self._lineup(self.agents_of(item)), item.t, len(item.episode_ids)
+        if type(t) is not np.ndarray or t.dtype != _INT64 or t.shape != (lead,) or not lead:
+            return False
+        if len(item.observations) != len(lineup.observed):
+            return False
+        for kind, rows in zip(lineup.observed, item.observations, strict=True):
+            if not are_rows(kind, rows, lead, self._max_observation):
+                return False
+        rewards = item.rewards
+        if rewards is not None:
+            shape = lead, len(lineup.agents)
+            if not _are_floats(rewards, shape, self._max_reward, np.float64):
+                return False
+            if lead == 1:
+                if not t[0] and rewards.any():  # none has followed before the first action
+                    return False
+            elif not t.all() and rewards[t == 0].any():
+                return False
+        return self._state_size is None or _are_floats(
+            item.state, (lead, self._state_size), self._max_observation, np.float32
+        )
+
+    def singles(self, item: StepRows) -> list[Step]:
+        """Returns what has been checked as single steps."""
+        return singles(self._lineup(self.agents_of(item)), item)
+
+    def _lineup(self, agents: tuple[str, ...]) -> Lineup:
+        """Returns the lineup of some agents.
+
+        Raises:
+            MalformedMessage: there is none.
+        """
+        found = self._lineups.get(agents)
+        if found is not None:
+            return found
+        if unknown := [a for a in agents if a not in self._agents]:
+            raise MalformedMessage(f"there is no agent {unknown[0]!r} here, but its rows came")
+        if len(set(agents)) < len(agents):
+            raise MalformedMessage("an agent is named twice in the rows of a step")
+        if len(self._lineups) >= _MAX_LINEUPS:
+            self._lineups.clear()
+        found = self._lineups[agents] = Lineup(agents, self._agents)
+        return found
+
+
+def rows_of(kinds: Sequence[Kind], observations: Mapping[str, Any]) -> list[Any]:
+    """Returns conforming observations of one episode as rows of each kind."""
+    found = []
+    for kind in kinds:
+        values, leaf = [observations[a] for a in kind.agents], kind.leaf
+        lead = 1, len(values)
+        if leaf is None:
+            found.append(stack(kind.space, values, lead))
+        else:
+            found.append(np.array(values, leaf[0]).reshape(lead + leaf[1]))
+    return found
+
+
+def _are_floats(rows: Any, shape: Sequence[int], most: float, dtype: type) -> bool:
+    return (
+        type(rows) is np.ndarray
+        and rows.dtype == dtype
+        and rows.shape == shape
+        and within(rows, most)
+    )
+
+
+def _limit(most: float | None) -> float:
+    return float("inf") if most is None else most
+
+
+def _check_rows(what: str, rows: Any, shape: tuple[int, ...], *, is_whole: bool = True) -> None:
+    """Raises `MalformedMessage` unless these are an array of a shape, or one that begins so."""
+    of_rows = getattr(rows, "shape", ())
+    if isinstance(rows, np.ndarray) and (of_rows if is_whole else of_rows[: len(shape)]) == shape:
+        return
+    raise MalformedMessage(
+        f"{what} in rows: an array of shape {shape}{'' if is_whole else ' and more'} was expected; "
+        "rows are for msgpack, a step in JSON has dicts by agent",
+        expected=f"shape {shape}",
+        got=f"shape {of_rows}" if isinstance(rows, np.ndarray) else type(rows).__name__,
+    )

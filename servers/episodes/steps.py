@@ -1,0 +1,504 @@
+"""Takes the steps of a server's episodes into its table and their records.
+
+Everything that may be refused is looked at before anything changes, so that a client can correct a
+refused step and send the same `t` again. A repeated step gets the answer that it got before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from muxrl.protocol.errors import OutOfOrder, ValueMismatch
+from muxrl.protocol.messages import EndEpisode, Step, StepRows
+from muxrl.protocol.rows import pick
+from muxrl.protocol.values import within
+from muxrl.servers.agents.memory import Slots, grid
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.parts import Seen
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.blocks import Block, LoggedAction, Seats, ServedLineup
+from muxrl.servers.episodes.ends import Ends
+from muxrl.servers.episodes.reading import Reading, rows_of
+from muxrl.servers.episodes.reward_scale import RewardScale
+from muxrl.servers.episodes.step_check import MAX_RETURN, NOBODY, AgentIds, CheckedStep, StepCheck
+from muxrl.servers.episodes.table import EpisodeTable
+from muxrl.servers.episodes.trajectories import Chunk
+
+_MOST_LINKED = 256
+"""Blocks until a record is put together: each holds the rows of other episodes, too."""
+
+
+class Mode(NamedTuple):
+    """What is equal for episodes that can share a block."""
+
+    seats: Seats
+    is_training: bool
+    should_explore: bool
+    untrained: frozenset[str]
+
+
+class Rows(NamedTuple):
+    """Some rows of a `StepRows`, as a block that is not recorded yet."""
+
+    places: np.ndarray | slice
+    """Of the rows among all of the message."""
+    block: Block
+    rewards: np.ndarray
+    """``[E, agents of the server]``."""
+    returns: np.ndarray
+    """Likewise, with these."""
+    is_same: bool
+    """Whether all of them acted in the same block before, with the same agents."""
+    newest: Sequence[tuple[Any, np.ndarray]]
+    """See `Frames.advance`."""
+
+    def some(self, where: slice) -> Rows:
+        """Returns some of them."""
+        places = self.places
+        if isinstance(places, slice):
+            places = slice(places.start + where.start, places.start + where.stop)
+        else:
+            places = places[where]
+        block, rewards, returns = self.block.rows(where), self.rewards[where], self.returns[where]
+        return Rows(places, block, rewards, returns, self.is_same, ())
+
+
+class Steps:
+    """Takes in steps and ends.
+
+    Args:
+        plan: the server.
+        table: its episodes.
+        records: whether training episodes are recorded.
+        observing: has statistics of training episodes; None: there are none.
+        reward_scales: by policy; none: rewards are recorded as they come.
+    """
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        table: EpisodeTable,
+        *,
+        records: bool,
+        observing: Observing | None,
+        reward_scales: Mapping[str, RewardScale],
+    ) -> None:
+        self._plan = plan
+        self._table = table
+        self._records = records
+        self._observing = observing
+        self._scales = reward_scales
+        self.reading = Reading(plan)
+        self._check = StepCheck(
+            plan.agents,
+            plan.state_size,
+            max_abs_reward=plan.limits.max_abs_reward,
+            max_abs_observation=plan.limits.max_abs_observation,
+            agents_return=plan.agents_return,
+        )
+        self._ends = Ends(table, reward_scales, agents_return=plan.agents_return)
+        self._has_owed = False
+        """Whether a seat was ever paid while it did not act."""
+
+    # --- one episode --------------------------------------------------------------------
+
+    def repeated(self, item: Step, slot: int) -> Block | None:
+        """Returns the block of a step that came before; None: it is the next one.
+
+        Raises:
+            OutOfOrder: it is neither, or the step before waits for its actions.
+        """
+        t, last = self._table.t[slot], self._table.last[slot]
+        if item.t == t:
+            if last is not None and last.chosen is None:
+                raise OutOfOrder(
+                    f"episode {item.episode_id} is awaiting action at t={t} and cannot observe now"
+                )
+            return None
+        if 0 <= item.t == t - 1:
+            return last
+        raise OutOfOrder(
+            f"episode {item.episode_id} awaits t={t}, got t={item.t}; is a second client "
+            "writing to this episode, or was a step lost?",
+            expected=f"t={t}",
+            got=f"t={item.t}",
+        )
+
+    def add(self, item: Step, slot: int, now: float) -> tuple[Block, bool]:
+        """Records the next step of an episode, and returns whether an env step followed.
+
+        Raises:
+            ValueMismatch: something in it is not as declared; nothing was recorded.
+        """
+        table, mode = self._table, self._table.modes[slot]
+        seats: Seats = mode.seats
+        done = table.done_agents(slot) if table.num_done[slot] else NOBODY
+        returns: dict[str, float] = {}
+        if item.rewards or item.late_rewards:
+            returns = dict(zip(table.agents, table.returns[slot].tolist(), strict=True))
+        step = self._check.step(item, done, returns)
+        seen_agents = step.observations
+        if len(seen_agents) == len(table.agents) and not mode.untrained:
+            served = seats.everybody
+        else:
+            agents = tuple(a for a in table.agents if a in seen_agents)
+            served = seats.lineup(agents, mode.untrained)
+        is_rare = bool(step.terminated or step.truncated or (done and done & seen_agents.keys()))
+        change = self._ends.find(slot, seats, step) if is_rare else None
+        where = slice(slot, slot + 1)
+        seen = Seen(
+            1,
+            served.lineup,
+            rows_of(served.observed, seen_agents),
+            None if step.state is None else step.state[None],
+            seats.memory,
+            where,
+            table.done[where] if change is None else change.departed,
+        )
+        if change is not None:
+            seen.back, seen.anew = change.back, change.anew
+        observations = [one.part.observe(seen) for one in served.parts]
+        is_first, is_training = item.t == 0, mode.is_training
+        record = table.records[slot] if is_training and not is_first else None
+        if record is not None and change is not None:
+            self.put_together(slot)
+            self._ends.find_records(slot, seats, step, change, record)
+        # Nothing can be refused any more.
+        rewards = step.rewards
+        pay = np.array([[rewards.get(a, 0.0) for a in table.agents]]) if rewards else None
+        self._sum(slot, step, pay)
+        block = Block(
+            table, seats, served, [item.episode_id], [slot], where, [item.t], observations,
+            is_training=is_training,
+            should_explore=mode.should_explore,
+            untrained=mode.untrained,
+            logged=self._logged(step, served) if step.logged_actions else None,
+        )  # fmt: skip
+        self._pay(block, pay, NOBODY if change is None else change.anew)
+        is_env_step = record is not None
+        if change is not None:
+            is_env_step = self._ends.apply(slot, seats, step, change, record)
+            if record is not None and not is_env_step:
+                record.open_version = None
+        elif record is not None and step.late_rewards:
+            self._note_late(record, step)
+        if table.members[slot] is not None:
+            block.members = [table.members[slot]]
+        if record is not None and rewards and not rewards.keys() <= seen_agents.keys():
+            acting = served.seat_ids
+            self._has_owed |= self._ends.pay_absent(slot, seats, rewards, acting, done, record)
+        last = table.last[slot]
+        is_same = change is None and last is not None and last.served is served
+        self._link(block, now, is_same=is_same)
+        if is_training and item.t and not is_env_step:
+            table.num_uncut[slot] -= 1
+        if seats.memory.frames is not None:
+            seats.memory.frames.advance(seen.newest)
+        if self._observing is not None and is_training:
+            self._observing.add_rows(served.observed, seen.observations, seen.state)
+        return block, is_env_step
+
+    def end(self, item: EndEpisode, slot: int) -> tuple[dict[str, float], bool]:
+        """Records what followed from the last actions of an episode.
+
+        Returns:
+            The return of each agent that has acted or earned something, and whether an env step
+            followed.
+
+        Raises:
+            OutOfOrder, ValueMismatch: it is refused; nothing was recorded.
+        """
+        table, mode, t = self._table, self._table.modes[slot], self._table.t[slot]
+        if item.t != t:
+            raise OutOfOrder(
+                f"episode {item.episode_id} has seen {t} steps on server "
+                f"{self._plan.server_id!r}, the end says {item.t}; was a step lost?",
+                expected=f"t={t}",
+                got=f"t={item.t}",
+            )
+        if table.is_waiting(slot):
+            raise OutOfOrder(
+                f"episode {item.episode_id} is awaiting action at t={t} and cannot end now"
+            )
+        returns = dict(zip(table.agents, table.returns[slot].tolist(), strict=True))
+        step = self._check.end(item, table.done_agents(slot), returns)
+        record = table.records[slot] if mode.is_training and t else None
+        change = self._ends.find(slot, mode.seats, step)
+        if record is not None:
+            self.put_together(slot)
+            self._ends.find_records(slot, mode.seats, step, change, record)
+        pay = np.array([[step.rewards.get(a, 0.0) for a in table.agents]])
+        self._sum(slot, step, pay)
+        is_env_step = self._ends.apply(slot, mode.seats, step, change, record, is_end=True)
+        if record is not None and is_env_step:
+            record.note_env_step()
+        return table.returns_of(slot), is_env_step
+
+    def _sum(self, slot: int, step: CheckedStep, pay: np.ndarray | None) -> None:
+        table, known = self._table, step.observations.keys()
+        if pay is not None:
+            table.returns[slot : slot + 1] += pay
+            if not step.rewards.keys() <= known:
+                for agent_id in step.rewards:
+                    table.known[slot, table.column[agent_id]] = True
+        for agent_id, reward in step.late_rewards.items():
+            table.returns[slot, table.column[agent_id]] += reward
+            table.known[slot, table.column[agent_id]] = True
+
+    def _note_late(self, record: Any, step: CheckedStep) -> None:
+        if any(step.late_rewards.values()):
+            record.paid_late = next(iter(step.late_rewards))
+
+    def _logged(self, step: CheckedStep, served: ServedLineup) -> list[list[LoggedAction]]:
+        logged: list[list[LoggedAction]] = []
+        for one in served.parts:
+            logged.append([])
+            for i, seat in enumerate(one.part.seats):
+                action = seat.read_logged(step.logged_actions)
+                if action is not None:
+                    log_prob = seat.read_log_prob(step.logged_log_probs)
+                    logged[-1].append(LoggedAction(i, action, log_prob))
+        return logged
+
+    # --- many ---------------------------------------------------------------------------
+
+    def read(self, item: StepRows) -> list[Rows] | None:
+        """Returns the step that rows are, in blocks by mode; None: it is not plain.
+
+        Nothing of it is recorded yet.
+
+        Args:
+            item: what came; its arrays hang together, see `Reading.check`.
+        """
+        table, agents = self._table, self.reading.agents_of(item)
+        if len(item.episode_ids) == 1:
+            slot = table.slot_of.get(item.episode_ids[0], -1)
+            if slot < 0 or item.t[0] != table.t[slot] or table.is_waiting(slot):
+                return None
+            where: Slots = slice(slot, slot + 1)
+            mode, last = table.modes[slot], table.last[slot]
+            one = self._rows(item, agents, None, [slot], where, mode, last)
+            return None if one is None else [one]
+        slots: list[Any] = list(map(table.slot_of.get, item.episode_ids))
+        if None in slots:
+            return None
+        where = table.where(slots)
+        if not isinstance(where, slice) and len(set(slots)) < len(slots):
+            return None
+        if not (item.t == table.ts[where]).all():
+            return None
+        newest = table.newest(slots, where)
+        last = newest[0]
+        if newest.count(last) < len(newest):
+            if any(one is not None and one.chosen is None for one in newest):
+                return None
+            last = None
+        elif last is not None and last.chosen is None:
+            return None
+        first = table.modes[slots[0]]
+        modes = table.modes_of(slots, where)
+        if modes.count(first) == len(modes):
+            one = self._rows(item, agents, None, slots, where, first, last)
+            return None if one is None else [one]
+        found = []
+        for mode in dict.fromkeys(modes):
+            places = np.array([i for i, other in enumerate(modes) if other == mode])
+            own = [slots[i] for i in places.tolist()]
+            rows = self._rows(item, agents, places, own, table.where(own), mode, None)
+            if rows is None:
+                return None
+            found.append(rows)
+        return found
+
+    def _rows(
+        self,
+        item: StepRows,
+        agents: tuple[str, ...],
+        places: np.ndarray | None,
+        slots: list[int],
+        where: Any,
+        mode: Mode,
+        last: Block | None,
+    ) -> Rows | None:
+        table, lead = self._table, len(slots)
+        if agents is self.reading.everybody and not mode.untrained:
+            served = mode.seats.everybody
+        else:
+            served = mode.seats.lineup(agents, mode.untrained)
+        has_done = table.num_done[slots[0]] if lead == 1 else table.nums_done[where].any()
+        if has_done and table.done[grid(where, served.places)].any():
+            return None
+        ids, observed = item.episode_ids, item.observations
+        t = item.t.tolist() if lead == 1 else item.t
+        state, rewards = item.state, item.rewards
+        if places is not None:
+            ids, t = [ids[i] for i in places.tolist()], item.t[places]
+            observed, state, rewards = pick((observed, state, rewards), places)
+        pay = rewards
+        if rewards is None or not served.is_all:
+            pay = np.zeros((lead, len(table.agents)))
+            if rewards is not None:
+                pay[:, served.places] = rewards
+        returns = table.returns[where] + pay
+        if not within(returns, MAX_RETURN):
+            return None
+        seen = Seen(
+            lead, served.lineup, observed, state, mode.seats.memory, where, table.done[where]
+        )
+        try:
+            observations = [one.part.observe(seen) for one in served.parts]
+        except ValueMismatch:  # whose it is, its step alone says
+            return None
+        block = Block(
+            table, mode.seats, served, ids, slots, where, t, observations,
+            is_training=mode.is_training,
+            should_explore=mode.should_explore,
+            untrained=mode.untrained,
+        )  # fmt: skip
+        if table.members[slots[0]] is not None:
+            block.members = [table.members[slot] for slot in slots]
+        is_same = last is not None and last.served is served
+        of = slice(0, lead) if places is None else places
+        return Rows(of, block, pay, returns, is_same, seen.newest)
+
+    def add_rows(self, rows: Rows, now: float) -> None:
+        """Records a block of rows."""
+        self._table.returns[rows.block.where] = rows.returns
+        self._pay(rows.block, rows.rewards)
+        self._link(rows.block, now, is_same=rows.is_same)
+
+    def observe(self, item: StepRows, rows: Rows) -> None:
+        """Counts what rows of an item show in where there are statistics."""
+        if self._observing is not None and rows.block.is_training:
+            seen, state = pick((item.observations, item.state), rows.places)
+            self._observing.add_rows(rows.block.served.observed, seen, state)
+
+    # --- records ------------------------------------------------------------------------
+
+    def _link(self, block: Block, now: float, *, is_same: bool) -> None:
+        """Makes a block the newest of its episodes.
+
+        Args:
+            block: checked, and paid.
+            now: time of the step.
+            is_same: whether the same agents acted in the step before.
+        """
+        table, slots, where = self._table, block.slots, block.where
+        if not is_same:
+            table.known[grid(where, block.served.places)] = True
+            for one in block.served.parts:
+                block.seats.memory.began[grid(where, one.places)] = True
+        is_recorded = block.is_training and self._records
+        if len(slots) == 1:  # a tenth of the time of arrays of one
+            (slot,) = slots
+            if is_recorded:
+                if table.num_linked[slot] >= _MOST_LINKED:
+                    self.put_together(slot)
+                block.before = [table.last[slot]]
+                table.num_linked[slot] += 1
+            table.last[slot] = block
+            table.num_uncut[slot] += int(block.t[0] > 0)
+            table.t[slot] += 1
+            table.seen_at[slot] = now
+            return
+        if is_recorded:
+            block.before = table.newest(slots, where)
+            table.nums_linked[where] += 1
+        if isinstance(where, slice):
+            table.last[where] = [block] * len(slots)
+        else:
+            for slot in slots:
+                table.last[slot] = block
+        table.nums_uncut[where] += np.asarray(block.t) > 0
+        table.ts[where] += 1
+        table.seen_ats[where] = now
+
+    def _pay(self, block: Block, pay: np.ndarray | None, anew: AgentIds = NOBODY) -> None:
+        """Notes what is recorded for the seats that act, if anything is.
+
+        Args:
+            block: not linked yet.
+            pay: rewards ``[E, agents of the server]``; None: all are 0.
+            anew: seats that begin a new life, whose rewards were for the one before.
+        """
+        if not block.is_training or not self._records:
+            return
+        if pay is None:
+            pay = np.zeros((len(block.slots), len(self._table.agents)))
+        memory = block.seats.memory
+        for one in block.served.parts:
+            index, rewards = grid(block.where, one.places), one.part.rewards(pay)
+            goes_on: Any = True
+            if anew:
+                goes_on = np.array([seat.seat_id not in anew for seat in one.part.seats])
+            if self._has_owed:
+                owed = memory.owed[index]
+                rewards = rewards + np.where(goes_on, owed, 0.0)
+                memory.owed[index] = np.where(goes_on, 0.0, owed)
+            if self._scales:
+                acted = memory.began[index] & goes_on
+                rewards, discounted = np.array(rewards), np.array(memory.discounted[index])
+                scale = self._scales[one.part.policy_id].scale
+                for at in zip(*np.nonzero(acted), strict=True):
+                    scaled = scale(float(rewards[at]), float(discounted[at]))
+                    rewards[at], discounted[at] = scaled
+                memory.discounted[index] = discounted
+            block.rewards.append(rewards)
+
+    def long(self, block: Block) -> list[int]:
+        """Returns the rows of a block, not linked yet, whose records have to be put together."""
+        if len(block.slots) == 1 or not (block.is_training and self._records):
+            return []
+        num_linked = self._table.nums_linked[block.where]
+        return np.flatnonzero(num_linked >= _MOST_LINKED).tolist()
+
+    def put_together(self, slot: int) -> None:
+        """Puts the record of an episode together, as far as it goes."""
+        table = self._table
+        num, block, record = table.num_linked[slot], table.last[slot], table.records[slot]
+        if not num or record is None:
+            return
+        assert block is not None
+        record.extend(block, num, slot)
+        table.num_linked[slot] = 0
+
+    def cut(self, slot: int) -> Chunk | None:
+        """Returns what was recorded since the last cut, None if nothing was; recording goes on."""
+        table = self._table
+        record, last = table.records[slot], table.last[slot]
+        assert record is not None
+        is_waiting = last is not None and last.chosen is None and table.num_linked[slot] > 0
+        self.put_together(slot)
+        waiting: frozenset[str] = frozenset()
+        if last is not None and is_waiting:
+            waiting = last.served.seat_ids
+            table.num_linked[slot] = 1  # its actions are still to come
+        table.num_uncut[slot] = 0
+        return record.cut(waiting)
+
+    def finish(self, slot: int, *, is_aborted: bool) -> Chunk | None:
+        """Returns the rest of an episode's record."""
+        record = self._table.records[slot]
+        if record is None:
+            return None
+        self.put_together(slot)
+        return record.finish(is_aborted=is_aborted)
+
+    def longest_first(self, slots: Sequence[int]) -> list[int]:
+        """Returns slots so that episodes in the same blocks share what is stacked."""
+        num_linked = self._table.num_linked.tolist()
+        for slot in slots:
+            last = self._table.last[slot]
+            if last is not None:
+                last.num_read += len(last.slots) > 1
+        return sorted(slots, key=lambda slot: -num_linked[slot])
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Forgets what was stacked of blocks that some episodes were in."""
+        for slot in slots:
+            last = self._table.last[slot]
+            if last is not None:
+                last.stacked, last.num_read = [], 0

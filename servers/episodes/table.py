@@ -1,0 +1,218 @@
+"""The open episodes of a server: one array a field, with a row for each slot.
+
+An episode has a slot while it is open. Freed slots are taken again in the order in which they were
+freed: where simulations begin their next episodes in the order in which their last ones ended, each
+is where the one before it was, and the rows of all stay a slice.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import numpy as np
+
+from muxrl.protocol.messages import StartEpisode
+from muxrl.protocol.rows import pick
+from muxrl.servers.agents.memory import Slots, grown
+from muxrl.servers.episodes.blocks import Block, Seats
+from muxrl.servers.episodes.record import Record
+
+_FIRST_SLOTS = 16
+
+
+class Member(Protocol):
+    """Who acts in an episode, where a server draws one of several."""
+
+    name: str
+    seats: Seats
+
+    def end(self, returns: Mapping[str, float]) -> None:
+        """Takes the returns by agent of a training episode that has ended."""
+
+
+class EpisodeTable:
+    """The open episodes of a server.
+
+    Attributes:
+        slot_of: by episode id.
+        t: how many steps have been observed; equally, the step that is awaited next.
+        seen_at: when an episode was last heard of.
+        returns: ``[slots, agents]``, sums of rewards so far.
+        known: bool likewise, agents that have acted or earned something.
+        done: bool likewise, agents that have ended and have not come back.
+        num_done: how many of them are.
+        num_uncut: env steps that were recorded since the last cut.
+        ts, seen_ats, nums_done, nums_uncut, nums_linked: the same memory as arrays. A number of one
+            slot takes an array of Python's a tenth of the time.
+        modes: by slot, what is equal for episodes that can share a block: seats, whether they
+            train, whether they explore, and who acts untrained.
+        last: by slot, the newest block, which may wait for its actions.
+        num_linked: of how many blocks, the newest and those before it, the record was not put
+            together yet.
+        records: by slot, what was recorded; None: nothing is.
+        started: by slot, what opened the episode.
+        members: by slot, who plays it, where the server draws.
+
+    Args:
+        agents: of the server, in order.
+    """
+
+    def __init__(self, agents: Sequence[str]) -> None:
+        self.agents = tuple(agents)
+        self.column = {agent_id: i for i, agent_id in enumerate(agents)}
+        self.slot_of: dict[str, int] = {}
+        num, num_agents = _FIRST_SLOTS, len(agents)
+        self._make_numbers(num)
+        self.returns = np.zeros((num, num_agents))
+        self.known = np.zeros((num, num_agents), bool)
+        self.done = np.zeros((num, num_agents), bool)
+        self.modes: list[Any] = [None] * num
+        self.last: list[Block | None] = [None] * num
+        self.records: list[Record | None] = [None] * num
+        self.started: list[StartEpisode | None] = [None] * num
+        self.members: list[Member | None] = [None] * num
+        self._seats: WeakSet[Seats] = WeakSet()
+        """Whose memories have as many slots."""
+        self._freed: deque[int] = deque()
+        self._num_used = 0
+        """Slots from there on were never taken."""
+
+    def __len__(self) -> int:
+        return len(self.slot_of)
+
+    def open(
+        self, item: StartEpisode, mode: Any, record: Record | None, member: Any, now: float
+    ) -> int:
+        """Opens an episode; returns its slot."""
+        if self._freed:
+            slot = self._freed.popleft()
+        else:
+            slot = self._num_used
+            self._num_used += 1
+            if slot == len(self.last):
+                self._grow()
+        seats: Seats = mode[0]
+        if seats not in self._seats:
+            self._seats.add(seats)
+            if len(seats.memory.began) < len(self.last):
+                seats.memory.grow(len(self.last))
+        seats.memory.begin(slot)
+        self.slot_of[item.episode_id] = slot
+        self.started[slot], self.modes[slot], self.members[slot] = item, mode, member
+        self.records[slot] = record
+        self.last[slot], self.num_linked[slot] = None, 0
+        self.t[slot] = self.num_uncut[slot] = self.num_done[slot] = 0
+        self.seen_at[slot] = now
+        self.returns[slot] = 0.0
+        self.known[slot] = self.done[slot] = False
+        return slot
+
+    def close(self, episode_id: str) -> None:
+        """Frees the slot of an episode."""
+        slot = self.slot_of.pop(episode_id)
+        self.started[slot] = self.modes[slot] = self.members[slot] = None
+        self.records[slot] = self.last[slot] = None
+        self._freed.append(slot)
+
+    def _make_numbers(self, num: int) -> None:
+        self.t, self.num_done = array("q", bytes(8 * num)), array("q", bytes(8 * num))
+        self.num_uncut, self.num_linked = array("q", bytes(8 * num)), array("q", bytes(8 * num))
+        self.seen_at = array("d", bytes(8 * num))
+        self.ts, self.nums_done, self.nums_uncut, self.nums_linked = (
+            np.frombuffer(one, np.int64)
+            for one in (self.t, self.num_done, self.num_uncut, self.num_linked)
+        )
+        self.seen_ats = np.frombuffer(self.seen_at)
+
+    def _grow(self) -> None:
+        num, before = 2 * len(self.last), len(self.last)
+        known = self.ts, self.nums_done, self.nums_uncut, self.nums_linked, self.seen_ats
+        self._make_numbers(num)
+        numbers = self.ts, self.nums_done, self.nums_uncut, self.nums_linked, self.seen_ats
+        for one, old in zip(numbers, known, strict=True):
+            one[:before] = old
+        self.returns, self.known = grown(self.returns, num), grown(self.known, num)
+        self.done = grown(self.done, num)
+        more = num - before
+        for column in (self.modes, self.last, self.records, self.started, self.members):
+            column += [None] * more
+        for seats in self._seats:
+            seats.memory.grow(num)
+
+    def where(self, slots: list[int]) -> Slots:
+        """Returns slots as an index."""
+        first = slots[0]
+        if len(slots) == 1 or slots == list(range(first, first + len(slots))):
+            return slice(first, first + len(slots))
+        return np.array(slots)
+
+    def returns_of(self, slot: int) -> dict[str, float]:
+        """Returns the sum of each agent's rewards, of those who have acted or earned something."""
+        known = self.known[slot].tolist()
+        returns = self.returns[slot].tolist()
+        return {
+            a: r for a, r, is_known in zip(self.agents, returns, known, strict=True) if is_known
+        }
+
+    def done_agents(self, slot: int) -> frozenset[str]:
+        """Returns the agents that have ended, and have not come back."""
+        if not self.num_done[slot]:
+            return frozenset()
+        return frozenset(
+            a for a, is_done in zip(self.agents, self.done[slot].tolist(), strict=True) if is_done
+        )
+
+    def newest(self, slots: list[int], where: Slots) -> list[Block | None]:
+        """Returns the newest block of some episodes."""
+        if isinstance(where, slice):
+            return self.last[where]
+        return [self.last[slot] for slot in slots]
+
+    def modes_of(self, slots: list[int], where: Slots) -> list[Any]:
+        """Returns the modes of some episodes."""
+        if isinstance(where, slice):
+            return self.modes[where]
+        return [self.modes[slot] for slot in slots]
+
+    def is_waiting(self, slot: int) -> bool:
+        """Whether the newest step has no actions yet."""
+        last = self.last[slot]
+        return last is not None and last.chosen is None
+
+    def act(self, block: Block) -> None:
+        """Keeps what follows from the actions of a block, in episodes that are still open."""
+        where = block.where
+        if len(block.slots) == 1:
+            if self.last[block.slots[0]] is block:
+                keep(block, where)
+            return
+        newest = self.newest(block.slots, where)
+        if newest.count(block) == len(newest):
+            keep(block, where)
+            return
+        rows = np.flatnonzero([one is block for one in newest])
+        if len(rows):  # others were aborted while they waited
+            keep(block, np.array(block.slots)[rows], rows)
+
+
+def keep(block: Block, where: Slots, rows: np.ndarray | None = None) -> None:
+    """Has seats remember what they did in a block.
+
+    Args:
+        block: that has been acted on.
+        where: slots.
+        rows: theirs; None: all.
+    """
+    assert block.chosen is not None
+    memory = block.seats.memory
+    for one, chosen in zip(block.served.parts, block.chosen, strict=True):
+        if chosen.states is not None:
+            states = chosen.states if rows is None else pick(chosen.states, rows)
+            memory.put_states(one.policy_id, where, one.places_in_policy, states)
+        if one.part.remembers_actions:
+            actions = chosen.actions if rows is None else chosen.actions[rows]
+            one.part.remember(actions, memory, where)

@@ -1,0 +1,114 @@
+"""The same steps told to stores one by one, or in rows where a client would pack them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from tests.servers.packing import Packing
+from tests.servers.scripted_store import ScriptedStore, spec_of
+
+from muxrl.protocol.messages import ActionRows, Step, StepRows
+from muxrl.protocol.spaces import Box
+from muxrl.servers.acting import Asked
+from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Chosen
+from muxrl.servers.episodes.trajectories import Chunk
+
+
+class Player:
+    """Plays on a store whose policies remember how often a seat has acted.
+
+    Attributes:
+        num_in_rows: steps of episodes that the store has taken in rows.
+        waiting: blocks that were not acted on, while `is_patient`.
+
+    Args:
+        store: acts by itself.
+        in_rows: whether its client packs.
+    """
+
+    def __init__(self, store: ScriptedStore, *, in_rows: bool = True) -> None:
+        self.store = store
+        self.packing = Packing(spec_of(store.plan))
+        self.in_rows = in_rows
+        self.num_in_rows = 0
+
+    def tell(self, items: list[Any]) -> list[Any]:
+        """Returns the replies to a message, in the order of its items."""
+        told = self.packing.pack(items)
+        if self.in_rows:
+            replies = self.packing.unpack([self.accept(one) for one in told])
+        else:  # in the same order, so that batches are cut at the same steps
+            of = {one.episode_id: one for one in items if isinstance(one, Step)}
+            singles: list[Any] = []
+            for one in told:
+                ids = one.episode_ids if isinstance(one, StepRows) else None
+                singles += [one] if ids is None else [of[e] for e in ids]
+            answers = {id(one): self.accept(one) for one in singles}
+            replies = [answers[id(one)] for one in items]
+        self.store.store.finish_frame()
+        return replies
+
+    def accept(self, item: Any) -> Any:
+        """Has one item of a message taken in, acted on and answered."""
+        outcome: Any
+        if isinstance(item, StepRows):
+            outcome = self.store.store.accept_rows(item, self.store.now)
+            if isinstance(outcome, list):
+                return ActionRows(replies=[self.accept(step) for step in outcome])
+            self.num_in_rows += len(item.episode_ids)
+        else:
+            outcome = self.store.store.accept(item, self.store.now)
+        return self.act(outcome) if isinstance(outcome, AwaitedStep | AwaitedRows) else outcome
+
+    def act(self, awaited: AwaitedStep | AwaitedRows) -> Any:
+        """Acts on what waits, and returns its answer."""
+        for block in awaited.blocks:
+            if block.chosen is None:
+                block.finish(remembering(self.store, block), self.store.weights_seq_no)
+        return awaited.answer()
+
+
+def remembering(store: ScriptedStore, block: Block) -> list[Chosen]:
+    """Returns the actions of a store's policies, moved by how often their seats have acted."""
+    found = []
+    for number, (one, own) in enumerate(zip(block.served.parts, store.choose(block), strict=True)):
+        asked = Asked(one.policy_id, [block], [number])
+        counts = asked.states(lambda: {"net": {"h": np.zeros(1, np.float32)}})["net"]["h"]
+        counts = counts.reshape(len(block), -1, 1)
+        actions, is_real = own.actions, isinstance(one.action_space, Box)
+        odd = (counts % 2).reshape(counts.shape[:2] + (1,) * (actions.ndim - 2))
+        moved = np.where(odd, 1 if not is_real else actions, actions).astype(actions.dtype)
+        outputs = {"logp": counts[..., 0] / 2, "state": {"h": counts}}
+        found.append(Chosen(moved, outputs, {"net": {"h": counts + 1}}))
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Anything recorded or answered, in a form that compares equal."""
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    array = np.asarray(value)
+    return array.dtype.name, array.shape, array.tobytes()
+
+
+def plain_replies(replies: list[Any]) -> list[Any]:
+    return [plain(msgspec.structs.asdict(reply)) for reply in replies]
+
+
+def all_of(chunks: list[Chunk]) -> list[Any]:
+    """Returns all that there is in pieces of episodes."""
+    return [
+        (
+            chunk.episode_id, chunk.t_started, chunk.weights_seq_nos,
+            chunk.is_terminated, chunk.is_truncated,
+            [{field.name: plain(getattr(one, field.name)) for field in dataclasses.fields(one)}
+             for one in chunk.trajectories],
+        )
+        for chunk in chunks
+    ]  # fmt: skip
