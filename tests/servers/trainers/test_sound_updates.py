@@ -141,9 +141,9 @@ def test_a_replay_has_longer_and_names_what_it_has_learned_before() -> None:
     (warning,) = policies.store.warnings.found
     assert warning.num > 20
     assert "is the reward of 'a' in episode far, 1e+30" in warning.text
+    policies.finish(PATIENCE_S)  # its thread would learn at the same time
     with pytest.raises(LearnerDiverged, match="more than 100 updates"):
         list(map(policies.acting.learn, ["default"] * 100, [[]] * 100))
-    policies.finish(PATIENCE_S)
 
 
 def test_an_error_without_damage_is_an_error() -> None:
