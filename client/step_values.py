@@ -5,6 +5,7 @@ Both become rows of arrays here (`muxrl.protocol.rows`), and back.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,28 +21,28 @@ from muxrl.protocol.rows import Kind, NotInRows, each_array, put, row_of, stack
 from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace, leaf_type, parts_of
 
 
-class StepValues:
+class StepValues(ABC):
     """The values of a step of ``E`` episodes, in which ``A`` agents of a kind act."""
 
     __slots__ = ()
 
+    @abstractmethod
     def take(self, kind: Kind, rows: Any) -> None:
-        """Takes in the actions ``[E, A, ...]`` of a kind of agents."""
-        raise NotImplementedError
+        """Stores the actions ``[E, A, ...]`` of a kind of agents."""
 
+    @abstractmethod
     def take_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
-        """Takes in the actions of some agents in one episode.
+        """Stores the actions of some agents in one episode.
 
         Raises:
             MalformedMessage: one is missing.
         """
-        raise NotImplementedError
 
     def hear_rows(self, part: Part, item: StepRows, reply: Any) -> Mapping[int, Refused] | None:
-        """Takes in a server's answer to rows; returns what it refused, by row.
+        """Stores a server's answer to rows; returns what the server refused, by row.
 
         Raises:
-            MalformedMessage: it is none.
+            MalformedMessage: the reply is no answer to these rows.
         """
         num_rows = len(item.episode_ids)
         if type(reply) is ActionRows and not reply.replies:

@@ -213,13 +213,13 @@ class Acting(ABC):
         """Returns what is equal for blocks that are asked together, beside policy and mode."""
         return None
 
+    @abstractmethod
     def get_random_state(self) -> dict[str, Any]:
         """Returns where its random generators are; for the thread that acts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Puts its random generators where those of `get_random_state` were."""
-        raise NotImplementedError
 
 
 def _asked(blocks: Sequence[Block], parts: Sequence[int]) -> Asked:

@@ -88,7 +88,7 @@ class Frame(msgspec.Struct, eq=False):
     def _answer(
         self, item: AnyItem, outcome: AnyReply | Awaited, problem: NotServing | None
     ) -> AnyReply:
-        if isinstance(outcome, AwaitedStep) or isinstance(outcome, AwaitedRows):  # noqa: SIM101
+        if isinstance(outcome, Awaited):
             return (
                 outcome.answer()
                 if problem is None or outcome.is_ready
@@ -246,7 +246,7 @@ class PolicyServerApp(Front):
             )
             outcomes.append(outcome)
             for one in outcome if type(outcome) is list else (outcome,):
-                if type(one) is AwaitedStep or type(one) is AwaitedRows:
+                if isinstance(one, Awaited):
                     pending += one.blocks
                     is_training = is_training or one.blocks[0].is_training
         self.store.finish_frame()

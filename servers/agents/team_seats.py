@@ -221,7 +221,7 @@ class TeamPart:
         self.seats: tuple[Seat, ...] = tuple(seats)
         self.remembers_actions = LAST_ACTION in seats[0].keys
         self.policy_id = seats[0].policy_id
-        self._teams = [_TeamRows(seat, lineup) for seat in seats]
+        self._teams = [_TeamInRows(seat, lineup) for seat in seats]
 
     def observe(self, seen: Seen) -> Any:
         found = [team.observe(seen) for team in self._teams]
@@ -239,7 +239,7 @@ class TeamPart:
             team.remember(actions[:, i], memory, where)
 
 
-class _TeamRows:
+class _TeamInRows:
     """One team in the rows of a lineup."""
 
     def __init__(self, seat: TeamSeat, lineup: Lineup) -> None:

@@ -21,6 +21,7 @@ A member that has departed or is not asked to act at this step is *absent*: its 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,7 +54,7 @@ class TeamProblem(ValueError):
 
 
 @dataclass(frozen=True)
-class TeamRows:
+class TeamRows(ABC):
     """The members of one team, in the order of their rows, and their spaces.
 
     What teams of all kinds have in common: how observations become rows, and what the state is.
@@ -96,9 +97,9 @@ class TeamRows:
                 raise TeamProblem(f"agent {member!r} of the team has no action space")
             self._check_actions(member)
 
+    @abstractmethod
     def _check_actions(self, member: str) -> None:
         """Raises a `TeamProblem` if a member's actions are not of the kind that the team has."""
-        raise NotImplementedError
 
     @property
     def num_members(self) -> int:
@@ -122,27 +123,27 @@ class TeamRows:
         return {m: self.observation_spaces[m].shape for m in self.members}  # type: ignore[union-attr]
 
     @property
+    @abstractmethod
     def member_masks(self) -> np.ndarray:
         """Float32 ``[n, actions]``: the actions, or dimensions of one, that each member has."""
-        raise NotImplementedError
 
     def masks_of(self, is_here: Sequence[bool]) -> np.ndarray:
         """Returns the `member_masks` of a team some of whose members are absent."""
         return self.member_masks
 
     @property
+    @abstractmethod
     def observation_space(self) -> DictSpace:
-        """What `observe` returns."""
-        raise NotImplementedError
+        """What the team observes: all that its members do, as one agent of RLlib."""
 
     @property
+    @abstractmethod
     def action_space(self) -> Space:
-        """One action per member, absent ones too; what `split` takes apart."""
-        raise NotImplementedError
+        """One action per member, absent ones too."""
 
+    @abstractmethod
     def join(self, actions: Mapping[str, Any]) -> np.ndarray:
-        """Returns the team's action of some members' actions: the inverse of `split`."""
-        raise NotImplementedError
+        """Returns the team's action of some members' actions."""
 
 
 @dataclass(frozen=True)
