@@ -31,8 +31,6 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import make_simulation, make_vector_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.outbox import Outbox
-from muxrl.client.play_loop import PlayLoop
-from muxrl.client.vector_loop import VectorLoop
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
 from muxrl.orchestrator.supervise.actors import start_actor
 from muxrl.orchestrator.supervise.ray_session import ray_session
@@ -109,10 +107,10 @@ def play(contestant: Contestant, addresses: list[str], pids: list[int], seconds:
     with Timed(addresses, "local" if contestant.is_local else "remote") as client:
         # An evaluation episode takes the same path, but records nothing to learn from.
         mode: Mode = "train" if contestant.is_learning else "eval"
-        loop: PlayLoop
+        loop: EnvLoop
         if contestant.is_vector:
             vector = make_vector_simulation(f"{name}Vector", {}, num)
-            loop = VectorLoop(vector, client, mode=mode, should_explore=True)
+            loop = EnvLoop(vector, client, mode=mode, should_explore=True)
         else:
             simulations = [make_simulation(name, {}) for _ in range(num)]
             loop = EnvLoop(simulations, client, mode=mode, should_explore=True)

@@ -15,7 +15,8 @@ from muxrl.client.errors import (
     ServerLost,
     ServerUnavailable,
 )
-from muxrl.client.multiplexer import MultiplexingClient, PolicyClient
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.policy_client import PolicyClient
 
 __all__ = [
     "AssignmentError",

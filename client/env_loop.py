@@ -1,215 +1,389 @@
-"""Drives one simulation, or many in lockstep, with one message a server for all of them.
+"""Plays episodes with one message a server and step, of one simulation or many copies of it.
 
 The end of an episode, the start of the next and its first step share a message, so that an
-episode of `n` steps costs `n` round trips; `k` simulations cost no more than one.
+episode of `n` steps costs `n` round trips; `k` copies cost no more than one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import repeat
+from typing import Any, Literal
 
-from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
+import numpy as np
+
+from muxrl.client.adapters.simulation import Simulation
+from muxrl.client.adapters.vector_simulation import VectorSimulation
+from muxrl.client.copies import Copies, Over, SimulationFailed
 from muxrl.client.episode import Episode
-from muxrl.client.episode_metrics import EPISODE_LENGTH, MetricCollector
-from muxrl.client.episode_parameters import Parameters, draw
+from muxrl.client.episode_metrics import EPISODE_LENGTH, EpisodeMetrics
+from muxrl.client.episode_parameters import Parameters, as_metrics, draw
+from muxrl.client.errors import ClientError, EpisodeLost, RefusedByServer, RunIsOver, ServerLost
+from muxrl.client.held_loop import HeldLoop
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.client.play_loop import EpisodeResult, How, PlayLoop, SimulationFailed, result_of
-
-if TYPE_CHECKING:  # in `typing` since Python 3.11
-    from typing_extensions import Unpack
+from muxrl.client.single_copies import SingleCopies
+from muxrl.client.vector_copies import VectorCopies
+from muxrl.protocol.messages import Mode
 
 __all__ = ["EnvLoop", "EpisodeResult", "SimulationFailed"]
 
+logger = logging.getLogger(__name__)
 
-@dataclass(eq=False)
-class _Slot:
-    """One simulation and its open episode, which has that slot of the table."""
-
-    number: int
-    simulation: Simulation
-    metrics: MetricCollector
-    episode: Episode | None = None
-    is_due: bool = False
-    """Whether its next episode begins once the loop is not held any more."""
-    observations: dict[str, Any] = field(default_factory=dict)
-    num_steps: int = 0
-    seed: int | None = None
-    parameters: Parameters = field(default_factory=dict)
+_MOST_BAD = 20
+"""Episodes in a row that a bad value may end: more are no accident."""
+_NOTHING: Set[str] = frozenset()
 
 
-class EnvLoop(PlayLoop):
-    """Plays episodes of ordinary simulations.
+@dataclass(frozen=True)
+class EpisodeResult:
+    """One episode that was played to its end.
+
+    `returns` are sums of raw rewards, by agent id; `num_steps` counts env steps; `seed` is what
+    the simulation was reset with, None for its own choice; `episode_id` is the servers' name of it;
+    `metrics` is what the infos say of it, its length, and returns against members of pools;
+    `members` are these, by server id.
+    """
+
+    returns: dict[str, float]
+    num_steps: int
+    seed: int | None
+    episode_id: str = field(default="", compare=False)
+    metrics: EpisodeMetrics = field(default_factory=dict)
+    members: dict[str, str] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        episode: Episode,
+        num_steps: int,
+        seed: int | None,
+        metrics: EpisodeMetrics,
+        parameters: Parameters,
+    ) -> EpisodeResult:
+        """Returns the result of an episode that has ended."""
+        return cls(
+            episode.returns,
+            num_steps,
+            seed,
+            episode.episode_id,
+            metrics | as_metrics(parameters) | episode.returns_against,
+            episode.members,
+        )
+
+
+OnEpisode = Callable[[EpisodeResult], None]
+
+
+class EnvLoop(HeldLoop):
+    """Plays episodes until it is told to stop.
+
+    The copies of a `VectorSimulation` cannot be reset to a seed one by one: the first seed is of
+    all, and the others are the episodes' own. An episode that is lost begins again where its copy
+    stands; a copy with a bad value is left out until its episode is over. Neither's returns are
+    reported. When the loop is held, or has used up its env steps, it pauses between two steps; the
+    step in which it uses them up is of all copies.
 
     Args:
-        simulations: played in lockstep.
-        client, mode, should_explore, seeds, on_lost, on_bad_value, metrics, parameters: see
-            `How`; what is lost begins again with the same seed.
+        simulations: ordinary ones, played side by side, or one that steps many copies of itself.
+        client: where actions come from.
+        mode: "train", or "eval": measured, never trained on.
+        should_explore: None: in mode "train" only; a dict: by server id.
+        seeds: what to reset with, one for each episode; the loop ends with them. None: the
+            simulations choose.
+        on_lost: what happens when a server is lost, or does not know an episode any more: "raise",
+            or "restart": the episodes that it concerns are closed as truncated on the other
+            servers, and begin again, with the same seeds. A server that is lost a second time
+            before it has answered anything is an error in any case.
+        on_bad_value: what a number ends that is not finite, or beyond a limit: "stop": the loop;
+            "episode": that episode, and the next one begins. Of one that was to be measured the
+            result is without returns.
+        metrics: what of the infos becomes a metric of the episode; see `MetricCollector`. A
+            gateway is told of them.
+        parameters: of episodes, by name, see `muxrl.client.episode_parameters.draw`. They become
+            metrics, too.
 
     Raises:
         AssignmentError: an agent of a simulation belongs to no server.
+        SimulationError: there are parameters, and a vector takes none.
     """
 
     def __init__(
         self,
-        simulations: Sequence[Simulation],
+        simulations: Sequence[Simulation] | VectorSimulation,
         client: MultiplexingClient,
-        **how: Unpack[How],
+        *,
+        mode: Mode = "train",
+        should_explore: bool | Mapping[str, bool] | None = None,
+        seeds: Iterator[int | None] | None = None,
+        on_lost: Literal["raise", "restart"] = "raise",
+        on_bad_value: Literal["stop", "episode"] = "stop",
+        metrics: Mapping[str, str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
-        for simulation in simulations:
-            client.check_agents(simulation.possible_agents)
-        super().__init__(client, len(simulations), **how)
-        self._slots = [
-            _Slot(number, one, MetricCollector(self._metrics))
-            for number, one in enumerate(simulations)
-        ]
-        self._asking: list[int] = []
-        """Slots in which agents observe in the turn that is being played."""
-        self._seen: list[dict[str, Any]] = []
-        self._states: list[Any] = []
+        super().__init__()
+        self._copies: Copies = (
+            SingleCopies(simulations, client, metrics or {})
+            if isinstance(simulations, Sequence)
+            else VectorCopies(simulations, client, metrics or {})
+        )
+        self.num_episodes = 0
+        self.num_lost_episodes = 0
+        """Episodes that were not ended on every server, because one was lost."""
+        self.num_bad_episodes = 0
+        """Episodes that were closed at a value that a server refused."""
+        self._num_bad_in_a_row = 0
+        self._on_lost = on_lost
+        self._on_bad_value = on_bad_value
+        self._is_server_lost = False
+        self._client = client
+        self._table = self._copies.table
+        self._mode: Mode = mode
+        self._should_explore = should_explore
+        self._seeds = repeat(None) if seeds is None else seeds
+        self._has_seeds = True
+        self.parameters = parameters or {}
+        """Of the episodes that begin from now on; may be set from any thread."""
+        self._outbox = Outbox()
+        """What was put together last."""
+        num = self._copies.num
+        self._seed_of: list[int | None] = [None] * num
+        self._parameters_of: list[Parameters] = [{}] * num
+        self._drawn: dict[int, tuple[int | None, Parameters]] = {}
+        """Seeds and parameters of the episodes that copies begin next, by themselves."""
+        self._is_partial = [False] * num
+        """Whether an episode began in the middle of the simulation's."""
+        if self.parameters:
+            self._copies.ask_options(self._draw)
 
     @property
-    def _is_between_episodes(self) -> bool:
-        return all(slot.episode is None for slot in self._slots)
+    def num_env_steps(self) -> int:
+        """Played so far."""
+        return self._copies.num_env_steps
 
-    def _play(
-        self, on_episode: Callable[[EpisodeResult], None], should_stop: Callable[[], bool]
+    def run(
+        self,
+        on_episode: OnEpisode = lambda result: None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        outbox = Outbox()
-        for slot in self._slots:
-            self._begin(slot, outbox)
+        """Plays until the seeds are used up, `should_stop`, asked after each message, returns True,
+        or the run behind a gateway is over.
+
+        Episodes that are open then are closed early: servers keep them as truncated.
+
+        Args:
+            on_episode: called with each finished episode.
+            should_stop: True ends the loop after the current step.
+
+        Raises:
+            SimulationFailed: a simulation raised; its episode and all others are closed.
+            ClientError: see `MultiplexingClient.get_action`.
+        """
+        self._begin_playing()
+        self._outbox = Outbox()
+        try:
+            self._rest_if_due(should_stop)
+            self._play(on_episode, should_stop)
+        except RunIsOver as over:
+            logger.info("%s", over)
+        except SimulationFailed:
+            with contextlib.suppress(ClientError):  # those episodes are over, not aborted
+                self._client.exchange(self._outbox.ends)
+            raise
+        finally:
+            left = [e.episode_id for e in self._table.by_slot if e is not None]
+            self._client.abort_episode(left, "the simulation stopped")
+            self._end_playing()
+
+    def _play(self, on_episode: OnEpisode, should_stop: Callable[[], bool]) -> None:
+        copies, table = self._copies, self._table
+        if not copies.begin_when_told:
+            self._reset_all()
+        self._begin_free()
         while True:
-            self._ask(outbox)
-            if not outbox.items and not any(s.is_due or s.episode is not None for s in self._slots):
+            copies.ask(self._outbox)
+            if not (self._outbox.items or self._has_seeds or table.is_open.any()):
                 return
-            lost, bad = self._exchange(outbox), self._bad
+            asked = list(table.by_slot)
+            lost, bad = self._exchange(self._outbox)
             self._rest_if_due(should_stop)
             if should_stop():
                 return
-            outbox = self._outbox = Outbox()
-            for slot in self._slots:
-                if slot.episode is not None:
-                    if slot.episode.episode_id in bad:
-                        self._drop(slot, slot.episode, outbox, on_episode)
-                    elif slot.episode.episode_id in lost:
-                        self._restart(slot, outbox)
-                    elif self._claim():  # else its actions wait for the next allowance
-                        self._advance(slot, outbox, on_episode)
-                elif slot.is_due:
-                    self._begin(slot, outbox)
+            self._outbox = Outbox()
+            again = self._leave(asked, lost, bad, on_episode) if lost or bad else ()
+            if not again or copies.begin_when_told:
+                self._step(again, on_episode)
+                self._begin_free()
 
-    def _ask(self, outbox: Outbox) -> None:
-        """Adds the next step of all whose agents observe now."""
-        if self._asking:
-            self._table.step(outbox, self._asking, self._seen, self._states)
-            self._asking, self._seen, self._states = [], [], []
-
-    # --- one simulation -----------------------------------------------------------------
-
-    def _drop(
-        self,
-        slot: _Slot,
-        episode: Episode,
-        outbox: Outbox,
-        on_episode: Callable[[EpisodeResult], None],
-    ) -> None:
-        """Leaves an episode that a bad value has ended, and begins the next one."""
-        if self._mode == "eval":  # its place among the seeds stays
-            on_episode(EpisodeResult({}, slot.num_steps, slot.seed, episode.episode_id))
-        self._begin(slot, outbox)
-
-    def _begin(self, slot: _Slot, outbox: Outbox) -> None:
-        """Begins the next episode, or notes that it is due while none may begin."""
-        slot.episode, slot.is_due = None, self._is_holding or self._has_no_more
-        if slot.is_due:
+    def _step(self, again: Sequence[int], on_episode: OnEpisode) -> None:
+        """Steps the copies whose actions were answered, as far as there are env steps left."""
+        copies, is_open = self._copies, self._table.is_open
+        ready: Sequence[int] = range(copies.num)
+        if again or np.count_nonzero(is_open) < copies.num:
+            ready = [copy for copy in np.flatnonzero(is_open).tolist() if copy not in again]
+        num_claimed = self._claim(len(ready), is_one_step=not copies.begin_when_told)
+        if not num_claimed and ready:
             return
-        try:
-            slot.seed = next(self._seeds)
-        except StopIteration:
+        num_before = copies.num_env_steps
+        for over in copies.step(ready[:num_claimed]):
+            self._end(over, on_episode)
+        if more := copies.num_env_steps - num_before - num_claimed:  # in which nobody was asked
+            self._claim_more(more)
+
+    # --- an episode ---------------------------------------------------------------------
+
+    def _reset_all(self) -> None:
+        seed = next(self._seeds, None)
+        self._copies.reset(seed)
+        self._drawn.setdefault(0, (seed, draw(self.parameters, seed)))
+
+    def _draw(self, copy: int) -> Parameters:
+        seed = next(self._seeds, None)
+        self._drawn[copy] = seed, draw(self.parameters, seed)
+        return self._drawn[copy][1]
+
+    def _begin_free(self) -> None:
+        """Begins the next episode of each copy that is at the first step of one."""
+        table, copies = self._table, self._copies
+        if np.count_nonzero(table.is_open) == copies.num:
             return
-        self._restart(slot, outbox)
+        if copies.begin_when_told and (self._is_holding or self._has_no_more):
+            return
+        for copy in np.flatnonzero(~table.is_open).tolist():
+            if not (copies.may_begin(copy) and self._has_seeds):
+                continue
+            try:
+                drawn = self._drawn.pop(copy, None)
+                self._seed_of[copy] = next(self._seeds) if drawn is None else drawn[0]
+            except StopIteration:
+                self._has_seeds = False
+                return
+            self._is_partial[copy] = False
+            self._begin(copy, None if drawn is None else drawn[1])
 
-    def _restart(self, slot: _Slot, outbox: Outbox) -> None:
-        """Begins an episode with the slot's seed."""
-        slot.episode = None
-        episode = self._told_parameters(slot) if self._client.gives_parameters else None
-        slot.parameters = episode.parameters if episode else draw(self.parameters, slot.seed)
-        reset = slot.simulation.reset
-        if slot.parameters:
-            reset = partial(reset, options=slot.parameters)
-        observations, _ = self._guarded("reset", reset, slot.seed)
-        slot.episode = episode or self._open(slot, outbox)
-        slot.num_steps = 0
-        slot.metrics = MetricCollector(self._metrics)
-        self._observe(slot, observations)
+    def _begin(self, copy: int, parameters: Parameters | None = None) -> None:
+        """Begins an episode with the copy's seed."""
+        copies, seed, episode = self._copies, self._seed_of[copy], None
+        if copies.begin_when_told and self._client.gives_parameters:
+            episode = self._open_alone(copy)
+            parameters = episode.parameters
+        if parameters is None:
+            parameters = draw(self.parameters, seed)
+        self._parameters_of[copy] = parameters
+        copies.begin(copy, seed, parameters)
+        if episode is None:
+            self._open(copy, self._outbox)
 
-    def _open(self, slot: _Slot, outbox: Outbox) -> Episode:
-        return self._table.begin(
-            outbox,
-            slot.number,
-            mode=self._mode,
-            should_explore=self._should_explore,
-            seed=slot.seed,
-        )
+    def _open(self, copy: int, outbox: Outbox) -> Episode:
+        mode, explore, seed = self._mode, self._should_explore, self._seed_of[copy]
+        return self._table.begin(outbox, copy, mode=mode, should_explore=explore, seed=seed)
 
-    def _told_parameters(self, slot: _Slot) -> Episode:
+    def _open_alone(self, copy: int) -> Episode:
         """Starts an episode in a message of its own: its reset waits for the answer."""
         while True:
             first = Outbox()
-            episode = self._open(slot, first)
-            if not self._exchange(first):
+            episode = self._open(copy, first)
+            if not any(self._exchange(first)):
                 return episode
 
-    def _observe(self, slot: _Slot, observations: dict[str, Any]) -> None:
-        slot.observations = observations
-        self._asking.append(slot.number)
-        self._seen.append(observations)
-        self._states.append(self._state_of(slot.simulation))
+    def _leave(
+        self,
+        asked: Sequence[Episode | None],
+        lost: Set[str],
+        bad: Set[str],
+        on_episode: OnEpisode,
+    ) -> list[int]:
+        """Begins lost episodes again; returns the copies of these."""
+        again = []
+        for copy, episode in enumerate(asked):
+            if episode is None or episode.episode_id not in lost | bad:
+                continue
+            num_steps, seed = self._copies.num_steps(copy), self._seed_of[copy]
+            if episode.episode_id in lost:
+                self._is_partial[copy] |= not self._copies.begin_when_told and num_steps > 0
+                self._begin(copy)
+                again.append(copy)
+            elif self._mode == "eval":  # its place among the seeds stays
+                on_episode(EpisodeResult({}, num_steps, seed, episode.episode_id))
+        return again
 
-    def _advance(
-        self, slot: _Slot, outbox: Outbox, on_episode: Callable[[EpisodeResult], None]
-    ) -> None:
-        table, number = self._table, slot.number
-        chosen = table.actions[number]
-        actions = {agent_id: chosen[agent_id] for agent_id in slot.observations}
-        while True:
-            result = self._guarded("step", slot.simulation.step, actions)
-            self._note(slot, result)
-            terminations, truncations = result.terminations, result.truncations
-            table.log(number, result.rewards, terminations, truncations, result.final_observations)
-            if result.observations or result.is_over:
-                break
-            actions = {}  # nobody is asked in this step
-            with self._changed:
-                self._num_claimed += 1
-        if not result.is_over:
-            self._observe(slot, result.observations)
+    def _end(self, over: Over, on_episode: OnEpisode) -> None:
+        copy, copies = over.copy, self._copies
+        num_steps = copies.num_steps(copy)
+        metrics = copies.metrics.result(num_steps, copy)
+        episode = self._table.end(
+            self._outbox,
+            copy,
+            over.final_observations,
+            is_truncated=over.is_truncated,
+            state=over.state,
+            metrics={name: one for name, one in metrics.items() if name != EPISODE_LENGTH},
+        )
+        if self._is_partial[copy]:
             return
-        is_truncated = bool(truncations) and not terminations
-        state = self._state_of(slot.simulation) if table.wants_state_at_end(number) else None
-        metrics = slot.metrics.result(slot.num_steps)
-        told = {name: values for name, values in metrics.items() if name != EPISODE_LENGTH}
-        episode = table.end(outbox, number, is_truncated=is_truncated, state=state, metrics=told)
         self.num_episodes += 1
-        on_episode(result_of(episode, slot.num_steps, slot.seed, metrics, slot.parameters))
-        self._begin(slot, outbox)
+        seed = self._seed_of[copy] if copies.begin_when_told else None
+        on_episode(EpisodeResult.of(episode, num_steps, seed, metrics, self._parameters_of[copy]))
 
-    def _note(self, slot: _Slot, result: StepResult) -> None:
-        num_earlier = len(result.earlier_infos)
-        slot.num_steps += 1 + num_earlier
-        self.num_env_steps += 1 + num_earlier
-        if num_earlier:
-            with self._changed:
-                self._num_claimed += num_earlier
-        if self._metrics:
-            self._note_infos(slot, result)
+    # --- held by another thread ---------------------------------------------------------
 
-    def _note_infos(self, slot: _Slot, result: StepResult) -> None:
+    @property
+    def _is_between_episodes(self) -> bool:
+        # Copies that begin by themselves never end all at a time.
+        return not (self._copies.begin_when_told and self._table.is_open.any())
+
+    def _tell_played(self) -> None:
         try:
-            for infos in (*result.earlier_infos, result.infos):
-                slot.metrics.add(infos)
-        except SimulationError as error:
-            raise SimulationFailed(str(error)) from error
+            self._client.tell_played()
+        except ClientError as error:  # the next step meets it again
+            logger.warning("what was played could not be told: %s", error)
+
+    # --- what servers do wrong ------------------------------------------------------------
+
+    def _exchange(self, outbox: Outbox) -> tuple[Set[str], Set[str]]:
+        """Exchanges an outbox.
+
+        Returns:
+            The ids of episodes that a server lost, and of those that a bad value has ended.
+
+        Raises:
+            ClientError: an item was refused, or a loss is an error; see `on_lost`.
+        """
+        lost: Set[str]
+        bad: set[str] = set()
+        try:
+            failures = self._client.exchange(outbox)
+        except ServerLost as error:
+            if self._on_lost == "raise" or self._is_server_lost:
+                raise
+            self._is_server_lost = True
+            lost = outbox.episode_ids
+            logger.warning("%d episodes are closed: %s", len(lost), error)
+        else:
+            self._is_server_lost = False
+            for episode_id, failure in failures.items():
+                if self._may_drop(failure):
+                    bad.add(episode_id)
+                    self.num_bad_episodes += 1
+                    self._num_bad_in_a_row += 1
+                    logger.warning("an episode ends at a bad value: %s", failure)
+                elif self._on_lost == "raise" or not isinstance(failure, EpisodeLost):
+                    if self._num_bad_in_a_row >= _MOST_BAD:
+                        failure.args = (f"{failure}; {_MOST_BAD} episodes before ended so, too",)
+                    raise failure
+                else:
+                    logger.warning("an episode begins again: %s", failure)
+            lost = failures.keys() - bad if failures else _NOTHING
+            if self._num_bad_in_a_row and any(
+                episode.episode_id not in failures for episode in outbox.ended
+            ):
+                self._num_bad_in_a_row = 0
+        self.num_lost_episodes += len(lost)
+        return lost, bad
+
+    def _may_drop(self, failure: ClientError) -> bool:
+        is_bad = isinstance(failure, RefusedByServer) and failure.is_unsound
+        return is_bad and self._on_bad_value == "episode" and self._num_bad_in_a_row < _MOST_BAD

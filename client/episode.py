@@ -162,10 +162,10 @@ class Episode:
                 f"server {server_id!r} counted {ended.num_steps} steps of episode "
                 f"{self.episode_id}, the client {num_steps}"
             )
-        agents = self._specs[server_id].agents
-        for agent_id, value in self.returns.items():
-            theirs = ended.returns.get(agent_id, 0.0)
-            if agent_id in agents and abs(theirs - value) > 1e-6 * max(1.0, abs(value)):
+        returns = self.returns
+        for agent_id in returns.keys() & self._specs[server_id].agents.keys():
+            value, theirs = returns[agent_id], ended.returns.get(agent_id, 0.0)
+            if abs(theirs - value) > 1e-6 * max(1.0, abs(value)):
                 self.mismatches.append(
                     f"server {server_id!r} summed {theirs} for agent {agent_id!r} of episode "
                     f"{self.episode_id}, the client {value}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from muxrl.client.episode import Untold
 from muxrl.client.errors import EpisodeMisuse
-from muxrl.client.lineups import Index, Lineups, cells, check_by_agent
+from muxrl.client.lineups import Index, Lineups, check_by_agent
 from muxrl.client.step_values import got, told
 from muxrl.protocol.values import Mismatch, number
 
@@ -52,8 +52,9 @@ class EpisodeColumns:
         self._done: dict[int, set[str]] = {}
         """By slot: members of teams that have ended, and have not come back."""
         self._agents_in_arrays: tuple[str, ...] = ()
-        """Who acts in the copies of a simulation."""
-        self._columns_in_arrays: Index = slice(0, 0)
+        """Of a simulation whose copies are in these slots."""
+        self._acts_in_arrays: NDArray[np.bool_] = np.zeros((0, num_agents), bool)
+        """``[N, A]``: who was asked there since rewards were logged last."""
 
     def _grow(self, num_more: int) -> None:
         """Makes more slots."""
@@ -65,6 +66,7 @@ class EpisodeColumns:
         self._is_paid = np.pad(self._is_paid, columns)
         self._returns = np.pad(self._returns, columns)
         self._is_known = np.pad(self._is_known, columns)
+        self._acts_in_arrays = np.pad(self._acts_in_arrays, columns)
         # What is of one episode is read and written in a fraction of an array's time.
         self._reward_at, self._reward_bytes = _elements(self._rewards), _bytes(self._rewards)
         self._is_paid_at, self._is_paid_bytes = _elements(self._is_paid), _bytes(self._is_paid)
@@ -166,16 +168,17 @@ class EpisodeColumns:
             self._is_known[slot, column] = True
 
     def log_in_arrays(self, rewards: Mapping[str, NDArray[Any]]) -> None:
-        """Keeps what followed from the last actions of the copies that have an episode.
+        """Keeps what followed from the last actions of agents in the copies of a simulation.
 
         Args:
-            rewards: by agent id float ``[N]``; those of other copies are not looked at. An agent
-                that is left out has 0.
+            rewards: by agent id float ``[N]``; rows of those who were not asked, or whose episode
+                is closed, are not looked at. An agent that is left out has 0.
 
         Raises:
             EpisodeMisuse: rewards are of another shape, or of an unknown agent.
         """
         num_copies = len(self.is_open)
+        earned = np.zeros_like(self._rewards)
         for agent_id, given in rewards.items():
             mine = np.asarray(given)
             if agent_id not in self._agents_in_arrays:
@@ -186,13 +189,16 @@ class EpisodeColumns:
                     f"rewards of agent {agent_id!r} have to be {told((num_copies,), 'float64')}"
                     f"{got(mine)}"
                 )
-            self._rewards[:, self._lineups.column_of[agent_id]] = mine
-        acting: Index = slice(0, num_copies)
+            earned[:, self._lineups.column_of[agent_id]] = mine
+        acts = self._acts_in_arrays
         if np.count_nonzero(self.is_open) < num_copies:
-            self._rewards[~self.is_open] = 0.0
-            acting = np.flatnonzero(self.is_open)
-        self._returns += self._rewards
-        self._is_paid[cells(acting, self._columns_in_arrays)] = True
+            acts &= self.is_open[:, None]
+        if np.count_nonzero(acts) < num_copies * len(self._agents_in_arrays):
+            earned[~acts] = 0.0
+        self._rewards += earned
+        self._returns += earned
+        self._is_paid |= acts
+        acts[:] = False
 
     def _log_rare(self, slot: int, agent_id: str, reward: Any) -> float | None:
         """Returns a reward as a number; None: it is late, or none, and is kept apart."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -47,22 +48,23 @@ def is_metric_name(name: str) -> bool:
 
 
 class MetricCollector:
-    """The metrics of one episode, from the infos of its steps.
+    """The metrics of the open episodes of ``N`` copies, from the infos of their steps.
 
     Args:
         ways: by metric, one of `WAYS`; "a/b" is what is under "b" in the dict under "a". Other
             keys of infos are not looked at.
+        num_copies: N.
     """
 
-    def __init__(self, ways: Mapping[str, str]) -> None:
+    def __init__(self, ways: Mapping[str, str], num_copies: int = 1) -> None:
         split = {name: way.rpartition(" of ") for name, way in ways.items()}
         self._reductions = {name: each for name, (_, _, each) in split.items()}
         self._of_agents = {name: _OF_AGENTS[over] for name, (over, _, _) in split.items() if over}
-        self._values: EpisodeMetrics = {}
-        self._counts: dict[tuple[str, str], int] = {}
+        self._num_copies = num_copies
+        self._columns: dict[tuple[str, str], _Column] = {}
 
-    def add(self, infos: Mapping[str, Any]) -> None:
-        """Takes in the infos of a step.
+    def add(self, infos: Mapping[str, Any], copy: int = 0) -> None:
+        """Takes in the infos of a step of one copy.
 
         Raises:
             SimulationError: an info is no dict, or a metric no number.
@@ -80,51 +82,12 @@ class MetricCollector:
                 if key in holder:
                     value = _number(name, who, holder[key])
                     if value is not None:
-                        self._take(name, reduction, who, value)
+                        self._column(name, who).add(reduction, copy, value)
 
-    def _take(self, name: str, reduction: str, who: str, value: float) -> None:
-        values = self._values.setdefault(name, {})
-        before = values.get(who)
-        if reduction == "mean":
-            self._counts[name, who] = self._counts.get((name, who), 0) + 1
-        if before is None or reduction == "last":
-            values[who] = value
-        elif reduction == "max":
-            values[who] = max(before, value)
-        elif reduction == "min":
-            values[who] = min(before, value)
-        else:
-            values[who] = before + value
-
-    def result(self, num_steps: int) -> EpisodeMetrics:
-        """Returns the metrics of an episode of so many env steps."""
-        metrics = {name: dict(values) for name, values in self._values.items()}
-        for (name, who), count in self._counts.items():
-            metrics[name][who] /= count
-        for name, combine in self._of_agents.items():
-            if (values := metrics.get(name)) and COMMON not in values:
-                values[COMMON] = combine(values.values())
-        return {**metrics, EPISODE_LENGTH: {COMMON: float(num_steps)}}
-
-
-class VectorMetrics:
-    """The metrics of the open episodes of ``N`` copies, from infos that are arrays.
-
-    Args:
-        ways: see `MetricCollector`.
-        num_copies: N.
-    """
-
-    def __init__(self, ways: Mapping[str, str], num_copies: int) -> None:
-        self._ways = ways
-        self._num_copies = num_copies
-        self._values: dict[tuple[str, str], NDArray[np.float64]] = {}
-        self._counts: dict[tuple[str, str], NDArray[np.int64]] = {}
-
-    def add(
+    def add_arrays(
         self, infos: Mapping[str, Mapping[str, Any]], is_over: np.ndarray | None = None
     ) -> None:
-        """Takes in the infos of a step; see `VectorStep`.
+        """Takes in the infos of a step of all copies; see `VectorStep`.
 
         Args:
             infos: where there is a ``final_info``, the others of a copy whose episode is over are
@@ -138,16 +101,20 @@ class VectorMetrics:
             final = info.get("final_info")
             for part in (info, final):
                 if isinstance(part, Mapping):
-                    for name in self._ways:
+                    for name, reduction in self._reductions.items():
                         holder, key = _holder(part, name)
                         if key not in holder:
                             continue
                         there = holder.get(f"_{key}")
                         if part is info and isinstance(final, Mapping) and is_over is not None:
                             there = ~is_over & (True if there is None else there)
-                        self._take(name, who, holder[key], there)
+                        new = self._numbers(name, who, holder[key])
+                        has = np.isfinite(new)
+                        if there is not None:
+                            has &= np.asarray(there, bool)
+                        self._column(name, who).add_all(reduction, new, has)
 
-    def _take(self, name: str, who: str, given: Any, there: Any) -> None:
+    def _numbers(self, name: str, who: str, given: Any) -> NDArray[np.float64]:
         try:
             new = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given, float)
         except (TypeError, ValueError):
@@ -157,38 +124,62 @@ class VectorMetrics:
                 f"metric {name!r} in the infos of {who!r} is {given!r:.80}; expected an array of "
                 f"{self._num_copies} numbers, one for each copy"
             )
-        new = new.reshape(self._num_copies)
-        has = np.isfinite(new) if there is None else np.isfinite(new) & np.asarray(there, bool)
-        key = name, who
-        if key not in self._values:
-            self._values[key] = np.zeros(self._num_copies)
-            self._counts[key] = np.zeros(self._num_copies, np.int64)
-        before, is_first = self._values[key], self._counts[key] == 0
-        reduction = self._ways[name].rpartition(" of ")[2]
+        return new.reshape(self._num_copies)
+
+    def _column(self, name: str, who: str) -> _Column:
+        column = self._columns.get((name, who))
+        if column is None:
+            column = self._columns[name, who] = _Column(self._num_copies)
+        return column
+
+    def result(self, num_steps: int, copy: int = 0) -> EpisodeMetrics:
+        """Returns the metrics of a copy's episode of so many env steps."""
+        metrics: EpisodeMetrics = {}
+        for (name, who), column in self._columns.items():
+            if count := column.counts[copy]:
+                num = count if self._reductions[name] == "mean" else 1
+                metrics.setdefault(name, {})[who] = column.values[copy] / num
+        for name, combine in self._of_agents.items():
+            if (values := metrics.get(name)) and COMMON not in values:
+                values[COMMON] = combine(values.values())
+        return {**metrics, EPISODE_LENGTH: {COMMON: float(num_steps)}}
+
+    def clear(self, copy: int = 0) -> None:
+        """Begins anew for a copy."""
+        for column in self._columns.values():
+            column.counts[copy] = 0
+
+
+class _Column:
+    """One metric of one agent in each copy: its value, and of how many numbers it is."""
+
+    def __init__(self, num_copies: int) -> None:
+        # One memory, which is read and written fast one by one, and as a whole.
+        self.values = array("d", bytes(8 * num_copies))
+        self.counts = array("q", bytes(8 * num_copies))
+
+    def add(self, reduction: str, copy: int, value: float) -> None:
+        if self.counts[copy] and reduction != "last":
+            before = self.values[copy]
+            if reduction == "max":
+                value = max(before, value)
+            elif reduction == "min":
+                value = min(before, value)
+            else:
+                value += before
+        self.values[copy] = value
+        self.counts[copy] += 1
+
+    def add_all(self, reduction: str, new: NDArray[np.float64], has: NDArray[np.bool_]) -> None:
+        values, counts = np.frombuffer(self.values), np.frombuffer(self.counts, np.int64)
         if reduction == "last":
             now = new
         elif reduction in ("max", "min"):
-            now = (np.maximum if reduction == "max" else np.minimum)(before, new)
+            now = (np.maximum if reduction == "max" else np.minimum)(values, new)
         else:
-            now = before + np.where(has, new, 0.0)
-        self._values[key] = np.where(has, np.where(is_first, new, now), before)
-        self._counts[key] += has
-
-    def take(self, copy: int, num_steps: int) -> EpisodeMetrics:
-        """Returns the metrics of a copy's episode of so many env steps, and begins anew."""
-        collector = MetricCollector(self._ways)
-        for (name, who), counts in self._counts.items():
-            if counts[copy]:
-                is_mean = self._ways[name].rpartition(" of ")[2] == "mean"
-                value = self._values[name, who][copy] / (counts[copy] if is_mean else 1)
-                collector.add({who: {name: value}})
-        self.clear(copy)
-        return collector.result(num_steps)
-
-    def clear(self, copy: int) -> None:
-        """Begins anew for a copy."""
-        for counts in self._counts.values():
-            counts[copy] = 0
+            now = values + np.where(has, new, 0.0)
+        values[:] = np.where(has, np.where(counts == 0, new, now), values)
+        counts += has
 
 
 def _holder(info: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str]:

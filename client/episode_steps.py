@@ -9,6 +9,7 @@ whose it is, the server says.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,14 +32,11 @@ from muxrl.client.lineups import (
     index_of,
 )
 from muxrl.client.outbox import Outbox
-from muxrl.client.step_values import (
-    InArrays,
-    InDicts,
-)
+from muxrl.client.step_values import InArrays, InDicts, StepValues
 from muxrl.client.transport import Transport
 from muxrl.protocol.episode import EpisodeEvent, EpisodeState
 from muxrl.protocol.messages import AnyItem, Step, StepRows
-from muxrl.protocol.rows import NotInRows, each_array, empty, singles
+from muxrl.protocol.rows import NotInRows, each_array, empty
 
 _TOLD_PER_TIMEOUT = 3
 """How often a server is told of an open episode, at least, in its `episode_timeout_s`."""
@@ -139,38 +137,49 @@ class EpisodeSteps(EpisodeColumns):
         outbox: Outbox,
         agents: tuple[str, ...],
         observations: Mapping[str, Rows],
+        present: NDArray[np.bool_],
         state: Rows | None = None,
-        copies: NDArray[np.int64] | None = None,
+        copies: Sequence[int] | None = None,
     ) -> None:
         """Adds the next step of copies of a simulation; `actions_in_arrays` has what is answered.
 
         Args:
             outbox: where items are added.
-            agents: who acts in each copy, in every step.
-            observations: by agent id ``[N, ...]``; what other copies observe is not looked at.
+            agents: of the simulation.
+            observations: by agent id ``[N, ...]``; rows of those who are not there are not looked
+                at.
+            present: bool ``[N, agents]``: who acts.
             state: float32 ``[N, state_size]``, for servers that ask for the global state.
             copies: whose; None: of all that have an episode.
 
         Raises:
             EpisodeMisuse: an agent is missing, or its array is of another shape or type.
         """
-        split = self._lineups.split(agents)
+        num_copies, split = len(self.by_slot), self._lineups.split(agents)
         if agents != self._agents_in_arrays:
-            self._agents_in_arrays, self._columns_in_arrays = agents, split.columns
+            self._agents_in_arrays = agents
             for part in split.parts:
                 for agent_id in part.agents:
-                    rows = empty(part.spec.agents[agent_id].action_space, (len(self.by_slot),))
+                    rows = empty(part.spec.agents[agent_id].action_space, (num_copies,))
                     self.actions_in_arrays[agent_id] = each_array(np.zeros_like, rows)
-        num_copies = len(self.by_slot)
-        if copies is None and np.count_nonzero(self.is_open) == num_copies:
-            slots, where = list(range(num_copies)), index_of(range(num_copies))
-        else:
-            slots = (np.flatnonzero(self.is_open) if copies is None else copies).tolist()
-            if not slots:
-                return
-            where = index_of(slots)
-        values = InArrays(observations, state, where, num_copies, self.actions_in_arrays)
-        self._ask(outbox, split, slots, where, values, NONE)
+        own: set[str] = set()
+        are_all = copies is None and bool(present.all())
+        if are_all and np.count_nonzero(self.is_open) == num_copies:
+            where: Index = slice(0, num_copies)
+            self._acts_in_arrays[:, split.columns] = True
+            values = InArrays(observations, state, where, num_copies, self.actions_in_arrays, own)
+            self._ask(outbox, split, range(num_copies), where, values, NONE)
+            return
+        asked = self.is_open.copy() if copies is None else np.isin(range(num_copies), copies)
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for slot in np.flatnonzero(asked & present.any(1)).tolist():
+            here = agents if are_all else tuple(itertools.compress(agents, present[slot].tolist()))
+            groups.setdefault(here, []).append(slot)
+        for here, slots in groups.items():
+            split, where = self._lineups.split(here), index_of(slots)
+            self._acts_in_arrays[cells(where, split.columns)] = True
+            values = InArrays(observations, state, where, num_copies, self.actions_in_arrays, own)
+            self._ask(outbox, split, slots, where, values, NONE)
 
     def _ask(
         self,
@@ -178,7 +187,7 @@ class EpisodeSteps(EpisodeColumns):
         split: Split,
         slots: Sequence[int],
         where: Index,
-        values: InDicts | InArrays,
+        values: StepValues,
         logged: Mapping[int, Logged],
         paid: NDArray[np.float64] | None = None,
     ) -> None:
@@ -189,17 +198,19 @@ class EpisodeSteps(EpisodeColumns):
             is_as_before = splits[where].count(split) == num
         else:
             is_as_before = [splits[slot] for slot in slots].count(split) == num
-        is_plain = is_as_before and split.is_of_all and not (self._untold or logged)
-        if type(values) is InArrays or (is_plain and not is_one):
+        goes_alone = is_one and not values.are_arrays
+        # Of a first step nobody is paid in arrays, whose rewards follow from steps.
+        is_plain = (is_as_before or values.are_arrays) and split.is_of_all
+        if is_plain and not (self._untold or logged or goes_alone):
             self._add_rows(outbox, split.parts, slots, where, values, paid)
         else:
-            assert isinstance(values, InDicts)
             for part in split.parts:
                 alone: Sequence[int] = range(num)
-                if not is_one and self._transports[part.place].takes_rows:
+                if self._transports[part.place].takes_rows and not goes_alone:
                     alone = self._find_rare(part, slots, where, logged)
-                rest = [row for row in range(num) if row not in alone]
-                if rest:
+                if not alone:
+                    self._add_rows(outbox, [part], slots, where, values)
+                elif rest := [row for row in range(num) if row not in alone]:
                     mine = [slots[row] for row in rest]
                     self._add_rows(outbox, [part], mine, index_of(mine), values.of(rest))
                 for row in alone:
@@ -331,17 +342,17 @@ class EpisodeSteps(EpisodeColumns):
         parts: Sequence[Part],
         slots: Sequence[int],
         where: Index,
-        values: InDicts | InArrays,
+        values: StepValues,
         paid: NDArray[np.float64] | None = None,
     ) -> None:
         """Adds plain steps as one item a server, or as many where it has to be so."""
         ids = self._ids[where] if type(where) is slice else [self._ids[slot] for slot in slots]
         rewards = self._rewards[where] if paid is None else paid
         for part in parts:
-            takes_rows, size = self._transports[part.place].takes_rows, part.spec.state_size
+            size = part.spec.state_size
             mine = rewards[:, part.columns if paid is None else part.acting]
             try:
-                if not takes_rows and isinstance(values, InDicts):
+                if not self._transports[part.place].takes_rows:
                     raise NotInRows
                 item = StepRows(
                     episode_ids=ids,
@@ -352,7 +363,6 @@ class EpisodeSteps(EpisodeColumns):
                     state=None if size is None else values.states(size),
                 )
             except NotInRows:  # whose it is, the server says
-                assert isinstance(values, InDicts)
                 if paid is not None:
                     self._rewards[cells(where, part.columns)] = mine
                     self._is_paid[cells(where, part.columns)] = True
@@ -360,11 +370,7 @@ class EpisodeSteps(EpisodeColumns):
                     self._add_alone(outbox, part, slot, row, values, NONE)
                 self._clear_rewards(slots, where, [part.whole])
                 continue
-            if takes_rows:
-                outbox.add(part.server_id, item, partial(values.hear_rows, part))
-                continue
-            for row, step in enumerate(singles(part.lineup, item)):
-                outbox.add(part.server_id, step, partial(values.hear_step, part, row))
+            outbox.add(part.server_id, item, partial(values.hear_rows, part))
 
     def _add_alone(
         self,
@@ -372,21 +378,20 @@ class EpisodeSteps(EpisodeColumns):
         part: Part,
         slot: int,
         row: int,
-        values: InDicts,
+        values: StepValues,
         logged: Mapping[int, Logged],
     ) -> None:
-        seen = values.observations[row]
         rewards, untold = self._take(slot, part.place)
         self._is_known[slot, part.whole] |= self._is_paid[slot, part.whole]
         item = Step(
             self._ids[slot],
             int(self.t[part.place, slot]),
-            {a: seen[a] for a in part.agents},
+            values.seen(row, part),
             rewards,
             untold.terminations,
             untold.truncations,
             untold.final_observations,
-            state=None if part.spec.state_size is None else values.given_states[row],
+            state=None if part.spec.state_size is None else values.state_of(row),
             late_rewards=untold.late_rewards,
         )
         if slot in logged:

@@ -24,7 +24,7 @@ from muxrl.client.adapters.env_state import told_of
 from muxrl.client.adapters.factory import Copy, make_simulation, make_vector_simulation, naming
 from muxrl.client.adapters.sides import with_sides
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
-from muxrl.client.adapters.vector_simulation import OnlyCopy, ended_apart, row
+from muxrl.client.adapters.vector_simulation import row
 from muxrl.client.episode_metrics import MetricCollector
 from muxrl.protocol.own_modules import hidden_file
 from muxrl.protocol.rows import stack
@@ -147,7 +147,8 @@ def look_at_batch(subject: Subject) -> None:
     Raises:
         SimulationError: it raised, or so did the other copy.
     """
-    vector = make_vector_simulation(subject.env, subject.kwargs, 2)
+    made = make_vector_simulation(subject.env, subject.kwargs, 2, respawn=subject.respawn)
+    vector = with_sides(made, subject.parameters, is_vector=True)
     rng = np.random.default_rng(0)
     with naming(subject.env, "a look"):
         if subject.options:
@@ -216,9 +217,6 @@ class _Play:
             where = "step()" if num_steps == 1 else f"step() number {t}"
             with _calling(where):
                 result = simulation.step(actions)
-            gone = [*result.terminations, *result.truncations]
-            if gone and not result.is_over and isinstance(simulation, OnlyCopy):
-                raise ended_apart(0, gone)  # a run would, which plays copies as wholes
             self._pay(result, actions)
             actions = self._take(where, result.observations, result)
             self._is_over = result.is_over

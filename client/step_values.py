@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.vector_simulation import Rows
 from muxrl.client.errors import EpisodeMisuse
-from muxrl.client.lineups import Index, Part
+from muxrl.client.lineups import Index, Part, index_of
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
 from muxrl.protocol.rows import Kind, NotInRows, each_array, put, row_of, stack
@@ -25,6 +25,34 @@ class StepValues(ABC):
     """The values of a step of ``E`` episodes, in which ``A`` agents of a kind act."""
 
     __slots__ = ()
+
+    are_arrays: ClassVar[bool]
+    """Whether they are so from the start, and not only where several episodes are stacked."""
+
+    @abstractmethod
+    def of(self, rows: Sequence[int]) -> StepValues:
+        """Returns those of some of the episodes."""
+
+    @abstractmethod
+    def stacked(self, kind: Kind) -> Any:
+        """Returns what agents of a kind observe, rows ``[E, A, ...]``.
+
+        Raises:
+            NotInRows: it does not fit an array.
+            EpisodeMisuse: an array is missing, or of another shape or type.
+        """
+
+    @abstractmethod
+    def states(self, size: int) -> NDArray[np.float32]:
+        """Returns the global states ``[E, size]``; raises likewise."""
+
+    @abstractmethod
+    def seen(self, row: int, part: Part) -> dict[str, Any]:
+        """Returns what the agents of a server observe in one episode; raises as `stacked`."""
+
+    @abstractmethod
+    def state_of(self, row: int) -> Any:
+        """Returns the global state of one episode."""
 
     @abstractmethod
     def take(self, kind: Kind, rows: Any) -> None:
@@ -108,6 +136,8 @@ class InDicts(StepValues):
 
     __slots__ = ("actions", "given_states", "observations")
 
+    are_arrays = False
+
     def __init__(
         self,
         observations: Sequence[Mapping[str, Any]],
@@ -119,7 +149,6 @@ class InDicts(StepValues):
         self.actions = actions
 
     def of(self, rows: Sequence[int]) -> InDicts:
-        """Returns those of some of the episodes."""
         return InDicts(
             [self.observations[row] for row in rows],
             [self.given_states[row] for row in rows],
@@ -127,11 +156,6 @@ class InDicts(StepValues):
         )
 
     def stacked(self, kind: Kind) -> Any:
-        """Returns what agents of a kind observe, rows ``[E, A, ...]``.
-
-        Raises:
-            NotInRows: it does not fit an array.
-        """
         agents = kind.agents
         values = [seen[a] for seen in self.observations for a in agents]
         lead = (len(self.observations), len(agents))
@@ -147,7 +171,6 @@ class InDicts(StepValues):
         return stack(kind.space, values, lead)
 
     def states(self, size: int) -> NDArray[np.float32]:
-        """Returns the global states ``[E, size]``; raises likewise."""
         try:
             array = np.array(self.given_states)
         except (ValueError, TypeError, RuntimeError):
@@ -155,6 +178,13 @@ class InDicts(StepValues):
         if array.dtype.kind != "f" or array.shape[1:] != (size,):
             raise NotInRows
         return array.astype(np.float32, copy=False)
+
+    def seen(self, row: int, part: Part) -> dict[str, Any]:
+        observations = self.observations[row]
+        return {agent_id: observations[agent_id] for agent_id in part.agents}
+
+    def state_of(self, row: int) -> Any:
+        return self.given_states[row]
 
     def take(self, kind: Kind, rows: Any) -> None:
         agents = kind.agents
@@ -185,7 +215,10 @@ class InArrays(StepValues):
         copies: which of them act.
         num_copies: N.
         actions: by agent id ``[N, ...]``: the last ones, in whose place those that come are put.
+        own: agents whose `actions` nobody else has seen; they may be written.
     """
+
+    are_arrays = True
 
     def __init__(
         self,
@@ -194,6 +227,7 @@ class InArrays(StepValues):
         copies: Index,
         num_copies: int,
         actions: dict[str, Rows],
+        own: set[str] | None = None,
     ) -> None:
         self._observations = observations
         self._state = state
@@ -201,12 +235,25 @@ class InArrays(StepValues):
         self._num_copies = num_copies
         self._is_whole = isinstance(copies, slice) and copies.stop - copies.start == num_copies
         self._actions = actions
-        self._copied: set[str] = set()
+        self._own = set() if own is None else own
+        self._stacked: dict[int, list[Any]] = {}
+        """By place of a server: what its agents observe, of each kind."""
+
+    def of(self, rows: Sequence[int]) -> InArrays:
+        return InArrays(
+            self._observations,
+            self._state,
+            index_of([self._copy(row) for row in rows]),
+            self._num_copies,
+            self._actions,
+            self._own,
+        )
+
+    def _copy(self, row: int) -> int:
+        copies = self._copies
+        return copies.start + row if isinstance(copies, slice) else int(copies[row])
 
     def stacked(self, kind: Kind) -> Any:
-        """Raises:
-        EpisodeMisuse: an agent is missing, or its array is of another shape or type.
-        """
         values = [self._observations.get(a) for a in kind.agents]
         return self._joined(kind.space, values, kind.agents)
 
@@ -217,27 +264,38 @@ class InArrays(StepValues):
             raise EpisodeMisuse(f"the state has to be {expected}{got(self._state)}")
         return np.ascontiguousarray(self._state[self._copies], np.float32)
 
+    def seen(self, row: int, part: Part) -> dict[str, Any]:
+        if part.place not in self._stacked:
+            self._stacked[part.place] = [self.stacked(kind) for kind in part.lineup.observed]
+        kinds = zip(part.lineup.observed, self._stacked[part.place], strict=True)
+        return {
+            agent_id: row_of(kind.space, rows, (row, place))
+            for kind, rows in kinds
+            for place, agent_id in enumerate(kind.agents)
+        }
+
+    def state_of(self, row: int) -> Any:
+        return None if self._state is None else self._state[self._copy(row)]
+
     def take(self, kind: Kind, rows: Any) -> None:
         for place, agent_id in enumerate(kind.agents):
             mine = _column(kind.space, rows, place)
             if self._is_whole:
                 self._actions[agent_id] = mine
             else:
-                put(self._own(agent_id), self._copies, mine)
+                put(self._writable(agent_id), self._copies, mine)
 
     def take_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
-        copies = self._copies
-        copy = copies.start + row if isinstance(copies, slice) else copies[row]
+        copy = self._copy(row)
         for agent_id in agents:
             try:
-                put(self._own(agent_id), copy, reply.actions[agent_id])
+                put(self._writable(agent_id), copy, reply.actions[agent_id])
             except (KeyError, ValueError, TypeError) as error:
                 raise MalformedMessage(f"no action of agent {agent_id!r}: {error}") from None
 
-    def _own(self, agent_id: str) -> Rows:
-        """Returns an agent's actions, to be written: others have seen those of the last step."""
-        if agent_id not in self._copied:
-            self._copied.add(agent_id)
+    def _writable(self, agent_id: str) -> Rows:
+        if agent_id not in self._own:
+            self._own.add(agent_id)
             self._actions[agent_id] = each_array(np.copy, self._actions[agent_id])
         return self._actions[agent_id]
 
@@ -259,14 +317,15 @@ class InArrays(StepValues):
                 for i, sub in enumerate(space.spaces)
             ]
         dtype, shape = leaf_type(space)
-        shape = (self._num_copies, *shape)
-        joined = np.empty((shape[0], len(agents), *shape[1:]), dtype)
+        whole, copies = (self._num_copies, *shape), self._copies
+        num = copies.stop - copies.start if isinstance(copies, slice) else len(copies)
+        joined = np.empty((num, len(agents), *shape), dtype)
         for place, (agent_id, one) in enumerate(zip(agents, values, strict=True)):
             mine = one if isinstance(one, np.ndarray) else np.asarray(one)
-            if mine.shape != shape or (mine.dtype != dtype and not _widens(mine.dtype, dtype)):
-                raise _misfit(agent_id, told(shape, dtype.name), one)
-            joined[:, place] = mine
-        return joined if self._is_whole else joined[self._copies]
+            if mine.shape != whole or (mine.dtype != dtype and not _widens(mine.dtype, dtype)):
+                raise _misfit(agent_id, told(whole, dtype.name), one)
+            joined[:, place] = mine if self._is_whole else mine[copies]
+        return joined
 
 
 def _widens(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:

@@ -18,7 +18,6 @@ from muxrl.client.adapters.factory import (
 )
 from muxrl.client.adapters.sides import with_sides
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
-from muxrl.client.adapters.stack import Stack
 from muxrl.client.adapters.vector_simulation import OnlyCopy, VectorSimulation, VectorStep
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "OnlyCopy",
     "Simulation",
     "SimulationError",
-    "Stack",
     "StepResult",
     "VectorSimulation",
     "VectorStep",

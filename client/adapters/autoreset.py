@@ -15,15 +15,17 @@ Disabled    the copies whose episode is over are reset with ``options={"reset_ma
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.agent_spaces import AgentSpaces, space_lookup
+from muxrl.client.adapters.dict_env import Respawn
 from muxrl.client.adapters.gymnasium_env import AGENT
 from muxrl.client.adapters.info_masks import InfoMasks
+from muxrl.client.adapters.places import LAST
 from muxrl.client.adapters.raw_values import read_reset, read_step
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.client.adapters.vector_simulation import Rows, VectorStep, copied, info_of, row
@@ -37,20 +39,26 @@ class AutoresetEnv:
     """A batched environment as a `VectorSimulation`.
 
     All agents are there when an episode begins; one whose flag is set before the others' is there
-    no more. Masks in infos are arrays with a row for each copy; see `InfoMasks`.
+    no more, or comes back, as `respawn` says: with "same_id" where its flag is not set any more,
+    with "same_step" at once. An episode is over once all are done. Masks in infos are arrays with a
+    row for each copy; see `InfoMasks`.
 
     Args:
         env: a ``gymnasium.vector.VectorEnv``, whose one agent is 'agent'; or an object with
             ``num_envs``, ``possible_agents`` and the methods of PettingZoo's ``ParallelEnv``, whose
             values are arrays with a row for each copy; ``autoreset_mode`` "Disabled" if it says
             none.
+        respawn: how agents come back after their end; not "new_ids".
 
     Raises:
         SimulationError: its agents, spaces or ``autoreset_mode`` are none.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, respawn: Respawn = "refuse") -> None:
         self._env = env
+        self._may_return, self._returns_at_once = respawn != "refuse", respawn == "same_step"
+        self._before: Mapping[str, Rows] = {}
+        """What was observed before the last step, if agents come back at once."""
         self.num_copies = int(env.num_envs)
         self._has_dicts = hasattr(env, "possible_agents")
         if self._has_dicts:
@@ -105,10 +113,15 @@ class AutoresetEnv:
             return self.reset_some(others, begun)
         return begun
 
+    def begin(self, copy: int, seed: int | None, options: Mapping[str, float]) -> None:
+        """Does nothing: copies begin by themselves."""
+
     def _began(self, given: Any) -> dict[str, Rows]:
         seen, infos = read_reset(given, is_by_agent=self._has_dicts)
         observations = self._observed(seen, "reset()")
         self._add_masks(self._infos(infos), observations)
+        if self._returns_at_once:
+            self._before = copied(observations)
         return observations
 
     def _first_infos(self) -> Mapping[str, Any]:
@@ -187,13 +200,21 @@ class AutoresetEnv:
         is_over: NDArray[np.bool_] = np.zeros(self.num_copies, bool)
         final_observations: dict[int, dict[str, Any]] = {}
         final_states: dict[int, NDArray[np.float32]] = {}
+        was_ended = self._ended
+        if self._may_return:
+            self._ended = done & ~self._waiting[:, None]
         if done.any():
-            if self._ended.any() or self._waiting.any():  # are done already
-                done &= self.present
+            if was_ended.any() or self._waiting.any():  # are done already
+                done &= ~(was_ended | self._waiting[:, None])
                 terminated &= done
-            self._ended |= done
+            if not self._may_return:
+                self._ended |= done
             is_over = np.asarray(self._ended.all(1))
-            final_observations = self._finals(done, is_over, observations, infos, told)
+            cut = done & ~terminated
+            final_observations = self._finals(done, cut, is_over, observations, infos, told)
+        if self._returns_at_once:
+            self._ended &= is_over[:, None]
+            self._before = copied(observations)
         self._waiting = is_over & (self._mode == "NextStep")
         if over := np.flatnonzero(is_over).tolist():
             self._ended &= ~is_over[:, None]
@@ -215,6 +236,10 @@ class AutoresetEnv:
             told,
             final_states,
         )
+
+    def leave_out_state(self) -> None:
+        """See `VectorSimulation.leave_out_state`."""
+        self.state_size = None
 
     def state(self) -> NDArray[np.float32] | None:
         """See `VectorSimulation.state`."""
@@ -307,6 +332,7 @@ class AutoresetEnv:
     def _finals(
         self,
         done: NDArray[np.bool_],
+        cut: NDArray[np.bool_],
         is_over: NDArray[np.bool_],
         observations: Mapping[str, Rows],
         infos: Mapping[str, Any],
@@ -318,6 +344,9 @@ class AutoresetEnv:
             agents = [
                 a for a, is_done in zip(self._ids, done[copy].tolist(), strict=True) if is_done
             ]
+            if self._returns_at_once and not is_over[copy]:  # what is observed is the next life's
+                finals[copy] = self._last_of_lives(copy, agents, cut[copy], told)
+                continue
             if self._mode != "SameStep" or not is_over[copy]:
                 finals[copy] = {a: row(observations[a], copy) for a in agents}
                 continue
@@ -332,6 +361,24 @@ class AutoresetEnv:
             finals[copy] = {a: last[a] for a in agents}
             final_infos = {a: told.get(a, {}).get("final_info") or {} for a in agents}
             self._masks.add({a: info_of(i, copy) for a, i in final_infos.items()}, finals[copy])
+        return finals
+
+    def _last_of_lives(
+        self,
+        copy: int,
+        agents: Iterable[str],
+        cut: NDArray[np.bool_],
+        told: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Returns what agents that are back at once observed last: as infos say, or, of those that
+        were truncated, before the step."""
+        finals = {}
+        for agent in agents:
+            info = info_of(told.get(agent, {}), copy)
+            if LAST in info:
+                finals[agent] = info[LAST]
+            elif cut[self.possible_agents.index(agent)]:
+                finals[agent] = row(self._before[agent], copy)
         return finals
 
     def _infos(self, infos: Any) -> dict[str, Mapping[str, Any]]:

@@ -121,7 +121,7 @@ def make_simulation(
             one that failed when it was asked for its agents and spaces.
     """
     if vector_env:
-        return OnlyCopy(make_vector_simulation(env, kwargs, 1, copy))
+        return OnlyCopy(make_vector_simulation(env, kwargs, 1, copy, respawn))
     kwargs = fill_in(kwargs, copy.index)
     module_name, attribute = _parts(env)
     with naming(env, _READING):
@@ -144,7 +144,11 @@ def make_simulation(
 
 
 def make_vector_simulation(
-    env: str, kwargs: Mapping[str, Any], num_copies: int, copy: Copy = THE_FIRST
+    env: str,
+    kwargs: Mapping[str, Any],
+    num_copies: int,
+    copy: Copy = THE_FIRST,
+    respawn: Respawn = "refuse",
 ) -> AutoresetEnv:
     """Makes one environment of many copies of a simulation.
 
@@ -153,7 +157,7 @@ def make_vector_simulation(
             ``gymnasium.make_vec`` makes.
         kwargs: arguments of the callable.
         num_copies: another of them, as ``num_envs``.
-        copy: see `make_simulation`.
+        copy, respawn: see `make_simulation`.
 
     Raises:
         SimulationError: as `make_simulation`; or it has another number of copies.
@@ -170,7 +174,7 @@ def make_vector_simulation(
                 f"{inspect.signature(factory)}, and the kwargs are {dict(kwargs)}; for one "
                 "environment at a time leave vector_env out"
             )
-        simulation = adapt_vector(_call(factory, given, copy))
+        simulation = adapt_vector(_call(factory, given, copy), respawn)
     if simulation.num_copies != num_copies:
         raise SimulationError(
             f"simulation {env!r} was made with num_envs={num_copies} and has "
@@ -197,12 +201,13 @@ def naming(env: str, doing: str) -> Iterator[None]:
         raise SimulationError(f"simulation {env!r}: {doing} failed with {told(error)}") from error
 
 
-def adapt_vector(env: Any) -> AutoresetEnv:
+def adapt_vector(env: Any, respawn: Respawn = "refuse") -> AutoresetEnv:
     """Returns an environment that steps many copies of itself as a `VectorSimulation`.
 
     Args:
         env: Gymnasium's ``VectorEnv``; VMAS's environment or one like it; or an object with
             ``num_envs`` and PettingZoo's methods of a ParallelEnv, see `AutoresetEnv`.
+        respawn: see `AutoresetEnv`.
 
     Raises:
         SimulationError: it is none of these, or its agents or spaces cannot be read.
@@ -213,7 +218,7 @@ def adapt_vector(env: Any) -> AutoresetEnv:
         if hasattr(env, "reset_at") and hasattr(env, "agents"):
             env = VmasEnv(env)
         if hasattr(env, "possible_agents") or hasattr(env, "single_observation_space"):
-            return AutoresetEnv(env)
+            return AutoresetEnv(env, respawn)
     raise SimulationError(
         f"with simulation.vector_env the callable makes an environment of several copies, and it "
         f"made {_an_instance(env)}, which is neither a Gymnasium VectorEnv nor a VMAS environment, "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.around import Around
-from muxrl.client.adapters.simulation import SimulationError, StepResult
+from muxrl.client.adapters.simulation import StepResult
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Space
 
@@ -26,7 +27,7 @@ class VectorStep(NamedTuple):
     """
 
     observations: dict[str, Rows]
-    """What agents act on next."""
+    """What agents act on next. It stays as it is until the next step, but for copies that begin."""
     rewards: dict[str, NDArray[Any]]
     """``[N]``; an agent that is left out has 0."""
     present: NDArray[np.bool_]
@@ -43,8 +44,29 @@ class VectorStep(NamedTuple):
     """By agent id or `COMMON`: names to arrays ``[N]``; an array "_name" says whose there are."""
     final_states: dict[int, NDArray[np.float32]]
     """Of the copies whose episode is over: the global state then, if there is one."""
-    listed_infos: Mapping[int, tuple[dict[str, dict[str, Any]], ...]] = {}
-    """By copy, where they are no arrays: the infos of each env step that it made now."""
+
+    def of_copy(self, copy: int, agents: Sequence[str], acted: Collection[str]) -> StepResult:
+        """Returns what followed in one copy.
+
+        Args:
+            copy: which.
+            agents: of the simulation.
+            acted: those who were there.
+        """
+        is_over = bool(self.is_over[copy])
+        acting, terminated, truncated = (
+            list(itertools.compress(agents, flags[copy].tolist()))
+            for flags in (self.present, self.terminated, self.truncated)
+        )
+        return StepResult(
+            {} if is_over else {a: copied(row(self.observations[a], copy)) for a in acting},
+            {a: float(rewards[copy]) for a, rewards in self.rewards.items() if a in acted},
+            dict.fromkeys(terminated, True),
+            dict.fromkeys(truncated, True),
+            copied(self.final_observations.get(copy, {})),
+            {who: info_of(info, copy) for who, info in self.infos.items()},
+            is_over,
+        )
 
 
 class VectorSimulation(Protocol):
@@ -66,6 +88,15 @@ class VectorSimulation(Protocol):
         """Begins an episode in every copy; returns what agents observe."""
         ...
 
+    def begin(self, copy: int, seed: int | None, options: Mapping[str, float]) -> None:
+        """Hears that an episode is played from where a copy stands, at the first step of one.
+
+        Args:
+            copy: which.
+            seed: of the episode; the copy has not been reset with it.
+            options: parameters of the episode.
+        """
+
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
         """Has a function be asked for the parameters of a copy's episode before it begins.
 
@@ -81,6 +112,9 @@ class VectorSimulation(Protocol):
             SimulationError: the environment breaks its API.
         """
         ...
+
+    def leave_out_state(self) -> None:
+        """Hears that nobody asks for the global state, so that it need not be read at ends."""
 
     def state(self) -> NDArray[np.float32] | None:
         """Returns the global states, float32 ``[N, state_size]``, or None if there is none."""
@@ -119,28 +153,10 @@ class OnlyCopy(Around):
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
-        agents = self.possible_agents
         self._actions |= each_array(lambda one: np.array([one]), actions)
         result = self._inside.step(self._actions)
-        is_over = bool(result.is_over[0])
         self._last_state = result.final_states.get(0)
-        acting, terminated, truncated = (
-            [agent for agent, is_one in zip(agents, flags[0].tolist(), strict=True) if is_one]
-            for flags in (
-                result.present & ~result.is_over[:, None],
-                result.terminated,
-                result.truncated,
-            )
-        )
-        return StepResult(
-            {} if is_over else {a: copied(row(result.observations[a], 0)) for a in acting},
-            {agent: float(rewards[0]) for agent, rewards in result.rewards.items()},
-            dict.fromkeys(terminated, True),
-            dict.fromkeys(truncated, True),
-            copied(result.final_observations.get(0, {})),
-            {who: info_of(info, 0) for who, info in result.infos.items()},
-            is_over,
-        )
+        return cast(StepResult, result.of_copy(0, self.possible_agents, actions))
 
     def state(self) -> NDArray[np.float32] | None:
         """See `Simulation.state`."""
@@ -153,14 +169,6 @@ class OnlyCopy(Around):
         """Returns what the environment shows, a picture or a list of them."""
         shown = self._inside.render()
         return shown[0] if isinstance(shown, list | tuple) and shown else shown
-
-
-def ended_apart(copy: int, agents: Collection[str]) -> SimulationError:
-    """Returns the refusal, by what plays copies as wholes, of agents that end before others."""
-    return SimulationError(
-        f"in copy {copy} the agents {list(agents)} are done and the others are not; in a vector "
-        "environment the agents of a copy end together"
-    )
 
 
 def row(rows: Rows, copy: int) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muxrl.client.play_loop import SimulationFailed
+from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.comparisons.arena import Arena, random_players
 from muxrl.orchestrator.comparisons.findings.by_parameter import (
     compare_by_parameter,

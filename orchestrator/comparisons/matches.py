@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from muxrl.client.play_loop import SimulationFailed
+from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.comparisons.arena import Arena, Player, player_of, random_players, rotations
 from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE, ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import (

@@ -118,10 +118,10 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
     simulation = config.simulation
     if simulation.record > 1:
         yield f"simulation.record: is {simulation.record:g}; it is a share, from 0 to 1"
-    if simulation.record and (simulation.vector_env or simulation.env == EXTERNAL):
+    if simulation.record and simulation.env == EXTERNAL:
         yield (
-            "simulation.record: is for simulations that muxrl makes one by one, not with "
-            "vector_env; 'muxrl evaluate --record' records afterwards"
+            "simulation.record: is for simulations that muxrl makes; 'muxrl evaluate --record' "
+            "records afterwards"
         )
     if not simulation.env:
         yield (
@@ -173,10 +173,10 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
                 "run in processes of their own, which do not know it; put it into a module, and "
                 f"give 'module:{simulation.env.partition(':')[2]}'"
             )
-        if simulation.vector_env and simulation.respawn != "refuse":
+        if simulation.vector_env and simulation.respawn == "new_ids":
             yield (
-                f"simulation.respawn: is {simulation.respawn!r}; in a vector environment all "
-                "agents of a copy act in each step of an episode, and end together"
+                "simulation.respawn: is 'new_ids'; a vector environment has rows of the agents "
+                "that it declares, which come back with 'same_id' or 'same_step'"
             )
         if ":" not in simulation.env:
             hint = did_you_mean(simulation.env, [EXTERNAL])

@@ -114,10 +114,10 @@ def _range_problems(key: str, given: Any) -> Iterator[str]:
 
 
 def _side_problems(key: str, sides: Any, simulation: SimulationConfig) -> Iterator[str]:
-    if simulation.env == "external" or simulation.vector_env or simulation.respawn == "new_ids":
+    if simulation.env == "external" or simulation.respawn == "new_ids":
         yield (
-            f"{key}: agents cannot swap sides where env is external, with vector_env, or with "
-            "respawn: new_ids; let the simulation do it"
+            f"{key}: agents cannot swap sides where env is external, or with respawn: new_ids; "
+            "let the simulation do it"
         )
     lists = [[side] if isinstance(side, str) else side for side in sides if is_schedule(sides)]
     if len(lists) < 2 or not all(

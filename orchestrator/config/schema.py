@@ -60,7 +60,7 @@ class SimulationConfig:
     (see `restarts`); "episode": the episode, which is closed before that step and counted."""
     record: NotNegative[float] = 0.0
     """Share of the training episodes that is kept, in 0..1; see [What was
-    played](concepts.md#what-was-played). Not for 'external', nor with `vector_env`."""
+    played](concepts.md#what-was-played). Not for 'external'."""
     num_processes: AboveZero[int] = 1
     """Simulation processes."""
     num_envs_per_process: AboveZero[int] = 1

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
+from muxrl.client.env_loop import EpisodeResult
 from muxrl.client.episode_metrics import EPISODE_LENGTH, EpisodeMetrics
 from muxrl.client.episode_parameters import draw
 from muxrl.client.errors import ClientError, ServerUnavailable
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.client.play_loop import EpisodeResult, result_of
 from muxrl.orchestrator.gateway.metrics import metrics_of
 from muxrl.orchestrator.gateway.open_episode import (
     Asked,
@@ -357,7 +357,7 @@ class GatewayEpisodes:
         ended = Ended(joint.episode_id, machine.t, joint.returns)
         self._bury(joint.episode_id, ended, why)
         metrics[EPISODE_LENGTH] = {COMMON: float(machine.t)}
-        played = result_of(joint, machine.t, None, metrics, episode.parameters)
+        played = EpisodeResult.of(joint, machine.t, None, metrics, episode.parameters)
         if episode.evaluation is not None:
             episode.evaluation.add(episode.condition, played)
         elif episode.is_training:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from muxrl.client.env_loop import EpisodeResult
 from muxrl.client.episode import Episode
 from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.client.play_loop import EpisodeResult
 from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine
 from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Started, StartEpisode

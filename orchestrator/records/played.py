@@ -3,7 +3,7 @@
 A row is of one agent in one env step. Its keys:
 
 =====================================  ==========================================================
-``seed``                               of the episode's reset
+``seed``                               of the episode; what it was reset with, but in a vector
 ``t``                                  env step, from 0
 ``agent``
 ``observation``, ``action``            None where the agent only earned something, or ended
@@ -20,18 +20,26 @@ agents' spaces, so that `read_episodes` returns the values as they were.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import Simulation, StepResult
+from muxrl.client.adapters.vector_simulation import (
+    Rows,
+    VectorSimulation,
+    VectorStep,
+    copied,
+    row,
+)
 from muxrl.protocol.spaces import Discrete, Space, TupleSpace, leaf_type, parts_of
 
 logger = logging.getLogger(__name__)
@@ -42,43 +50,22 @@ _PARAMETER = "parameter."
 _VALUES = ("observation", "action", "final_observation")
 
 
-class Recorded(Around):
-    """Hands on the rows of each episode at its end.
+Take = Callable[[list[Row], Mapping[str, float]], None]
+"""Gets the rows of an episode, and its parameters."""
 
-    Args:
-        simulation: what is played.
-        take: gets the rows of an episode, and its parameters.
-        wants: whether an episode with this seed is recorded.
-    """
+
+class _Episode:
+    """The rows of an episode that is open."""
 
     def __init__(
-        self,
-        simulation: Simulation,
-        take: Callable[[list[Row], Mapping[str, float]], None],
-        wants: Callable[[int | None], bool] = lambda seed: True,
+        self, seed: int | None, parameters: Mapping[str, float], observations: Mapping[str, Any]
     ) -> None:
-        super().__init__(simulation)
-        self._take, self._wants = take, wants
-        self._is_wanted = False
-        self._seed: int | None = None
-        self._parameters: Mapping[str, float] = {}
-        self._t = 0
-        self._seen: dict[str, Any] = {}
+        self._seed, self._parameters = seed, parameters
+        self._t, self._seen = 0, observations
         self._rows: list[Row] = []
 
-    def reset(
-        self, seed: int | None = None, options: Mapping[str, float] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        observations, infos = super().reset(seed, options)
-        self._is_wanted = self._wants(seed)
-        self._seed, self._parameters = seed, options or {}
-        self._t, self._seen, self._rows = 0, observations, []
-        return observations, infos
-
-    def step(self, actions: dict[str, Any]) -> StepResult:
-        result = super().step(actions)
-        if not self._is_wanted:
-            return result
+    def add(self, actions: Mapping[str, Any], result: StepResult, take: Take) -> None:
+        """Adds what followed from actions; hands all on at the end."""
         done = result.terminations.keys() | result.truncations.keys()
         for agent in dict.fromkeys((*self._seen, *result.rewards, *sorted(done))):
             row = {
@@ -97,9 +84,80 @@ class Recorded(Around):
         self._t += 1
         self._seen = result.observations
         if result.is_over:
-            self._take(self._rows, self._parameters)
-            self._rows = []
+            take(self._rows, self._parameters)
+
+
+class Recorded(Around):
+    """Hands on the rows of each episode at its end.
+
+    Args:
+        simulation: what is played.
+        take: gets them.
+        wants: whether an episode with this seed is recorded.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        take: Take,
+        wants: Callable[[int | None], bool] = lambda seed: True,
+    ) -> None:
+        super().__init__(simulation)
+        self._take, self._wants = take, wants
+        self._episode: _Episode | None = None
+
+    def reset(
+        self, seed: int | None = None, options: Mapping[str, float] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        observations, infos = super().reset(seed, options)
+        self._episode = _Episode(seed, options or {}, observations) if self._wants(seed) else None
+        return observations, infos
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        result = super().step(actions)
+        if self._episode:
+            self._episode.add(actions, result, self._take)
         return result
+
+
+class RecordedVector(Around):
+    """Does so with the episodes of a `VectorSimulation`'s copies; see `Recorded`."""
+
+    _inside: Any
+
+    def __init__(
+        self, simulation: VectorSimulation, take: Take, wants: Callable[[int | None], bool]
+    ) -> None:
+        super().__init__(cast(Any, simulation))
+        self._take, self._wants = take, wants
+        self._episodes: dict[int, _Episode] = {}
+        """By copy."""
+        self._observations: Mapping[str, Rows] = {}
+
+    def reset(self, seed: int | None = None) -> dict[str, Rows]:  # type: ignore[override]
+        self._episodes = {}
+        self._observations = self._inside.reset(seed)
+        return dict(self._observations)
+
+    def begin(self, copy: int, seed: int | None, options: Mapping[str, float]) -> None:
+        """See `VectorSimulation.begin`."""
+        self._inside.begin(copy, seed, options)
+        self._episodes.pop(copy, None)  # of one that was lost
+        if self._wants(seed):
+            seen = {a: copied(row(rows, copy)) for a, rows in self._observations.items()}
+            self._episodes[copy] = _Episode(seed, options, seen)
+
+    def step(self, actions: Mapping[str, Rows]) -> VectorStep:  # type: ignore[override]
+        agents = self.possible_agents
+        acting = {c: self._inside.present[c].tolist() for c in self._episodes}
+        step: VectorStep = self._inside.step(actions)
+        self._observations = step.observations
+        for copy, here in acting.items():
+            chosen = {a: copied(row(actions[a], copy)) for a in itertools.compress(agents, here)}
+            self._episodes[copy].add(chosen, step.of_copy(copy, agents, chosen), self._take)
+            if step.is_over[copy]:
+                del self._episodes[copy]
+        return step
 
 
 def share_of(seed: int | None, share: float) -> bool:
@@ -164,7 +222,7 @@ class ParquetFile:
             os.replace(self._part, self._path)
 
 
-def keep_share(simulation: Simulation, folder: Path, share: float) -> Simulation:
+def keep_share(simulation: Any, folder: Path, share: float, *, is_vector: bool = False) -> Any:
     """Returns a simulation that writes a share of its episodes, each to ``SEED.parquet``.
 
     A disk that is full costs the record, not the run.
@@ -177,7 +235,8 @@ def keep_share(simulation: Simulation, folder: Path, share: float) -> Simulation
         except OSError as error:
             logger.warning("an episode is not recorded: %s", error)
 
-    return Recorded(simulation, write, lambda seed: share_of(seed, share))
+    around = RecordedVector if is_vector else Recorded
+    return around(simulation, write, lambda seed: share_of(seed, share))
 
 
 def read_episodes(path: Path) -> Iterator[tuple[list[Row], dict[str, float]]]:
@@ -194,13 +253,13 @@ def read_episodes(path: Path) -> Iterator[tuple[list[Row], dict[str, float]]]:
         rows: list[Row] = file.read_row_group(group).to_pylist()
         names = [name for name in rows[0] if name.startswith(_PARAMETER)]
         parameters = {name.removeprefix(_PARAMETER): rows[0][name] for name in names}
-        for row in rows:
+        for one in rows:
             for name in names:
-                del row[name]
+                del one[name]
             for name in _VALUES:
-                if row[name] is not None:
-                    space = spaces[row["agent"]][name == "action"]
-                    row[name] = _value(space, iter(row[name]))
+                if one[name] is not None:
+                    space = spaces[one["agent"]][name == "action"]
+                    one[name] = _value(space, iter(one[name]))
         yield rows, parameters
 
 

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from muxrl.client.play_loop import SimulationFailed
+from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.errors import ProcessEnded, RunFailed, Silent
 from muxrl.orchestrator.supervise.fork_server import forked_worker
 from muxrl.orchestrator.supervise.main_thread import HOOK

@@ -109,7 +109,11 @@ def make_vector(simulation: SimulationConfig, process: int) -> VectorSimulation:
     """Makes the one environment of a process, with all its copies; raises as `make_copy`."""
     num_copies = simulation.num_envs_per_process
     copy = Copy(process * num_copies, process + 1, 0, simulation.num_processes)
-    return make_vector_simulation(simulation.env, simulation.kwargs, num_copies, copy)
+    made = make_vector_simulation(
+        simulation.env, simulation.kwargs, num_copies, copy, simulation.respawn
+    )
+    sided: VectorSimulation = with_sides(made, simulation.parameters, is_vector=True)
+    return sided
 
 
 def num_evaluation_envs(

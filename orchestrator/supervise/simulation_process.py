@@ -32,11 +32,10 @@ from muxrl.orchestrator.supervise.process import ProcessReport, set_up, settle, 
 from muxrl.orchestrator.supervise.step_clock import StepClock
 
 if TYPE_CHECKING:
-    from muxrl.client.adapters import Simulation, VectorSimulation
+    from muxrl.client.env_loop import EnvLoop, EpisodeResult
     from muxrl.client.episode_metrics import EpisodeMetrics
     from muxrl.client.local_transport import LocalTransport
     from muxrl.client.network_transport import NetworkTransport
-    from muxrl.client.play_loop import EpisodeResult, PlayLoop
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class SimulationReport(ProcessReport):
     num_over: int = 0
     """Episodes that are over, of a gateway, evaluations too; since it began."""
     num_bad_episodes: int = 0
-    """Since the process began: see `PlayLoop.num_bad_episodes`."""
+    """Since the process began: see `EnvLoop.num_bad_episodes`."""
     num_open: int = 0
     """Training episodes that are lost if the process is lost now."""
 
@@ -111,23 +110,21 @@ class SimulationProcess(FollowsServers):
         from muxrl.client.env_loop import EnvLoop
         from muxrl.client.local_transport import InferenceModes
         from muxrl.client.stand_in import StandIn
-        from muxrl.client.vector_loop import VectorLoop
 
         self._servers = servers
         self._clock = StepClock()
-        self._simulations: list[Simulation | VectorSimulation] = []
-        vector: VectorSimulation | None = None
+        made: list[Any]
         if simulation.vector_env:
-            vector = self._clock.watch(make_vector(simulation, number))
-            self._simulations.append(vector)
+            made = [make_vector(simulation, number)]
         else:
-            copies: list[Simulation] = [
-                self._clock.watch(make_copy(simulation, number, i))
-                for i in range(simulation.num_envs_per_process)
+            made = [
+                make_copy(simulation, number, i) for i in range(simulation.num_envs_per_process)
             ]
-            if simulation.record:
-                copies = [keep_share(copy, episodes, simulation.record) for copy in copies]
-            self._simulations += copies
+        made = [self._clock.watch(one) for one in made]
+        if simulation.record:
+            share, is_vector = simulation.record, simulation.vector_env
+            made = [keep_share(one, episodes, share, is_vector=is_vector) for one in made]
+        self._simulations = made
         modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
 
         # Of a run that is resumed, not the same draws once more.
@@ -161,10 +158,8 @@ class SimulationProcess(FollowsServers):
             "metrics": simulation.metrics,
             "parameters": parameters,
         }
-        self._loop: PlayLoop = (
-            EnvLoop(copies, self._client, **how)
-            if vector is None
-            else VectorLoop(vector, self._client, **how)
+        self._loop: EnvLoop = EnvLoop(
+            made[0] if simulation.vector_env else made, self._client, **how
         )
         if is_limited:
             self._loop.limit(0)
@@ -233,15 +228,15 @@ class SimulationProcess(FollowsServers):
         self._holds.release(number)
 
     def allow(self, num_env_steps: int) -> None:
-        """See `PlayLoop.allow`."""
+        """See `EnvLoop.allow`."""
         self._loop.allow(num_env_steps)
 
     def tell(self, parameters: Mapping[str, Any]) -> None:
-        """See `PlayLoop.parameters`."""
+        """See `EnvLoop.parameters`."""
         self._loop.parameters = parameters
 
     def give_back(self) -> int:
-        """See `PlayLoop.give_back`."""
+        """See `EnvLoop.give_back`."""
         return self._loop.give_back()
 
     def stop(self) -> None:

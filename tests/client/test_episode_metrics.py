@@ -15,7 +15,7 @@ from tests.client.scripted_servers import CountingSimulation, Server
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters.simulation import COMMON, SimulationError, StepResult
 from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
-from muxrl.client.episode_metrics import REDUCTIONS, MetricCollector, VectorMetrics, overall
+from muxrl.client.episode_metrics import REDUCTIONS, MetricCollector, overall
 
 REDUCE = {"last": lambda v: v[-1], "sum": sum, "mean": np.mean, "max": max, "min": min}
 numbers = st.floats(-1e6, 1e6)
@@ -94,10 +94,10 @@ def test_a_metric_inside_another_mapping_is_named_by_its_path() -> None:
     assert "stats/none" not in found
     with pytest.raises(SimulationError, match="name what is in it, such as 'stats/goals'"):
         collected({"stats": "last"}, {"x": info})
-    many = VectorMetrics({"stats/n": "last"}, 2)
-    many.add({"x": {"stats": {"n": np.array([1.0, 2.0]), "_n": np.array([False, True])}}})
-    assert many.take(1, 1)["stats/n"] == {"x": 2.0}
-    assert "stats/n" not in many.take(0, 1)
+    many = MetricCollector({"stats/n": "last"}, 2)
+    many.add_arrays({"x": {"stats": {"n": np.array([1.0, 2.0]), "_n": np.array([False, True])}}})
+    assert many.result(1, copy=1)["stats/n"] == {"x": 2.0}
+    assert "stats/n" not in many.result(1, copy=0)
 
 
 def test_an_info_that_is_no_dict_is_refused() -> None:

@@ -23,7 +23,6 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.adapters.vector_simulation import OnlyCopy
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.episode_parameters import draw
-from muxrl.client.vector_loop import VectorLoop
 from muxrl.protocol.messages import AnyItem, AnyReply, Started, StartEpisode
 from muxrl.protocol.run_messages import PARAMETERS
 
@@ -180,7 +179,7 @@ def test_copies_are_told_one_by_one() -> None:
     results: list[EpisodeResult] = []
     vector = SyncVectorEnv([OneAgent] * 3, autoreset_mode=AutoresetMode.DISABLED)
     how: Any = {"seeds": iter(range(100)), "parameters": {"speed": SPEEDS["speed"]}}
-    loop = VectorLoop(adapt_vector(vector), MultiplexingClient([Players()]), **how)
+    loop = EnvLoop(adapt_vector(vector), MultiplexingClient([Players()]), **how)
     loop.run(results.append, should_stop=lambda: len(results) == 9)
     played = values_of(results, "speed")
     assert len(set(played)) == 9

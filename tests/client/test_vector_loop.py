@@ -13,11 +13,8 @@ import pytest
 from tests.client.scripted_servers import CountingSimulation, Script, Server, TimeLimit
 
 from muxrl.client import MultiplexingClient, RefusedByServer, ServerUnavailable
-from muxrl.client.adapters import Stack
 from muxrl.client.adapters.vector_simulation import VectorStep
-from muxrl.client.env_loop import EnvLoop
-from muxrl.client.play_loop import EpisodeResult, SimulationFailed
-from muxrl.client.vector_loop import VectorLoop
+from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
 from muxrl.protocol.messages import (
     AbortEpisode,
     ActionRows,
@@ -70,6 +67,7 @@ class CountingVector:
         self.action_spaces = {a: Discrete(9) for a in "ab"}
         self.state_size = 1
         self.seeds: list[int | None] = []
+        self.begun: list[tuple[int, int | None]] = []
         self.actions: list[dict[str, Any]] = []
         self._lengths = np.array(lengths)
         self._is_truncated, self._is_next_step = is_truncated, is_next_step
@@ -109,6 +107,12 @@ class CountingVector:
 
     def state(self) -> Any:
         return self._t[:, None].astype(np.float32)
+
+    def begin(self, copy: int, seed: int | None, options: Mapping[str, float]) -> None:
+        self.begun.append((copy, seed))
+
+    def leave_out_state(self) -> None:
+        self.state_size = None
 
     def close(self) -> None:
         """Nothing to free."""
@@ -160,7 +164,7 @@ def test_servers_hear_of_a_copy_what_they_hear_of_a_simulation(
     lengths = [3, 2, 5]
     world = World(kind)
     vector = CountingVector(lengths, is_truncated=is_truncated, is_next_step=is_next_step)
-    loop = VectorLoop(vector, world.client)
+    loop = EnvLoop(vector, world.client)
     loop.run(world.results.append, stop_after(12))
     assert world.left.open == world.right.open == world.client._episodes == {}
     assert world.client.num_mismatches == 0
@@ -176,21 +180,9 @@ def test_servers_hear_of_a_copy_what_they_hear_of_a_simulation(
             assert world.heard(side, place) == alone.heard(side, 0)
 
 
-def test_ordinary_simulations_in_a_stack_are_heard_as_each_by_itself() -> None:
-    lengths, world = [3, 2, 5], World(RowServer)
-    stack = Stack([CountingSimulation(num_steps=length) for length in lengths])
-    VectorLoop(stack, world.client).run(world.results.append, stop_after(12))
-    assert {r.num_steps for r in world.results} == set(lengths)
-    for place, length in enumerate(lengths):
-        alone = World()
-        EnvLoop([CountingSimulation(num_steps=length)], alone.client, seeds=iter([0])).run()
-        for side in ("left", "right"):
-            assert world.heard(side, place) == alone.heard(side, 0)
-
-
 def test_one_message_a_server_and_step_and_one_item_for_all_copies() -> None:
     world = World(RowServer)
-    VectorLoop(CountingVector([3, 3, 3]), world.client).run(should_stop=stop_after(3))
+    EnvLoop(CountingVector([3, 3, 3]), world.client).run(should_stop=stop_after(3))
     kinds = [[type(item) for item in frame] for frame in world.left.frames]
     assert kinds == [
         [StartEpisode] * 3 + [StepRows],
@@ -207,7 +199,7 @@ def test_one_message_a_server_and_step_and_one_item_for_all_copies() -> None:
 def test_actions_come_back_to_their_copies() -> None:
     world = World(RowServer)
     vector = CountingVector([2, 4])
-    VectorLoop(vector, world.client).run(should_stop=stop_after(4))
+    EnvLoop(vector, world.client).run(should_stop=stop_after(4))
     assert [one["a"] for one in vector.actions] == [[0, 0], [1, 1], [0, 2], [1, 3]]
     assert vector.seeds == [None]
 
@@ -216,16 +208,17 @@ def test_servers_that_take_it_are_told_an_episode_s_seed() -> None:
     """That of the first is what all copies are reset with."""
     server = NumberServer("left", "ab", [], takes_seed=True)
     vector = CountingVector([2, 4])
-    loop = VectorLoop(vector, MultiplexingClient([server]), seeds=iter([10, 20, 30, 40]))
+    loop = EnvLoop(vector, MultiplexingClient([server]), seeds=iter([10, 20, 30, 40]))
     loop.run(should_stop=stop_after(5))
     assert vector.seeds == [10]
-    assert [start.seed for start in server.of(StartEpisode)] == [10, 20, 30, 40, None]
+    assert [start.seed for start in server.of(StartEpisode)] == [10, 20, 30, 40]
+    assert vector.begun == [(0, 10), (1, 20), (0, 30), (0, 40)]
 
 
 def test_a_copy_that_waits_keeps_its_last_action_and_counts_no_step() -> None:
     world = World(RowServer)
     vector = CountingVector([1, 9], is_next_step=True)
-    loop = VectorLoop(vector, world.client)
+    loop = EnvLoop(vector, world.client)
     loop.run(world.results.append, stop_after(4))
     assert [one["a"][1] for one in vector.actions] == [0, 1, 2, 3]
     assert loop.num_env_steps == 4 + 2
@@ -235,7 +228,7 @@ def test_a_copy_that_waits_keeps_its_last_action_and_counts_no_step() -> None:
 def test_metrics_are_those_of_the_episode() -> None:
     world = World()
     ways = {"score": "max"}
-    VectorLoop(CountingVector([3, 4], is_next_step=True), world.client, metrics=ways).run(
+    EnvLoop(CountingVector([3, 4], is_next_step=True), world.client, metrics=ways).run(
         world.results.append, stop_after(4)
     )
     assert [r.metrics["score"] for r in world.results] == [{"a": 3.0}, {"a": 4.0}]
@@ -246,14 +239,14 @@ def test_metrics_are_those_of_the_episode() -> None:
 @pytest.mark.parametrize("kind", [NumberServer, RowServer])
 def test_a_lost_episode_begins_again_where_its_copy_stands(kind: type[NumberServer]) -> None:
     world = World(kind)
-    loop = VectorLoop(CountingVector([6, 6]), world.client, on_lost="restart")
+    loop = EnvLoop(CountingVector([6, 6]), world.client, on_lost="restart")
     ticks = itertools.count()
 
     def forget() -> bool:
         tick = next(ticks)
         if tick == 2:
             world.left.open.popitem()
-        return tick == 12
+        return tick == 13  # asked once more, as it is asked alone
 
     loop.run(world.results.append, forget)
     assert loop.num_lost_episodes == 1
@@ -284,7 +277,7 @@ def test_a_copy_with_a_bad_value_is_out_until_its_episode_is_over(
     kind: type[NumberServer],
 ) -> None:
     world = World(kind, unsound(t=1))
-    loop = VectorLoop(CountingVector([3, 3]), world.client, on_bad_value="episode")
+    loop = EnvLoop(CountingVector([3, 3]), world.client, on_bad_value="episode")
     loop.run(world.results.append, stop_after(6))
     assert loop.num_bad_episodes == 1
     assert [r.num_steps for r in world.results] == [3, 3, 3]
@@ -292,14 +285,14 @@ def test_a_copy_with_a_bad_value_is_out_until_its_episode_is_over(
     assert world.client.num_mismatches == 0
     stopping = World(kind, unsound(t=1))
     with pytest.raises(RefusedByServer, match="it is NaN"):
-        VectorLoop(CountingVector([3, 3]), stopping.client).run()
+        EnvLoop(CountingVector([3, 3]), stopping.client).run()
     assert stopping.left.open == stopping.right.open == {}
 
 
 def test_copies_that_are_all_out_for_ever_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muxrl.client.vector_loop._MOST_IDLE", 10)
+    monkeypatch.setattr("muxrl.client.vector_copies._MOST_IDLE", 10)
     world = World(script=unsound(t=1))
-    loop = VectorLoop(CountingVector([999]), world.client, on_bad_value="episode")
+    loop = EnvLoop(CountingVector([999]), world.client, on_bad_value="episode")
     with pytest.raises(SimulationFailed, match="all 1 copies had a bad value"):
         loop.run()
 
@@ -313,7 +306,7 @@ def test_a_server_that_is_lost_ends_the_loop_and_closes_everything() -> None:
         return False
 
     with pytest.raises(ServerUnavailable, match="right is gone"):
-        VectorLoop(CountingVector([9, 9]), world.client).run(should_stop=should_stop)
+        EnvLoop(CountingVector([9, 9]), world.client).run(should_stop=should_stop)
     assert world.left.open == {}
 
 
@@ -326,10 +319,6 @@ def test_a_server_that_is_lost_ends_the_loop_and_closes_everything() -> None:
         ({"rewards": {"a": np.zeros(3)}}, r"rewards of agent 'a' .*shape \(2,\), got .*\(3,\)"),
         ({"rewards": {"x": np.zeros(2)}}, r"rewards of \['x'\]"),
         ({"infos": {"a": {"score": np.zeros(3)}}}, "metric 'score' .*2 numbers"),
-        (
-            {"present": np.array([[True, True], [False, True]])},
-            r"copy 1 the agents \['a'\] are done and the others are not",
-        ),
     ],
 )
 def test_arrays_of_another_shape_are_refused_by_name(spoilt: dict[str, Any], says: str) -> None:
@@ -339,7 +328,7 @@ def test_arrays_of_another_shape_are_refused_by_name(spoilt: dict[str, Any], say
 
     world = World(RowServer)
     with pytest.raises(SimulationFailed, match=says):
-        VectorLoop(Spoilt([5, 5]), world.client, metrics={"score": "last"}).run()
+        EnvLoop(Spoilt([5, 5]), world.client, metrics={"score": "last"}).run()
     assert world.left.open == world.right.open == {}
 
 
@@ -352,14 +341,14 @@ def test_a_simulation_that_raises_closes_what_is_open() -> None:
 
     world = World(RowServer)
     with pytest.raises(SimulationFailed, match="the physics"):
-        VectorLoop(Raises([2, 5]), world.client).run(world.results.append)
+        EnvLoop(Raises([2, 5]), world.client).run(world.results.append)
     assert world.left.open == world.right.open == {}
     assert len(world.left.of(EndEpisode)) == len(world.results) == 1
 
 
 def test_it_pauses_between_two_steps_when_held_or_used_up() -> None:
     world = World(RowServer)
-    loop = VectorLoop(CountingVector([100] * 4), world.client)
+    loop = EnvLoop(CountingVector([100] * 4), world.client)
     loop.limit(0)
     has_to_stop = threading.Event()
     thread = threading.Thread(target=loop.run, args=(world.results.append, has_to_stop.is_set))
@@ -386,7 +375,7 @@ def test_answers_that_are_none_close_the_episodes() -> None:
 
     world = World(Short)
     with pytest.raises(ServerUnavailable, match=r"'right' answered rows .*shape"):
-        VectorLoop(CountingVector([5, 5]), world.client).run()
+        EnvLoop(CountingVector([5, 5]), world.client).run()
     assert world.left.open == {}
 
 
@@ -402,7 +391,7 @@ def test_a_server_without_agents_here_is_kept_awake_and_told_of_no_step(
     idle = kind("idle", "z", world.log)
     idle._spec = msgspec.structs.replace(idle._spec, episode_timeout_s=1e-6)
     client = MultiplexingClient([world.left, world.right, idle])
-    VectorLoop(CountingVector([3, 4]), client).run(world.results.append, should_stop=stop_after(13))
+    EnvLoop(CountingVector([3, 4]), client).run(world.results.append, should_stop=stop_after(13))
     assert len(world.results) == 7
     assert {item.t for item in idle.of(EndEpisode)} == {0}
     assert not idle.of(Step)

@@ -24,8 +24,7 @@ from tests.compliance.test_exactly_once import (
 from tests.servers.scripted_store import seen
 
 from muxrl.client import MultiplexingClient
-from muxrl.client.env_loop import EnvLoop
-from muxrl.client.play_loop import EpisodeResult
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.protocol.messages import Ended
 from muxrl.protocol.spaces import Box
 from muxrl.servers.episodes.store import EpisodeStore

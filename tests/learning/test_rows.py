@@ -8,9 +8,7 @@ import pytest
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import make_vector_simulation
-from muxrl.client.env_loop import EnvLoop
-from muxrl.client.play_loop import EpisodeResult
-from muxrl.client.vector_loop import VectorLoop
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import Served, serve
 from muxrl.protocol.messages import StepRows
@@ -103,7 +101,7 @@ def test_servers_learn_from_a_vector_simulation(rllib: None) -> None:
         with served.client() as client:
             assert all(spec.takes_rows for spec in client.specs.values())
             vector = make_vector_simulation(f"{ZERO_COST}Vector", AGENTS, NUM_SIMULATIONS)
-            loop = VectorLoop(vector, client)
+            loop = EnvLoop(vector, client)
             loop.run(results.append, lambda: loop.num_env_steps >= NUM_EPISODES * 100)
             assert client.num_mismatches == 0
         served.check()
@@ -128,7 +126,7 @@ def test_a_vector_simulation_over_what_takes_no_rows(rllib: None, how: dict[str,
         (address,) = [server.address for server in served.addresses.values()]
         with MultiplexingClient([address], **how) as client:
             vector = make_vector_simulation(f"{ZERO_COST}Vector", {}, 4)
-            loop = VectorLoop(vector, client)
+            loop = EnvLoop(vector, client)
             loop.run(should_stop=lambda: loop.num_env_steps >= 440)
             assert client.num_mismatches == 0
         served.check()

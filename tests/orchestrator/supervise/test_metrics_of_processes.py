@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import to_builtins
 
@@ -14,10 +15,12 @@ from muxrl.client.adapters import adapt
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.standalone import muxrl_client as standalone
 from muxrl.experiments.simulations.stairs import Stairs
+from muxrl.experiments.simulations.zero_cost import ZeroCost
 from muxrl.orchestrator.config import ExperimentConfig, GatewayConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.records.played import read_episodes
 from muxrl.orchestrator.supervise import (
     evaluation_process,
     gateway_process,
@@ -34,6 +37,9 @@ CHASE = SimulationConfig(
     {"num_steps": 8, "size": 3},
     metrics={"caught": "sum"},
 )
+
+
+TABLE = ZeroCost(num_steps=8).table
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +110,48 @@ def test_training(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
     assert record["metrics"]["episode_length"] == {"__common__": 8.0}
     for prey, caught in record["metrics"]["caught"].items():
         assert caught == pytest.approx(-record["episode_return_mean"][prey])
+
+
+def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Path) -> None:
+    simulation = SimulationConfig(
+        "muxrl.experiments.simulations.zero_cost:ZeroCostVector",
+        {"num_steps": 8},
+        vector_env=True,
+        num_envs_per_process=4,
+        record=0.5,
+        parameters={"side": {"sides": ["agent_0", "agent_1"]}},
+    )
+    config = ExperimentConfig(
+        "copies", simulation=simulation, servers={"all": ServerConfig("RANDOM", ["*"])}
+    )
+    with serve(config) as served:
+        process = SimulationProcess(
+            simulation,
+            0,
+            served.addresses,
+            EpisodeSeeds(3),
+            Patience(),
+            "",
+            tmp_path,
+            parameters=simulation.parameters,
+            episodes=tmp_path,
+        )
+        playing = threading.Thread(target=process.run)
+        playing.start()
+        sides: list[float] = []
+        while len(sides) < 60:
+            sides += [one["side"]["__common__"] for one in process.report().metrics]
+        process.stop()
+        playing.join(30.0)
+    assert 0.2 < sum(sides) / len(sides) < 0.8
+    recorded = [next(read_episodes(path)) for path in tmp_path.glob("*.parquet")]
+    assert 10 < len(recorded) < len(sides)
+    for rows, parameters in recorded:
+        first = rows[0]["observation"], rows[1]["observation"]
+        swapped = first[::-1] if parameters["side"] else first
+        here = int(np.argmin([np.abs(swapped[0] - one).sum() for one in TABLE[:, 0]]))
+        assert np.array_equal(swapped[1], TABLE[here, 1])
+        assert len(rows) == 6 * (8 - here)
 
 
 def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(

@@ -12,7 +12,7 @@ import pytest
 from msgspec import to_builtins
 
 from muxrl.client.adapters import SimulationError
-from muxrl.client.play_loop import SimulationFailed
+from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.tally import Tally
