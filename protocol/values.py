@@ -103,6 +103,7 @@ def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -
 
 
 _dtype = functools.lru_cache(maxsize=64)(np.dtype)
+_array = functools.lru_cache(maxsize=64)(np.array)
 
 
 def number(value: Any) -> float:
@@ -175,7 +176,10 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], space: Space, where: str) -
         array = _array_of(array.tolist(), dtype, array.shape, space, where)
     if array.dtype.kind not in "fiub":
         raise Mismatch(f"dtype {dtype}", f"dtype {array.dtype}", where)
-    if dtype.kind != "f" and array.size:
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):  # becomes infinite, which `_conform_box` refuses
+            return array.astype(dtype)
+    if array.size and not np.can_cast(array.dtype, dtype):
         if array.dtype.kind == "f":
             _check_numbers(array, where, math.inf)
             if (array != np.trunc(array)).any():
@@ -184,8 +188,7 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], space: Space, where: str) -
         # Compared as Python's integers: numpy's do not compare with all of them.
         if int(array.min()) < least or int(array.max()) > most:
             raise Mismatch(f"dtype {dtype}", f"numbers beyond {least}..{most}", where)
-    with np.errstate(over="ignore"):  # becomes infinite, which `_conform_box` refuses
-        return array.astype(dtype)
+    return array.astype(dtype)
 
 
 def _check_numbers(array: NDArray[Any], where: str, most: float) -> None:
@@ -295,7 +298,7 @@ def _conform_integers(
 ) -> NDArray[np.int64]:
     nvec = (2,) * space.n if isinstance(space, MultiBinary) else space.nvec
     array = _conform_array(space, _dtype("int64"), (len(nvec),), value, where)
-    if ((array < 0) | (array >= np.asarray(nvec))).any():
+    if ((array < 0) | (array >= _array(nvec))).any():
         raise Mismatch(str(space), str(array.tolist()), where)
     return array
 
