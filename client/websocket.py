@@ -220,8 +220,3 @@ class WebSocketTransport(NetworkTransport):
         if self._connection is None:
             raise Broken("the connection could not be opened")
         return self._connection.receive(timeout_s)
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
