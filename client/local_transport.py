@@ -173,7 +173,6 @@ class LocalTransport(Around):
         if self._is_acting:
             return self._act()
         replies = self._hear(patience_s)
-        replies = self._sort(replies)
         self._update_if_due()
         return replies
 
@@ -200,7 +199,7 @@ class LocalTransport(Around):
         """
         if self._num_kept:
             self._tell([])
-            self._sort(self._hear(None))
+            self._hear(None)
 
     def _pull(self) -> None:
         self._policies.load(self._transport.fetch_weights())
@@ -249,11 +248,13 @@ class LocalTransport(Around):
             raise
 
     def _hear(self, patience_s: float | None) -> list[AnyReply]:
+        """Returns the replies to items that were not made here."""
         try:
-            return self._transport.receive(patience_s)
+            replies = self._transport.receive(patience_s)
         except ServerUnavailable:
             self._lose()
             raise
+        return self._sort(replies)
 
     def _lose(self) -> None:
         """Notes that what was played may never have arrived; its episodes cannot go on."""
@@ -416,10 +417,10 @@ class InferenceModes:
     def __init__(
         self, modes: InferenceMode | Mapping[str, InferenceMode], update_interval_s: float | None
     ) -> None:
-        for mode in [modes] if isinstance(modes, str) else modes.values():
+        self._usual, self._modes = (modes, {}) if isinstance(modes, str) else ("remote", modes)
+        for mode in (self._usual, *self._modes.values()):
             if mode not in ("remote", "local"):
                 raise ValueError(f"inference_mode is 'remote' or 'local', got {mode!r}")
-        self._modes = modes
         self._update_interval_s = update_interval_s
 
     def transport_to(self, server_id: str, transport: Transport) -> Transport:
@@ -442,8 +443,7 @@ class InferenceModes:
 
     def is_local(self, server_id: str) -> bool:
         """Whether inference for a server is local."""
-        modes = self._modes
-        return (modes if isinstance(modes, str) else modes.get(server_id)) == "local"
+        return self._modes.get(server_id, self._usual) == "local"
 
     def acting(self, transport: NetworkTransport, seed: int | None = None) -> LocalTransport:
         """Returns a transport that acts in its server's place.
@@ -456,7 +456,7 @@ class InferenceModes:
 
     def check_names(self, server_ids: Collection[str]) -> None:
         """Raises `AssignmentError` if a mode is for none of these servers."""
-        if not isinstance(self._modes, str) and (unknown := self._modes.keys() - set(server_ids)):
+        if unknown := self._modes.keys() - set(server_ids):
             raise AssignmentError(
                 f"inference_mode names {sorted(unknown)}; the servers are {list(server_ids)}"
             )
