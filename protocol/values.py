@@ -234,7 +234,12 @@ def _array_of(
     if array is not None and array.dtype.kind in "fiub":
         return array
     if not (_is_list(value) and shape and len(value) == shape[0]):
-        raise Mismatch(str(space), f"{_kind(value)}{at}", where)
+        got = _kind(value)
+        if _is_list(value) and not any(map(_is_list, value[:1])):
+            got = f"shape ({len(value)},)"
+        elif isinstance(value, int) and not shape:
+            got = "an integer beyond 64 bits"
+        raise Mismatch(str(space), f"{got}{at}", where)
     parts = [
         _array_of(part, dtype, shape[1:], space, where, (*index, i)) for i, part in enumerate(value)
     ]

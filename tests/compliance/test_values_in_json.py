@@ -78,7 +78,7 @@ def test_a_logged_action_is_taken_as_it_is(url: str) -> None:
     [
         ("box", [1.0, None], "null at index [1]"),
         ("box", ["x", 1.0], "str 'x' at index [0]"),
-        ("box", [1.0, 10**400], f"int '1{'0' * 79}' at index [1]"),
+        ("box", [1.0, 10**400], "an integer beyond 64 bits at index [1]"),
         ("box", None, "null"),
         ("discrete", 0, "0"),
         ("discrete", 1.5, "float '1.5'"),

@@ -189,7 +189,7 @@ def test_errors_have_names_that_say_what_to_do(seen_by_python: Seen) -> None:
     assert all(error["has_message"] for error in errors)
     first = errors[0]
     assert (first["agent_id"], first["expected"], first["got"]) == (
-        "b", "Box(2, 2) float32", "a list of 3"
+        "b", "Box(2, 2) float32", "shape (3,)"
     )  # fmt: skip
 
 

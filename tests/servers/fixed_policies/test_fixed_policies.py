@@ -209,7 +209,7 @@ def test_a_logged_action_is_used_and_the_policy_still_called() -> None:
         (Discrete(3), "left", r"expected Discrete\(3\), got str 'left'"),
         (Discrete(3), None, r"expected Discrete\(3\), got null"),
         (Box((2,), "float32", -1, 1), [0.5, 1.5], "is outside the bounds"),
-        (Box((2,), "float32", -1, 1), [0.5], "got a list of 1"),
+        (Box((2,), "float32", -1, 1), [0.5], r"got shape \(1,\)"),
         (Box((2,), "float32", -1, 1), [0.5, float("nan")], "NaN at index"),
     ],
 )
