@@ -78,7 +78,7 @@ def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -
             rounding.
     """
     if isinstance(space, Box):
-        return _conform_box(space, value, where, most)
+        return _conform_array(space, _dtype(space.dtype), space.shape, value, where, most)
     if isinstance(space, Discrete):
         return _conform_discrete(space, value, where)
     if isinstance(space, MultiDiscrete | MultiBinary):
@@ -132,17 +132,15 @@ def as_array(value: Any) -> NDArray[Any]:
         raise Mismatch("an array", f"{type(value).__name__}: {error}") from None
 
 
-def _conform_box(space: Box, value: Any, where: str, most: float) -> NDArray[Any]:
-    array = _conform_array(space, _dtype(space.dtype), space.shape, value, where)
-    if not within(array, most):
-        _check_numbers(array, where, most)
-    return array
-
-
 def _conform_array(
-    space: Space, dtype: np.dtype[Any], shape: tuple[int, ...], value: Any, where: str
+    space: Space,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    value: Any,
+    where: str,
+    most: float = math.inf,
 ) -> NDArray[Any]:
-    """Returns an array of this dtype and shape, whichever its numbers are."""
+    """Returns an array of this dtype and shape."""
     if isinstance(value, np.ndarray):
         array = value
     elif math.prod(shape) == 1:  # a number in any brackets
@@ -155,6 +153,8 @@ def _conform_array(
         if array.size != 1 or math.prod(shape) != 1:
             raise Mismatch(str(space), f"shape {array.shape}", where)
         array = array.reshape(shape)
+    if not within(array, most):
+        _check_numbers(array, where, most)
     return array
 
 
@@ -177,7 +177,7 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], space: Space, where: str) -
     if array.dtype.kind not in "fiub":
         raise Mismatch(f"dtype {dtype}", f"dtype {array.dtype}", where)
     if dtype.kind == "f":
-        with np.errstate(over="ignore"):  # becomes infinite, which `_conform_box` refuses
+        with np.errstate(over="ignore"):  # becomes infinite, which `_conform_array` refuses
             return array.astype(dtype)
     if array.size and not np.can_cast(array.dtype, dtype):
         if array.dtype.kind == "f":
@@ -303,7 +303,8 @@ def _conform_integers(
 ) -> NDArray[np.int64]:
     nvec = (2,) * space.n if isinstance(space, MultiBinary) else space.nvec
     array = _conform_array(space, _dtype("int64"), (len(nvec),), value, where)
-    if ((array < 0) | (array >= _array(nvec))).any():
+    # Without a sign, negative numbers are large.
+    if (array.view(np.uint64) >= _array(nvec, np.uint64)).any():
         raise Mismatch(str(space), str(array.tolist()), where)
     return array
 
