@@ -85,8 +85,8 @@ docs: setup ## Writes docs/config.md, settings' tables, openapi.json and schemas
 	$(BIN)/python -m muxrl.orchestrator.config_reference
 	$(BIN)/python -m muxrl.orchestrator.json_schema
 	$(BIN)/python -m muxrl.orchestrator.settings_reference
-	$(BIN)/python -c 'from muxrl.protocol.openapi import *; import json; \
-		print(json.dumps(openapi(), indent=1))' > docs/openapi.json
+	$(BIN)/python -c 'from muxrl.servers.network.http import document; import json; \
+		print(json.dumps(document(), indent=1))' > docs/openapi.json
 
 docs-site: setup ## Builds the site in build/site; a dead link is an error.
 	$(BIN)/python docs/build_site.py

@@ -86,8 +86,3 @@ class HttpTransport(NetworkTransport):
                 pass
         # A body that is not UTF-8 is not JSON either, and is refused as such.
         return self._checked(response.status, body).decode(errors="replace")
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None

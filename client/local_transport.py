@@ -10,11 +10,13 @@ that could not be told are counted, logged, and refused where their episode goes
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypeGuard
 
+import msgspec
 import numpy as np
 
 from muxrl.client.errors import AssignmentError, ServerUnavailable
@@ -23,10 +25,8 @@ from muxrl.client.local_policies import (
     Chosen,
     LocalPolicies,
     Memory,
-    SoloPolicies,
     no_local_inference,
 )
-from muxrl.client.local_teams import TeamPolicies
 from muxrl.client.network_transport import NetworkTransport
 from muxrl.client.transport import Around, Transport
 from muxrl.protocol.errors import EpisodeGone, ValueMismatch
@@ -44,7 +44,8 @@ from muxrl.protocol.messages import (
     StartEpisode,
     Step,
 )
-from muxrl.protocol.spaces import Box
+from muxrl.protocol.rows import each_array, empty, leaves
+from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.protocol.values import Mismatch, Unsound, conform
 
 InferenceMode = Literal["remote", "local"]
@@ -121,8 +122,8 @@ class LocalTransport(Around):
         """Whether the server may be another process by now, with other weights."""
         self._num_wanted: int | None = None
         """Env steps until the server's next batch; None: it has not said yet."""
-        self._num_kept = self._num_transitions = self._num_kept_bytes = 0
-        self._most_bytes = _MOST_BYTES
+        self._num_kept = self._num_transitions = 0
+        self._most_kept = _MOST_STEPS
         self._kept_since = 0.0
 
     # --- a `Transport` ------------------------------------------------------------------
@@ -147,11 +148,11 @@ class LocalTransport(Around):
         if weights.problem:
             story = no_local_inference(spec.server_id, spec.algorithm, weights.problem)
             raise ServerUnavailable(story, server_id=spec.server_id)
-        kind = TeamPolicies if spec.groups else SoloPolicies
-        self._policies = kind(spec, weights, self._seed)
+        self._policies = LocalPolicies(spec, weights, self._seed)
         self._pulled_at = time.monotonic()
-        self._most_bytes = min(_MOST_BYTES, self._spec.max_message_bytes // 2 or _MOST_BYTES)
-        return self._spec
+        most_bytes = min(_MOST_BYTES, spec.max_message_bytes // 2 or _MOST_BYTES)
+        self._most_kept = max(1, min(_MOST_STEPS, most_bytes // _step_bytes(spec)))
+        return spec
 
     def send(self, items: Sequence[AnyItem]) -> None:
         self._items = items
@@ -172,7 +173,6 @@ class LocalTransport(Around):
         if self._is_acting:
             return self._act()
         replies = self._hear(patience_s)
-        replies = self._sort(replies)
         self._update_if_due()
         return replies
 
@@ -199,7 +199,7 @@ class LocalTransport(Around):
         """
         if self._num_kept:
             self._tell([])
-            self._sort(self._hear(None))
+            self._hear(None)
 
     def _pull(self) -> None:
         self._policies.load(self._transport.fetch_weights())
@@ -231,8 +231,7 @@ class LocalTransport(Around):
             return self._num_kept > 0
         return (
             self._num_transitions + num_transitions >= self._num_wanted
-            or self._num_kept >= _MOST_STEPS
-            or self._num_kept_bytes >= self._most_bytes
+            or self._num_kept >= self._most_kept
             or (self._num_kept > 0 and time.monotonic() - self._kept_since >= _LONGEST_S)
         )
 
@@ -241,7 +240,7 @@ class LocalTransport(Around):
         version = self._policies.version
         played = [e.take(i, version) for i, e in self._episodes.items() if e.steps]
         self._told = [*played, *items]
-        self._num_kept = self._num_transitions = self._num_kept_bytes = 0
+        self._num_kept = self._num_transitions = 0
         try:
             self._transport.send(self._told)
         except ServerUnavailable:
@@ -249,11 +248,13 @@ class LocalTransport(Around):
             raise
 
     def _hear(self, patience_s: float | None) -> list[AnyReply]:
+        """Returns the replies to items that were not made here."""
         try:
-            return self._transport.receive(patience_s)
+            replies = self._transport.receive(patience_s)
         except ServerUnavailable:
             self._lose()
             raise
+        return self._sort(replies)
 
     def _lose(self) -> None:
         """Notes that what was played may never have arrived; its episodes cannot go on."""
@@ -317,7 +318,7 @@ class LocalTransport(Around):
                 agent_id: conform(agents[agent_id].observation_space, value)
                 for agent_id, value in item.observations.items()
             }
-            self._policies.follow(seen, reply.actions, episode.memory)
+            self._policies.follow(Asked(seen, False, episode.memory), reply.actions)
 
     # --- acting -------------------------------------------------------------------------
 
@@ -345,8 +346,6 @@ class LocalTransport(Around):
         step.logged_actions = chosen.actions
         for agent_id, logits in chosen.logits.items():
             episode.logits.setdefault(agent_id, []).append(logits)
-            self._num_kept_bytes += logits.nbytes
-        self._num_kept_bytes += _AGENT_BYTES * len(chosen.actions)
         episode.steps.append(step)
         episode.t += 1
         self._num_kept += 1
@@ -355,15 +354,20 @@ class LocalTransport(Around):
 
     def _checked(self, step: Step) -> Step | Refused:
         """Returns a step of one's own, whose values the simulation may overwrite; or a refusal."""
-        observations, state = {}, step.state
         what, agent_id = "the global state of the simulation", None
+        agents = self._spec.agents
         try:
-            if self._spec.state_size is not None:
-                state = conform(Box((self._spec.state_size,)), state)
-            for agent_id, value in step.observations.items():
-                what = f"observation of agent {agent_id!r}"
-                seen = conform(self._spec.agents[agent_id].observation_space, value)
-                observations[agent_id] = self._copied(seen)
+            size = self._spec.state_size
+            state = step.state if size is None else _own(Box((size,)), step.state)
+            own: dict[str, dict[str, Any]] = {}
+            for name, values in (
+                ("observation", step.observations),
+                ("final observation", step.final_observations),
+            ):
+                own[name] = {}
+                for agent_id, value in values.items():
+                    what = f"{name} of agent {agent_id!r}"
+                    own[name][agent_id] = _own(agents[agent_id].observation_space, value)
         except Mismatch as error:
             return Refused(
                 step.episode_id,
@@ -375,28 +379,28 @@ class LocalTransport(Around):
                 got=error.got,
                 is_unsound=isinstance(error, Unsound),
             )
-        return Step(
-            step.episode_id,
-            step.t,
-            observations,
-            step.rewards,
-            step.terminations,
-            step.truncations,
-            {a: self._copied(value) for a, value in step.final_observations.items()},
-            {},
-            self._copied(state),
-            late_rewards=step.late_rewards,
+        return msgspec.structs.replace(
+            step,
+            observations=own["observation"],
+            final_observations=own["final observation"],
+            state=state,
         )
 
-    def _copied(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            self._num_kept_bytes += value.nbytes
-            return value.copy()
-        if isinstance(value, dict):
-            return {key: self._copied(part) for key, part in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._copied(part) for part in value]
-        return value
+
+def _own(space: Space, value: Any) -> Any:
+    """Returns a value as its space says, which nobody else writes into."""
+    return each_array(copy.copy, conform(space, value))
+
+
+def _step_bytes(spec: ServerSpec) -> int:
+    """Returns how long a step of all agents is, with a logit of each action."""
+    num_bytes = 4 * (spec.state_size or 0)
+    for agent in spec.agents.values():
+        seen, acts = agent.observation_space, agent.action_space
+        assert isinstance(acts, Discrete)
+        num_bytes += _AGENT_BYTES + 4 * acts.n
+        num_bytes += sum(array.nbytes for array in leaves(seen, empty(seen, ())))
+    return num_bytes
 
 
 class InferenceModes:
@@ -413,10 +417,10 @@ class InferenceModes:
     def __init__(
         self, modes: InferenceMode | Mapping[str, InferenceMode], update_interval_s: float | None
     ) -> None:
-        for mode in [modes] if isinstance(modes, str) else modes.values():
+        self._usual, self._modes = (modes, {}) if isinstance(modes, str) else ("remote", modes)
+        for mode in (self._usual, *self._modes.values()):
             if mode not in ("remote", "local"):
                 raise ValueError(f"inference_mode is 'remote' or 'local', got {mode!r}")
-        self._modes = modes
         self._update_interval_s = update_interval_s
 
     def transport_to(self, server_id: str, transport: Transport) -> Transport:
@@ -439,8 +443,7 @@ class InferenceModes:
 
     def is_local(self, server_id: str) -> bool:
         """Whether inference for a server is local."""
-        modes = self._modes
-        return (modes if isinstance(modes, str) else modes.get(server_id)) == "local"
+        return self._modes.get(server_id, self._usual) == "local"
 
     def acting(self, transport: NetworkTransport, seed: int | None = None) -> LocalTransport:
         """Returns a transport that acts in its server's place.
@@ -453,7 +456,7 @@ class InferenceModes:
 
     def check_names(self, server_ids: Collection[str]) -> None:
         """Raises `AssignmentError` if a mode is for none of these servers."""
-        if not isinstance(self._modes, str) and (unknown := self._modes.keys() - set(server_ids)):
+        if unknown := self._modes.keys() - set(server_ids):
             raise AssignmentError(
                 f"inference_mode names {sorted(unknown)}; the servers are {list(server_ids)}"
             )

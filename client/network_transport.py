@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
@@ -50,8 +51,8 @@ _SLOWEST_BYTES_PER_S = 1_000_000
 """Of a link: time to carry a long message comes on top of the time to be silent."""
 _SHORTEST_S = 0.3
 """Each attempt gets this long, even where patience is over."""
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
+_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0)
+"""Before each attempt; the last one again and again."""
 _GATEWAY_CODES = (502, 503, 504)
 """Answers of a server with too many connections, or of a proxy whose server is gone."""
 
@@ -78,6 +79,8 @@ class NetworkTransport(Transport, abc.ABC):
     """
 
     _has_tls = True
+    _connection: Any = None
+    """What `_post` has opened, and can be closed."""
 
     def __init__(
         self,
@@ -151,10 +154,6 @@ class NetworkTransport(Transport, abc.ABC):
             TimeoutError: nothing came for so long; the same call may follow.
             Broken: the connection is gone.
         """
-
-    @abc.abstractmethod
-    def _drop(self) -> None:
-        """Closes the connection, if there is one."""
 
     # --- a `Transport` ------------------------------------------------------------------
 
@@ -245,6 +244,11 @@ class NetworkTransport(Transport, abc.ABC):
 
     def close(self) -> None:
         self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     # --- patience -----------------------------------------------------------------------
 
@@ -427,7 +431,6 @@ class _Outage:
         self.patience_s = patience_s
         self.num_attempts = 0
         self.is_noted = False
-        self._pause_s = 0.0
 
     @property
     def elapsed_s(self) -> float:
@@ -442,11 +445,10 @@ class _Outage:
         return max(_SHORTEST_S, min(time_s, self.patience_s - self.elapsed_s))
 
     def next_pause_s(self) -> float:
-        """Counts an attempt; returns how long to wait before it, twice as long as the last time."""
-        pause_s = min(self._pause_s, max(0.0, self.patience_s - self.elapsed_s))
-        self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
+        """Counts an attempt; returns how long to wait before it."""
+        pause_s = _PAUSES_S[min(self.num_attempts, len(_PAUSES_S) - 1)]
         self.num_attempts += 1
-        return pause_s
+        return min(pause_s, max(0.0, self.patience_s - self.elapsed_s))
 
 
 def base_url(address: str) -> str:

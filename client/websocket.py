@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidStatus, PayloadTooBig
-from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN, State
 from websockets.uri import parse_uri
 
@@ -23,10 +22,9 @@ from muxrl.protocol.codec import encode_batch
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import answer_bytes
 from muxrl.protocol.messages import AnyItem, Batch
-from muxrl.protocol.websocket_frames import FrameCutter, binary_frame
+from muxrl.protocol.websocket_frames import Fragments, FrameCutter, binary_frame
 
 _READ_BYTES = 1 << 16
-_DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 _END_OF_HEAD = b"\r\n\r\n"
 _NO_WEBSOCKET = (404, 405, 501)
 """What servers without that route answer."""
@@ -52,8 +50,7 @@ class _Connection:
         except OSError as error:
             raise Broken(f"no connection: {reason(error)}") from None
         self._timeout_s = timeout_s
-        self._parts: list[bytes] = []
-        self._is_text = False
+        self._fragments = Fragments()
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._protocol = ClientProtocol(parse_uri(url), max_size=max_answer_bytes)
         self._frames = FrameCutter(is_masked=False, max_bytes=max_answer_bytes)
@@ -154,15 +151,8 @@ class _Connection:
         else:
             self._protocol.receive_eof()
         for event in self._protocol.events_received():
-            if not isinstance(event, Frame) or event.opcode not in _DATA:
-                continue
-            if event.opcode is not Opcode.CONT:
-                self._is_text = event.opcode is Opcode.TEXT
-            self._parts.append(bytes(event.data))
-            if event.fin:
-                message = b"".join(self._parts)
-                self._parts = []
-                self._messages.append(message.decode() if self._is_text else message)
+            if (message := self._fragments.add(event)) is not None:
+                self._messages.append(message)
         self._flush()
 
     def _receive_some(self) -> bytes:
@@ -220,8 +210,3 @@ class WebSocketTransport(NetworkTransport):
         if self._connection is None:
             raise Broken("the connection could not be opened")
         return self._connection.receive(timeout_s)
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None

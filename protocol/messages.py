@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from muxrl.protocol.episode import MAX_ID_CHARS
 from muxrl.protocol.spaces import Space
 
 Mode = Literal["train", "eval"]
@@ -22,6 +23,14 @@ Number = Annotated[Any, Meta(extra_json_schema={"type": "number"})]
 """Read as it comes, and judged by `muxrl.protocol.values.number` where it is known whose it is."""
 _OF_AGENTS = {"type": "object", "additionalProperties": {"type": "number"}}
 Metric = Annotated[Any, Meta(extra_json_schema={"anyOf": [{"type": "number"}, _OF_AGENTS]})]
+Value = Annotated[Any, Meta(extra_json_schema={"$ref": "#/components/schemas/Value"})]
+"""As the agent's space says, or an array; `muxrl.protocol.openapi` has its schema."""
+_ROW: dict[str, Any] = {"type": "array", "items": {"type": "number"}}
+Row = Annotated[Any, Meta(extra_json_schema=_ROW)]
+RowOrNone = Annotated[Any, Meta(extra_json_schema={**_ROW, "type": ["array", "null"]})]
+Matrix = Annotated[Any, Meta(extra_json_schema={"type": "array", "items": {"type": "array"}})]
+EpisodeId = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_ID_CHARS})]
+Time = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
 Flag = bool | None
 """None: not set."""
 Phase = Literal["starting", "ready", "training_failed", "stopping"]
@@ -33,7 +42,7 @@ class Item(msgspec.Struct, tag_field="type", omit_defaults=True, forbid_unknown_
     A field that is not known is refused: `reward` for `rewards` would teach nothing, in silence.
     """
 
-    episode_id: str
+    episode_id: EpisodeId
 
 
 class StartEpisode(Item, tag="start"):
@@ -58,14 +67,14 @@ class Step(Item, tag="step"):
     in its return, and are credited to no action.
     """
 
-    t: int
-    observations: dict[str, Any]
+    t: Time
+    observations: dict[str, Value]
     rewards: dict[str, Number] = {}
     terminations: dict[str, Flag] = {}
     truncations: dict[str, Flag] = {}
-    final_observations: dict[str, Any] = {}
-    logged_actions: dict[str, Any] = {}
-    state: Any = None
+    final_observations: dict[str, Value] = {}
+    logged_actions: dict[str, Value] = {}
+    state: RowOrNone = None
     logged_log_probs: dict[str, Number] = {}
     late_rewards: dict[str, Number] = {}
 
@@ -80,13 +89,13 @@ class EndEpisode(Item, tag="end"):
     server does not look at them.
     """
 
-    t: int
+    t: Time
     is_truncated: bool = False
     rewards: dict[str, Number] = {}
     terminations: dict[str, Flag] = {}
     truncations: dict[str, Flag] = {}
-    final_observations: dict[str, Any] = {}
-    state: Any = None
+    final_observations: dict[str, Value] = {}
+    state: RowOrNone = None
     metrics: dict[str, Metric] = {}
     late_rewards: dict[str, Number] = {}
 
@@ -109,8 +118,8 @@ class PlayedSteps(Item, tag="played"):
 
     weights_seq_no: int
     steps: list[Step]
-    logits: dict[str, Any] = {}
-    states: dict[str, Any] = {}
+    logits: dict[str, Value] = {}
+    states: dict[str, Value] = {}
 
 
 class StepRows(Item, tag="rows", kw_only=True):
@@ -133,7 +142,8 @@ class StepRows(Item, tag="rows", kw_only=True):
     state: Any = None
 
 
-AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode | PlayedSteps | StepRows
+ItemInJson = StartEpisode | Step | EndEpisode | AbortEpisode | PlayedSteps
+AnyItem = ItemInJson | StepRows
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -166,7 +176,7 @@ class Actions(Reply, tag="actions"):
     """The actions of step `t`, for exactly the agents whose observations were sent."""
 
     t: int
-    actions: dict[str, Any]
+    actions: dict[str, Value]
     weights_seq_no: int = 0
 
 
@@ -222,7 +232,8 @@ class ActionRows(Reply, tag="rows", kw_only=True):
     replies: list[Actions | Refused] = []
 
 
-AnyReply = Started | Actions | Recorded | Ended | Aborted | Refused | ActionRows
+ReplyInJson = Started | Actions | Recorded | Ended | Aborted | Refused
+AnyReply = ReplyInJson | ActionRows
 
 
 class BatchReply(msgspec.Struct):
@@ -298,8 +309,8 @@ class Status(msgspec.Struct, omit_defaults=True):
 class DenseLayer(msgspec.Struct, tag_field="type", tag="dense", omit_defaults=True):
     """``activation(x @ weight + bias)``: `weight` is float32 ``[in, out]``, `bias` ``[out]``."""
 
-    weight: Any
-    bias: Any = None
+    weight: Matrix
+    bias: RowOrNone = None
     activation: Literal["none", "tanh", "relu"] = "none"
 
 
@@ -310,10 +321,10 @@ class GruLayer(msgspec.Struct, tag_field="type", tag="gru"):
     `bias_h` ``[3 hidden]``.
     """
 
-    weight_x: Any
-    weight_h: Any
-    bias_x: Any
-    bias_h: Any
+    weight_x: Matrix
+    weight_h: Matrix
+    bias_x: Row
+    bias_h: Row
 
 
 Layer = DenseLayer | GruLayer

@@ -31,7 +31,7 @@ class BeginRun(msgspec.Struct):
     on from that checkpoint.
     """
 
-    plan: dict[str, Any]
+    plan: Annotated[dict[str, Any], Meta(extra_json_schema={"additionalProperties": True})]
 
 
 class PlanProblems(msgspec.Struct):

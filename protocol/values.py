@@ -78,7 +78,7 @@ def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -
             rounding.
     """
     if isinstance(space, Box):
-        return _conform_box(space, value, where, most)
+        return _conform_array(space, _dtype(space.dtype), space.shape, value, where, most)
     if isinstance(space, Discrete):
         return _conform_discrete(space, value, where)
     if isinstance(space, MultiDiscrete | MultiBinary):
@@ -103,6 +103,7 @@ def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -
 
 
 _dtype = functools.lru_cache(maxsize=64)(np.dtype)
+_array = functools.lru_cache(maxsize=64)(np.array)
 
 
 def number(value: Any) -> float:
@@ -131,17 +132,27 @@ def as_array(value: Any) -> NDArray[Any]:
         raise Mismatch("an array", f"{type(value).__name__}: {error}") from None
 
 
-def _conform_box(space: Box, value: Any, where: str, most: float) -> NDArray[Any]:
-    dtype = _dtype(space.dtype)
-    array = (
-        value
-        if isinstance(value, np.ndarray)
-        else _plain_array(value, dtype, space.shape, space, where)
-    )
+def _conform_array(
+    space: Space,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    value: Any,
+    where: str,
+    most: float = math.inf,
+) -> NDArray[Any]:
+    """Returns an array of this dtype and shape."""
+    if isinstance(value, np.ndarray):
+        array = value
+    elif math.prod(shape) == 1:  # a number in any brackets
+        array = _array_of(_bare(value), dtype, (), space, where)
+    else:
+        array = _array_of(value, dtype, shape, space, where)
     if array.dtype != dtype:
         array = _cast(array, dtype, space, where)
-    if array.shape != space.shape:
-        array = _reshaped(array, space.shape, space, where)
+    if array.shape != shape:
+        if array.size != 1 or math.prod(shape) != 1:
+            raise Mismatch(str(space), f"shape {array.shape}", where)
+        array = array.reshape(shape)
     if not within(array, most):
         _check_numbers(array, where, most)
     return array
@@ -159,22 +170,16 @@ def within(array: NDArray[Any], most: float) -> bool:
     return bool(np.isfinite(array).all() and (np.abs(array) <= most).all())
 
 
-def _reshaped(
-    array: NDArray[Any], shape: tuple[int, ...], space: Space, where: str
-) -> NDArray[Any]:
-    """Returns one number in the brackets of `shape`, if that has room for one."""
-    if array.size != 1 or math.prod(shape) != 1:
-        raise Mismatch(str(space), f"shape {array.shape}", where)
-    return array.reshape(shape)
-
-
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], space: Space, where: str) -> NDArray[Any]:
     """Returns an array in another dtype, if its numbers stay what they are, but for rounding."""
     if array.dtype.kind == "O":
-        array = _plain_array(array.tolist(), dtype, array.shape, space, where)
+        array = _array_of(array.tolist(), dtype, array.shape, space, where)
     if array.dtype.kind not in "fiub":
         raise Mismatch(f"dtype {dtype}", f"dtype {array.dtype}", where)
-    if dtype.kind != "f" and array.size:
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):  # becomes infinite, which `_conform_array` refuses
+            return array.astype(dtype)
+    if array.size and not np.can_cast(array.dtype, dtype):
         if array.dtype.kind == "f":
             _check_numbers(array, where, math.inf)
             if (array != np.trunc(array)).any():
@@ -183,8 +188,7 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], space: Space, where: str) -
         # Compared as Python's integers: numpy's do not compare with all of them.
         if int(array.min()) < least or int(array.max()) > most:
             raise Mismatch(f"dtype {dtype}", f"numbers beyond {least}..{most}", where)
-    with np.errstate(over="ignore"):  # becomes infinite, which `_conform_box` refuses
-        return array.astype(dtype)
+    return array.astype(dtype)
 
 
 def _check_numbers(array: NDArray[Any], where: str, most: float) -> None:
@@ -201,40 +205,65 @@ def _check_numbers(array: NDArray[Any], where: str, most: float) -> None:
             raise Unsound(expected, f"{got} at index {list(map(int, at))}", where, hint)
 
 
-def _plain_array(
-    value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], space: Space, where: str
+def _array_of(
+    value: Any,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    space: Space,
+    where: str,
+    index: tuple[int, ...] = (),
 ) -> NDArray[Any]:
-    """Returns what is no array as one, of any dtype of numbers."""
-    if _is_list(value) and math.prod(shape) == 1 and _shape_of(value) != shape:
-        value = _bare(value)
-    if _is_list(value):
+    """Returns what is no array as one, of any dtype of numbers.
+
+    Lengths and kinds are compared before numpy sees them. Of a long list of short ones it would
+    make a large array first; of a text among numbers, an array with room for that text in every
+    place.
+    """
+    at = f" at index {list(index)}" if index else ""
+    flat = _flat(value, shape)
+    array = None if flat is None else _numbers(flat, dtype)
+    if array is not None:
+        array = array.reshape(shape)
+    elif hasattr(value, "__array__"):
         try:
-            return _from_list(value, dtype, shape, space, where).reshape(shape)
-        except Mismatch:
-            plain = _unpacked(value, len(shape)) if _has_tensors(value) else value
-            if plain is value or _has_tensors(plain):  # deeper in lists than the space is
-                raise
-            return _plain_array(plain, dtype, shape, space, where)
-    try:
-        array = as_array(value)
-    except Mismatch as error:
-        raise Mismatch(str(space), error.got, where) from None
-    if array.dtype.kind not in "fiub":
-        raise Mismatch(str(space), _kind(value), where)
-    return array
+            array = as_array(value)
+        except Mismatch as error:
+            raise Mismatch(str(space), f"{error.got}{at}", where) from None
+        if index and array.shape != shape:
+            raise Mismatch(str(space), f"shape {array.shape}{at}", where)
+    if array is not None and array.dtype.kind in "fiub":
+        return array
+    if not (_is_list(value) and shape and len(value) == shape[0]):
+        got = _kind(value)
+        if _is_list(value) and not any(map(_is_list, value[:1])):
+            got = f"shape ({len(value)},)"
+        elif isinstance(value, int) and not shape:
+            got = "an integer beyond 64 bits"
+        raise Mismatch(str(space), f"{got}{at}", where)
+    parts = [
+        _array_of(part, dtype, shape[1:], space, where, (*index, i)) for i, part in enumerate(value)
+    ]
+    return np.array(parts)
 
 
-def _has_tensors(value: Any) -> bool:
-    while _is_list(value) and value:
-        value = value[0]
-    return hasattr(value, "__array__") and not isinstance(value, np.generic)
+def _flat(value: Any, shape: tuple[int, ...]) -> list[Any] | None:
+    """Returns what is in nested lists of these lengths; None: they are of others."""
+    row = [value]
+    for size in shape:
+        if not _LISTS.issuperset(map(type, row)) or not {size}.issuperset(map(len, row)):
+            return None
+        row = row[0] if len(row) == 1 else list(chain.from_iterable(row))
+    return row
 
 
-def _unpacked(value: Any, depth: int) -> Any:
-    """Returns nested lists without tensors in them."""
-    if hasattr(value, "__array__"):
-        return as_array(value).tolist()
-    return [_unpacked(part, depth - 1) for part in value] if depth and _is_list(value) else value
+def _numbers(row: list[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Returns a list of numbers as an array; None if there is anything else among them."""
+    if row and not isinstance(row[0], np.ndarray):
+        code = "q" if dtype.kind != "f" else "f" if dtype.char == "f" else "d"
+        with contextlib.suppress(TypeError, OverflowError):
+            return np.frombuffer(arrays.array(code, row), code)
+    is_plain = all(issubclass(kind, _NUMBER) for kind in set(map(type, row)))
+    return np.array(row) if is_plain else None
 
 
 def _bare(value: Any) -> Any:
@@ -248,79 +277,12 @@ def _bare(value: Any) -> Any:
     return value
 
 
-def _from_list(
-    value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], space: Space, where: str
-) -> NDArray[Any]:
-    """Returns the numbers of nested lists in one dimension.
-
-    Lengths and kinds are compared before numpy sees them. Of a long list of short ones it would
-    make a large array first; of a text among numbers, an array with room for that text in every
-    place.
-    """
-    row = value
-    if len(shape) != 1 or len(value) != shape[0]:
-        _check_shape(value, shape, space, where)
-        for i, size in enumerate(shape[1:], start=1):
-            kinds = set(map(type, row))
-            if kinds == {np.ndarray} and {part.shape for part in row} == {shape[i:]}:
-                return np.asarray(row)
-            if not kinds <= _LISTS or set(map(len, row)) - {size}:
-                raise Mismatch(str(space), "a ragged list", where)
-            row = list(chain.from_iterable(row))
-    if row and not isinstance(row[0], np.ndarray):
-        code = "q" if dtype.kind != "f" else "f" if dtype.char == "f" else "d"
-        try:
-            return np.frombuffer(arrays.array(code, row), code)
-        except (TypeError, OverflowError):
-            pass  # something else is among them
-    kinds = set(map(type, row))
-    if not all(issubclass(kind, _NUMBER) for kind in kinds):
-        _check_shape(value, shape, space, where)
-        is_ragged = not kinds.isdisjoint(_LISTS)
-        raise Mismatch(str(space), "a ragged list" if is_ragged else _odd_one(row, shape), where)
-    array = np.asarray(row)
-    if array.dtype.kind == "O":  # of integers beyond 64 bits
-        raise Mismatch(str(space), _odd_one(row, shape), where)
-    return array
-
-
-def _odd_one(row: list[Any], shape: tuple[int, ...]) -> str:
-    """Returns the first element that is no number, or else too large for one, and where it is."""
-    is_number = [isinstance(element, _NUMBER) for element in row]
-    if all(is_number):
-        is_number = [not isinstance(n, int) or -(2**63) <= n < 2**64 for n in row]
-    first = is_number.index(False) if False in is_number else 0
-    what = "an integer beyond 64 bits" if isinstance(row[first], int) else _kind(row[first])
-    return f"{what} at index {list(map(int, np.unravel_index(first, shape)))}"
-
-
-def _check_shape(value: Any, shape: tuple[int, ...], space: Space, where: str) -> None:
-    came = _shape_of(value)
-    if came == shape:
-        return
-    # Looked at only in a list that is as long as it should be; another one may be of any length.
-    if len(came) > 1 and shape and len(value) == shape[0] and len(set(map(_shape_of, value))) > 1:
-        raise Mismatch(str(space), "a ragged list", where)
-    raise Mismatch(str(space), f"shape {came}", where)
-
-
-_LISTS = {list, tuple}
+_LISTS = frozenset({list, tuple})
 _NUMBER = (int, float, np.number, np.bool_)
 
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple)
-
-
-def _shape_of(value: Any) -> tuple[int, ...]:
-    """Returns the lengths of nested lists, of each the first element's."""
-    shape: list[int] = []
-    while _is_list(value):
-        shape.append(len(value))
-        if not value:
-            break
-        value = value[0]
-    return (*shape, *value.shape) if isinstance(value, np.ndarray) else tuple(shape)
 
 
 def _conform_discrete(space: Discrete, value: Any, where: str) -> int:
@@ -340,17 +302,11 @@ def _conform_integers(
     space: MultiDiscrete | MultiBinary, value: Any, where: str
 ) -> NDArray[np.int64]:
     nvec = (2,) * space.n if isinstance(space, MultiBinary) else space.nvec
-    shape, dtype = (len(nvec),), _dtype("int64")
-    array = (
-        value if isinstance(value, np.ndarray) else _plain_array(value, dtype, shape, space, where)
-    )
-    if array.dtype.kind not in "iub":
-        array = _cast(array, dtype, space, where)
-    if array.shape != shape:
-        array = _reshaped(array, shape, space, where)
-    if ((array < 0) | (array >= np.asarray(nvec))).any():
+    array = _conform_array(space, _dtype("int64"), (len(nvec),), value, where)
+    # Without a sign, negative numbers are large.
+    if (array.view(np.uint64) >= _array(nvec, np.uint64)).any():
         raise Mismatch(str(space), str(array.tolist()), where)
-    return array.astype(np.int64)
+    return array
 
 
 def _shown_keys(value: dict[Any, Any]) -> str:

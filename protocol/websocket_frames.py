@@ -15,11 +15,14 @@ import secrets
 import struct
 from typing import NamedTuple
 
+from websockets.frames import Frame, Opcode
+
 try:
     from websockets.speedups import apply_mask
 except ImportError:  # installed without its C extension
     from websockets.utils import apply_mask
 
+_DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 _WHOLE_BINARY = 0x82
 """First byte of a frame that is a message: FIN, no extension, opcode 2."""
 _WHOLE_TEXT = 0x81
@@ -75,6 +78,30 @@ def _new_mask() -> bytes:
         masks = [drawn[at : at + _MASK_BYTES] for at in range(0, len(drawn), _MASK_BYTES)]
         _masks.extend(masks[1:])
         return masks[0]
+
+
+class Fragments:
+    """Messages of the frames that `websockets` has parsed."""
+
+    def __init__(self) -> None:
+        self._partial = bytearray()  # a list would grow by frames that are empty
+        self._is_text = False
+
+    def add(self, frame: object) -> bytes | str | None:
+        """Returns the message that ends with a frame; None: none does.
+
+        Raises:
+            UnicodeDecodeError: it is text that is not UTF-8.
+        """
+        if not isinstance(frame, Frame) or frame.opcode not in _DATA:
+            return None
+        if frame.opcode is not Opcode.CONT:
+            self._is_text = frame.opcode is Opcode.TEXT
+        self._partial += frame.data
+        if not frame.fin:
+            return None
+        message, self._partial = bytes(self._partial), bytearray()
+        return message.decode() if self._is_text else message
 
 
 class FrameCutter:

@@ -28,21 +28,28 @@ from muxrl.protocol.errors import (
     Unauthorized,
 )
 from muxrl.protocol.messages import (
+    Aborted,
     AbortEpisode,
     AnyItem,
+    Batch,
     BatchReply,
+    Ended,
     EndEpisode,
+    Health,
+    PolicyWeights,
     Refused,
+    ServerSpec,
+    Started,
     StartEpisode,
+    Status,
     Stopping,
 )
-from muxrl.protocol.openapi import openapi
+from muxrl.protocol.openapi import Endpoint, openapi
 from muxrl.protocol.run_messages import RUN_REQUESTS
 from muxrl.servers.network.exposition import CONTENT_TYPE, exposition
 from muxrl.servers.network.front import Front, internal_error
 
-Endpoint = Callable[[Front, Request], Awaitable[object]]
-_openapi = functools.cache(openapi)
+Handler = Callable[[Front, Request], Awaitable[object]]
 
 
 async def _body(app: Front, request: Request) -> bytes:
@@ -80,7 +87,7 @@ async def _get_health(app: Front, request: Request) -> object:
 
 
 async def _get_openapi(app: Front, request: Request) -> object:
-    return _openapi()
+    return document()
 
 
 async def _get_policies(app: Front, request: Request) -> object:
@@ -94,18 +101,6 @@ async def _get_metrics(app: Front, request: Request) -> object:
 
 async def _post_batch(app: Front, request: Request) -> object:
     return BatchReply(await app.answered(app.messages.read_json(await _body(app, request))))
-
-
-async def _post_start(app: Front, request: Request) -> object:
-    return await _one(app, request, StartEpisode, default={"episode_id": uuid.uuid4().hex})
-
-
-async def _post_end(app: Front, request: Request) -> object:
-    return await _one(app, request, EndEpisode)
-
-
-async def _post_abort(app: Front, request: Request) -> object:
-    return await _one(app, request, AbortEpisode)
 
 
 async def _post_shutdown(app: Front, request: Request) -> object:
@@ -148,12 +143,7 @@ async def _post_run(name: str, app: Front, request: Request) -> object:
     return await asyncio.to_thread(answered)
 
 
-async def _one(
-    app: Front,
-    request: Request,
-    kind: type[AnyItem],
-    default: dict[str, str] | None = None,
-) -> object:
+async def _post_item(kind: type[AnyItem], app: Front, request: Request) -> object:
     """Answers the one item of a request: its body's fields, and those that its path gives.
 
     Raises:
@@ -169,9 +159,69 @@ async def _one(
                 expected=repr(value),
                 got=repr(said),
             )
-    given = {**(default or {}), **fields, **request.path_params}
+    given = {"episode_id": uuid.uuid4().hex, **fields, **request.path_params}
     item = app.messages.read_item(given, kind)
     return (await app.answered([item]))[0]
+
+
+# An episode that has ended is not aborted any more, nor the other way.
+_CLOSED = (Ended, Aborted)
+ENDPOINTS = (
+    Endpoint(
+        "get", "/v1/spec", "What the server is: agents, spaces, groups, limits.",
+        _get_spec, (ServerSpec,),
+    ),
+    Endpoint(
+        "get", "/v1/health", "Whether it is ready; 503 while there is a problem.",
+        _get_health, (Health,),
+    ),
+    Endpoint("get", "/v1/status", "Where acting and learning stand.", _get_status, (Status,)),
+    Endpoint("get", "/v1/openapi.json", "This document.", _get_openapi),
+    Endpoint(
+        "get", "/v1/policies", "The networks that act, for clients that act in the server's place.",
+        _get_policies, (PolicyWeights,),
+    ),
+    Endpoint("get", "/metrics", "What it counts, as Prometheus reads it.", _get_metrics),
+    Endpoint(
+        "post", "/v1/step",
+        "Answers any items of any episodes, in order; each that is refused has its own code.",
+        _post_batch, (BatchReply,), Batch, (413,),
+    ),
+    Endpoint(
+        "post", "/v1/episodes", "Opens an episode; an id is made if none is given.",
+        functools.partial(_post_item, StartEpisode), (Started,), StartEpisode,
+        (409, 410, 413, 422, 423, 429),
+    ),
+    Endpoint(
+        "post", "/v1/episodes/{episode_id}/end", "Closes an episode.",
+        functools.partial(_post_item, EndEpisode), _CLOSED, EndEpisode,
+        (404, 409, 410, 413, 422, 423),
+    ),
+    Endpoint(
+        "post", "/v1/episodes/{episode_id}/abort", "Closes an episode early.",
+        functools.partial(_post_item, AbortEpisode), _CLOSED, AbortEpisode, (404, 413, 423),
+    ),
+    Endpoint(
+        "post", "/v1/shutdown", "Ends a `muxrl serve`; wants a token.", _post_shutdown, (Stopping,)
+    ),
+    *(
+        Endpoint(
+            "post", f"/v1/run/{name}", (asked.__doc__ or "").partition("\n")[0],
+            functools.partial(_post_run, name), (answer,), asked, (413, 422),
+        )
+        for name, (asked, answer) in RUN_REQUESTS.items()
+    ),
+    Endpoint(
+        "get", "/v1/ws", "Upgrades to a WebSocket: batches in msgpack or JSON.", codes=(404,)
+    ),
+)  # fmt: skip
+"""All that a server answers; the last one by `muxrl.servers.network.websocket`."""
+
+
+@functools.cache
+def document() -> dict[str, Any]:
+    """Returns what is served as OpenAPI."""
+    return openapi(ENDPOINTS)
 
 
 _CLOSE = {"Connection": "close"}  # whoever may not ask keeps no connection from those who may
@@ -186,11 +236,11 @@ def _json(value: object, code: int = 200) -> Response:
 def make_asgi_app(app: Front) -> Starlette:
     """Returns the ASGI application of one server."""
 
-    def guarded(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    def guarded(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             try:
                 app.check_access(request.headers.get)
-                value = await endpoint(app, request)
+                value = await handler(app, request)
             except ClientDisconnect:
                 return Response(status_code=400)  # nobody is there to read it
             except Exception as error:  # noqa: BLE001, the refusal is logged
@@ -215,25 +265,9 @@ def make_asgi_app(app: Front) -> Starlette:
     starlette = Starlette(
         exception_handlers={HTTPException: no_such_route},
         routes=[
-            Route("/v1/spec", guarded(_get_spec)),
-            Route("/v1/status", guarded(_get_status)),
-            Route("/v1/health", guarded(_get_health)),
-            Route("/v1/openapi.json", guarded(_get_openapi)),
-            Route("/v1/policies", guarded(_get_policies)),
-            Route("/metrics", guarded(_get_metrics)),
-            Route("/v1/step", guarded(_post_batch), methods=["POST"]),
-            Route("/v1/episodes", guarded(_post_start), methods=["POST"]),
-            Route("/v1/episodes/{episode_id}/end", guarded(_post_end), methods=["POST"]),
-            Route("/v1/episodes/{episode_id}/abort", guarded(_post_abort), methods=["POST"]),
-            Route("/v1/shutdown", guarded(_post_shutdown), methods=["POST"]),
-            *(
-                Route(
-                    f"/v1/run/{name}",
-                    guarded(functools.partial(_post_run, name)),
-                    methods=["POST"],
-                )
-                for name in RUN_REQUESTS
-            ),
+            Route(e.path, guarded(e.handler), methods=[e.method.upper()])
+            for e in ENDPOINTS
+            if e.handler
         ],
     )
     # A redirect would go to whatever the request calls us.

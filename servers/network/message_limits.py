@@ -49,19 +49,20 @@ class MessageLimits:
     def __init__(self, spec: ServerSpec) -> None:
         self._max_items = needed_items(spec.max_episodes)
         self._takes_rows = spec.takes_rows
-        self._spaces = {a: agent.observation_space for a, agent in spec.agents.items()}
+        seen = {a: agent.observation_space for a, agent in spec.agents.items()}
+        acts = {a: agent.action_space for a, agent in spec.agents.items()}
+        self._spaces = {"observations": seen, "final_observations": seen, "logged_actions": acts}
+        """By field of an item, of each agent."""
         self._kinds: list[Space] = []
-        for space in self._spaces.values():
+        for space in seen.values():
             if space not in self._kinds:
                 self._kinds.append(space)
-        self._action_spaces = {a: agent.action_space for a, agent in spec.agents.items()}
-        per_agent = Annotated[dict[str, Raw], Meta(max_length=len(spec.agents))]
-        per_kind = Annotated[list[Raw], Meta(max_length=len(spec.agents))]
+        at_most = Meta(max_length=len(spec.agents))
+        values = Annotated[dict[str, Raw], at_most] | Annotated[list[Raw], at_most]
         item = msgspec.defstruct(
             "ItemOutline",
             [
-                (_OBSERVATIONS[0], per_agent | per_kind, {}),
-                *((name, per_agent, {}) for name in (*_OBSERVATIONS[1:], _ACTIONS)),
+                *((name, values, {}) for name in self._spaces),
                 *((name, Raw, Raw()) for name in _ARRAYS),
             ],
         )
@@ -152,22 +153,13 @@ class MessageLimits:
             )
 
     def _array_bytes(self, item: Any) -> int:
-        total = 0
-        for name in _ARRAYS:
-            value = getattr(item, name)
-            total += _array_bytes(None, value) if len(memoryview(value)) else 0
-        for name in _OBSERVATIONS:
+        total = sum(_array_bytes(None, getattr(item, name)) for name in _ARRAYS)
+        for name, spaces in self._spaces.items():
             values = getattr(item, name)
-            if isinstance(values, list):  # of each kind, whichever it is
-                total += sum(
-                    max((_array_bytes(space, value) for space in self._kinds), default=0)
-                    for value in values
-                )
-                continue
-            for agent_id, value in values.items():
-                total += _array_bytes(self._spaces.get(agent_id), value)
-        for agent_id, value in getattr(item, _ACTIONS).items():
-            total += _array_bytes(self._action_spaces.get(agent_id), value)
+            if isinstance(values, dict):
+                total += sum(_array_bytes(spaces.get(a), value) for a, value in values.items())
+            else:  # of each kind, whichever it is
+                total += sum(max(_array_bytes(k, value) for k in self._kinds) for value in values)
         return total
 
     def _counted(self, batch: Batch) -> list[AnyItem]:
@@ -195,22 +187,20 @@ class MessageLimits:
         )
 
 
-_OBSERVATIONS = ("observations", "final_observations")
-_ACTIONS = "logged_actions"
 _ARRAYS = ("state", "rewards", "t")
 
 
 def _array_bytes(space: Space | None, value: Raw) -> int:
     """Returns how many bytes of a msgpack value are arrays, as far as its space has any."""
     data = memoryview(value)
-    if data[0] in _EXTENSIONS:
+    if len(data) and data[0] in _EXTENSIONS:
         return len(data)
     try:
         if isinstance(space, DictSpace):
-            named = _dict_decoder(len(space.spaces)).decode(data)
+            named = _decoder(dict[str, Raw], len(space.spaces)).decode(data)
             return sum(_array_bytes(space.spaces.get(key), part) for key, part in named.items())
         if isinstance(space, TupleSpace):
-            parts = _list_decoder(len(space.spaces)).decode(data)
+            parts = _decoder(list[Raw], len(space.spaces)).decode(data)
             return sum(map(_array_bytes, space.spaces, parts))
     except msgspec.DecodeError:
         pass  # not of this space, which will be said when it is read
@@ -235,10 +225,5 @@ def _collection_off() -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=64)
-def _dict_decoder(max_length: int) -> msgspec.msgpack.Decoder[dict[str, Raw]]:
-    return msgspec.msgpack.Decoder(Annotated[dict[str, Raw], Meta(max_length=max_length)])
-
-
-@functools.lru_cache(maxsize=64)
-def _list_decoder(max_length: int) -> msgspec.msgpack.Decoder[list[Raw]]:
-    return msgspec.msgpack.Decoder(Annotated[list[Raw], Meta(max_length=max_length)])
+def _decoder(kind: Any, max_length: int) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(Annotated[kind, Meta(max_length=max_length)])

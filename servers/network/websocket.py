@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
-from websockets.frames import CloseCode, Frame, Opcode
+from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
@@ -26,6 +26,7 @@ from muxrl.protocol.codec import encode, encode_json
 from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import AnyReply, BatchReply, Refused
 from muxrl.protocol.websocket_frames import (
+    Fragments,
     FrameCutter,
     Unparsed,
     binary_frame,
@@ -62,8 +63,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._protocol = ServerProtocol(max_size=app.spec.max_message_bytes, logger=_their_logger)
         self._frames = FrameCutter(is_masked=True, max_bytes=app.spec.max_message_bytes)
         self.transport: asyncio.Transport
-        self._partial = bytearray()
-        self._is_text = False
+        self._fragments = Fragments()
         self._messages: deque[bytes | str] = deque()
         self._is_answering = False
         self._asked_at = 0.0
@@ -126,7 +126,7 @@ class WebSocketConnection(asyncio.Protocol):
         for event in self._protocol.events_received():
             if isinstance(event, Request):
                 self._shake_hands(event)
-            elif isinstance(event, Frame) and event.opcode in _DATA:
+            else:
                 self._collect(event)
         self._flush()  # answers to pings, close frames and protocol errors
 
@@ -176,22 +176,14 @@ class WebSocketConnection(asyncio.Protocol):
 
     # --- messages -----------------------------------------------------------------------
 
-    def _collect(self, frame: Frame) -> None:
-        """Assembles a message from its frames."""
-        if frame.opcode is not Opcode.CONT:
-            self._is_text = frame.opcode is Opcode.TEXT
-        if not frame.fin or self._partial:
-            # In one piece: a list would grow by frames that are empty, which no limit counts.
-            self._partial += frame.data
-            if not frame.fin:
-                return
-            message, self._partial = bytes(self._partial), bytearray()
-        else:
-            message = bytes(frame.data)
+    def _collect(self, event: object) -> None:
         try:
-            self._messages.append(message.decode() if self._is_text else message)
+            message = self._fragments.add(event)
         except UnicodeDecodeError:
             self._protocol.fail(CloseCode.INVALID_DATA, "text that is not UTF-8")
+            return
+        if message is not None:
+            self._messages.append(message)
 
     def _work(self) -> None:
         """Answers the messages that can be answered now."""
@@ -277,6 +269,3 @@ class WebSocketConnection(asyncio.Protocol):
                 self.transport.write(data)
             else:  # the protocol's mark for end of file
                 self.transport.close()
-
-
-_DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)

@@ -161,6 +161,15 @@ def test_a_wrong_observation_is_refused_at_once_and_what_was_played_is_kept(
         with pytest.raises(RefusedByServer, match=r"t=3 .*agent 'a': expected Box\(2,\)"):
             client.get_action(episode_id, {"a": np.zeros(3, np.float32)})
     assert ppo.status().num_env_steps - before == 2
+    with local(ppo) as client:
+        episode_id = client.start_episode()
+        for _ in range(3):
+            client.get_action(episode_id, SEEN)
+        last = {"a": np.full(2, np.nan, np.float32)}
+        client.log_returns(episode_id, {}, truncations={"a": True}, final_observations=last)
+        with pytest.raises(RefusedByServer, match=r"t=3 .*final .*agent 'a'.*finite") as refusal:
+            client.get_action(episode_id, {"b": SEEN["b"]})
+        assert refusal.value.is_unsound
 
 
 def test_arrays_that_the_simulation_overwrites(ppo: PolicyServer) -> None:

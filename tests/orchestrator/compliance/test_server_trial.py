@@ -81,7 +81,7 @@ BREAKS: list[tuple[Any, str, Any, set[str]]] = [
     (blocks.Block, "answer_of", first_only(blocks.Block.answer_of), {"actions", "late_agents"}),
     (store.EpisodeStore, "expire", lambda self, now: [], {"silence"}),
     (MessageLimits, "_counted", lambda self, batch: batch.items, {"many_items"}),
-    (http, "_openapi", lambda: {"paths": {}}, {"the_document"}),
+    (http, "document", lambda: {"paths": {}}, {"the_document"}),
 ]  # fmt: skip
 
 

@@ -392,7 +392,7 @@ def test_fragments_without_content_are_not_collected() -> None:
     for _ in range(1000):
         talk.client.send_continuation(b"", fin=False)
     talk.carry()
-    assert len(talk.server._partial) == 0
+    assert len(talk.server._fragments._partial) == 0
     talk.client.send_continuation(encode(Batch([AbortEpisode("e")])), fin=True)
     talk.carry()
     (answer,) = talk.hear()

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
-from muxrl.protocol.openapi import openapi
+from muxrl.servers.network import http
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return openapi()
+    return http.document()
 
 
 def rows(heading: str) -> list[list[str]]:
