@@ -109,7 +109,8 @@ class VectorCopies(Copies):
         flags = step.terminated, step.truncated
         if not any(map(np.count_nonzero, (*flags, step.is_over))):
             return overs
-        have_all, are_cut = step.is_over & (flags[0].all(1) | flags[1].all(1)), flags[1].all(1)
+        have_ended, are_cut = (np.asarray(one.all(1)) for one in flags)
+        have_all = step.is_over & (have_ended | are_cut)
         done = flags[0].any(1) | flags[1].any(1) | step.is_over
         for copy in np.flatnonzero(done & table.is_open).tolist():
             finals, state = step.final_observations.get(copy, {}), step.final_states.get(copy)
