@@ -6,14 +6,13 @@ from typing import Any
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.agents.spaces import flat_size
 
 NONE_AVAILABLE = (
     "the action mask of agent {!r} forbids every action; leave an agent that cannot act out of "
     "the observations, or give it an action that does nothing"
 )
-OBS = "obs"
-ACTION_MASK = "action_mask"
 
 
 def masked_space(observation_space: Space, action_space: Space) -> DictSpace:

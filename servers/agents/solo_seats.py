@@ -10,7 +10,8 @@ import numpy as np
 from muxrl.protocol.rows import Lineup
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Space
 from muxrl.servers.agents.action_forms import ActionForm, action_form
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space, none_available
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.masks import masked_space, none_available
 from muxrl.servers.agents.memory import Memory, Slots
 from muxrl.servers.agents.observing import Observing, Reader
 from muxrl.servers.agents.parts import OfKind, Seen, by_kind, places_of

@@ -15,6 +15,7 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.rows import Lineup, compact
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.action_forms import ActionForm, counted_from_0
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, LAST_ACTION, NO_ACTION, OBS, STATE
 from muxrl.servers.agents.masks import NONE_AVAILABLE
 from muxrl.servers.agents.memory import Memory, Slots, grid
 from muxrl.servers.agents.observing import Observing, Reading
@@ -37,17 +38,7 @@ from muxrl.servers.agents.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.agents.teams import (
-    ACTION_MASK,
-    ALIVE,
-    LAST_ACTION,
-    NO_ACTION,
-    OBS,
-    STATE,
-    TEAM_KEYS,
-    TeamRows,
-    TeamSpec,
-)
+from muxrl.servers.agents.teams import TEAM_KEYS, TeamRows, TeamSpec
 from muxrl.servers.config import AgentPlan, ServerPlan
 
 

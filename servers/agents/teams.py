@@ -30,20 +30,13 @@ from typing import Any, Literal
 import numpy as np
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, LAST_ACTION, NO_ACTION, OBS, STATE
 from muxrl.servers.agents.masks import NONE_AVAILABLE
 from muxrl.servers.agents.spaces import flat_size
 
-OBS = "obs"
-STATE = "state"
-ACTION_MASK = "action_mask"
-ALIVE = "alive"
-LAST_ACTION = "last_action"
 TEAM_KEYS = (OBS, STATE, ACTION_MASK, ALIVE, LAST_ACTION)
 ACTING_KEYS = (OBS, ACTION_MASK, LAST_ACTION)
 """What a member acts on; the other keys are for the mixer."""
-
-NO_ACTION = -1
-"""``last_action`` before a member's first action, and the logged action of a member without one."""
 
 RewardRule = Literal["sum", "mean"]
 TeamObservation = dict[str, np.ndarray]

@@ -16,12 +16,12 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from muxrl.protocol.spaces import Discrete
 from muxrl.protocol.values import conform
 from muxrl.servers.acting import Answer, Asked
+from muxrl.servers.agents.keys import STATE
 from muxrl.servers.agents.log_probs import DISTRIBUTION, log_probs_of
 from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import split_state
 from muxrl.servers.agents.team_seats import TeamSeat
-from muxrl.servers.agents.teams import STATE
 from muxrl.servers.alone import Alone, Look
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerPlan

@@ -20,7 +20,8 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.masks import has_action_mask
 
 _CRITIC_ENCODER = "encoder.critic_encoder"
 

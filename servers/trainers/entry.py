@@ -15,12 +15,12 @@ from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import DictSpace, bounds
 from muxrl.servers.acting import Asked
 from muxrl.servers.agents.action_forms import counted_from_0
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask, observed_parts
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
+from muxrl.servers.agents.masks import has_action_mask, observed_parts
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.team_seats import TeamSeat, TeamSeating
-from muxrl.servers.agents.teams import ALIVE, STATE
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.episodes.trajectories import stack

@@ -10,13 +10,13 @@ import numpy as np
 
 from muxrl.protocol.spaces import Box, DictSpace, Space
 from muxrl.servers.agents.action_forms import ActionForm, action_form
-from muxrl.servers.agents.masks import OBS, observed_parts
+from muxrl.servers.agents.keys import OBS, STATE
+from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.parts import Seen
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.solo_seats import SoloPart, SoloSeat
-from muxrl.servers.agents.teams import STATE
 from muxrl.servers.config import AgentPlan, ServerPlan
 
 

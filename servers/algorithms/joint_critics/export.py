@@ -10,11 +10,11 @@ from torch import Tensor
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.spaces import Space
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, OBS
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.spaces import flat_size, split_mask, split_state
-from muxrl.servers.agents.teams import ACTION_MASK, OBS
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import AGENT_ID, CannotExport, PolicyGraph, ServerRow, mask_space
+from muxrl.servers.export.graph import CannotExport, PolicyGraph, ServerRow, mask_space
 from muxrl.servers.export.ports import Port, one_hot
 
 

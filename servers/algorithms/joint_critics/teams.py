@@ -28,17 +28,11 @@ import numpy as np
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, box_within
 from muxrl.servers.agents.action_forms import action_form
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
 from muxrl.servers.agents.seating import PolicySignature, keys_of
 from muxrl.servers.agents.spaces import flat_size, split_mask, split_state
 from muxrl.servers.agents.team_seats import TeamSeat, TeamSeating
-from muxrl.servers.agents.teams import (
-    ACTION_MASK,
-    ALIVE,
-    OBS,
-    STATE,
-    TeamProblem,
-    TeamRows,
-)
+from muxrl.servers.agents.teams import TeamProblem, TeamRows
 from muxrl.servers.config import ServerPlan
 
 CONTINUOUS_TEAM_KEYS = (OBS, STATE, ALIVE)

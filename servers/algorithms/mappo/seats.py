@@ -20,7 +20,8 @@ from muxrl.protocol import spaces as plain
 from muxrl.protocol.rows import Lineup
 from muxrl.servers.agents.action_forms import ActionForm
 from muxrl.servers.agents.frames import stacked_shape
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, observed_parts
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
+from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.parts import Seen, by_kind, places_of
 from muxrl.servers.agents.seating import (
@@ -41,7 +42,6 @@ from muxrl.servers.agents.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from muxrl.servers.config import AgentPlan, ServerPlan
 
 _Reader = Callable[[Any], np.ndarray]

@@ -11,7 +11,7 @@ from ray.rllib.algorithms.sac.torch.sac_torch_learner import SACTorchLearner
 from ray.rllib.core.columns import Columns
 from torch import Tensor
 
-from muxrl.servers.agents.teams import ALIVE, OBS
+from muxrl.servers.agents.keys import ALIVE, OBS
 from muxrl.servers.algorithms.joint_critics.learner import CRITIC, POLICY, JointCriticLearner
 from muxrl.servers.algorithms.masac.rl_module import LOGP, MASACTorchRLModule
 

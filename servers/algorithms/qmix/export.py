@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, Discrete, Space
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, LAST_ACTION, OBS
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.spaces import (
@@ -19,17 +20,9 @@ from muxrl.servers.agents.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.agents.teams import ACTION_MASK, ALIVE, LAST_ACTION, OBS
 from muxrl.servers.algorithms.qmix.rl_module import HIDDEN
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import (
-    AGENT_ID,
-    STATE_IN,
-    CannotExport,
-    PolicyGraph,
-    ServerRow,
-    mask_space,
-)
+from muxrl.servers.export.graph import STATE_IN, CannotExport, PolicyGraph, ServerRow, mask_space
 from muxrl.servers.export.ports import OBSERVATION, Port, one_hot
 
 

@@ -13,8 +13,8 @@ from tests.servers.scripted_store import ScriptedStore, each, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary, Space, leaf_type
+from muxrl.servers.agents.keys import AGENT_ID, ALIVE, STATE
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
 
 TEAM = {"team": ("a", "b")}

@@ -19,7 +19,8 @@ from ray.rllib.policy.policy import PolicySpec
 from torch import Tensor
 
 from muxrl.protocol.spaces import from_gymnasium
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.masks import masked_space
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.rllib.numpy_values import numpy_values
