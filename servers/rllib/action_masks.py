@@ -69,7 +69,7 @@ class ReadsNoMask:
 class FollowsMask:
     """Goes before one of RLlib's default modules, which then follows masks where there are any.
 
-    With the observation space of `masked_space` the networks read ``OBS``, and ``ACTION_MASK
+    Where observations have a mask apart, the networks read ``OBS``, and ``ACTION_MASK
     [B, n]``, 1 for available actions, masks what they say of actions. With any other space it is
     RLlib's module.
     """

@@ -112,7 +112,7 @@ def values_of_own_actions(
 
     Args:
         module: has the critics.
-        obs: as in `CONTINUOUS_TEAM_KEYS`, ``[B, ...]``.
+        obs: as a team observes, ``[B, ...]``.
         taken: ``[B, n, d]``, from the replay.
         actions: ``[B, n, d]``, the actor's.
     """

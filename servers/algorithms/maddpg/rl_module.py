@@ -87,7 +87,7 @@ class MADDPGTorchRLModule(JointCriticRLModule):
         """Returns the target actor's, with clipped noise ("target policy smoothing").
 
         Args:
-            obs: as in `CONTINUOUS_TEAM_KEYS`, ``[B, ...]``.
+            obs: as a team observes, ``[B, ...]``.
             noise: standard deviation.
             clip: its largest size.
         """
