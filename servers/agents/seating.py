@@ -230,7 +230,7 @@ class Seating:
         observing = observing or Observing.of(plan)
         in_teams = [member for group in plan.groups.values() for member in group]
         seated = in_teams if self.forms_teams else list(plan.agents)
-        members = {agent_id: self._member(agent_id, plan, observing) for agent_id in seated}
+        members = {agent_id: self.member(agent_id, plan, observing) for agent_id in seated}
         if not self.forms_teams:
             return {a: self._seat(a, (a,), members, plan, observing) for a in members}
         alone = {a: agent for a, agent in plan.agents.items() if a not in in_teams}
@@ -240,7 +240,8 @@ class Seating:
         as_agents = replace(self, unit="agent", inputs=(Own,), actions=OwnAction, is_joint=False)
         return seats | as_agents.make_seats(replace(plan, agents=alone), observing)
 
-    def _member(self, agent_id: str, plan: ServerPlan, observing: Observing) -> Member:
+    def member(self, agent_id: str, plan: ServerPlan, observing: Observing) -> Member:
+        """Returns how one agent is read and written, by whichever seat."""
         agent = plan.agents[agent_id]
         sent, form = agent.observation_space, self.action_form(agent)
         if Own not in self.inputs:
