@@ -149,9 +149,10 @@ class State(Input):
 
     def __init__(self, part: Part) -> None:
         self._part = part
-        self._seat = seat = part.seats[0]
+        seat = part.seats[0]
         assert seat.state_size is not None
-        self._size = seat.state_size
+        self._size, self._read_sent = seat.state_size, seat.read_state
+        self._marks_departed = seat.allows_late
         views = {seat.view: seat for seat in part.seats}
         self._views = [_View(one, part) for one in views.values()]
         self._view_of = [list(views).index(seat.view) for seat in part.seats]
@@ -165,8 +166,8 @@ class State(Input):
 
     def read(self, seen: Seen, found: Mapping[str, Any]) -> np.ndarray:
         num_seats = len(self._part.seats)
-        if self._seat.is_state_sent:
-            states = [self._sent(seen)]
+        if self._read_sent is not None:
+            states = [self._sent(seen, self._read_sent)]
         elif self._are_rows:
             return self._rows(seen, found[OBS])
         else:
@@ -186,16 +187,15 @@ class State(Input):
         state[rows, self._absent[columns]] = 0.0
         return state
 
-    def _sent(self, seen: Seen) -> np.ndarray:
+    def _sent(self, seen: Seen, read: Reader) -> np.ndarray:
         if seen.state is None:
             return np.zeros((seen.num_episodes, self._size), np.float32)
-        read = self._seat.read_state
-        return seen.state if read is None else read(seen.state)
+        return read(seen.state)
 
     def _rows(self, seen: Seen, obs: np.ndarray) -> np.ndarray:
         """Returns a team's padded observations in a row."""
         state = obs.reshape(*obs.shape[:2], -1)
-        if self._seat.marks_departed:
+        if self._marks_departed:
             departed = self._part.by_seat(seen.have_departed(self._part.places))
             state = np.concatenate([state, departed], axis=-1)
         return state
@@ -208,7 +208,7 @@ class _View:
         names, lineup = [member.agent_id for member in seat.view], part.lineup
         assert seat.state_size is not None
         self._size = seat.state_size
-        self._num_marks = len(names) if seat.marks_departed else 0
+        self._num_marks = len(names) if seat.allows_late else 0
         self._places = places_of(names, lineup)
         self.is_observed = any(member.read_state for member in seat.view)
         self._observing: list[tuple[OfKind, Reader]] = []
@@ -269,7 +269,7 @@ class Alive(Input):
 
     @staticmethod
     def space(seat: Seat) -> Space | None:
-        if not seat.is_team and not seat.is_in_group:
+        if seat.reward == "own":
             return None
         return Box((len(seat.agents),), "float32", 0.0, 1.0)
 

@@ -216,7 +216,7 @@ class Part:
         self._is_alone = first.observation_space is first.own_space
         self._remembering = [one for _, one in self._inputs if one.remembers]
         self.remembers_actions = bool(self._remembering)
-        self._waits = first.refuses_late and not self.is_here.all()
+        self._waits = self.is_team and not first.allows_late and not self.is_here.all()
         self._actions = first.actions
         self._acts = [
             (some, where, self.first_of(where).form)

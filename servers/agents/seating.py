@@ -14,7 +14,7 @@ from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.action_forms import ActionForm, action_form
 from muxrl.servers.agents.inputs import Alive, LastAction, Mask, Own, State
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
-from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.observing import Observing, Reader
 from muxrl.servers.agents.parts import Input
 from muxrl.servers.agents.seat_actions import OwnAction, SeatActions, TeamActions, TeamChoices
 from muxrl.servers.agents.seats import Member, RewardRule, Seat
@@ -279,8 +279,8 @@ class Seating:
             view = tuple(members[agent_id] for agent_id in _view_of(first, plan))
         team = None if self.reward == "own" else unit if self.forms_teams else first.group
         reward: RewardRule = plan.team_reward if team else "own"
-        read_state = None
-        if is_state_sent := State in self.inputs and plan.state_size is not None:
+        read_state: Reader | None = None
+        if State in self.inputs and plan.state_size is not None:
             read_state = observing.simulation_state_reader(plan.state_size)
         reads_as = None
         if self.reads_no_others and observing.reads_as:
@@ -295,14 +295,11 @@ class Seating:
             self.actions({one.agent_id: one.form for one in agents}),
             own_space,
             is_team=self.forms_teams,
-            is_in_group=team is not None and not self.forms_teams,
             view=view,
             state_size=self._state_size(own_space, view, plan),
-            is_state_sent=is_state_sent,
             read_state=read_state,
             reward=reward,
-            refuses_late=self.forms_teams and plan.late_members == "refuse",
-            marks_departed=plan.late_members == "allow",
+            allows_late=plan.late_members == "allow",
             frame_stack=observing.frame_stack if Own in self.inputs else 1,
             reads_as=reads_as,
         )
@@ -310,10 +307,10 @@ class Seating:
     def _state_size(
         self, own_space: Space, view: tuple[Member, ...], plan: ServerPlan
     ) -> int | None:
-        if State not in self.inputs or plan.state_size is not None:
-            return plan.state_size if State in self.inputs else None
-        if not view:
+        if State not in self.inputs:
             return None
+        if plan.state_size is not None or not view:
+            return plan.state_size
         observed = state_sizes(plan, tuple(one.agent_id for one in view)).values()
         if found := [size for size in observed if size is not None]:
             return found[-1]

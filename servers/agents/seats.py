@@ -80,14 +80,12 @@ class Seat:
         actions: what its policy does.
         own_space: of what its agents observe themselves, as networks read it.
         is_team: whether its observations and actions have a row for each agent.
-        is_in_group: whether it is one of a group's agents, each with a seat of its own.
         view: the agents whose state it sees, in the order of their observations.
         state_size: length of that state; None: it sees none.
-        is_state_sent: whether the simulation sends that state.
-        read_state: how a state that is sent is read; None: as it is.
+        read_state: reads the state that the simulation sends; None: it sends none.
         reward: whose rewards are its own.
-        refuses_late: whether a team may not begin without one of its members.
-        marks_departed: whether observations side by side are followed by who has departed.
+        allows_late: whether a team may begin without some of its members; then observations side by
+            side are followed by who has departed.
         frame_stack: observations of an agent that are read at once; the same for all seats of a
             server.
         reads_as: equal for seats that read and write alike; None: no other does.
@@ -101,14 +99,11 @@ class Seat:
     actions: SeatActions
     own_space: Space
     is_team: bool = False
-    is_in_group: bool = False
     view: tuple[Member, ...] = ()
     state_size: int | None = None
-    is_state_sent: bool = False
     read_state: Reader | None = None
     reward: RewardRule = "own"
-    refuses_late: bool = False
-    marks_departed: bool = False
+    allows_late: bool = True
     frame_stack: int = 1
     reads_as: Any = None
 

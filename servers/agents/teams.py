@@ -118,6 +118,7 @@ class TeamSpec:
             own_space=Box((len(self.members), self.obs_dim)),
             is_team=True,
             state_size=self.state_dim,
+            reward="sum",
         )
 
     @property

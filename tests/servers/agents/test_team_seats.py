@@ -11,9 +11,10 @@ from tests.servers.scripted_store import ScriptedStore, each, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.spaces import split_state
+from muxrl.servers.alone import Alone
 
 TEAM = {"team": ("a", "b")}
 TOLD = {"obs": Box((2,)), "action_mask": MultiBinary(3), "state": Box((3,))}
@@ -82,6 +83,18 @@ def test_a_team_may_begin_when_all_missing_members_have_departed() -> None:
     store.step(0, "c")
     store.step(1, "c", terminations={"a": True})
     assert store.step(2, "b").actions == {"b": 2}
+
+
+def test_a_mask_is_read_by_its_own_members_choices() -> None:
+    """Two members observe the same, and act by one of five, and by one of two and one of three."""
+    sees = DictSpace({"obs": Box((2,)), "action_mask": MultiBinary(5)})
+    plan = make_plan({"a": sees, "b": sees}, TEAM)
+    agents = {**plan.agents, "b": replace(plan.agents["b"], action_space=MultiDiscrete((2, 3)))}
+    agents["a"] = replace(plan.agents["a"], action_space=Discrete(5))
+    mask = {"obs": np.zeros(2, np.float32), "action_mask": np.array([1, 0, 1, 1, 0], np.int8)}
+    played = Alone(agents, TEAMS.make_seats(replace(plan, agents=agents)))
+    (read,) = played.look({"a": mask, "b": mask}).block.observations
+    assert read["action_mask"][0, 0].tolist() == [[1, 0, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]]
 
 
 # --- the state ------------------------------------------------------------------------------
