@@ -42,7 +42,10 @@ class Own(Input):
         assert isinstance(space, Box)
         self._shape = space.shape[1:] if part.is_team else space.shape
         self._kinds = [(some, where, part.first_of(where).read) for some, where in part.kinds]
-        self._are_alike = part.are_all(self._kinds)
+        self._alike: tuple[OfKind, Reader] | None = None
+        """All agents, where they observe the same."""
+        if part.are_all(self._kinds):
+            self._alike = self._kinds[0][0], self._kinds[0][2]
 
     @staticmethod
     def space(seat: Seat) -> Space:
@@ -50,12 +53,9 @@ class Own(Input):
 
     def read(self, seen: Seen, found: Mapping[str, Any]) -> np.ndarray:
         part = self._part
-        if self._are_alike:
-            some, _, read = self._kinds[0]
-            own = seen.read(some, read)
-            if not part.is_team:
-                return own
-            return part.by_seat(own.reshape(*own.shape[:2], -1))
+        if self._alike is not None:
+            own = seen.read(*self._alike)
+            return part.by_seat(own.reshape(*own.shape[:2], -1)) if part.is_team else own
         rows = np.zeros((seen.num_episodes, len(part.agents), *self._shape), np.float32)
         for some, where, read in self._kinds:
             own = seen.read(some, read)

@@ -180,6 +180,9 @@ class Input(ABC):
         raise NotImplementedError
 
 
+_NOTHING: Mapping[str, Any] = {}
+
+
 class Part:
     """Seats of one policy that act together.
 
@@ -213,7 +216,9 @@ class Part:
         self._inputs = [
             (one.key, one(self)) for one in first.inputs if one.space(first) is not None
         ]
-        self._is_alone = first.observation_space is first.own_space
+        self._only: Input | None = None
+        if first.observation_space is first.own_space:
+            ((_, self._only),) = self._inputs
         self._remembering = [one for _, one in self._inputs if one.remembers]
         self.remembers_actions = bool(self._remembering)
         self._waits = self.is_team and not first.allows_late and not self.is_here.all()
@@ -262,8 +267,8 @@ class Part:
         Raises:
             ValueMismatch: a mask allows nothing, or a team is incomplete.
         """
-        if self._is_alone:
-            return self._inputs[0][1].read(seen, {})
+        if self._only is not None:
+            return self._only.read(seen, _NOTHING)
         if self._waits and not seen.is_final:
             self._check_complete(seen)
         found: dict[str, np.ndarray] = {}
@@ -297,11 +302,14 @@ class Part:
         own = rewards[:, self._earners]
         if self._reward == "own":
             return own
-        own = own.reshape(len(own), len(self.seats), -1)
-        total = np.zeros(own.shape[:2])
-        for i in range(own.shape[2]):  # in the order in which one team's are added, to the last bit
-            total += own[:, :, i]
-        return total if self._reward == "sum" else total / own.shape[2]
+        num_members = len(self.seats[0].members)
+        total = np.zeros(len(own) * len(self.seats))
+        # In the order in which one team's are added, to the last bit.
+        for column in own.reshape(-1, num_members).T:
+            total += column
+        if self._reward == "mean":
+            total /= num_members
+        return total.reshape(len(own), -1)
 
     def write(self, actions: np.ndarray, into: list[Any]) -> None:
         """Writes the policy's actions into the rows of each kind of action space."""
