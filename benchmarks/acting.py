@@ -20,9 +20,9 @@ import torch
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.agents.solo_seats import SoloSeat
+from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.config import AgentPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.rllib import on_gpu
@@ -56,7 +56,8 @@ def block_of(network: str, num_rows: int) -> Block:
     """Returns a step of so many episodes of one agent."""
     space, _ = NETWORKS[network]
     agents = {"a": AgentPlan("p", space, ACTIONS)}
-    seats = Seats(agents, {"a": SoloSeat("a", agents["a"])}, num_rows)
+    plan = ServerPlan("one", "PPO", agents, {}, None)
+    seats = Seats(agents, Seating().make_seats(plan), num_rows)
     observations = np.zeros((num_rows, 1, *space.shape), np.float32)
     slots = list(range(num_rows))
     return Block(

@@ -18,7 +18,7 @@ import numpy as np
 
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.agents.teams import NO_ACTION
+from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.episodes.blocks import Block, Chosen, PartOf, shaped
 from muxrl.servers.episodes.trajectories import concatenated, flat
 

@@ -264,12 +264,12 @@ for name in {[name for name in core if not name.endswith(("stable_baselines3", "
 import numpy as np
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers import server
-from muxrl.servers.agents.solo_seats import SoloSeat
-from muxrl.servers.config import AgentPlan
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.alone import Alone
 from muxrl.servers.fixed_policies import plain
 agents = {{"a": AgentPlan("p", Box((2,)), Discrete(3))}}
-alone = Alone(agents, {{"a": SoloSeat("a", agents["a"])}})
+alone = Alone(agents, Seating().make_seats(ServerPlan("one", "RANDOM", agents, {{}}, None)))
 look = alone.look({{"a": np.ones(2, np.float32)}})
 assert look.block.observations[0].tolist() == [[[1, 1]]]
 """

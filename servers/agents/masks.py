@@ -5,28 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
-from muxrl.servers.agents.spaces import flat_size
+from muxrl.protocol.spaces import DictSpace, Space
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
 
 NONE_AVAILABLE = (
     "the action mask of agent {!r} forbids every action; leave an agent that cannot act out of "
     "the observations, or give it an action that does nothing"
 )
-OBS = "obs"
-ACTION_MASK = "action_mask"
-
-
-def masked_space(observation_space: Space, action_space: Space) -> DictSpace:
-    """Returns the observation space of a module that has masks.
-
-    Raises:
-        TypeError: the actions are not Discrete or MultiDiscrete.
-    """
-    if not isinstance(action_space, Discrete | MultiDiscrete):
-        raise TypeError(f"an action mask is for choices among actions, not for {action_space}")
-    # RLlib's logits are those of the choices, one after another, as a mask's numbers are.
-    mask = Box((flat_size(action_space),), "float32", 0.0, 1.0)
-    return DictSpace({OBS: observation_space, ACTION_MASK: mask})
 
 
 def none_available(agent_id: str) -> ValueMismatch:

@@ -13,8 +13,8 @@ import numpy as np
 
 from muxrl.protocol.rows import each_array, put
 from muxrl.servers.agents.frames import Frames
+from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.teams import NO_ACTION
 
 Slots = slice | np.ndarray
 """Of some episodes: a slice where they follow each other, since that makes a view."""

@@ -207,10 +207,10 @@ class Observing:
         reading = self._reading(agent_id, space, self._states)
         return reading or module_observation_reader(space)
 
-    def simulation_state_reader(self, size: int) -> Reading | None:
-        """Returns what reads the global state of the simulation; None: it stays as it is."""
+    def simulation_state_reader(self, size: int) -> Reader:
+        """Returns what reads the global state of the simulation, float32 rows."""
         if not self.normalizes:
-            return None
+            return module_observation_reader(Box((size,)))
         if self._simulation_state is None:
             space = Box((size,))
             normalizer = self._states.setdefault("of the simulation", Normalizer(space))

@@ -6,16 +6,19 @@ The same agents act in all of these episodes, so a part is made once for a lineu
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
+from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.rows import Kind, Lineup, compact, pick_columns, put
+from muxrl.protocol.spaces import Space
 from muxrl.servers.agents.memory import Memory, Slots, grid
 from muxrl.servers.agents.observing import Reader
-from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.seats import Member, Seat
 
 
 class Seen(msgspec.Struct):
@@ -76,33 +79,6 @@ class Seen(msgspec.Struct):
         return found
 
 
-class Part(Protocol):
-    """Seats of one policy."""
-
-    policy_id: str
-    seats: tuple[Seat, ...]
-    remembers_actions: bool
-    """Whether it reads the last actions of its members."""
-    writes_as_is: int | None
-    """Number of the kind whose rows the policy's actions are; None: `write` makes them."""
-
-    def observe(self, seen: Seen) -> Any:
-        """Returns what the policy reads, an array ``[E, S, ...]`` or a dict of arrays.
-
-        Raises:
-            ValueMismatch: a mask allows nothing, or a team is incomplete.
-        """
-
-    def rewards(self, rewards: np.ndarray) -> np.ndarray:
-        """Returns the recorded rewards ``[E, S]`` of those by agent of the server, ``[E, A]``."""
-
-    def write(self, actions: np.ndarray, into: list[Any]) -> None:
-        """Writes the policy's actions into the rows of each kind of action space."""
-
-    def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
-        """Keeps what is read of the actions at the next step, if `remembers_actions`."""
-
-
 class OfKind(NamedTuple):
     """Some agents of one kind, and where they are."""
 
@@ -146,20 +122,207 @@ def places_of(agents: Sequence[str], lineup: Lineup) -> slice | np.ndarray:
 
 
 def by_kind(
-    names: Sequence[str], kinds: Sequence[Kind], lineup: Lineup
+    names: Sequence[str | None], kinds: Sequence[Kind], lineup: Lineup
 ) -> list[tuple[OfKind, slice | np.ndarray]]:
-    """Returns agents by kind, of those in the rows, and which of `names` each part has."""
+    """Returns agents by kind, of those in the rows, and which of `names` each part has.
+
+    None among the names is nobody.
+    """
     found = []
     for i, kind in enumerate(kinds):
         place_of = {agent_id: place for place, agent_id in enumerate(kind.agents)}
-        where = [j for j, name in enumerate(names) if name in place_of]
-        if where:
-            columns = compact(np.array([place_of[names[j]] for j in where]))
-            agents = tuple(names[j] for j in where)
+        found_of = [(j, place_of[name]) for j, name in enumerate(names) if name in place_of]
+        if found_of:
+            where, places = (np.array(indices) for indices in zip(*found_of, strict=True))
+            columns, agents = compact(places), tuple(kind.agents[place] for place in places)
             is_whole = agents == kind.agents
             some = OfKind(i, columns, agents, places_of(agents, lineup), is_whole, kind)
-            found.append((some, compact(np.array(where))))
+            found.append((some, compact(where)))
     return found
+
+
+class Input(ABC):
+    """Something that policies read, made for a part. Algorithms declare which; see `Seating`.
+
+    Attributes:
+        key: of it in an observation.
+        remembers: whether it reads the last actions.
+
+    Args:
+        part: who reads it.
+    """
+
+    key: ClassVar[str]
+    remembers: ClassVar[bool] = False
+
+    @abstractmethod
+    def __init__(self, part: Part) -> None: ...
+
+    @staticmethod
+    @abstractmethod
+    def space(seat: Seat) -> Space | None:
+        """Returns the space of what a seat reads; None: there is nothing."""
+
+    @abstractmethod
+    def read(self, seen: Seen, found: Mapping[str, Any]) -> np.ndarray:
+        """Returns ``[E, S, ...]``.
+
+        Args:
+            seen: a step.
+            found: by key, what the inputs before this one have read of it.
+
+        Raises:
+            ValueMismatch: a mask allows nothing, or a team is incomplete.
+        """
+
+    def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
+        """Keeps what is read of actions ``[E, n, ...]`` at the next step, if it `remembers`."""
+        raise NotImplementedError
+
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Part:
+    """Seats of one policy that act together.
+
+    Attributes:
+        seats: these.
+        agents: those of the seats, one seat's behind another's: ``n``.
+        names: their ids.
+        lineup: the agents that act. Of a team some may be absent, and of a group of agents with
+            seats of their own.
+        is_here: bool ``[n]``, who of `agents` is in the lineup.
+        places: where they are among all agents of the server.
+        kinds: those that observe, by kind, and where they are among `agents`.
+        writes_as_is: number of the kind whose rows the policy's actions are; None: `write` makes
+            them.
+        remembers_actions: whether it reads the last actions of its agents.
+
+    Args:
+        seats: of the same policy, with the same inputs and spaces.
+        lineup: of some of their members, or none.
+    """
+
+    def __init__(self, seats: Sequence[Seat], lineup: Lineup) -> None:
+        self.seats, self.lineup = tuple(seats), lineup
+        first = seats[0]
+        self.policy_id, self.is_team = first.policy_id, first.is_team
+        self.agents = [member for seat in seats for member in seat.agents]
+        self.names = [member.agent_id for member in self.agents]
+        self.is_here = np.array([name in lineup.agents for name in self.names])
+        self.places = places_of(self.names, lineup)
+        self.kinds = by_kind(self.names, lineup.observed, lineup)
+        self._inputs = [
+            (one.key, one(self)) for one in first.inputs if one.space(first) is not None
+        ]
+        self._only: Input | None = None
+        if first.observation_space is first.own_space:
+            ((_, self._only),) = self._inputs
+        self._remembering = [one for _, one in self._inputs if one.remembers]
+        self.remembers_actions = bool(self._remembering)
+        self._waits = self.is_team and not first.allows_late and not self.is_here.all()
+        self._actions = first.actions
+        self._acts = [
+            (some, where, self.first_of(where).form)
+            for some, where in by_kind(self.names, lineup.acted, lineup)
+        ]
+        self._acts_alike = self.are_all(self._acts)
+        self.writes_as_is: int | None = None
+        if self._acts_alike and first.actions.is_sent:
+            some, _, form = self._acts[0]
+            self.writes_as_is = some.kind if some.is_whole and form.is_plain else None
+        self._reward = first.reward
+        self._earners = self.places
+        if self._reward != "own":
+            self._earners = places_of([name for seat in seats for name in seat.members], lineup)
+
+    def first_of(self, where: slice | np.ndarray) -> Member:
+        """Returns the first of some agents."""
+        return self.agents[int(np.arange(len(self.agents))[where][0])]
+
+    def are_all(self, kinds: Sequence[tuple[Any, ...]]) -> bool:
+        """Whether all agents are in the first of these kinds."""
+        return [len(some.agents) for some, *_ in kinds] == [len(self.agents)]
+
+    def by_seat(self, rows: np.ndarray) -> np.ndarray:
+        """Returns ``[E, S, ...]`` of ``[E, n, ...]``, where a team has a row for each member."""
+        if not self.is_team:
+            return rows
+        if len(self.seats) == 1:
+            return rows[:, None]
+        return rows.reshape(len(rows), len(self.seats), -1, *rows.shape[2:])
+
+    def by_agent(self, rows: np.ndarray) -> np.ndarray:
+        """Undoes `by_seat`."""
+        if not self.is_team:
+            return rows
+        if len(self.seats) == 1:
+            return rows[:, 0]
+        return rows.reshape(len(rows), -1, *rows.shape[3:])
+
+    def observe(self, seen: Seen) -> Any:
+        """Returns what the policy reads, an array ``[E, S, ...]`` or a dict of arrays.
+
+        Raises:
+            ValueMismatch: a mask allows nothing, or a team is incomplete.
+        """
+        if self._only is not None:
+            return self._only.read(seen, _NOTHING)
+        if self._waits and not seen.is_final:
+            self._check_complete(seen)
+        found: dict[str, np.ndarray] = {}
+        for key, one in self._inputs:
+            found[key] = one.read(seen, found)
+        return found
+
+    def _check_complete(self, seen: Seen) -> None:
+        """Raises `ValueMismatch` if a team begins without a member that has not departed."""
+        is_here = self.by_seat(self.is_here[None])[0]
+        departed = self.by_seat(seen.departed[:, self.places])
+        for i, seat in enumerate(self.seats):
+            has_begun = seen.memory.began[seen.where, seen.memory.places[seat.seat_id]]
+            if seat.seat_id in seen.anew:
+                has_begun = np.zeros_like(has_begun)
+            waits_for = (~has_begun[:, None] & ~departed[:, i] & ~is_here[i]).any(axis=0)
+            if waits_for.any():
+                who = seat.members[int(np.argmax(waits_for))]
+                here = [m for m in seat.members if m in self.lineup.agents]
+                raise ValueMismatch(
+                    f"group {seat.seat_id!r} acts for the first time in this episode without "
+                    f"its member {who!r}; where members take turns or join late, set "
+                    "late_members: allow for the server",
+                    agent_id=who,
+                    expected=f"observations of {list(seat.members)}",
+                    got=f"observations of {here}",
+                )
+
+    def rewards(self, rewards: np.ndarray) -> np.ndarray:
+        """Returns the recorded rewards ``[E, S]`` of those by agent of the server, ``[E, A]``."""
+        own = rewards[:, self._earners]
+        if self._reward == "own":
+            return own
+        num_members = len(self.seats[0].members)
+        total = np.zeros(len(own) * len(self.seats))
+        # In the order in which one team's are added, to the last bit.
+        for column in own.reshape(-1, num_members).T:
+            total += column
+        if self._reward == "mean":
+            total /= num_members
+        return total.reshape(len(own), -1)
+
+    def write(self, actions: np.ndarray, into: list[Any]) -> None:
+        """Writes the policy's actions into the rows of each kind of action space."""
+        actions = self.by_agent(actions)
+        for some, where, form in self._acts:
+            own = actions if self._acts_alike else actions[:, where]
+            some.write(self._actions.write(form, own), into)
+
+    def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
+        """Keeps what is read of the actions at the next step, if `remembers_actions`."""
+        actions = self.by_agent(actions)
+        for one in self._remembering:
+            one.remember(actions, memory, where)
 
 
 def make_parts(
@@ -173,9 +336,9 @@ def make_parts(
         untrained: ids of the seats that act with the weights that the server began with.
     """
     acting = set(lineup.agents)
-    found: dict[tuple[str, Any, bool], list[Any]] = {}
+    found: dict[tuple[str, Any, bool], list[Seat]] = {}
     for seat_id, seat in seats.items():
         if not acting.isdisjoint(seat.members):
-            key = seat.policy_id, seat.part_class, seat_id in untrained
+            key = seat.policy_id, seat.inputs, seat_id in untrained
             found.setdefault(key, []).append(seat)
-    return [part_class(own, lineup) for (_, part_class, _), own in found.items()]
+    return [Part(own, lineup) for own in found.values()]

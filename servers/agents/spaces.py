@@ -14,10 +14,7 @@ import numpy as np
 
 from muxrl.protocol import spaces as plain
 from muxrl.protocol.dense import flat_reader
-
-ACTION_MASK_KEY = plain.ACTION_MASK_KEY
-STATE_KEY = plain.STATE_KEY
-"""RLlib's ``ENV_STATE``: the global state, where it is part of an agent's Dict observation."""
+from muxrl.servers.agents.keys import ACTION_MASK, STATE
 
 
 def is_read_whole(space: plain.Space) -> TypeGuard[plain.Box]:
@@ -85,7 +82,7 @@ def leaves(space: plain.Space, key: Any = "") -> Iterator[Leaf]:
     parts = plain.parts_of(space)
     if parts is None:
         is_number = isinstance(space, plain.Box) and np.dtype(space.dtype).kind != "b"
-        yield Leaf(space, flat_size(space), is_number and key != ACTION_MASK_KEY)
+        yield Leaf(space, flat_size(space), is_number and key != ACTION_MASK)
     for name, sub in sorted(parts or ()):
         yield from leaves(sub, name)
 
@@ -133,15 +130,15 @@ def split_mask(space: plain.Space) -> tuple[plain.Space, bool]:
     Returns:
         The space without it (the sub-space alone if one is left), and whether there was one.
     """
-    if not isinstance(space, plain.DictSpace) or ACTION_MASK_KEY not in space.spaces:
+    if not isinstance(space, plain.DictSpace) or ACTION_MASK not in space.spaces:
         return space, False
-    rest = {k: v for k, v in space.spaces.items() if k != ACTION_MASK_KEY}
+    rest = {k: v for k, v in space.spaces.items() if k != ACTION_MASK}
     return (next(iter(rest.values())) if len(rest) == 1 else plain.DictSpace(rest)), True
 
 
 def without_mask(value: Mapping[str, Any]) -> Any:
     """Returns what `split_mask` leaves of a value of the space with the mask."""
-    return _without(value, ACTION_MASK_KEY)
+    return _without(value, ACTION_MASK)
 
 
 def split_state(space: plain.Space) -> tuple[plain.Space, plain.Space | None]:
@@ -150,18 +147,18 @@ def split_state(space: plain.Space) -> tuple[plain.Space, plain.Space | None]:
     Returns:
         The space without it (the sub-space alone if one is left), and the state's, if any.
     """
-    if not isinstance(space, plain.DictSpace) or STATE_KEY not in space.spaces:
+    if not isinstance(space, plain.DictSpace) or STATE not in space.spaces:
         return space, None
-    rest = {k: v for k, v in space.spaces.items() if k != STATE_KEY}
-    if not rest.keys() - {ACTION_MASK_KEY}:
+    rest = {k: v for k, v in space.spaces.items() if k != STATE}
+    if not rest.keys() - {ACTION_MASK}:
         return space, None
     left = next(iter(rest.values())) if len(rest) == 1 else plain.DictSpace(rest)
-    return left, space.spaces[STATE_KEY]
+    return left, space.spaces[STATE]
 
 
 def without_state(value: Mapping[str, Any]) -> Any:
     """Returns what `split_state` leaves of a value of the space with the state."""
-    return _without(value, STATE_KEY)
+    return _without(value, STATE)
 
 
 def _without(value: Mapping[str, Any], name: str) -> Any:

@@ -1,9 +1,7 @@
 """A team: several agents that are one RLlib agent, as QMIX trains them.
 
 Centralised training needs all members of a team in one transition. RLlib records episodes by
-agent, so a team *is* an agent here, whose id is the name of the group. `TeamSpec` alone makes and
-reads the observations and actions of a team with Discrete actions (teams with continuous ones, of
-MASAC and MADDPG, have a spec of their own on the same `TeamRows`):
+agent, so a team *is* an agent here, whose id is the name of the group:
 
 ======================  ================================  =========================================
 observation key         shape, dtype                      meaning
@@ -16,13 +14,13 @@ observation key         shape, dtype                      meaning
 ======================  ================================  =========================================
 
 A member that has departed or is not asked to act at this step is *absent*: its row is zero, its
-``alive`` 0, its last action -1, and its mask allows action 0 only, which is never sent.
+``alive`` 0, its last action -1, and its mask allows action 0 only, which is never sent. A server
+reads them with `muxrl.servers.agents.inputs`; `TeamSpec` is for environments of plain RLlib.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -30,36 +28,24 @@ from typing import Any, Literal
 import numpy as np
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
+from muxrl.servers.agents.action_forms import action_form
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, LAST_ACTION, NO_ACTION, OBS, STATE
 from muxrl.servers.agents.masks import NONE_AVAILABLE
+from muxrl.servers.agents.seat_actions import TeamChoices, TeamProblem, no_choices
+from muxrl.servers.agents.seating import TEAMS
+from muxrl.servers.agents.seats import Member, Seat
 from muxrl.servers.agents.spaces import flat_size
 
-OBS = "obs"
-STATE = "state"
-ACTION_MASK = "action_mask"
-ALIVE = "alive"
-LAST_ACTION = "last_action"
-TEAM_KEYS = (OBS, STATE, ACTION_MASK, ALIVE, LAST_ACTION)
-ACTING_KEYS = (OBS, ACTION_MASK, LAST_ACTION)
-"""What a member acts on; the other keys are for the mixer."""
-
-NO_ACTION = -1
-"""``last_action`` before a member's first action, and the logged action of a member without one."""
-
-RewardRule = Literal["sum", "mean"]
+TEAM_KEYS = tuple(one.key for one in TEAMS.inputs)
 TeamObservation = dict[str, np.ndarray]
 
 
-class TeamProblem(ValueError):
-    """A team cannot be formed, or data do not fit its spaces. Fix the caller."""
-
-
 @dataclass(frozen=True)
-class TeamRows(ABC):
-    """The members of one team, in the order of their rows, and their spaces.
+class TeamSpec:
+    """A team whose members have Discrete actions, counted from 0.
 
-    What teams of all kinds have in common: how observations become rows, and what the state is.
-    Smaller observations are padded with zeros. `TeamSpec` has Discrete actions; another kind of
-    team comes with its algorithm.
+    Members may differ in their number of actions: missing ones are masked out. Smaller observations
+    are padded with zeros.
 
     Args:
         members: agent ids, in the order of the rows of ``obs``.
@@ -71,7 +57,6 @@ class TeamRows(ABC):
             members also come late, zeros alone do not tell a member that has departed from one
             that is still to come, and the mixer would value a death like a late arrival. Without
             effect where there is a `state_size`.
-        masked: members that observe an action mask.
 
     Raises:
         TeamProblem: no members, a member twice, a space missing or of another kind.
@@ -82,7 +67,6 @@ class TeamRows(ABC):
     action_spaces: Mapping[str, Space]
     state_size: int | None = None
     marks_departed: bool = False
-    masked: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.members:
@@ -92,110 +76,62 @@ class TeamRows(ABC):
         if self.state_size is not None and self.state_size < 1:
             raise TeamProblem(f"state_size is {self.state_size}: give its length, or None")
         for member in self.members:
-            check_observation_space(member, self.observation_spaces.get(member))
-            if self.action_spaces.get(member) is None:
+            observed, acted = self.observation_spaces.get(member), self.action_spaces.get(member)
+            if observed is None:
+                raise TeamProblem(f"agent {member!r} of the team has no observation space")
+            if not isinstance(observed, Box) or len(observed.shape) != 1:
+                raise TeamProblem(
+                    f"a team cannot read the observation space {observed} of agent "
+                    f"{member!r}: it takes a one-dimensional Box; flatten the observation first"
+                )
+            if acted is None:
                 raise TeamProblem(f"agent {member!r} of the team has no action space")
-            self._check_actions(member)
-
-    @abstractmethod
-    def _check_actions(self, member: str) -> None:
-        """Raises a `TeamProblem` if a member's actions are not of the kind that the team has."""
+            if not isinstance(acted, Discrete) or acted.start != 0:
+                raise no_choices(member, acted)
 
     @property
-    def num_members(self) -> int:
-        return len(self.members)
-
-    @cached_property
     def obs_dim(self) -> int:
         """Length of the longest member observation."""
-        return max(self._obs_shapes[m][0] for m in self.members)
-
-    @cached_property
-    def state_dim(self) -> int:
-        return self.state_size or self.num_members * (self.obs_dim + self.marks_departed)
-
-    @cached_property
-    def _rows(self) -> dict[str, int]:
-        return {member: row for row, member in enumerate(self.members)}
-
-    @cached_property
-    def _obs_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {m: self.observation_spaces[m].shape for m in self.members}  # type: ignore[union-attr]
+        return max(flat_size(self.observation_spaces[m]) for m in self.members)
 
     @property
-    @abstractmethod
-    def member_masks(self) -> np.ndarray:
-        """Float32 ``[n, actions]``: the actions, or dimensions of one, that each member has."""
-
-    def masks_of(self, is_here: Sequence[bool]) -> np.ndarray:
-        """Returns the `member_masks` of a team some of whose members are absent."""
-        return self.member_masks
-
-    @property
-    @abstractmethod
-    def observation_space(self) -> DictSpace:
-        """What the team observes: all that its members do, as one agent of RLlib."""
-
-    @property
-    @abstractmethod
-    def action_space(self) -> Space:
-        """One action per member, absent ones too."""
-
-    @abstractmethod
-    def join(self, actions: Mapping[str, Any]) -> np.ndarray:
-        """Returns the team's action of some members' actions."""
-
-
-@dataclass(frozen=True)
-class TeamSpec(TeamRows):
-    """A team whose members have Discrete actions, counted from 0.
-
-    Members may differ in their number of actions: missing ones are masked out.
-    """
-
-    def _check_actions(self, member: str) -> None:
-        check_member_spaces(member, self.observation_spaces[member], self.action_spaces[member])
-
-    @cached_property
     def num_actions(self) -> int:
         """Number of actions of the member that has most."""
         return max(flat_size(self.action_spaces[m]) for m in self.members)
 
+    @property
+    def state_dim(self) -> int:
+        return self.state_size or len(self.members) * (self.obs_dim + self.marks_departed)
+
     @cached_property
+    def _seat(self) -> Seat:
+        forms = {m: action_form(self.action_spaces[m]) for m in self.members}
+        return Seat(
+            seat_id="team",
+            policy_id="team",
+            agents=tuple(
+                Member(m, self.observation_spaces[m], forms[m], np.asarray) for m in self.members
+            ),
+            members=self.members,
+            inputs=TEAMS.inputs,
+            actions=TeamChoices(forms),
+            own_space=Box((len(self.members), self.obs_dim)),
+            is_team=True,
+            state_size=self.state_dim,
+            reward="sum",
+        )
+
+    @property
     def observation_space(self) -> DictSpace:
         """What `observe` returns."""
-        n = self.num_members
-        return DictSpace(
-            {
-                OBS: Box((n, self.obs_dim)),
-                STATE: Box((self.state_dim,)),
-                ACTION_MASK: Box((n, self.num_actions), "float32", 0.0, 1.0),
-                ALIVE: Box((n,), "float32", 0.0, 1.0),
-                LAST_ACTION: Box((n,), "float32", float(NO_ACTION), self.num_actions - 1.0),
-            }
-        )
+        space = self._seat.observation_space
+        assert isinstance(space, DictSpace)
+        return space
 
-    @cached_property
+    @property
     def action_space(self) -> MultiDiscrete:
         """One action per member, absent ones too; what `split` takes apart."""
-        return MultiDiscrete((self.num_actions,) * self.num_members)
-
-    @cached_property
-    def member_masks(self) -> np.ndarray:
-        """[n, n_actions]: the actions each member has at all."""
-        sizes = [flat_size(self.action_spaces[m]) for m in self.members]
-        return _read_only(
-            (np.arange(self.num_actions) < np.array(sizes)[:, None]).astype(np.float32)
-        )
-
-    def masks_of(self, is_here: Sequence[bool]) -> np.ndarray:
-        return np.where(np.array(is_here)[:, None], self.member_masks, self._absent_masks)
-
-    @cached_property
-    def _absent_masks(self) -> np.ndarray:
-        mask = np.zeros((self.num_members, self.num_actions), np.float32)
-        mask[:, 0] = 1.0
-        return mask
+        return MultiDiscrete((self.num_actions,) * len(self.members))
 
     def observe(
         self,
@@ -222,17 +158,17 @@ class TeamSpec(TeamRows):
         Raises:
             TeamProblem: a wrong shape, or a member that may not choose any action.
         """
-        n = self.num_members
+        n, actions = len(self.members), self._seat.actions
         obs, alive = np.zeros((n, self.obs_dim), np.float32), np.zeros(n, np.float32)
-        masks, last = self._absent_masks.copy(), np.full(n, NO_ACTION, np.float32)
+        masks, last = actions.absent_masks.copy(), np.full(n, NO_ACTION, np.float32)
         for row, member in enumerate(self.members):
             if member not in observations:
                 continue
-            shape = self._obs_shapes[member]
+            shape = (flat_size(self.observation_spaces[member]),)
             seen = observations[member]
             expected = f"its space says {list(shape)}"
             obs[row, : shape[0]] = _of_shape(shape, seen, f"agent {member!r} observed", expected)
-            alive[row], masks[row] = 1.0, self.member_masks[row]
+            alive[row], masks[row] = 1.0, actions.masks[row]
             last[row] = (last_actions or {}).get(member, NO_ACTION)
             if (action_masks or {}).get(member) is not None:
                 shape = (flat_size(self.action_spaces[member]),)
@@ -268,16 +204,12 @@ class TeamSpec(TeamRows):
     ) -> dict[str, int]:
         """Returns the actions of the members that act now, out of a team action ``[n]``."""
         actions = np.asarray(team_action).tolist()
-        if len(actions) != self.num_members:
+        if len(actions) != len(self.members):
             raise TeamProblem(
-                f"{len(actions)} actions came for the {self.num_members} members "
+                f"{len(actions)} actions came for the {len(self.members)} members "
                 f"{list(self.members)}"
             )
-        return {member: int(actions[self._rows[member]]) for member in acting}
-
-    def join(self, actions: Mapping[str, int]) -> np.ndarray:
-        """See `TeamRows`; `NO_ACTION` of the others."""
-        return np.array([actions.get(m, NO_ACTION) for m in self.members], np.int64)
+        return {member: int(actions[self.members.index(member)]) for member in acting}
 
 
 def _of_shape(shape: tuple[int, ...], value: Any, what: str, expected: str) -> np.ndarray:
@@ -287,43 +219,7 @@ def _of_shape(shape: tuple[int, ...], value: Any, what: str, expected: str) -> n
     return array
 
 
-def _read_only(array: np.ndarray) -> np.ndarray:
-    array.setflags(write=False)
-    return array
-
-
-def check_member_spaces(
-    member: str, observation_space: Space | None, action_space: Space | None
-) -> None:
-    """Checks that an agent can be a member of a team with Discrete actions.
-
-    Raises:
-        TeamProblem: it cannot; with the reason and what to do instead.
-    """
-    check_observation_space(member, observation_space)
-    if not isinstance(action_space, Discrete) or action_space.start != 0:
-        raise TeamProblem(
-            f"a team cannot do the action space {action_space} of agent {member!r}: it learns "
-            "one value per discrete action, counted from 0"
-        )
-
-
-def check_observation_space(member: str, observation_space: Space | None) -> None:
-    """Checks that what an agent observes can be a row of a team's observation.
-
-    Raises:
-        TeamProblem: it cannot; with the reason and what to do instead.
-    """
-    if observation_space is None:
-        raise TeamProblem(f"agent {member!r} of the team has no observation space")
-    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
-        raise TeamProblem(
-            f"a team cannot read the observation space {observation_space} of agent {member!r}: "
-            "it takes a one-dimensional Box; flatten the observation first"
-        )
-
-
-def team_reward(rewards: Mapping[str, float], how: RewardRule, n: int) -> float:
+def team_reward(rewards: Mapping[str, float], how: Literal["sum", "mean"], n: int) -> float:
     """Returns a team's reward at one step.
 
     Args:

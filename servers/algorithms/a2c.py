@@ -16,7 +16,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
-from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seating import MASKED_AGENTS
 from muxrl.servers.algorithms.declared_settings import configured_by
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
@@ -136,5 +136,5 @@ A2C_ENTRY = AlgorithmEntry(
     learns_from="newest",
     training=TrainingSettings(A2CConfig),
     networks=Networks(module=MaskablePPOTorchRLModule),
-    seating=Seating(follows_masks=True),
+    seating=MASKED_AGENTS,
 )

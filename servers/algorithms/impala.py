@@ -31,7 +31,7 @@ from ray.rllib.core.rl_module.apis import TARGET_NETWORK_ACTION_DIST_INPUTS
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
-from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seating import MASKED_AGENTS
 from muxrl.servers.algorithms.declared_settings import ActorCriticSettings, Share, configured_by
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
@@ -183,7 +183,7 @@ IMPALA_ENTRY = AlgorithmEntry(
     learns_from="recent",
     training=TrainingSettings(IMPALAConfig),
     networks=Networks(module=MaskablePPOTorchRLModule),
-    seating=Seating(follows_masks=True),
+    seating=MASKED_AGENTS,
 )
 
 
@@ -198,5 +198,5 @@ APPO_ENTRY = AlgorithmEntry(
     learns_from="recent",
     training=TrainingSettings(APPOConfig),
     networks=Networks(module=MaskableAPPOTorchRLModule),
-    seating=Seating(follows_masks=True),
+    seating=MASKED_AGENTS,
 )

@@ -18,7 +18,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.models.utils import get_filter_config
 
-from muxrl.servers.agents.masks import OBS
+from muxrl.servers.agents.keys import OBS
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem, kind_of, read_as, suggestion
 

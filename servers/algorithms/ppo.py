@@ -17,7 +17,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
-from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seating import MASKED_AGENTS
 from muxrl.servers.algorithms.declared_settings import Limit
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
@@ -113,7 +113,7 @@ PPO_ENTRY = AlgorithmEntry(
     learns_from="newest",
     training=TrainingSettings(PPOConfig),
     networks=Networks(module=MaskablePPOTorchRLModule),
-    seating=Seating(follows_masks=True),
+    seating=MASKED_AGENTS,
 )
 
 

@@ -92,9 +92,10 @@ def own_algorithms() -> tuple[AlgorithmEntry, ...]:
 def seating_of(observation_spaces: Collection[Any]) -> Seating:
     """Returns the seating that modules with these observation spaces were trained with.
 
-    They do not tell `shares_policies` and `acts_in_one_choice`, which are the seating's defaults.
+    They do not tell `shares_policies` and `one_choice`, of which the usual are returned.
     """
     for entry in own_algorithms():
         if any(map(entry.seating.has_made, observation_spaces)):
-            return type(entry.seating)(follows_masks=entry.seating.follows_masks)
+            usual = entry.seating.forms_teams
+            return replace(entry.seating, shares_policies=True, one_choice=usual)
     return Seating()

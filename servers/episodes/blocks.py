@@ -109,7 +109,7 @@ class Seats:
     def lineup_of(self, seat: Seat, agents: tuple[str, ...]) -> ServedLineup:
         """Returns the lineup of some agents, of which one seat reads, acting or not."""
         lineup = Lineup(agents, self.agents)
-        return ServedLineup(lineup, [PartOf(seat.part_class([seat], lineup), self.memory)])
+        return ServedLineup(lineup, [PartOf(Part([seat], lineup), self.memory)])
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):

@@ -21,8 +21,8 @@ from muxrl.protocol.messages import PlayedSteps, Step
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.values import Mismatch, conform
+from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB, log_probs_of
-from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.episodes.blocks import Block, Chosen
 from muxrl.servers.episodes.step_check import MIN_LOG_PROB
 from muxrl.servers.episodes.trajectories import stack

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
-from muxrl.servers.agents.teams import ALIVE, STATE
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
 
 
 @dataclass(slots=True)

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from muxrl.protocol import spaces as plain
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, OBS
+from muxrl.servers.agents.masks import has_action_mask
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
@@ -34,7 +35,6 @@ from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.export.ports import Port, feed_of, flatten, ports_of
 
 ACTION = "action"
-AGENT_ID = "agent_id"
 STATE_IN, STATE_OUT = "state_in", "state_out"
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.config import AgentPlan, ServerPlan

@@ -12,7 +12,6 @@ import numpy as np
 
 from muxrl.servers.acting import Acting, Answer, Asked
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.episodes.blocks import Seats
 from muxrl.servers.episodes.trajectories import at
 
@@ -25,7 +24,7 @@ def form_of(seats: Mapping[str, Seat], acting: Acting) -> Any:
         acting: `FrozenActing` tells of its networks.
     """
     networks: Mapping[str, Any] = getattr(acting, "networks", dict)()
-    read = [seat.reads_as if type(seat) is SoloSeat else None for seat in seats.values()]
+    read = [seat.reads_as for seat in seats.values()]
     if not networks or None in read:
         return None
     return tuple(read), tuple((policy_id, one.form) for policy_id, one in networks.items())

@@ -74,9 +74,9 @@ class FixedAlgorithm(ABC):
     @property
     def seating(self) -> Seating:
         """How agents become RLlib's; see `Seating`."""
-        from muxrl.servers.fixed_policies.plain import PlainSeating
+        from muxrl.servers.fixed_policies.plain import RAW
 
-        return PlainSeating()
+        return RAW
 
     def complete_settings(self, config: ServerConfig) -> dict[str, Any]:
         """Returns the settings for the server's plan."""
@@ -301,9 +301,9 @@ class PoolAlgorithm(FixedAlgorithm):
 
     @property
     def seating(self) -> Seating:
-        from muxrl.servers.fixed_policies.plain import PoolSeating
+        from muxrl.servers.fixed_policies.plain import RAW_POOL
 
-        return PoolSeating()
+        return RAW_POOL
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         for entry, one in self._brought.items():

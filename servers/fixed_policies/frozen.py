@@ -79,7 +79,7 @@ class FrozenModules:
             self.seating = replace(
                 self.seating,
                 shares_policies=trained.shares_policies,
-                acts_in_one_choice=trained.acts_in_one_choice,
+                one_choice=trained.one_choice,
             )
         for policy_id, name in self._names.items():
             if name not in self._spaces:

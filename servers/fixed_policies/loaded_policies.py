@@ -16,12 +16,11 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from muxrl.protocol.spaces import Discrete
 from muxrl.protocol.values import conform
 from muxrl.servers.acting import Answer, Asked
+from muxrl.servers.agents.keys import STATE
 from muxrl.servers.agents.log_probs import DISTRIBUTION, log_probs_of
 from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import split_state
-from muxrl.servers.agents.team_seats import TeamSeat
-from muxrl.servers.agents.teams import STATE
 from muxrl.servers.alone import Alone, Look
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerPlan
@@ -105,7 +104,7 @@ class LoadedPolicy:
             ValueMismatch: its action mask forbids every action.
         """
         if not is_asked:
-            if isinstance(self._seat, TeamSeat):
+            if self._seat.is_team:
                 self._episode.act(self._inference, self._episode.look_at_nobody(self._seat))
             return None
         return self._episode.act(self._inference, self._look(observation))[self._agent_id]
@@ -172,7 +171,7 @@ class LoadedPolicy:
         return float(found) * modules.reward_deviation(self._saved.plan, policy_id)
 
     def _value(self, observation: Any, state: Any) -> torch.Tensor | None:
-        if isinstance(self._seat, TeamSeat):
+        if self._seat.is_team:
             return None  # it values what the team does
         modules, seats = self._saved.critics
         module: Any = modules[self._seat.policy_id]

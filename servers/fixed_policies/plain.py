@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.rows import Lineup, row_of, stack
-from muxrl.protocol.spaces import Box, bounds
+from muxrl.protocol.rows import row_of, stack
+from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.protocol.values import (
     Mismatch,
     available_actions,
@@ -24,13 +25,14 @@ from muxrl.protocol.values import (
     sample_action,
 )
 from muxrl.servers.acting import Acting, Answer, Asked
+from muxrl.servers.agents.action_forms import ActionForm
+from muxrl.servers.agents.keys import OBS
 from muxrl.servers.agents.masks import has_action_mask, none_available
-from muxrl.servers.agents.memory import Memory, Slots
-from muxrl.servers.agents.observing import Observing
-from muxrl.servers.agents.parts import Seen, by_kind, places_of
+from muxrl.servers.agents.parts import Input, Part, Seen
+from muxrl.servers.agents.seat_actions import SeatActions
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.blocks import Block
 from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.import_by_name import CannotImport, import_by_name
@@ -52,97 +54,61 @@ class PolicyFailed(RuntimeError):
     """A policy raised, or returned something that is no action; the sentence names its agent."""
 
 
-class PlainSeat:
-    """An agent whose policy gets observations as sent, and returns actions of its own space."""
+class Raw(Input):
+    """Observations as the simulation sends them, objects ``[E, S]``."""
 
-    frame_stack = 1
-    policy_id = ""
-    """The same of all: nothing is shared, and they are asked in the order of the seats."""
+    key = OBS
 
-    def __init__(self, agent_id: str, plan: AgentPlan) -> None:
-        self.seat_id = agent_id
-        self.members: tuple[str, ...] = (agent_id,)
-        self.observation_space = plan.observation_space
-        self.action_space = plan.action_space
-        self.is_masked = has_action_mask(plan.observation_space)
-
-    def can_act(self, observation: Any) -> bool:
-        """Returns whether a mask leaves each choice an action."""
-        try:
-            if self.is_masked:
-                available_actions(self.action_space, observation)
-        except Mismatch:
-            return False
-        return True
-
-    def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        return logged.get(self.seat_id)
-
-    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
-        return None
-
-    @property
-    def part_class(self) -> type[PlainPart]:
-        """Reads all of them."""
-        return PlainPart
-
-
-class PlainPart:
-    """Agents that are shown their rows one by one; see `muxrl.servers.agents.parts.Part`."""
-
-    policy_id = ""
-    remembers_actions = False
-    writes_as_is: int | None = None
-
-    def __init__(self, seats: Sequence[PlainSeat], lineup: Lineup) -> None:
-        self.seats: tuple[Any, ...] = tuple(seats)
-        names = [seat.seat_id for seat in seats]
-        self._lineup = lineup
-        self._places = places_of(names, lineup)
-        self._acts = by_kind(names, lineup.acted, lineup)
-        place_of = {name: i for i, name in enumerate(names)}
+    def __init__(self, part: Part) -> None:
+        self._agents = part.agents
         self._shown = [
-            (number, kind.space, column, place_of[agent_id])
-            for number, kind in enumerate(lineup.observed)
+            (number, kind.space, column, part.names.index(agent_id))
+            for number, kind in enumerate(part.lineup.observed)
             for column, agent_id in enumerate(kind.agents)
         ]
-        """Where each is found in which rows, and among the seats."""
+        """Where each is found in which rows, and among the agents."""
 
-    def observe(self, seen: Seen) -> Any:
-        found = np.empty((seen.num_episodes, len(self.seats)), object)
+    @staticmethod
+    def space(seat: Seat) -> Space:
+        return seat.own_space
+
+    def read(self, seen: Seen, found: Mapping[str, Any]) -> np.ndarray:
+        objects = np.empty((seen.num_episodes, len(self._agents)), object)
         for number, space, column, place in self._shown:
-            seat = self.seats[place]
-            for row in range(len(found)):
+            member, is_masked = self._agents[place], has_action_mask(space)
+            for row in range(len(objects)):
                 shown = row_of(space, seen.observations[number], (row, column))
-                if not seen.is_final and not seat.can_act(shown):
-                    raise none_available(seat.seat_id)
-                found[row, place] = shown
-        return found
-
-    def rewards(self, rewards: np.ndarray) -> np.ndarray:
-        return rewards[:, self._places]
-
-    def write(self, actions: np.ndarray, into: list[Any]) -> None:
-        for some, where in self._acts:
-            own = actions[:, where]
-            space = self._lineup.acted[some.kind].space
-            some.write(stack(space, own.reshape(-1).tolist(), own.shape), into)
-
-    def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
-        """Policies remember by themselves."""
+                if is_masked and not seen.is_final:
+                    try:
+                        available_actions(member.form.kind, shown)
+                    except Mismatch:  # it leaves a choice no action
+                        raise none_available(member.agent_id) from None
+                objects[row, place] = shown
+        return objects
 
 
-class PlainSeating(Seating):
-    """Every agent has a `PlainSeat`."""
+class RawAction(SeatActions):
+    """Actions of the agent's own space."""
 
-    def make_seats(self, plan: ServerPlan, observing: Observing | None = None) -> dict[str, Seat]:
-        return {agent_id: PlainSeat(agent_id, agent) for agent_id, agent in plan.agents.items()}
+    def __init__(self, forms: Mapping[str, ActionForm]) -> None:
+        super().__init__(forms)
+        ((self._agent_id, self._form),) = forms.items()
+
+    @property
+    def space(self) -> Space:
+        return self._form.kind
+
+    def read_logged(self, logged: Mapping[str, Any]) -> Any:
+        return logged.get(self._agent_id)
+
+    def write(self, form: ActionForm, actions: np.ndarray) -> Any:
+        return stack(form.kind, actions.reshape(-1).tolist(), actions.shape)
 
 
-class PoolSeating(PlainSeating):
-    """The same; groups mean something to some members of a pool."""
-
-    is_joint = True
+RAW = Seating(inputs=(Raw,), actions=RawAction, asks_apart=False)
+"""Every agent alone: nothing is shared, and they are asked in their order."""
+RAW_POOL = replace(RAW, is_joint=True)
+"""The same; groups mean something to some members of a pool."""
 
 
 class PlainActing(Acting):

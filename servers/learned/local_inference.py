@@ -14,13 +14,12 @@ from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyNetwork, PolicyWeights
 from muxrl.protocol.spaces import Discrete
 from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seat_actions import TeamChoices
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.solo_seats import SoloSeat
-from muxrl.servers.agents.spaces import split_mask, split_state
-from muxrl.servers.agents.teams import TeamSpec
+from muxrl.servers.agents.spaces import split_mask
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.played import StateShape
 from muxrl.servers.fixed_names import no_weights
 from muxrl.servers.fixed_policies.entry import find_fixed
@@ -96,7 +95,7 @@ class LocalInference:
             self._server_id,
             self.version,
             policies,
-            _follows_masks(self._entry),
+            self._entry.seating.follows_masks,
             epsilon,
             self._entry.needs_log_probabilities,
         )
@@ -124,20 +123,12 @@ def find_local_problem(plan: ServerPlan) -> str:
     return _problem_of_modules(entry, modules)
 
 
-def _follows_masks(entry: AlgorithmEntry) -> bool:
-    return entry.seating.follows_masks or entry.seating.forms_teams  # a team's mask its members
-
-
 def _problem_of_agents(
     plan: ServerPlan, entry: AlgorithmEntry, seats: Collection[Seat], observing: Observing
 ) -> str:
     is_team = entry.seating.forms_teams
-    for seat in seats:
-        is_known = (
-            type(getattr(seat, "team", None)) is TeamSpec if is_team else type(seat) is SoloSeat
-        )
-        if not is_known:
-            return f"{entry.name} acts for agents by more than what each of them observes"
+    if not (entry.seating.reads_no_others or entry.seating.actions is TeamChoices):
+        return f"{entry.name} acts for agents by more than what each of them observes"
     if is_team and plan.agents_return:
         return "the server alone knows when a team's next life begins (simulation.respawn)"
     if plan.frame_stack > 1:
@@ -147,19 +138,11 @@ def _problem_of_agents(
             return f"agent {agent_id!r} acts {agent.action_space}, not Discrete"
         if is_team and agent.action_space.start:
             return f"agent {agent_id!r} counts its actions from {agent.action_space.start}, not 0"
-        space = _read_space(entry, agent)
-        if observing.reading(agent_id, space) is not None:
+        if observing.reading(agent_id, entry.seating.own_space(agent)) is not None:
             return f"what agent {agent_id!r} observes is scaled or normalised on the server"
-        if split_mask(agent.observation_space)[1] and not _follows_masks(entry):
+        if split_mask(agent.observation_space)[1] and not entry.seating.follows_masks:
             return f"agent {agent_id!r} observes an action mask, which {entry.name} does not follow"
     return ""
-
-
-def _read_space(entry: AlgorithmEntry, agent: AgentPlan) -> Any:
-    """Returns the part of an agent's observation space that its network reads."""
-    if entry.seating.forms_teams:
-        return split_mask(split_state(agent.observation_space)[0])[0]
-    return entry.seating.network_space(agent)
 
 
 def _problem_of_modules(entry: AlgorithmEntry, modules: Mapping[str, Any]) -> str:

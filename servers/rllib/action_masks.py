@@ -20,7 +20,8 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.masks import has_action_mask
 
 _CRITIC_ENCODER = "encoder.critic_encoder"
 
@@ -68,7 +69,7 @@ class ReadsNoMask:
 class FollowsMask:
     """Goes before one of RLlib's default modules, which then follows masks where there are any.
 
-    With the observation space of `masked_space` the networks read ``OBS``, and ``ACTION_MASK
+    Where observations have a mask apart, the networks read ``OBS``, and ``ACTION_MASK
     [B, n]``, 1 for available actions, masks what they say of actions. With any other space it is
     RLlib's module.
     """

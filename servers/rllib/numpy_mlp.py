@@ -20,7 +20,7 @@ from torch import nn
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.dense import forward as dense_forward
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
 
 MAX_BATCH = 64

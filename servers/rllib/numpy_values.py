@@ -11,7 +11,7 @@ from torch import nn
 
 from muxrl.protocol.dense import forward
 from muxrl.protocol.messages import DenseLayer
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.rllib.numpy_mlp import mlp_layers
 
 Values = Callable[[Any], np.ndarray]

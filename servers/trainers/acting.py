@@ -14,8 +14,7 @@ import numpy as np
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import choices, from_gymnasium
 from muxrl.servers.acting import Acting, Answer, Asked
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
-from muxrl.servers.agents.teams import ALIVE, NO_ACTION
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, NO_ACTION, OBS
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer

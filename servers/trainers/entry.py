@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -15,12 +15,12 @@ from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import DictSpace, bounds
 from muxrl.servers.acting import Asked
 from muxrl.servers.agents.action_forms import counted_from_0
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask, observed_parts
+from muxrl.servers.agents.inputs import State
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
+from muxrl.servers.agents.masks import has_action_mask, observed_parts
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.team_seats import TeamSeat, TeamSeating
-from muxrl.servers.agents.teams import ALIVE, STATE
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.episodes.trajectories import stack
@@ -34,7 +34,6 @@ from muxrl.servers.setting_values import (
 )
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
-from muxrl.servers.trainers.seats import TrainerSeating
 
 METHODS = ("act", "learn", "state", "load")
 _LEARNS_FROM = ("newest", "recent", "replay")
@@ -79,8 +78,9 @@ class TrainerEntry:
     def seating(self) -> Seating:
         """How its agents are seated."""
         if self.forms_teams:
-            return TeamSeating(follows_masks=True)
-        return TrainerSeating(reads_state=self.reads_state)
+            return TEAMS
+        own = replace(MASKED_AGENTS, is_scaled=False)  # in the simulation's own bounds
+        return replace(own, inputs=(*own.inputs, State)) if self.reads_state else own
 
     @property
     def learns_from(self) -> LearnsFrom:
@@ -265,8 +265,8 @@ def drawn_observation(seat: Seat) -> Any:
     rng = np.random.default_rng(0)
     low, high = (np.clip(bound, -1.0, 1.0) for bound in bounds(parts[OBS]))
     observed = rng.uniform(low, high).astype(np.float32)
-    if isinstance(seat, TeamSeat):
-        mask, present = seat.team.member_masks, np.ones(len(seat.members), np.float32)
+    if seat.is_team:
+        mask, present = seat.actions.masks, np.ones(len(seat.members), np.float32)
         return {OBS: observed, ACTION_MASK: mask, ALIVE: present}
     if not has_action_mask(space):
         return {OBS: observed} if isinstance(space, DictSpace) else observed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.team_seats import TeamSeating
+from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.spaces import flat_size
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Chosen
 from muxrl.servers.episodes.feed import Feed
@@ -75,6 +77,19 @@ def make_plan(
     )
 
 
+def seat_of(agent: AgentPlan, seating: Seating | None = None) -> Seat:
+    """Returns the seat of agent "a", which is alone on its server."""
+    plan = replace(make_plan("a"), agents={"a": agent})
+    return (seating or Seating()).make_seats(plan)["a"]
+
+
+def masked_space(sees: Space, acts: Space) -> Space:
+    """Returns what a network reads of an agent that observes an action mask, too."""
+    mask = MultiBinary(flat_size(acts))
+    agent = AgentPlan("p", DictSpace({"x": sees, "action_mask": mask}), acts)
+    return seat_of(agent, MASKED_AGENTS).observation_space
+
+
 def spec_of(plan: ServerPlan) -> ServerSpec:
     infos = {
         a: AgentInfo(p.policy_id, p.observation_space, p.action_space, p.group)
@@ -113,7 +128,7 @@ class ScriptedStore:
         self.now = 0.0
         self.weights_seq_no = 0
         self.observing = Observing.of(plan)
-        seats = (seating or TeamSeating()).make_seats(plan, self.observing)
+        seats = (seating or TEAMS).make_seats(plan, self.observing)
         self.seats = seats
         self.store = EpisodeStore(
             plan,

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ray.rllib.core.columns import Columns
-from tests.servers.scripted_store import make_plan
+from tests.servers.scripted_store import make_plan, seat_of
 from tests.servers.untrained import act, sent
 
 from muxrl.protocol.spaces import Box, MultiBinary, MultiDiscrete
 from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -23,8 +22,8 @@ LIGHTS = MultiBinary(3)
 TAKING = ["PPO", "A2C", "IMPALA", "APPO"]
 
 
-def seat() -> SoloSeat:
-    return SoloSeat("a", AgentPlan("p", Box((3,)), LIGHTS))
+def seat() -> Seat:
+    return seat_of(AgentPlan("p", Box((3,)), LIGHTS))
 
 
 @pytest.mark.parametrize("name", TAKING)

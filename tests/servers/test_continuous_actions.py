@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from ray.rllib.core.columns import Columns
+from tests.servers.scripted_store import seat_of
 from tests.servers.untrained import act, sent
 
 from muxrl.protocol.spaces import Box
-from muxrl.servers.agents.solo_seats import SoloSeat
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 
 LOW, HIGH = 2.0, 10.0
 
 
-def seat(low: float | None = LOW, high: float | None = HIGH) -> SoloSeat:
-    return SoloSeat("a", AgentPlan("p", Box((3,)), Box((2,), "float32", low, high)))
+def seat(low: float | None = LOW, high: float | None = HIGH) -> Seat:
+    return seat_of(AgentPlan("p", Box((3,)), Box((2,), "float32", low, high)))
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "IMPALA", "APPO"])

@@ -12,12 +12,11 @@ import pytest
 import torch
 from ray.rllib.core.columns import Columns
 from tests.servers.acted import actions_of
-from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+from tests.servers.scripted_store import ScriptedStore, make_plan, seat_of, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
-from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.episodes.blocks import AwaitedStep
 from muxrl.servers.learned.learned_policies import LearnedPolicies
@@ -215,9 +214,9 @@ def test_a_logged_action_that_the_mask_forbids_is_refused(name: str, groups: Any
 
 def test_a_density_is_recorded_in_the_policys_scale() -> None:
     plan = make_plan("a").agents["a"]
-    box = SoloSeat("a", replace(plan, action_space=Box((2,), "float32", 2.0, 10.0)))
+    box = seat_of(replace(plan, action_space=Box((2,), "float32", 2.0, 10.0)))
     # Uniform on an 8 by 8 square: 1/64, and 1/4 on the policy's 2 by 2.
     assert box.read_log_prob({"a": -np.log(64.0)}) == pytest.approx(-np.log(4.0))
-    unbounded = SoloSeat("a", replace(plan, action_space=Box((2,))))
+    unbounded = seat_of(replace(plan, action_space=Box((2,))))
     assert unbounded.read_log_prob({"a": 1.5}) == 1.5
-    assert SoloSeat("a", replace(plan, action_space=Discrete(3))).read_log_prob({}) is None
+    assert seat_of(replace(plan, action_space=Discrete(3))).read_log_prob({}) is None

@@ -18,12 +18,11 @@ from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.acting import Answer, Asked
-from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.team_seats import TeamSeating
 from muxrl.servers.algorithms.impala import MaskableAPPOTorchRLModule
 from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
-from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.algorithms.mappo.seating import CENTRAL
 from muxrl.servers.algorithms.off_policy.rl_modules import (
     MaskableDQNTorchRLModule,
     MaskableSACTorchRLModule,
@@ -51,7 +50,7 @@ SETTINGS = {
 
 
 def make_seat(kind: str) -> Seat:
-    seating = CentralSeating() if kind == "MAPPO" else Seating(follows_masks=True)
+    seating = CENTRAL if kind == "MAPPO" else MASKED_AGENTS
     return seating.make_seats(PLAN)["a"]
 
 
@@ -109,7 +108,7 @@ def test_a_member_s_logged_action_leaves_the_others_theirs(
     logged: dict[str, int], is_fast: bool
 ) -> None:
     store = ScriptedStore(make_plan(dict.fromkeys("abc", MASKED), {"team": ("a", "b", "c")}))
-    seat = TeamSeating().make_seats(store.plan)["team"]
+    seat = TEAMS.make_seats(store.plan)["team"]
     observed, acted = spaces_of(seat)
     spec = RLModuleSpec(
         module_class=QMIXTorchRLModule,

@@ -11,7 +11,6 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from muxrl.protocol.rows import each_array
 from muxrl.servers.acting import Answer, Asked, Logged
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.episodes.blocks import Block, Seats
@@ -47,7 +46,7 @@ def _of_one(rows: Any) -> Any:
 
 
 def act(
-    name: str, who: SoloSeat, num: int, *, should_explore: bool = True, logged: Any = None
+    name: str, who: Seat, num: int, *, should_explore: bool = True, logged: Any = None
 ) -> Answer:
     """Returns `num` actions for the same three numbers, which agent "a" observes.
 
@@ -68,10 +67,10 @@ def act(
     served.needs_log_probabilities = entry.needs_log_probabilities
     observations = np.tile(np.array([0.1, -0.4, 0.9], np.float32), (num, 1))
     how = {"should_explore": should_explore, "is_training": True, "logged": logged}
-    agents = {"a": AgentPlan(who.policy_id, who.observation_space, who.form.kind)}
+    agents = {"a": AgentPlan(who.policy_id, who.observation_space, who.agents[0].form.kind)}
     return served.answer(asked(who, agents, observations, **how))
 
 
-def sent(who: SoloSeat, answer: Answer) -> Any:
+def sent(who: Seat, answer: Answer) -> Any:
     """Returns rows of what the simulation gets, ``[B, ...]``."""
-    return who.form.write_rows(answer.actions[:, None])[:, 0]
+    return who.agents[0].form.write_rows(answer.actions[:, None])[:, 0]

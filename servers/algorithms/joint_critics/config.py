@@ -9,7 +9,7 @@ from muxrl.servers.algorithms.team_replay.config import TeamReplayConfig
 class JointCriticConfig(TeamReplayConfig):
     """For teams whose members have continuous actions, on a replay of single steps.
 
-    A team is one RLlib agent with the spaces of a `ContinuousTeamSpec`.
+    A team is one RLlib agent with the spaces of `TeamVectors`.
     """
 
     replay_unit = "steps"

@@ -11,7 +11,7 @@ from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry, SpaceProblem
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
 from muxrl.servers.algorithms.joint_critics.export import MemberActorGraph
-from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSeating, are_team_keys
+from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS, are_team_keys
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize, of_steps
 from muxrl.servers.algorithms.settings import TrainingSettings
@@ -42,7 +42,7 @@ def joint_critic_entry(
             model_refused="its networks are set by hidden_dim and obs_agent_id among its settings",
             own_module_refused="its members' actor and its critics of all members belong together",
         ),
-        seating=ContinuousTeamSeating(),
+        seating=VECTOR_TEAMS,
         space_check=lambda seen, acted: check_team_spaces(of_member, seen, acted),
         graph=MemberActorGraph,
         milestones=find_first_update,

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.spaces import Space
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, OBS
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.spaces import flat_size, split_mask, split_state
-from muxrl.servers.agents.teams import ACTION_MASK, OBS
+from muxrl.servers.agents.spaces import flat_size
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import AGENT_ID, CannotExport, PolicyGraph, ServerRow, mask_space
+from muxrl.servers.export.graph import CannotExport, PolicyGraph, ServerRow, mask_space
 from muxrl.servers.export.ports import Port, one_hot
 
 
@@ -30,7 +30,7 @@ class MemberActorGraph(PolicyGraph):
     def find_spaces(
         self, plan: ServerPlan, agent: AgentPlan, seating: Seating
     ) -> tuple[Space, Space | None]:
-        own, _ = split_mask(split_state(agent.observation_space)[0])
+        own = seating.own_space(agent)
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
         sizes = flat_size(own), flat_size(self.action_space)
         obs_dim = self.module.observation_space[OBS].shape[1] // self.frame_stack

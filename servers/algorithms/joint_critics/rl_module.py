@@ -13,12 +13,12 @@ from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
-from muxrl.servers.agents.teams import ACTION_MASK, ALIVE, OBS, STATE
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
 from muxrl.servers.algorithms.joint_critics.teams import are_team_keys
 
 
 class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
-    """A team's RLModule, for the spaces of a `ContinuousTeamSpec`.
+    """A team's RLModule, for the spaces of `muxrl.servers.algorithms.joint_critics.teams`.
 
     ``forward_exploration`` and ``forward_inference`` return the actions themselves, ``ACTIONS
     [B, n, d]`` in -1..1, or one-hot. They read ``OBS`` alone: a member acts on its own row and
@@ -52,7 +52,7 @@ class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         ):
             raise ValueError(
                 f"{self.algorithm} needs the spaces of a team with continuous actions (see "
-                f"ContinuousTeamSpec), not {team_space} and {self.action_space}; are the agents "
+                f"TeamVectors), not {team_space} and {self.action_space}; are the agents "
                 "in a group?"
             )
         assert isinstance(config, dict)
@@ -71,7 +71,7 @@ class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         )
         joint_dim = state_dim + num_members * (1 + self.action_dim)
         self.critic = JointCritics(joint_dim, hidden_dim, self.num_critics)
-        # [n, d]: 1 for the dimensions that a member's action has; see `ContinuousTeamSpec`.
+        # [n, d]: 1 for the dimensions that a member's action has; see `TeamVectors`.
         has_dimension = torch.from_numpy(self.action_space.high > 0).float()
         self.register_buffer("has_dimension", has_dimension, persistent=False)
         # [n, 1]: whether a member's row is one-hot.
@@ -104,7 +104,7 @@ class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         """Returns the critics' values ``[c, B]`` of a team's observation and joint action.
 
         Args:
-            obs: as in `CONTINUOUS_TEAM_KEYS`, ``[B, ...]``.
+            obs: as a team observes, ``[B, ...]``.
             actions: ``[B, n, d]``; those of absent members are ignored.
         """
         return self._values(self.critic, obs, actions)

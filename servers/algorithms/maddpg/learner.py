@@ -9,7 +9,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
 from torch import Tensor
 
-from muxrl.servers.agents.teams import ALIVE, STATE
+from muxrl.servers.agents.keys import ALIVE, STATE
 from muxrl.servers.algorithms.joint_critics.learner import CRITIC, POLICY, JointCriticLearner
 from muxrl.servers.algorithms.maddpg.rl_module import LOGITS, MADDPGTorchRLModule
 
@@ -112,7 +112,7 @@ def values_of_own_actions(
 
     Args:
         module: has the critics.
-        obs: as in `CONTINUOUS_TEAM_KEYS`, ``[B, ...]``.
+        obs: as a team observes, ``[B, ...]``.
         taken: ``[B, n, d]``, from the replay.
         actions: ``[B, n, d]``, the actor's.
     """

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.servers.agents.teams import ACTION_MASK, OBS
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.joint_critics.rl_module import JointCriticRLModule
 from muxrl.servers.export.ports import one_hot
 
@@ -87,7 +87,7 @@ class MADDPGTorchRLModule(JointCriticRLModule):
         """Returns the target actor's, with clipped noise ("target policy smoothing").
 
         Args:
-            obs: as in `CONTINUOUS_TEAM_KEYS`, ``[B, ...]``.
+            obs: as a team observes, ``[B, ...]``.
             noise: standard deviation.
             clip: its largest size.
         """

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from muxrl.servers.agents.masks import OBS
-from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID
+from muxrl.servers.agents.keys import AGENT_ID, OBS
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.export import graph
 from muxrl.servers.export.ports import Port, one_hot
@@ -23,12 +22,12 @@ class ActorGraph(graph.PolicyGraph):
             group = plan.agents[agent_id].group
             view = tuple(plan.agents) if group is None else plan.groups[group]
             self.agents[agent_id] = view.index(agent_id)
-        return [Port(graph.AGENT_ID, (), "int64")]
+        return [Port(AGENT_ID, (), "int64")]
 
     def observe(self, given: dict[str, Tensor]) -> Any:
         seen = super().observe(given)
         seen = seen if isinstance(seen, dict) else {OBS: seen}
-        if graph.AGENT_ID in given:
+        if AGENT_ID in given:
             num_agents = self.module.observation_space[AGENT_ID].shape[0]
-            seen[AGENT_ID] = one_hot(given[graph.AGENT_ID], num_agents)
+            seen[AGENT_ID] = one_hot(given[AGENT_ID], num_agents)
         return seen

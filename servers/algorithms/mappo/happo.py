@@ -9,6 +9,7 @@ changed before it in the same update.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -30,7 +31,7 @@ from muxrl.servers.algorithms.mappo.mappo import (
     masks_of,
     ratio_of,
 )
-from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.algorithms.mappo.seating import CENTRAL
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.on_policy.learner import Minibatch
 from muxrl.servers.algorithms.settings import TrainingSettings
@@ -174,7 +175,7 @@ HAPPO_ENTRY = AlgorithmEntry(
         },
         own_module_refused="its critics see the state, apart from what its actors see",
     ),
-    seating=CentralSeating(shares_policies=False),
+    seating=replace(CENTRAL, shares_policies=False),
     space_check=AgentSpaces(reads_images=False),
     graph=ActorGraph,
     tell_seats=tell_teams,

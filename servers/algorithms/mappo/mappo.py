@@ -20,11 +20,12 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
+from muxrl.servers.agents.keys import ALIVE
 from muxrl.servers.algorithms.declared_settings import Limit, configured_by
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.mappo.export import ActorGraph
-from muxrl.servers.algorithms.mappo.rl_module import ALIVE, MAPPOTorchRLModule
-from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
+from muxrl.servers.algorithms.mappo.seating import CENTRAL
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.on_policy.config import ClippedRatioConfig
 from muxrl.servers.algorithms.on_policy.learner import LeanUpdate, actor_critic_loss
@@ -280,7 +281,7 @@ MAPPO_ENTRY = AlgorithmEntry(
         },
         own_module_refused="its critic sees the state, apart from what its actor sees",
     ),
-    seating=CentralSeating(),
+    seating=CENTRAL,
     space_check=AgentSpaces(reads_images=False),
     graph=ActorGraph,
 )

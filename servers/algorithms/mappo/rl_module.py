@@ -31,13 +31,9 @@ from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
 from muxrl.servers.rllib.action_masks import check_maskable, mask_logits
 from muxrl.servers.rllib.numpy_mlp import is_pi_of_encoder
-
-STATE = "state"
-AGENT_ID = "agent_id"
-ALIVE = "alive"
 
 _SERVES_LEARNER = "serves_learner"
 """In ``model_config``: False in copies that act for no learner, which need no critic's state."""

@@ -11,7 +11,7 @@ from ray.rllib.algorithms.sac.torch.sac_torch_learner import SACTorchLearner
 from ray.rllib.core.columns import Columns
 from torch import Tensor
 
-from muxrl.servers.agents.teams import ALIVE, OBS
+from muxrl.servers.agents.keys import ALIVE, OBS
 from muxrl.servers.algorithms.joint_critics.learner import CRITIC, POLICY, JointCriticLearner
 from muxrl.servers.algorithms.masac.rl_module import LOGP, MASACTorchRLModule
 
@@ -46,7 +46,7 @@ class MASACTorchLearner(JointCriticLearner, SACTorchLearner):
     def _get_target_entropy(self, module_id: str) -> np.ndarray:
         """Returns each member's ``[n]``; "auto" is minus its number of action dimensions."""
         target = self.config.get_config_for_module(module_id).target_entropy
-        # Bounds of 0 are those of dimensions that a member lacks; see `ContinuousTeamSpec`.
+        # Bounds of 0 are those of dimensions that a member lacks; see `TeamVectors`.
         high = self._module_spec.module_specs[module_id].action_space.high
         if target == "auto":
             return -(high > 0).sum(1).astype(np.float32)

@@ -9,7 +9,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from torch import Tensor
 
-from muxrl.servers.agents.teams import OBS
+from muxrl.servers.agents.keys import OBS
 from muxrl.servers.algorithms.joint_critics.rl_module import JointCriticRLModule
 
 LOGP = "logp"

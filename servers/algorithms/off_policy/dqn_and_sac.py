@@ -7,6 +7,7 @@ SAC: Haarnoja et al. 2018 (arXiv 1801.01290).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -14,7 +15,7 @@ from ray.rllib.algorithms.dqn import dqn as rllib_dqn
 from ray.rllib.algorithms.sac import sac as rllib_sac
 
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seating import MASKED_AGENTS
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.declared_settings import (
     Count,
@@ -281,7 +282,7 @@ DQN_ENTRY = AlgorithmEntry(
         module=MaskableDQNTorchRLModule,
         is_module_for_all=True,
     ),
-    seating=Seating(follows_masks=True, acts_in_one_choice=True),
+    seating=replace(MASKED_AGENTS, one_choice=True),
     space_check=AgentSpaces((Discrete,)),
     samples_actions=False,
     graph=ValueGraph,
@@ -306,7 +307,7 @@ SAC_ENTRY = AlgorithmEntry(
         module=MaskableSACTorchRLModule,
         is_module_for_all=True,
     ),
-    seating=Seating(follows_masks=True, acts_in_one_choice=True),
+    seating=replace(MASKED_AGENTS, one_choice=True),
     space_check=AgentSpaces((Discrete, Box), can_act_unbounded=False),
     acting_network=actor_network,
     milestones=find_milestones,

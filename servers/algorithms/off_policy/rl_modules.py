@@ -23,7 +23,7 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
-from muxrl.servers.agents.masks import ACTION_MASK
+from muxrl.servers.agents.keys import ACTION_MASK
 from muxrl.servers.rllib.action_masks import FollowsMask, ReadsNoMask, masked, unmasked
 from muxrl.servers.rllib.numpy_mlp import mlp_layers
 from muxrl.servers.rllib.numpy_values import value_layers

@@ -10,7 +10,7 @@ from ray.rllib.algorithms.sac.torch.sac_torch_learner import SACTorchLearner
 from ray.rllib.core.columns import Columns
 from torch import Tensor
 
-from muxrl.servers.agents.masks import ACTION_MASK
+from muxrl.servers.agents.keys import ACTION_MASK
 
 AUTO = "auto"
 SHARE = 0.3

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from muxrl.protocol.spaces import Discrete, Space
-from muxrl.servers.agents.action_forms import MAX_COMBINATIONS, counted_from_0
-from muxrl.servers.agents.seating import keys_of
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
+from muxrl.servers.agents.seating import TEAMS, keys_of
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.team_seats import TeamSeating
-from muxrl.servers.agents.teams import TEAM_KEYS, TeamProblem, check_member_spaces
+from muxrl.servers.agents.teams import TEAM_KEYS
 from muxrl.servers.algorithms.entry import AlgorithmEntry, SpaceProblem, integers_need_bounds
 from muxrl.servers.algorithms.milestones import FIRST_COPY, Milestone
 from muxrl.servers.algorithms.networks import Networks
@@ -32,15 +31,13 @@ def check_team_spaces(observation_space: Space, action_space: Space) -> SpacePro
     """A `SpaceCheck` of a team's spaces, or of one member's."""
     if keys_of(observation_space) == set(TEAM_KEYS):
         return None
-    try:
-        check_member_spaces("member", observation_space, counted_from_0(action_space))
-    except TeamProblem:
-        if isinstance(action_space, Discrete):
-            return "observation", "it takes a one-dimensional Box; flatten the observation first"
+    if not isinstance(action_space, Discrete):
         return "action", (
             "it learns one value per discrete action, or per combination of several, up to "
             f"{MAX_COMBINATIONS}{integers_need_bounds(action_space)}"
         )
+    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
+        return "observation", "it takes a one-dimensional Box; flatten the observation first"
     return None
 
 
@@ -72,7 +69,7 @@ def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry
             QMIXConfig, preset, unused=frozenset({"rollout_fragment_length"})
         ),
         networks=_NETWORKS,
-        seating=TeamSeating(),
+        seating=TEAMS,
         space_check=check_team_spaces,
         samples_actions=False,
         graph=MemberGraph,

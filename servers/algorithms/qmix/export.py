@@ -8,28 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, Discrete, Space
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, LAST_ACTION, OBS
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.spaces import (
-    flat_size,
-    module_observation_reader,
-    split_mask,
-    split_state,
-    without_mask,
-    without_state,
-)
-from muxrl.servers.agents.teams import ACTION_MASK, ALIVE, LAST_ACTION, OBS
+from muxrl.servers.agents.spaces import flat_size
 from muxrl.servers.algorithms.qmix.rl_module import HIDDEN
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import (
-    AGENT_ID,
-    STATE_IN,
-    CannotExport,
-    PolicyGraph,
-    ServerRow,
-    mask_space,
-)
+from muxrl.servers.export.graph import STATE_IN, CannotExport, PolicyGraph, ServerRow, mask_space
 from muxrl.servers.export.ports import OBSERVATION, Port, one_hot
 
 
@@ -53,13 +39,14 @@ class MemberGraph(PolicyGraph):
     def find_spaces(
         self, plan: ServerPlan, agent: AgentPlan, seating: Seating
     ) -> tuple[Space, Space | None]:
-        own, _ = split_mask(split_state(agent.observation_space)[0])
+        own = seating.own_space(agent)
         obs_dim = self.module.observation_space[OBS].shape[1] // self.frame_stack
         num_actions = self.module.num_actions
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
         forms = [seating.action_form(plan.agents[agent_id]) for agent_id in self.agents]
         sizes = flat_size(own), flat_size(self.action_space)
-        self._plans = plan.agents
+        as_sent = Observing(plan.agents)
+        self._members = {a: seating.member(a, plan, as_sent) for a in self.agents}
         self._is_padded = len(looks) > 1 or sizes != (obs_dim, num_actions)
         if self._is_padded and self.frame_stack > 1:
             raise CannotExport(
@@ -88,8 +75,8 @@ class MemberGraph(PolicyGraph):
         if not self._is_padded:
             return super().find_reading(plan, observing, seating)
         for agent_id in self.agents:
-            seen, _ = split_mask(split_state(self._plans[agent_id].observation_space)[0])
-            if observing.reading(agent_id, seen) is not None:
+            own = seating.own_space(plan.agents[agent_id])
+            if observing.reading(agent_id, own) is not None:
                 raise CannotExport(
                     f"its members are not alike, so that their file takes observations flattened "
                     f"and padded, and those of {agent_id!r} are scaled or normalised in a way of "
@@ -133,15 +120,11 @@ class MemberGraph(PolicyGraph):
         return fed
 
     def _padded(self, agent_id: str, value: Any) -> dict[str, np.ndarray]:
-        agent = self._plans[agent_id]
-        space, state = split_state(agent.observation_space)
-        own, has_mask = split_mask(space)
-        value = without_state(value) if state is not None else value
-        flat = module_observation_reader(own)(without_mask(value) if has_mask else value).ravel()
-        num_actions = flat_size(agent.action_space)
+        member = self._members[agent_id]
+        flat, num_actions = member.read(value).ravel(), flat_size(member.form.kind)
         obs, mask = (port.zeros(1) for port in self.inputs[:2])
         obs[0, : len(flat)] = flat
-        mask[0, :num_actions] = value[ACTION_MASK_KEY] if has_mask else 1.0
+        mask[0, :num_actions] = member.mask(value) if member.is_masked else 1.0
         return {OBSERVATION: obs, ACTION_MASK: mask}
 
     def act(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Any]:

@@ -11,7 +11,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER
 from torch import Tensor
 
-from muxrl.servers.agents.teams import ACTION_MASK, ALIVE, STATE
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, STATE
 from muxrl.servers.algorithms.fused_adam import FusedAdam
 from muxrl.servers.algorithms.qmix.mixers import DuplexMixer
 from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent

@@ -15,7 +15,8 @@ from ray.rllib.utils.schedules.scheduler import Scheduler
 from torch import Tensor, nn
 
 from muxrl.protocol.messages import PolicyNetwork
-from muxrl.servers.agents.teams import ACTING_KEYS, ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
+from muxrl.servers.agents.keys import ACTION_MASK, LAST_ACTION, OBS, STATE
+from muxrl.servers.agents.teams import TEAM_KEYS
 from muxrl.servers.algorithms.qmix.mixers import make_mixer
 from muxrl.servers.algorithms.qmix.networks import AgentNetwork, NumpyAgent, layers_of
 
@@ -52,7 +53,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
     ``model_config`` keys: see the model settings of `QMIXConfig`.
     """
 
-    acting_keys = ACTING_KEYS
+    acting_keys = (OBS, ACTION_MASK, LAST_ACTION)
 
     def setup(self) -> None:
         team_space, config = self.observation_space, self.model_config

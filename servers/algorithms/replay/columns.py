@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.servers.agents.teams import ACTION_MASK, ALIVE
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE
 from muxrl.servers.episodes.trajectories import at, concatenated
 
 BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})

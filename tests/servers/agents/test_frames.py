@@ -16,8 +16,8 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
+from muxrl.servers.algorithms.mappo.seating import CENTRAL
 from muxrl.servers.algorithms.replay.steps import StepReplay
 from muxrl.servers.algorithms.replay_size import bytes_of
 from muxrl.servers.alone import Alone
@@ -120,9 +120,7 @@ def test_of_a_team_and_of_agents_with_a_central_critic(
     """Whole episodes, with zeros for members that are absent; side by side they are the state."""
     played = data.draw(episodes(together=True))
     plan = stacking(make_plan(AGENTS, {"team": ("a", "b")}), k)
-    store = ScriptedStore(
-        plan, needs_whole_episodes=True, seating=CentralSeating() if is_central else None
-    )
+    store = ScriptedStore(plan, needs_whole_episodes=True, seating=CENTRAL if is_central else None)
     play(store, played)
     stacks = {agent: naive(played, agent, k) for agent in AGENTS}
     times = [t for t, agents in enumerate(played.steps) if agents]
@@ -145,7 +143,7 @@ def test_of_a_team_and_of_agents_with_a_central_critic(
 def test_a_refused_step_leaves_no_frame_and_a_mask_is_not_stacked() -> None:
     masked = DictSpace({"action_mask": Box((3,), "int8", 0, 1), "seen": Box((2,))})
     plan = stacking(make_plan({"a": masked, "b": masked}), 2)
-    store = ScriptedStore(plan, seating=Seating(follows_masks=True))
+    store = ScriptedStore(plan, seating=MASKED_AGENTS)
     store.start()
 
     def looks(agent: str, t: int, mask: int) -> dict[str, Any]:
@@ -175,7 +173,7 @@ def test_evaluation_stacks_and_a_repeated_step_is_one_frame() -> None:
 
 def test_the_state_that_a_simulation_sends_is_not_stacked() -> None:
     plan = stacking(make_plan(AGENTS, {"team": ("a", "b")}, state_size=1), 3)
-    for seating in (None, CentralSeating()):
+    for seating in (None, CENTRAL):
         store = ScriptedStore(plan, seating=seating)
         store.start()
         for t in range(2):

@@ -14,8 +14,8 @@ from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.protocol.values import conform
 from muxrl.servers.agents.observing import CLIP, Observing
-from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
+from muxrl.servers.algorithms.mappo.seating import CENTRAL
 from muxrl.servers.alone import Alone
 from muxrl.servers.config import AgentPlan, ServerPlan
 
@@ -128,7 +128,7 @@ def test_training_steps_are_counted_once_and_evaluation_never() -> None:
 def test_a_refused_step_is_not_counted() -> None:
     masked = DictSpace({"action_mask": Box((3,), "int8", 0, 1), "seen": Box((2,))})
     plan = normalizing(make_plan({"a": masked, "b": masked}))
-    store = ScriptedStore(plan, seating=Seating(follows_masks=True))
+    store = ScriptedStore(plan, seating=MASKED_AGENTS)
     store.start()
 
     def looks(mask: int) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def test_padding_and_absent_members_of_a_team_stay_zeros() -> None:
     }
 
 
-@pytest.mark.parametrize("seating", [None, CentralSeating()], ids=["QMIX", "MAPPO"])
+@pytest.mark.parametrize("seating", [None, CENTRAL], ids=["QMIX", "MAPPO"])
 @pytest.mark.parametrize("is_observed", [False, True])
 def test_a_global_state_has_statistics_of_its_own(seating: Any, is_observed: bool) -> None:
     told = DictSpace({"seen": Box((2,)), "state": Box((1,))})

@@ -11,9 +11,10 @@ from tests.servers.scripted_store import ScriptedStore, each, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
+from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.spaces import split_state
-from muxrl.servers.agents.team_seats import TeamSeating
+from muxrl.servers.alone import Alone
 
 TEAM = {"team": ("a", "b")}
 TOLD = {"obs": Box((2,)), "action_mask": MultiBinary(3), "state": Box((3,))}
@@ -84,6 +85,18 @@ def test_a_team_may_begin_when_all_missing_members_have_departed() -> None:
     assert store.step(2, "b").actions == {"b": 2}
 
 
+def test_a_mask_is_read_by_its_own_members_choices() -> None:
+    """Two members observe the same, and act by one of five, and by one of two and one of three."""
+    sees = DictSpace({"obs": Box((2,)), "action_mask": MultiBinary(5)})
+    plan = make_plan({"a": sees, "b": sees}, TEAM)
+    agents = {**plan.agents, "b": replace(plan.agents["b"], action_space=MultiDiscrete((2, 3)))}
+    agents["a"] = replace(plan.agents["a"], action_space=Discrete(5))
+    mask = {"obs": np.zeros(2, np.float32), "action_mask": np.array([1, 0, 1, 1, 0], np.int8)}
+    played = Alone(agents, TEAMS.make_seats(replace(plan, agents=agents)))
+    (read,) = played.look({"a": mask, "b": mask}).block.observations
+    assert read["action_mask"][0, 0].tolist() == [[1, 0, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]]
+
+
 # --- the state ------------------------------------------------------------------------------
 
 
@@ -142,9 +155,7 @@ def test_with_late_members_the_state_marks_departed_members() -> None:
     assert states[0] == [ord("a"), 0, 0, 0, 0, 0]
     assert states[1:3] == [[0, 0, ord("b"), t, 1, 0] for t in (1, 2)]
     assert states[3] == [0, 0, ord("b"), 3, 1, 0], "who is cut short has not left"
-    together = TeamSeating().make_seats(replace(make_plan("ab", TEAM), late_members="refuse"))[
-        "team"
-    ]
+    together = TEAMS.make_seats(replace(make_plan("ab", TEAM), late_members="refuse"))["team"]
     assert together.observation_space.spaces["state"].shape == (4,)  # type: ignore[union-attr]
 
 
@@ -180,7 +191,7 @@ def test_where_the_state_is_found(space: Space, expected: tuple[Space, Space | N
 
 def test_a_state_of_another_kind_is_one_flat_array() -> None:
     space = DictSpace({"obs": Box((2,)), "state": DictSpace({"at": Discrete(3), "to": Box((2,))})})
-    (seat,) = TeamSeating().make_seats(make_plan({"a": space}, {"team": ("a",)})).values()
+    (seat,) = TEAMS.make_seats(make_plan({"a": space}, {"team": ("a",)})).values()
     assert seat.observation_space.spaces["state"].shape == (5,)  # type: ignore[union-attr]
     seen_now = {
         "a": {"obs": np.ones(2, np.float32), "state": {"at": 1, "to": np.ones(2, np.float32)}}

@@ -11,9 +11,10 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.policy.policy import PolicySpec
 from tests.nights import at_night
+from tests.servers.scripted_store import masked_space
 
 from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory, stack

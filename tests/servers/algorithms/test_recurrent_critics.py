@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.servers.scripted_store import masked_space
 
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.agents.masks import masked_space
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 

@@ -26,13 +26,12 @@ from muxrl.protocol.spaces import (
     Space,
     TupleSpace,
 )
-from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.team_seats import TeamSeating
-from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSeating
-from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.agents.inputs import Mask, Own, State
+from muxrl.servers.agents.seating import TEAMS, Seating
+from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS
+from muxrl.servers.algorithms.mappo.seating import CENTRAL
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.trainers.seats import TrainerSeating
 
 MASK = Box((3,), "int8", 0.0, 1.0)
 STATE = DictSpace({"at": Discrete(3), "to": SEES})
@@ -49,23 +48,23 @@ KINDS: dict[str, Space] = {
 }
 """What agents observe, by their names."""
 EPISODES = ("e0", "e1", "e2", "e3")
-TRAINER = TrainerSeating(reads_state=True)
+TRAINER = Seating(inputs=(Own, Mask, State), is_scaled=False)
 
 # Agents, the team's, the seating, and the size of the state that is sent.
 CASES: dict[str, tuple[str, str, Seating, int | None]] = {
     "alone": ("abcdi", "", Seating(), None),
     "a trainer's": ("acm", "", TRAINER, 2),
-    "team": ("ac", "ac", TeamSeating(), None),
-    "team and another": ("abc", "ac", TeamSeating(), 2),
-    "team of choices": ("ac", "ac", TeamSeating(), None),
-    "masked team": ("am", "am", TeamSeating(), None),
-    "team that observes the state": ("su", "su", TeamSeating(), None),
-    "central": ("abcdi", "", CentralSeating(), None),
-    "central team": ("abc", "ac", CentralSeating(), 2),
-    "masked central team": ("mn", "mn", CentralSeating(), None),
-    "central team that observes the state": ("su", "su", CentralSeating(), None),
-    "joint critics": ("abc", "ac", ContinuousTeamSeating(), None),
-    "masked joint critics": ("mn", "mn", ContinuousTeamSeating(), None),
+    "team": ("ac", "ac", TEAMS, None),
+    "team and another": ("abc", "ac", TEAMS, 2),
+    "team of choices": ("ac", "ac", TEAMS, None),
+    "masked team": ("am", "am", TEAMS, None),
+    "team that observes the state": ("su", "su", TEAMS, None),
+    "central": ("abcdi", "", CENTRAL, None),
+    "central team": ("abc", "ac", CENTRAL, 2),
+    "masked central team": ("mn", "mn", CENTRAL, None),
+    "central team that observes the state": ("su", "su", CENTRAL, None),
+    "joint critics": ("abc", "ac", VECTOR_TEAMS, None),
+    "masked joint critics": ("mn", "mn", VECTOR_TEAMS, None),
 }
 
 
@@ -75,7 +74,7 @@ def plan_of(case: str, **fields: Any) -> ServerPlan:
     plan = make_plan({a: KINDS[a] for a in agents}, groups, state_size=state_size)
     found = dict(plan.agents)
     for a, own in plan.agents.items():
-        if not (own.group and isinstance(seating, TeamSeating)):
+        if not (own.group and seating.forms_teams):
             # Agents that observe different things do not share a policy.
             found[a] = dataclasses.replace(own, policy_id=str(own.observation_space))
     acts: dict[str, Space] = {}

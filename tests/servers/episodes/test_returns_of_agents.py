@@ -10,7 +10,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.algorithms.mappo.seating import CENTRAL
 from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
 from muxrl.servers.rllib.episodes import by_agent
 
@@ -174,7 +174,7 @@ def test_a_team_of_which_nobody_is_left_ends_and_begins_anew() -> None:
 
 
 def test_critics_see_who_has_come_back() -> None:
-    store = open_team(CentralSeating())
+    store = open_team(CENTRAL)
     store.step(0)
     store.step(1, "a", terminations={"b": True})
     store.step(2)
@@ -187,7 +187,7 @@ def test_critics_see_who_has_come_back() -> None:
 
 def test_without_a_group_each_life_is_one_of_its_own_to_a_central_critic_too() -> None:
     plan = replace(make_plan(), agents_return=True)
-    store = ScriptedStore(plan, seating=CentralSeating())
+    store = ScriptedStore(plan, seating=CENTRAL)
     store.start()
     store.step(0)
     store.step(1, terminations={"b": True})

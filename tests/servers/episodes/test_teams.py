@@ -12,9 +12,8 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
-from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.team_seats import TeamSeating
-from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.agents.seating import TEAMS, Seating
+from muxrl.servers.algorithms.mappo.seating import CENTRAL
 from muxrl.servers.episodes.trajectories import at
 
 TEAM = {"team": ("a", "b")}
@@ -161,7 +160,7 @@ ONE_IS_CUT_SHORT: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seating", [TeamSeating(), CentralSeating()])
+@pytest.mark.parametrize("seating", [TEAMS, CENTRAL])
 @pytest.mark.parametrize("how", ONE_IS_CUT_SHORT)
 def test_a_member_that_acted_is_not_truncated_without_its_final_observation(
     how: str, seating: Seating
@@ -181,7 +180,7 @@ def test_a_member_that_acted_is_not_truncated_without_its_final_observation(
     store.store.accept(msgspec.structs.replace(item, episode_id="measured"), 0.0)
 
 
-@pytest.mark.parametrize("seating", [TeamSeating(), CentralSeating()])
+@pytest.mark.parametrize("seating", [TEAMS, CENTRAL])
 def test_a_member_that_did_not_act_last_is_truncated_as_absent(seating: Seating) -> None:
     store = ScriptedStore(make_plan("ab", TEAM), seating=seating)
     store.start()
@@ -200,7 +199,7 @@ def test_a_dead_members_flags_said_again_do_not_cut_its_team_short() -> None:
 
 
 def test_no_state_is_needed_where_everybody_terminates() -> None:
-    for seating in (TeamSeating(), CentralSeating()):
+    for seating in (TEAMS, CENTRAL):
         store = ScriptedStore(make_plan("abc", TEAM, state_size=3), seating=seating)
         store.start()
         store.step(0, "abc", state=[1.0, 2.0, 3.0])

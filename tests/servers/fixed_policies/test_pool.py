@@ -313,12 +313,12 @@ def test_statistics_come_with_the_weights(main: Any) -> None:
     (member,) = pool.members["now"]
     assert isinstance(member, Member)
     seat: Any = member.seats.seats["a"]
-    before = seat.read(np.full(2, 7.0, np.float32))
+    before = seat.agents[0].read(np.full(2, 7.0, np.float32))
     live = main.live()
     main._normalization.observing.add({"a": np.full(2, 7.0)}, None)
     main._normalization.observing.add({"a": np.full(2, 5.0)}, None)
     policies.take("main", {}, main.live())
-    after = seat.read(np.full(2, 7.0, np.float32))
+    after = seat.agents[0].read(np.full(2, 7.0, np.float32))
     assert before.tolist() == [7.0, 7.0] != after.tolist()
     assert live.about["server_id"] == "main"
 

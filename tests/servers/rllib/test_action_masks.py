@@ -13,7 +13,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.rllib.action_masks import UNAVAILABLE, MaskablePPOTorchRLModule, mask_logits
 from muxrl.servers.rllib.numpy_mlp import numpy_policy
 

@@ -11,14 +11,13 @@ import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from tests.servers.acted import act_on
-from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+from tests.servers.scripted_store import ScriptedStore, make_plan, seat_of, seen
 from tests.servers.untrained import asked
 
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.acting import Answer, Asked
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.solo_seats import SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.rllib import on_gpu
@@ -27,7 +26,7 @@ from muxrl.servers.rllib.inference import Inference
 OBSERVATIONS = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
 ACTIONS = gymnasium.spaces.Discrete(3)
 AGENTS = {"a": AgentPlan("p", Box((4,)), Discrete(3))}
-SEAT = SoloSeat("a", AGENTS["a"])
+SEAT = seat_of(AGENTS["a"])
 
 
 def inference(

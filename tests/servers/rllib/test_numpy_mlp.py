@@ -9,7 +9,7 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.rllib.numpy_mlp import NumpyPolicy, Stack, numpy_policy

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from ray.rllib.core.columns import Columns
+from tests.servers.scripted_store import make_plan
 
-from muxrl.protocol.spaces import Box
+from muxrl.protocol.spaces import Box, Space
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
-from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSpec
+from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS
 from muxrl.servers.gymnasium_spaces import spaces_of
 
-NUM_ROWS, STATE_SIZE = 12, 4
+NUM_ROWS, OBS_DIM, STATE_SIZE = 12, 3, 4
+
+
+def team_of(
+    sees: Mapping[str, Space], acts: Mapping[str, Space], state_size: int | None = None
+) -> Seat:
+    """Returns the seat of a team whose members are refused when they come late."""
+    plan = make_plan(dict(sees), {"team": tuple(sees)}, state_size=state_size)
+    agents = {m: replace(agent, action_space=acts[m]) for m, agent in plan.agents.items()}
+    return VECTOR_TEAMS.make_seats(replace(plan, agents=agents))["team"]
+
+
 DIMS = {"a": 2, "b": 1, "c": 3}
-SPEC = ContinuousTeamSpec(
-    tuple(DIMS),
+TEAM = team_of(
     {m: Box((k + 1,)) for k, m in enumerate(DIMS)},
     {m: Box((dim,), "float32", -1.0, 1.0) for m, dim in DIMS.items()},
     STATE_SIZE,
@@ -24,7 +38,7 @@ SPEC = ContinuousTeamSpec(
 HAS_DIMENSION = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]])
 
 
-def build_module(config: JointCriticConfig, team: ContinuousTeamSpec = SPEC) -> Any:
+def build_module(config: JointCriticConfig, team: Seat = TEAM) -> Any:
     """Returns the config's RLModule for a team; its targets are not the critics'."""
     spec = config.get_default_rl_module_spec()
     spec.observation_space, spec.action_space = spaces_of(team)
@@ -43,7 +57,7 @@ def make_batch(rng: np.random.Generator) -> dict[str, Any]:
 
     def observed() -> dict[str, np.ndarray]:
         alive = (rng.random((NUM_ROWS, 3)) < 0.7).astype(np.float32)
-        obs = rng.normal(size=(NUM_ROWS, 3, SPEC.obs_dim)) * alive[..., None]
+        obs = rng.normal(size=(NUM_ROWS, 3, OBS_DIM)) * alive[..., None]
         return {
             "obs": obs.astype(np.float32),
             "state": rng.normal(size=(NUM_ROWS, STATE_SIZE)).astype(np.float32),

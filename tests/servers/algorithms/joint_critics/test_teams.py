@@ -25,12 +25,10 @@ from muxrl.protocol.spaces import (
     Space,
     bounds,
 )
-from muxrl.servers.agents.teams import TeamProblem
-from muxrl.servers.algorithms.joint_critics.teams import (
-    ContinuousTeamSeat,
-    ContinuousTeamSeating,
-    ContinuousTeamSpec,
-)
+from muxrl.servers.agents.action_forms import action_form
+from muxrl.servers.agents.seat_actions import TeamProblem
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS, TeamVectors
 from muxrl.servers.algorithms.registry import (
     AlgorithmProblem,
     get_algorithm,
@@ -44,11 +42,6 @@ from muxrl.servers.rllib.inference import Inference
 
 SEES = Box((2,), "float32", -1.0, 1.0)
 BOUNDS = {"a": (-1.0, 3.0, 2), "b": (0.0, 0.5, 1), "c": (-4.0, -2.0, 3)}
-SPEC = ContinuousTeamSpec(
-    tuple(BOUNDS),
-    dict.fromkeys(BOUNDS, SEES),
-    {m: Box((dim,), "float32", low, high) for m, (low, high, dim) in BOUNDS.items()},
-)
 
 
 def plan_of(**fields: Any) -> ServerPlan:
@@ -60,31 +53,32 @@ def plan_of(**fields: Any) -> ServerPlan:
     return replace(plan, algorithm="MASAC", agents=agents, **fields)
 
 
-def seat() -> ContinuousTeamSeat:
-    found = ContinuousTeamSeating().make_seats(plan_of())["team"]
-    assert isinstance(found, ContinuousTeamSeat)
-    return found
+def seat() -> Seat:
+    return VECTOR_TEAMS.make_seats(plan_of())["team"]
+
+
+ACTS = seat().action_space
 
 
 # --- spaces ---------------------------------------------------------------------------------
 
 
 def test_the_action_space_says_which_dimensions_members_lack() -> None:
-    assert SPEC.action_space.shape == (3, 3)
-    low, high = bounds(SPEC.action_space)
+    assert ACTS.shape == (3, 3)
+    low, high = bounds(ACTS)
     np.testing.assert_array_equal(high, [[1, 1, 0], [1, 0, 0], [1, 1, 1]])
     np.testing.assert_array_equal(low, -high)
 
 
 def alone() -> Alone:
     plan = plan_of(late_members="allow")
-    return Alone(plan.agents, ContinuousTeamSeating().make_seats(plan))
+    return Alone(plan.agents, VECTOR_TEAMS.make_seats(plan))
 
 
 def test_observations_have_no_masks_and_no_last_actions() -> None:
     value = np.array([0.25, 0.5], np.float32)
     (seen,) = alone().look({"a": value, "c": -value}).block.observations
-    assert seen.keys() == SPEC.observation_space.spaces.keys()
+    assert seen.keys() == {"obs", "state", "alive"}
     np.testing.assert_array_equal(seen["obs"], [[[value, [0, 0], -value]]])
     np.testing.assert_array_equal(seen["state"][..., :6], seen["obs"].reshape(1, 1, 6))
     np.testing.assert_array_equal(seen["alive"], [[[1, 0, 1]]])
@@ -93,7 +87,9 @@ def test_observations_have_no_masks_and_no_last_actions() -> None:
 def acted_on(who: Any, action: Any, acting: Collection[str] = "abc") -> dict[str, Any]:
     """Returns what members do who act by a team's action."""
     rows = np.asarray(action)[None, None]
-    return {m: who.write_rows(m, rows[:, :, who.members.index(m)])[0, 0] for m in acting}
+    forms = {m.agent_id: (row, m.form) for row, m in enumerate(who.agents)}
+    own = {m: (rows[:, :, row], form) for m, (row, form) in forms.items() if m in acting}
+    return {m: who.actions.write(form, acted)[0, 0] for m, (acted, form) in own.items()}
 
 
 unit = st.floats(-1.0, 1.0, width=32)
@@ -101,11 +97,12 @@ unit = st.floats(-1.0, 1.0, width=32)
 
 @given(st.lists(unit, min_size=9, max_size=9), st.sets(st.sampled_from("abc"), min_size=1))
 def test_what_is_logged_is_read_as_it_was_written(flat: list[float], acting: set[str]) -> None:
-    action, who = np.array(flat, np.float32).reshape(3, 3) * SPEC.member_masks, seat()
+    who, plan = seat(), plan_of()
+    action = np.array(flat, np.float32).reshape(3, 3) * who.actions.masks
     acted = acted_on(who, action, acting)
-    assert all(to_gymnasium(SPEC.action_spaces[m]).contains(a) for m, a in acted.items())
+    assert all(to_gymnasium(plan.agents[m].action_space).contains(a) for m, a in acted.items())
     read = who.read_logged(acted)
-    for row, member in enumerate(SPEC.members):
+    for row, member in enumerate(who.members):
         if member in acting:
             np.testing.assert_allclose(read[row], action[row], atol=1e-6)
         else:
@@ -121,14 +118,12 @@ def test_actions_are_scaled_to_each_members_bounds() -> None:
     ("space", "kind"),
     [
         (MultiDiscrete((3, 2)), "MultiDiscrete"),
-        (Discrete(3, start=1), "Discrete"),
         (Box((2,)), "Box"),
-        (Box((2, 2), "float32", -1.0, 1.0), "Box"),
     ],
 )
 def test_other_actions_are_refused(space: Space, kind: str) -> None:
     with pytest.raises(TeamProblem, match=rf"{kind}.* of agent 'a'.* one-dimensional Box"):
-        ContinuousTeamSpec(("a",), {"a": SEES}, {"a": space})
+        TeamVectors({"a": action_form(space)})
     with pytest.raises(AlgorithmProblem, match=rf"MASAC cannot do the action space {kind}"):
         get_algorithm("MASAC").check_spaces("x", SEES, space)
 
@@ -141,7 +136,7 @@ def test_the_refusal_of_discrete_actions_names_who_takes_them() -> None:
         "one dimension"
     )
     get_algorithm("MASAC").check_spaces("x", SEES, Box((5,), "float32", 0.0, 1.0))
-    get_algorithm("MASAC").check_spaces("x", SPEC.observation_space, SPEC.action_space)
+    get_algorithm("MASAC").check_spaces("x", seat().observation_space, ACTS)
 
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
@@ -164,7 +159,7 @@ def masked_plan() -> ServerPlan:
 def test_masks_are_rows_of_what_a_team_observes() -> None:
     assert not list(get_algorithm("MADDPG").find_problems(masked_plan()))
     plan, value = masked_plan(), np.zeros(2, np.float32)
-    played = Alone(plan.agents, ContinuousTeamSeating().make_seats(plan))
+    played = Alone(plan.agents, VECTOR_TEAMS.make_seats(plan))
 
     def masks(**observations: Any) -> list[list[float]]:
         (read,) = played.look(observations).block.observations
@@ -182,22 +177,21 @@ def test_masks_are_rows_of_what_a_team_observes() -> None:
 def test_a_team_with_masks_is_not_like_one_without() -> None:
     plan = masked_plan()
     plain = replace(plan, agents={**plan.agents, "a": make_plan("a").agents["a"]})
-    one, other = (ContinuousTeamSeating().signature("team", p) for p in (plan, plain))
+    one, other = (VECTOR_TEAMS.signature("team", p) for p in (plan, plain))
     assert one.key != other.key
     assert one.text == f"{other.text}, with action masks"
-    seats = ContinuousTeamSeating().make_seats(plain)
+    seats = VECTOR_TEAMS.make_seats(plain)
     assert "action_mask" not in seats["team"].observation_space.spaces  # type: ignore[attr-defined]
 
 
 def test_rows_of_discrete_actions_are_one_hot() -> None:
     acts = {"a": Box((2,), "float32", 0.0, 4.0), "b": Discrete(3)}
-    spec = ContinuousTeamSpec(("a", "b"), {"a": SEES, "b": SEES}, acts)
-    low, high = bounds(spec.action_space)
+    low, high = bounds(TeamVectors({m: action_form(acts[m]) for m in "ab"}).space)
     np.testing.assert_array_equal(low, [[-1, -1, 0], [0, 0, 0]])
     np.testing.assert_array_equal(high, [[1, 1, 0], [1, 1, 1]])
     plan = make_plan("ab", {"team": ("a", "b")})
     agents = {m: replace(agent, action_space=acts[m]) for m, agent in plan.agents.items()}
-    who = ContinuousTeamSeating().make_seats(replace(plan, agents=agents))["team"]
+    who = VECTOR_TEAMS.make_seats(replace(plan, agents=agents))["team"]
     joined = who.read_logged({"a": np.array([4.0, 2.0]), "b": 2})
     np.testing.assert_array_equal(joined, [[1, 0, 0], [0, 0, 1]])
     acted = acted_on(who, joined, "ab")
@@ -214,7 +208,7 @@ def test_teams_are_alike_if_their_rows_have_the_same_dimensions() -> None:
         agents[agent] = replace(plan, action_space=Box((dim,), "float32", -1.0, 1.0))
     groups = {"one": ("a", "b"), "two": ("c", "d"), "turned": ("e", "f")}
     plan = replace(make_plan(), agents=agents, groups=groups)
-    one, two, turned = (ContinuousTeamSeating().signature(g, plan) for g in groups)
+    one, two, turned = (VECTOR_TEAMS.signature(g, plan) for g in groups)
     assert one == two
     assert one.key != turned.key  # padded to the same sizes, but other rows lack a dimension
     assert one.text == "2 members, observations of 2, actions of 2"
@@ -228,14 +222,14 @@ def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
     spec.inference_only, spec.model_config = True, config.model_config
     acting = Inference(MultiRLModuleSpec(rl_module_specs={"team": spec}).build, seed=0)
     acting.needs_log_probabilities = False
-    store = ScriptedStore(plan_of(), seating=ContinuousTeamSeating())
+    store = ScriptedStore(plan_of(), seating=VECTOR_TEAMS)
     store.start()
     seen = dict.fromkeys("abc", np.array([0.5, -0.5], np.float32))
     logged = {"b": np.array([0.125], np.float32)}
     waiting: Any = store.store.accept(Step("e", 0, seen, logged_actions=logged), 0.0)
     assert actions_of(acting, waiting)["b"] == pytest.approx(0.125)
     action = waiting.block.chosen[0].actions[0, 0]
-    assert to_gymnasium(SPEC.action_space).contains(action)
+    assert to_gymnasium(ACTS).contains(action)
     assert action[1, 0] == -0.5
     assert action[0, :2].all()
     assert who.read_logged({"stranger": 1}) is None
@@ -255,4 +249,6 @@ def test_each_algorithm_knows_its_own_modules() -> None:
             })  # fmt: skip
         seats = entry.seating.make_seats(plan).values()
         found = seating_of([one.observation_space for one in seats])
-        assert type(found) is type(entry.seating), entry.name
+        kind = found.unit, found.actions, found.is_joint
+        own = entry.seating
+        assert kind == (own.unit, own.actions, own.is_joint), entry.name

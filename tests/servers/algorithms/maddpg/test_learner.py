@@ -17,10 +17,10 @@ from tests.servers.algorithms.joint_critics.naive import (
     critic_values,
     make_batch,
     numbers,
+    team_of,
 )
 
-from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSpec
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
 from muxrl.servers.algorithms.maddpg import MADDPGConfig
 from muxrl.servers.algorithms.maddpg.learner import td_target, values_of_own_actions
 from muxrl.servers.algorithms.maddpg.rl_module import MADDPGTorchRLModule
@@ -126,11 +126,9 @@ def test_actions_stay_in_the_dimensions_that_members_have() -> None:
     assert not targets[:, HAS_DIMENSION == 0].any()
 
 
-MASKED_TEAM = ContinuousTeamSpec(
-    ("a", "b"),
-    dict.fromkeys("ab", Box((3,))),
+MASKED_TEAM = team_of(
+    {"a": DictSpace({"x": Box((3,)), "action_mask": MultiBinary(3)}), "b": Box((3,))},
     {"a": Discrete(3), "b": Box((2,), "float32", -1.0, 1.0)},
-    masked=frozenset("a"),
 )
 
 
@@ -141,14 +139,14 @@ def test_no_action_that_a_mask_forbids_is_chosen_drawn_or_learned() -> None:
     masks = (rng.random((200, 3)) < 0.5).astype(np.float32)
     masks[np.arange(200), rng.integers(3, size=200)] = 1.0
     seen = rng.normal(size=(200, 2, 3)).astype(np.float32)
-    every = np.broadcast_to(MASKED_TEAM.member_masks, seen.shape)
+    every = np.broadcast_to(MASKED_TEAM.actions.masks, seen.shape)
     obs = {
         "obs": torch.from_numpy(seen),
         "state": torch.from_numpy(seen.reshape(200, -1)),
         "alive": torch.ones(200, 2),
         "action_mask": torch.from_numpy(np.stack([masks, every[:, 1]], axis=1)),
     }
-    assert obs.keys() == MASKED_TEAM.observation_space.spaces.keys()
+    assert obs.keys() == MASKED_TEAM.observation_space.spaces.keys()  # type: ignore[union-attr]
     assert module.acting_keys == ("obs", "action_mask")
     batch = {Columns.OBS: obs}
     trained = module.forward_train(batch)[Columns.ACTIONS]

@@ -23,10 +23,9 @@ from tests.servers.algorithms.mappo.test_mappo import CuesWithState
 from tests.servers.resumable import Served, assert_same, plan_of
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
-from muxrl.servers.agents.masks import OBS
+from muxrl.servers.agents.keys import AGENT_ID, ALIVE, OBS, STATE
 from muxrl.servers.algorithms.mappo import HAPPOConfig, MAPPOConfig
 from muxrl.servers.algorithms.mappo.joint_steps import JOINT_STEP, JointSteps
-from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 
 
 def box(size: int) -> spaces.Box:

@@ -14,10 +14,9 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from muxrl.experiments.simulations.cue_game import CueGame
-from muxrl.servers.agents.masks import OBS
+from muxrl.servers.agents.keys import AGENT_ID, ALIVE, OBS, STATE
 from muxrl.servers.algorithms.mappo import MAPPO, MAPPOConfig
 from muxrl.servers.algorithms.mappo.mappo import CriticTargets
-from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 
 
 def box(size: int) -> spaces.Box:

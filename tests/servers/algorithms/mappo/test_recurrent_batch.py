@@ -26,8 +26,7 @@ from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
-from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
 from muxrl.servers.rllib.action_masks import mask_logits
 
 GAMMA, LAMBDA = 0.9, 0.8

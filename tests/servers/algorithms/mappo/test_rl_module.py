@@ -10,8 +10,8 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.servers.agents.masks import ACTION_MASK, OBS
-from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE, MAPPOTorchRLModule
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
+from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
 from muxrl.servers.rllib.numpy_mlp import numpy_policy
 
 

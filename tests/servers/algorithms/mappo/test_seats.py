@@ -13,9 +13,9 @@ from tests.servers.scripted_store import ScriptedStore, each, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary, Space, leaf_type
-from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
-from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.agents.keys import AGENT_ID, ALIVE, STATE
+from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
+from muxrl.servers.algorithms.mappo.seating import CENTRAL
 
 TEAM = {"team": ("a", "b")}
 
@@ -23,7 +23,7 @@ TEAM = {"team": ("a", "b")}
 def central_store(agents: str | dict[str, Space] = "ab", **kwargs: Any) -> ScriptedStore:
     fields = {k: kwargs.pop(k) for k in ("use_global_state", "late_members") if k in kwargs}
     plan = replace(make_plan(agents, **kwargs), **fields)
-    store = ScriptedStore(plan, seating=CentralSeating())
+    store = ScriptedStore(plan, seating=CENTRAL)
     store.start()
     return store
 
@@ -217,7 +217,7 @@ def masked(*mask: int) -> dict[str, Any]:
     return {"observation": seen("a", 0), "action_mask": np.array(mask, np.int8)}
 
 
-@pytest.mark.parametrize("seating", [CentralSeating(), Seating(follows_masks=True)])
+@pytest.mark.parametrize("seating", [CENTRAL, MASKED_AGENTS])
 def test_a_mask_is_recorded_apart(seating: Seating) -> None:
     store = ScriptedStore(make_plan({"a": MASKED}), seating=seating)
     store.start()
@@ -230,7 +230,7 @@ def test_a_mask_is_recorded_apart(seating: Seating) -> None:
 
 
 def test_a_mask_without_available_actions_is_refused_by_agent() -> None:
-    store = ScriptedStore(make_plan({"a": MASKED}), seating=Seating(follows_masks=True))
+    store = ScriptedStore(make_plan({"a": MASKED}), seating=MASKED_AGENTS)
     store.start()
     item = Step("e", 0, {"a": masked(0, 0, 0)})
     with pytest.raises(ValueMismatch, match=r"mask of agent 'a' forbids every action"):

@@ -13,7 +13,7 @@ from tests.servers.algorithms.joint_critics.naive import (
     DIMS,
     HAS_DIMENSION,
     NUM_ROWS,
-    SPEC,
+    OBS_DIM,
     actor_output,
     build_module,
     critic_values,
@@ -110,7 +110,7 @@ def test_actions_stay_in_the_dimensions_that_members_have() -> None:
 
 
 def test_members_differ_by_their_id_and_by_nothing_else() -> None:
-    row = np.random.default_rng(0).normal(size=SPEC.obs_dim).astype(np.float32)
+    row = np.random.default_rng(0).normal(size=OBS_DIM).astype(np.float32)
     batch = {Columns.OBS: {"obs": torch.from_numpy(np.tile(row, (1, 3, 1)))}}
     first, *_, last = make_module().forward_inference(batch)[Columns.ACTIONS][0]
     assert first[0] != last[0]

@@ -16,10 +16,11 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import POLICY_LOSS_KEY
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.policy.policy import PolicySpec
+from tests.servers.scripted_store import masked_space
 from torch import Tensor
 
 from muxrl.protocol.spaces import from_gymnasium
-from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.rllib.numpy_values import numpy_values

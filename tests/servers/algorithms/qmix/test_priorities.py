@@ -18,7 +18,7 @@ from tests.servers.algorithms.qmix.pieces import (
     update,
 )
 
-from muxrl.servers.agents.teams import ALIVE
+from muxrl.servers.agents.keys import ALIVE
 from muxrl.servers.algorithms.qmix import TeamSpec
 from muxrl.servers.algorithms.qmix.learner import WEIGHTS, episode_priorities, td_terms
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES

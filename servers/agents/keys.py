@@ -1,0 +1,18 @@
+"""What the parts of an observation are called, in memory, in checkpoints and in exported files.
+
+An action mask and the global state have the names under which a simulation sends them.
+"""
+
+from __future__ import annotations
+
+from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY
+
+OBS = "obs"
+ACTION_MASK = ACTION_MASK_KEY
+STATE = STATE_KEY
+AGENT_ID = "agent_id"
+ALIVE = "alive"
+LAST_ACTION = "last_action"
+
+NO_ACTION = -1
+"""``last_action`` before a member's first action, and the logged action of a member without one."""
