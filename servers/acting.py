@@ -198,15 +198,14 @@ class Acting(ABC):
             block.should_explore,
             block.is_training,
             one.is_untrained,
+            () if block.logged is None else [Logged(*own) for own in block.logged[number]],
         )
-        if block.logged is not None:
-            asked.logged = [Logged(*own) for own in block.logged[number]]
         actions, outputs, states = self.answer(asked)
         lead = len(block.slots), one.num_seats
         return Chosen(
-            shaped(actions, None, lead),
-            shaped(outputs, None, lead) if outputs else outputs,
-            None if states is None else shaped(states, None, lead),
+            actions.reshape(lead + actions.shape[1:]),
+            shaped(outputs, None, lead),
+            shaped(states, None, lead),
         )
 
     def pass_of(self, block: Block) -> Any:

@@ -157,7 +157,7 @@ class OpenEpisodes(Protocol):
     def act(self, block: Block) -> None: ...
 
 
-class Block:
+class Block(msgspec.Struct, eq=False):
     """A step of ``E`` episodes.
 
     Attributes:
@@ -180,44 +180,31 @@ class Block:
         has_failed: whether its actions could not be computed; its clients may ask again, or never.
     """
 
-    __slots__ = (
-        "actions", "before", "chosen", "has_failed", "ids", "is_training", "logged",
-        "members", "num_read", "observations", "rewards", "seats", "served", "should_explore",
-        "slots", "stacked", "t", "table", "untrained", "weights_seq_no", "where",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        table: OpenEpisodes | None,
-        seats: Seats,
-        served: ServedLineup,
-        ids: Sequence[str],
-        slots: list[int],
-        where: Slots,
-        t: Sequence[int],
-        observations: list[Any],
-        *,
-        is_training: bool = False,
-        should_explore: bool = False,
-        untrained: frozenset[str] = frozenset(),
-        logged: list[list[LoggedAction]] | None = None,
-    ) -> None:
-        self.table, self.seats, self.served = table, seats, served
-        self.ids, self.slots, self.where, self.t = ids, slots, where, t
-        self.observations = observations
-        self.rewards: list[np.ndarray] = []
-        self.is_training, self.should_explore = is_training, should_explore
-        self.untrained, self.logged = untrained, logged
-        self.chosen: Sequence[Chosen] | None = None
-        self.weights_seq_no = 0
-        self.before: list[Block | None] | None = None
-        self.has_failed = False
-        self.members: list[Any] | None = None
-        self.actions: list[Any] = []
-        self.stacked: list[Any] = []
-        """Its record and that of blocks before it, once for many episodes; see `put_together`."""
-        self.num_read = 0
-        """How many of its episodes have asked for that."""
+    table: OpenEpisodes | None
+    seats: Seats
+    served: ServedLineup
+    ids: Sequence[str]
+    slots: list[int]
+    where: Slots
+    t: Sequence[int]
+    observations: list[Any]
+    is_training: bool = False
+    should_explore: bool = False
+    untrained: frozenset[str] = frozenset()
+    logged: list[list[LoggedAction]] | None = None
+    rewards: list[np.ndarray] = []
+    chosen: Sequence[Chosen] | None = None
+    weights_seq_no: int = 0
+    before: list[Block | None] | None = None
+    has_failed: bool = False
+    members: list[Any] | None = None
+    actions: list[Any] = []
+    listed: list[Any] = []
+    """The actions of each kind as lists, when a row of them has been asked for."""
+    stacked: list[Any] = []
+    """Its record and that of blocks before it, once for many episodes; see `put_together`."""
+    num_read: int = 0
+    """How many of its episodes have asked for that."""
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -244,10 +231,15 @@ class Block:
 
     def answer_of(self, row: int) -> Actions:
         """Returns what one of its episodes is answered."""
+        if not self.listed:
+            self.listed = [
+                rows.tolist() if type(kind.space) is Discrete else None
+                for kind, rows in zip(self.served.acted, self.actions, strict=True)
+            ]
         actions: dict[str, Any] = {}
-        for kind, rows in zip(self.served.acted, self.actions, strict=True):
-            if type(kind.space) is Discrete:
-                actions.update(zip(kind.agents, rows[row].tolist(), strict=True))
+        for kind, rows, listed in zip(self.served.acted, self.actions, self.listed, strict=True):
+            if listed is not None:
+                actions.update(zip(kind.agents, listed[row], strict=True))
             else:
                 for i, agent_id in enumerate(kind.agents):
                     actions[agent_id] = row_of(kind.space, rows, (row, i))

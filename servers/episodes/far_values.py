@@ -5,7 +5,7 @@ Looked at where batches are delivered, not in each step, for which simulations w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ class _Largest:
 
 def _numbers(rows: Any) -> Iterator[np.ndarray]:
     """Yields the arrays of rows that may hold any number, ``[n, ...]``: integers cannot."""
-    if isinstance(rows, Mapping):
+    if isinstance(rows, dict):
         for part in rows.values():
             yield from _numbers(part)
     elif rows.dtype.kind == "f" and 0 < rows[0].size <= _MOST_NUMBERS:

@@ -13,7 +13,8 @@ its track, which becomes a `Trajectory` when it is cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from muxrl.servers.episodes.blocks import Block, ServedLineup
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory, at, concatenated, stack
 
 _ALL = slice(None)
+Columns = tuple[Any, Any, np.ndarray, Any]
 
 
 class Run(NamedTuple):
@@ -32,33 +34,38 @@ class Run(NamedTuple):
         served: who acts.
         num: how many blocks.
         versions: of the weights that chose their actions: of all, or of all but the last.
-        columns: of each part its observations, actions, rewards and outputs, ``[T, S, ...]`` of one
-            episode, or ``[T, E, S, ...]`` of all.
+        columns: of each part, of each of its seats: observations, actions, rewards and outputs,
+            ``[T, ...]``.
     """
 
     served: ServedLineup
     num: int
     versions: list[int]
-    columns: list[tuple[Any, Any, np.ndarray, Any]]
+    columns: list[list[Columns]]
 
 
 class Stacked(NamedTuple):
-    """What episodes in slots that follow each other have in common.
+    """What was put together once for episodes in slots that follow each other.
 
     Attributes:
-        chain: the blocks that all of them were in.
-        first, last: their slots.
-        runs: of them all.
+        older: the blocks before the newest, from newer ones on; that has this, and nothing that has
+            itself is freed at once.
+        is_cut: whether the actions of the newest were left out.
+        first, last: the slots.
+        depths: of the slots that were not in all of the blocks, in how many of the newest.
+        runs: of the episode in each slot.
     """
 
-    chain: list[Block]
+    older: list[Block]
+    is_cut: bool
     first: int
     last: int
-    runs: list[Run]
+    depths: dict[int, int]
+    runs: list[list[Run]]
 
 
-def put_together(head: Block, num: int, slot: int) -> tuple[list[Run], int | None]:
-    """Stacks what the last blocks of an episode have of it.
+def put_together(head: Block, num: int, slot: int, *, is_cut: bool = False) -> list[Run]:
+    """Stacks what the last blocks of an episode have of it, which is not linked to them any more.
 
     Episodes that were in the same blocks share the arrays: those are stacked once for all of them,
     as soon as a second one asks.
@@ -67,42 +74,63 @@ def put_together(head: Block, num: int, slot: int) -> tuple[list[Run], int | Non
         head: the newest block.
         num: of how many blocks, with those before it.
         slot: of the episode.
+        is_cut: whether the actions of the newest are left out.
+    """
+    is_shared = len(head.slots) > 1
+    for known in head.stacked if is_shared else ():
+        most = 1 + len(known.older)
+        depth = known.depths.get(slot, most)
+        if known.first <= slot < known.last and num <= depth and known.is_cut == is_cut:
+            _unlink([head, *known.older[: num - 1]], slot)
+            runs = known.runs[slot - known.first]
+            return runs if num == most else _last(runs, num)
+    chain, block = [head], head
+    while len(chain) < num:
+        assert block.before is not None
+        before = block.before[block.row_of(slot)]
+        assert before is not None
+        chain.append(before)
+        block = before
+    head.num_read += 1
+    is_shared = is_shared and head.num_read > 1
+    first, last, depths = _shared(chain, slot) if is_shared else (slot, slot + 1, {})
+    _unlink(chain, slot)
+    of_each = _runs(chain[::-1], first, last, is_cut=is_cut)
+    if last - first > 1:
+        head.stacked.append(Stacked(chain[1:], is_cut, first, last, depths, of_each))
+    return of_each[slot - first]
+
+
+def _unlink(chain: Sequence[Block], slot: int) -> None:
+    """Unlinks blocks of an episode: else they would keep all before them, by any of their rows."""
+    for block in chain:
+        assert block.before is not None
+        block.before[block.row_of(slot)] = None
+
+
+def _shared(chain: Sequence[Block], slot: int) -> tuple[int, int, dict[int, int]]:
+    """Returns the slots that have rows in all of some blocks, as far as they follow each other.
+
+    Args:
+        chain: blocks of one episode, the newest first.
+        slot: its own.
 
     Returns:
-        The runs, and the episode's row in their arrays; None: they are its own.
+        The slots, and `Stacked.depths`.
     """
-    chain: list[Block] = []
-    block: Block | None = head
-    for _ in range(num):
-        assert block is not None
-        before, row = block.before, block.row_of(slot)
-        assert before is not None
-        chain.append(block)
-        # Else blocks would keep all before them, by the links of any episode that was in them.
-        block, before[row] = before[row], None
-    chain.reverse()
-    if len(head.slots) == 1:
-        return _runs(chain, slot, slot + 1, slot), None
-    for known in head.stacked:
-        if known.first <= slot < known.last and known.chain[-num:] == chain:
-            runs = known.runs if len(known.chain) == num else _last(known.runs, num)
-            return runs, slot - known.first
-    head.num_read += 1
-    if head.num_read > 1:
-        first, last = _shared(chain)
-        if last - first > 1:
-            runs = _runs(chain, first, last, None)
-            head.stacked.append(Stacked(chain, first, last, runs))
-            return runs, slot - first
-    return _runs(chain, slot, slot + 1, slot), None
-
-
-def _shared(chain: Sequence[Block]) -> tuple[int, int]:
-    """Returns the slots that were in all of some blocks, as far as they follow each other."""
     wheres = [one.where for one in chain if isinstance(one.where, slice)]
     if len(wheres) < len(chain):
-        return 0, 0
-    return max(where.start for where in wheres), min(where.stop for where in wheres)
+        return slot, slot + 1, {}
+    first, last = max(where.start for where in wheres), min(where.stop for where in wheres)
+    depths: dict[int, int] = {}
+    for depth, (block, older) in enumerate(itertools.pairwise(chain), start=1):
+        assert block.before is not None
+        before = block.before[block.row_of(first) : block.row_of(last)]
+        if before.count(older) < len(before):
+            for slot, one in enumerate(before, start=first):
+                if one is not older:
+                    depths.setdefault(slot, depth)
+    return first, last, depths
 
 
 def _last(runs: list[Run], num: int) -> list[Run]:
@@ -114,51 +142,65 @@ def _last(runs: list[Run], num: int) -> list[Run]:
         first = max(0, run.num - num)
         num -= run.num
         if first:
-            columns = [tuple(at(one, slice(first, None)) for one in part) for part in run.columns]
+            some = slice(first, None)
+            columns: Any = [
+                [tuple([at(one, some) for one in seat]) for seat in part] for part in run.columns
+            ]
             run = Run(run.served, run.num - first, run.versions[first:], columns)
         found.append(run)
     return found[::-1]
 
 
-def _runs(chain: Sequence[Block], first: int, last: int, slot: int | None) -> list[Run]:
-    """Returns the runs of a chain: of the episode in a slot, or of those in all slots to `last`."""
-    runs = []
-    begin = 0
+def _runs(chain: Sequence[Block], first: int, last: int, *, is_cut: bool) -> list[list[Run]]:
+    """Returns the runs of a chain, of the episode in each slot from `first` to `last`."""
+    runs: list[list[Run]] = [[] for _ in range(first, last)]
+    begin, num_acted = 0, len(chain) - (is_cut or chain[-1].chosen is None)
     for end in range(1, len(chain) + 1):
         if end < len(chain) and chain[end].served is chain[begin].served:
             continue
-        blocks = chain[begin:end]
-        versions = [one.weights_seq_no for one in blocks if one.chosen is not None]
-        rows: list[Any] = [one.row_of(first if slot is None else slot) for one in blocks]
-        if slot is None:
-            rows = [slice(row, row + last - first) for row in rows]
-        columns = [
-            _columns(blocks, j, rows, len(versions)) for j in range(len(blocks[0].served.parts))
-        ]
-        runs.append(Run(blocks[0].served, len(blocks), versions, columns))
+        blocks, served = chain[begin:end], chain[begin].served
+        versions = [one.weights_seq_no for one in chain[begin : min(end, num_acted)]]
+        rows = [slice(row, row + last - first) for row in [one.row_of(first) for one in blocks]]
+        parts = []
+        for j, one in enumerate(served.parts):
+            columns = _columns(blocks, j, rows, len(versions))
+            parts.append([_by_episode(columns, i, last - first) for i in range(one.num_seats)])
+        for row, own in enumerate(runs):
+            of_parts = [[seat[row] for seat in part] for part in parts]
+            own.append(Run(served, len(blocks), versions, of_parts))
         begin = end
     return runs
 
 
-def _columns(
-    blocks: Sequence[Block], part: int, rows: list[Any], num_acted: int
-) -> tuple[Any, Any, np.ndarray, Any]:
-    acted: Any = [one.chosen[part] for one in blocks[:num_acted]]  # type: ignore[index]
-    seen, paid = [one.observations[part] for one in blocks], [one.rewards[part] for one in blocks]
-    if all(len(one.slots) == 1 for one in blocks):
-        return (
-            concatenated(seen),
-            np.concatenate([one.actions for one in acted]) if acted else None,
-            np.concatenate(paid),
-            concatenated([one.outputs for one in acted]) if acted else {},
-        )
-    pairs = list(zip(acted, rows, strict=False))
-    return (
-        stack([at(one, row) for one, row in zip(seen, rows, strict=True)]),
-        np.array([one.actions[row] for one, row in pairs]) if acted else None,
-        np.array([one[row] for one, row in zip(paid, rows, strict=True)]),
-        stack([at(one.outputs, row) for one, row in pairs]) if acted else {},
-    )
+def _columns(blocks: Sequence[Block], part: int, rows: Sequence[slice], num_acted: int) -> Columns:
+    """Returns what a part has in some rows of each block, ``[T, E, S, ...]``."""
+    seen: list[Any] = [one.observations[part] for one in blocks]
+    paid = [one.rewards[part] for one in blocks]
+    chosen: Any = [one.chosen[part] for one in blocks[:num_acted]]  # type: ignore[index]
+    actions: list[Any] = [one.actions for one in chosen]
+    outputs: list[Any] = [one.outputs for one in chosen]
+    num = rows[0].stop - rows[0].start
+    if any(len(one.slots) > num for one in blocks):
+        for own in (seen, paid, actions, outputs):
+            own[:] = map(at, own, rows)
+    if not num_acted:
+        return stack(seen), None, np.array(paid), {}
+    return stack(seen), np.array(actions), np.array(paid), stack(outputs)
+
+
+def _by_episode(columns: Columns, seat: int, num: int) -> list[Columns]:
+    """Returns what a seat has of columns ``[T, E, S, ...]``, of each of so many episodes."""
+    return list(zip(*(_by_row(at(one, (_ALL, _ALL, seat)), num) for one in columns), strict=True))
+
+
+def _by_row(columns: Any, num: int) -> Iterable[Any]:
+    """Returns columns ``[T, E, ...]`` of each episode, ``[T, ...]``; they are views."""
+    if isinstance(columns, dict) and columns:
+        parts = zip(*(_by_row(one, num) for one in columns.values()), strict=True)
+        return [dict(zip(columns, part, strict=True)) for part in parts]
+    if columns is None or isinstance(columns, dict):
+        return itertools.repeat(columns, num)
+    return list(columns.swapaxes(0, 1))
 
 
 class Track:
@@ -213,16 +255,17 @@ class Track:
             self.outputs.append(self.open[1])
         self.observations.append(observations)
         self.num_steps += len(rewards)
-        taken = num - 1
         if len(rewards):
             self.rewards.append(rewards)
-        if taken:
-            self.actions.append(actions[:taken])
-            self.outputs.append(at(outputs, slice(taken)))
+        taken = num - 1
         self.open = None
         if num_acted > taken:
-            last = slice(taken, taken + 1)
+            last = slice(taken, num)
             self.open = actions[last], at(outputs, last)
+            actions, outputs = actions[:taken], at(outputs, slice(taken))
+        if taken:
+            self.actions.append(actions)
+            self.outputs.append(outputs)
 
     def end(self, observation: Any, reward: float) -> None:
         """Adds the observation ``[1, ...]`` that follows from the open action, if there is one."""
@@ -256,24 +299,24 @@ class Track:
             is_truncated=self.is_truncated,
         )
 
-    def go_on(self, lookback: int, *, is_waiting: bool) -> None:
+    def go_on(self, lookback: int, *, comes_again: bool) -> None:
         """Goes on behind what has been handed over.
 
         Args:
             lookback: transitions that are kept of it.
-            is_waiting: whether the last observation is that of a block which waits for its actions,
-                so that it is the first of the next piece.
+            comes_again: whether the last observation is that of a block whose actions were left
+                out, so that it is the first of the next piece.
         """
         num = sum(map(len, self.actions)) if lookback else 0
         kept = min(lookback, num)
         self.num_before += self.num_steps
         self.num_steps, self.num_lookback = 0, kept
-        self.awaits_first = is_waiting
-        if is_waiting and not kept:
+        self.awaits_first = comes_again
+        if comes_again and not kept:
             self.observations, self.actions, self.rewards, self.outputs = [], [], [], []
             return
         seen = _one(self.observations)
-        last = slice(_len(seen) - kept - 1, _len(seen) - is_waiting)
+        last = slice(_len(seen) - kept - 1, _len(seen) - comes_again)
         self.observations = [_copied(at(seen, last))]
         for name in ("actions", "rewards", "outputs"):
             pieces = getattr(self, name)
@@ -287,13 +330,13 @@ def _one(pieces: list[Any]) -> Any:
 
 def _copied(rows: Any) -> Any:
     """Returns rows that do not keep those beside them."""
-    if isinstance(rows, Mapping):
+    if isinstance(rows, dict):
         return {key: _copied(part) for key, part in rows.items()}
     return rows.copy()
 
 
 def _len(rows: Any) -> int:
-    while isinstance(rows, Mapping):
+    while isinstance(rows, dict):
         rows = next(iter(rows.values()))
     return len(rows)
 
@@ -329,28 +372,22 @@ class Record:
         self.is_terminated = False
         self.is_truncated = False
 
-    def extend(self, head: Block, num: int, slot: int) -> None:
-        """Adds the last blocks of the episode, of which the newest may wait for its actions."""
-        runs, row = put_together(head, num, slot)
+    def extend(self, head: Block, num: int, slot: int, *, is_cut: bool = False) -> None:
+        """Adds the last blocks of the episode, of which the newest may wait for its actions.
+
+        Args:
+            head, num, slot, is_cut: see `put_together`.
+        """
         tracks = self.tracks
-        for run in runs:
+        for run in put_together(head, num, slot, is_cut=is_cut):
             num_acted = len(run.versions)
-            for one, (seen, actions, rewards, outputs) in zip(
-                run.served.parts, run.columns, strict=True
-            ):
-                for i, seat in enumerate(one.part.seats):
-                    index = (_ALL, i) if row is None else (_ALL, row, i)
+            for one, columns in zip(run.served.parts, run.columns, strict=True):
+                for seat, own in zip(one.part.seats, columns, strict=True):
                     track = tracks.get(seat.seat_id)
                     if track is None:
                         key = self._key(seat.seat_id)
                         track = tracks[seat.seat_id] = Track(seat.seat_id, key)
-                    track.extend(
-                        at(seen, index),
-                        None if actions is None else actions[index],
-                        rewards[index],
-                        at(outputs, index) if outputs else outputs,
-                        num_acted,
-                    )
+                    track.extend(*own, num_acted)
             # An env step has followed from the actions of each block that another one came after.
             if self.open_version is not None:
                 self._versions.append(self.open_version)
@@ -375,20 +412,27 @@ class Record:
         life = self._lives.get(seat_id)
         return seat_id if life is None else f"{seat_id}~{life}"
 
-    def cut(self, waiting: Collection[str] = ()) -> Chunk | None:
-        """Returns what was recorded since the last cut, None if nothing was; recording goes on.
+    @property
+    def has_more(self) -> bool:
+        """Whether anything was put together since the last cut."""
+        return bool(self._versions) or self.open_version is not None
+
+    def cut(self, coming: Collection[str] = ()) -> Chunk | None:
+        """Returns what was put together since the last cut, None if no step was; it goes on.
 
         Args:
-            waiting: seats of which the last block waits for its actions.
+            coming: seats in the last block, which comes once more, with its actions.
         """
         if not self._versions:
-            for seat_id in waiting:  # whose observations come once more
-                self.tracks[seat_id].go_on(self._lookback, is_waiting=True)
+            for seat_id in coming:
+                self.tracks[seat_id].go_on(self._lookback, comes_again=True)
             return None
         chunk = self._chunk()
-        self.tracks = {seat_id: one for seat_id, one in self.tracks.items() if not one.is_done}
-        for seat_id, track in self.tracks.items():
-            track.go_on(self._lookback, is_waiting=seat_id in waiting)
+        for seat_id, track in list(self.tracks.items()):
+            if track.is_done:
+                del self.tracks[seat_id]
+                continue
+            track.go_on(self._lookback, comes_again=seat_id in coming)
         return chunk
 
     def finish(self, *, is_aborted: bool) -> Chunk | None:

@@ -30,6 +30,9 @@ from muxrl.servers.episodes.trajectories import Chunk
 _MOST_LINKED = 256
 """Blocks until a record is put together: each holds the rows of other episodes, too."""
 
+_SMALL_REWARD = 1e18
+"""With smaller ones no episode comes near `MAX_RETURN`, of however many steps."""
+
 
 class Mode(NamedTuple):
     """What is equal for episodes that can share a block."""
@@ -46,10 +49,8 @@ class Rows(NamedTuple):
     places: np.ndarray | slice
     """Of the rows among all of the message."""
     block: Block
-    rewards: np.ndarray
-    """``[E, agents of the server]``."""
-    returns: np.ndarray
-    """Likewise, with these."""
+    rewards: np.ndarray | None
+    """``[E, agents of the server]``; None: all are 0."""
     is_same: bool
     """Whether all of them acted in the same block before, with the same agents."""
     newest: Sequence[tuple[Any, np.ndarray]]
@@ -62,8 +63,8 @@ class Rows(NamedTuple):
             places = slice(places.start + where.start, places.start + where.stop)
         else:
             places = places[where]
-        block, rewards, returns = self.block.rows(where), self.rewards[where], self.returns[where]
-        return Rows(places, block, rewards, returns, self.is_same, ())
+        rewards = None if self.rewards is None else self.rewards[where]
+        return Rows(places, self.block.rows(where), rewards, self.is_same, ())
 
 
 class Steps:
@@ -99,6 +100,8 @@ class Steps:
             max_abs_observation=plan.limits.max_abs_observation,
             agents_return=plan.agents_return,
         )
+        limit = plan.limits.max_abs_reward
+        self._has_large_rewards = limit is None or limit > _SMALL_REWARD
         self._ends = Ends(table, reward_scales, agents_return=plan.agents_return)
         self._has_owed = False
         """Whether a seat was ever paid while it did not act."""
@@ -338,13 +341,12 @@ class Steps:
             ids, t = [ids[i] for i in places.tolist()], item.t[places]
             observed, state, rewards = pick((observed, state, rewards), places)
         pay = rewards
-        if rewards is None or not served.is_all:
-            pay = np.zeros((lead, len(table.agents)))
-            if rewards is not None:
+        if rewards is not None:
+            if not served.is_all:
+                pay = np.zeros((lead, len(table.agents)))
                 pay[:, served.places] = rewards
-        returns = table.returns[where] + pay
-        if not within(returns, MAX_RETURN):
-            return None
+            if self._has_large_rewards and not within(table.returns[where] + pay, MAX_RETURN):
+                return None
         seen = Seen(
             lead, served.lineup, observed, state, mode.seats.memory, where, table.done[where]
         )
@@ -354,19 +356,18 @@ class Steps:
             return None
         block = Block(
             table, mode.seats, served, ids, slots, where, t, observations,
-            is_training=mode.is_training,
-            should_explore=mode.should_explore,
-            untrained=mode.untrained,
+            mode.is_training, mode.should_explore, mode.untrained,
         )  # fmt: skip
         if table.members[slots[0]] is not None:
             block.members = [table.members[slot] for slot in slots]
         is_same = last is not None and last.served is served
         of = slice(0, lead) if places is None else places
-        return Rows(of, block, pay, returns, is_same, seen.newest)
+        return Rows(of, block, pay, is_same, seen.newest)
 
     def add_rows(self, rows: Rows, now: float) -> None:
         """Records a block of rows."""
-        self._table.returns[rows.block.where] = rows.returns
+        if rows.rewards is not None:
+            self._table.returns[rows.block.where] += rows.rewards
         self._pay(rows.block, rows.rewards)
         self._link(rows.block, now, is_same=rows.is_same)
 
@@ -468,16 +469,17 @@ class Steps:
     def cut(self, slot: int) -> Chunk | None:
         """Returns what was recorded since the last cut, None if nothing was; recording goes on."""
         table = self._table
-        record, last = table.records[slot], table.last[slot]
+        record, last, num = table.records[slot], table.last[slot], table.num_linked[slot]
         assert record is not None
-        is_waiting = last is not None and last.chosen is None and table.num_linked[slot] > 0
-        self.put_together(slot)
-        waiting: frozenset[str] = frozenset()
-        if last is not None and is_waiting:
-            waiting = last.served.seat_ids
-            table.num_linked[slot] = 1  # its actions are still to come
         table.num_uncut[slot] = 0
-        return record.cut(waiting)
+        if not num:
+            return record.cut()
+        if num == 1 and not record.has_more:
+            return None
+        assert last is not None
+        record.extend(last, num, slot, is_cut=True)
+        table.num_linked[slot] = 1  # its actions begin the next piece
+        return record.cut(last.served.seat_ids)
 
     def finish(self, slot: int, *, is_aborted: bool) -> Chunk | None:
         """Returns the rest of an episode's record."""

@@ -119,7 +119,7 @@ def apart(one: Trajectory) -> Trajectory:
 
 def concatenated(parts: Sequence[Any]) -> Any:
     """Returns the stacked rows of all parts, one part after another."""
-    if isinstance(parts[0], Mapping):
+    if isinstance(parts[0], dict):
         return {key: concatenated([part[key] for part in parts]) for key in parts[0]}
     return np.concatenate(parts)
 
