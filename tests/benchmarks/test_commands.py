@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 SMALLEST: dict[str, list[str] | str] = {
     "benchmarks.acting": ["--seconds", "0"],
     "benchmarks.learners": ["--rounds", "1", "--cases", "DQN", "--simulations", "1"],
+    "benchmarks.messages": ["--rounds", "1", "--cases", "1 row"],
     "benchmarks.peers": [
         *("--rounds", "1", "--seconds", "0.5", "--setups", "1x1", "--updaters"),
         *("--contestants", "muxrl, remote"),
