@@ -35,7 +35,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
-from muxrl.orchestrator.measure.statistics import mean_interval
+from muxrl.orchestrator.measure.statistics import Unit, are_won_or_lost, estimate_of
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import Floats
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder, Manifest
@@ -409,6 +409,9 @@ def play_baselines(
             values = subject.returns(by_agent)
             values = values[np.isfinite(values)]
             if len(values):
-                returns[subject.key] = mean_interval([values])
+                is_proportion = are_won_or_lost([values])
+                returns[subject.key] = estimate_of(
+                    [values], Unit.EPISODES, is_proportion=is_proportion
+                )
         baselines.append(Baseline(name, returns, len(seeds)))
     return tuple(baselines), notes

@@ -17,6 +17,7 @@ from muxrl.orchestrator.measure.statistics import (
     NO_LUCK,
     Estimate,
     Unit,
+    are_won_or_lost,
     difference_interval,
     estimate_of,
     mean_interval,
@@ -122,9 +123,7 @@ def against_random(
         if others is not None and len(others) != len(learned):
             raise ValueError(f"{len(learned)} seeds as learned against {len(others)} {how}")
 
-    measured = np.concatenate(_known([*learned, *(random or ()), *(untrained or ())]))
-    # Zeros alone may be any return; zeros and ones alone are lost and won.
-    is_won_or_lost = set(np.unique(measured).tolist()) == {0.0, 1.0}
+    is_won_or_lost = are_won_or_lost([*learned, *(random or ()), *(untrained or ())])
 
     def interval(strata: Strata, *, is_proportion: bool = is_won_or_lost) -> Estimate:
         return estimate_of(strata, unit, share_episodes=share_episodes, is_proportion=is_proportion)
