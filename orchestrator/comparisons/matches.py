@@ -21,7 +21,6 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE, Com
 from muxrl.orchestrator.comparisons.findings.contestants import (
     Contestant,
     Roles,
-    Subject,
     server_of_role,
 )
 from muxrl.orchestrator.comparisons.findings.findings import Baseline
@@ -36,6 +35,7 @@ from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
 from muxrl.orchestrator.measure.statistics import Unit, are_won_or_lost, estimate_of
+from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import Floats
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder, Manifest
@@ -404,7 +404,7 @@ def play_baselines(
     for name, by_agent in played:
         returns = {}
         for subject in subjects:
-            if subject.metric:  # only returns are asked of episodes that are played here
+            if subject.kind == "metric":  # only returns are asked of episodes that are played here
                 continue
             values = subject.returns(by_agent)
             values = values[np.isfinite(values)]

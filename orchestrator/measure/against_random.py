@@ -16,6 +16,7 @@ from muxrl.orchestrator.measure.rliable import interquartile_mean
 from muxrl.orchestrator.measure.statistics import (
     NO_LUCK,
     Estimate,
+    Floats,
     Unit,
     are_won_or_lost,
     difference_interval,
@@ -23,8 +24,7 @@ from muxrl.orchestrator.measure.statistics import (
     mean_interval,
     shared_luck,
 )
-from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.series import EvaluationPoint, Floats
+from muxrl.orchestrator.measure.subjects import Measured
 
 Strata = Sequence[Floats]
 """For each seed, the returns of its episodes, in the order of their resets' seeds; NaN for an
@@ -158,44 +158,10 @@ def against_random(
     )
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What one evaluation measured of some of a server's agents: returns for each episode, as
-    `EvaluationPoint.returns_of` gives them."""
-
-    env_steps: int
-    learned: Floats
-    random: Floats | None
-    untrained: Floats | None
-    first_seed: int | None
-    """As `EvaluationPoint.first_seed`."""
-
-    @classmethod
-    def of(
-        cls, point: EvaluationPoint, server_id: str, agents: Sequence[str], side: str = ""
-    ) -> Measured | None:
-        """Returns what an evaluation measured; None if none of the agents took part in it.
-
-        Args:
-            point: the evaluation.
-            server_id: whose agents they are.
-            agents: those of one side, or all.
-            side: which one, if they were replaced alone.
-        """
-        learned = point.returns_of(agents, None)
-        if learned is None:
-            return None
-        random, untrained = (
-            point.returns_of(agents, Condition(server_id, side, is_untrained=how).key)
-            for how in (False, True)
-        )
-        return cls(point.env_steps, learned, random, untrained, point.first_seed)
-
-
-def share_episodes(points: Iterable[EvaluationPoint | Measured]) -> bool:
-    """Returns whether evaluations of several runs played the same episodes."""
-    first_seeds = [point.first_seed for point in points]
-    return None not in first_seeds and len(set(first_seeds)) < len(first_seeds)
+def share_episodes(first_seeds: Iterable[int | None]) -> bool:
+    """Returns whether runs whose evaluations begin at these seeds played the same episodes."""
+    seeds = list(first_seeds)
+    return None not in seeds and len(set(seeds)) < len(seeds)
 
 
 def compared(points: Sequence[Measured], unit: Unit = Unit.EPISODES) -> AgainstRandom:
@@ -214,7 +180,7 @@ def compared(points: Sequence[Measured], unit: Unit = Unit.EPISODES) -> AgainstR
         untrained if len(untrained) == len(points) else None,
         unit=unit,
         shares_resets=all(point.first_seed is not None for point in points),
-        share_episodes=share_episodes(points),
+        share_episodes=share_episodes(point.first_seed for point in points),
     )
 
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from muxrl.orchestrator.records.evaluations import RETURN, EvaluationPoint, EvaluationSeries
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
-from muxrl.orchestrator.records.series import (
-    EvaluationPoint,
-    EvaluationSeries,
-    Floats,
-    MetricCurves,
-    TrainingSeries,
-)
+from muxrl.orchestrator.records.series import Floats, MetricCurves, TrainingSeries
 from muxrl.orchestrator.records.thinned import Point, Thinned
 from muxrl.orchestrator.storage.versions import versions_used
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _MAX_POINTS = 4_998
 """Of a training curve, and the newest one: more than a picture can show."""
@@ -46,8 +45,10 @@ class RecordedRun(Plan):
     """All that a report needs of one run: its plan, and what came of it."""
 
     name: str
+    evaluations: DataFrame
+    """All evaluations as one wide frame."""
     points: tuple[EvaluationPoint, ...]
-    """By env steps, no two at the same."""
+    """What else is known of each, by env steps, no two at the same."""
     should_explore: bool | None
     """Whether evaluated policies sampled their actions; None if nothing was evaluated."""
     training: Mapping[str, TrainingCurve]
@@ -78,10 +79,8 @@ class RecordedRun(Plan):
     @property
     def metric_names(self) -> set[str]:
         """The metrics of which anything was recorded."""
-        evaluated = (metrics for point in self.points for metrics in point.metrics.values())
-        return {name for metrics in evaluated for name in metrics}.union(
-            name for name, _ in self.metric_training
-        )
+        names = [*self.evaluations.columns, *self.metric_training]
+        return {name for name, _ in names} - {RETURN}
 
     @classmethod
     def read(cls, path: Path) -> RecordedRun:
@@ -136,6 +135,7 @@ class RecordedRun(Plan):
         return cls(
             **vars(plan),
             name=directory.path.resolve().name,
+            evaluations=evaluations.frame(),
             points=evaluations.points,
             should_explore=evaluations.should_explore,
             training=curves,

@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from muxrl.orchestrator.measure.against_random import AgainstRandom
 from muxrl.orchestrator.measure.metric_results import MetricResult
 from muxrl.orchestrator.measure.number_text import signed_interval
-from muxrl.orchestrator.measure.results import Report, SeedCurve, ServerResult, SideResult
+from muxrl.orchestrator.measure.results import Report, SeedCurve, ServerResult
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
 
@@ -148,7 +148,7 @@ def _panels(report: Report) -> Iterator[_Panel]:
         colour = _style(report, server)["color"]
         for part in server.sides or (server,):
             name, subtitle = server.server_id, _subtitle(server, num_seeds)
-            if isinstance(part, SideResult):
+            if part is not server:
                 name, subtitle = f"{name}/{part.name}", _advantage(part.final, num_seeds)
             agents = f"{len(part.agents)} agent{'s'[: len(part.agents) != 1]}"
             yield _Panel(

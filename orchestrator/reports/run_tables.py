@@ -71,7 +71,7 @@ def judged_rows(report: Report) -> Iterator[JudgedRow]:
                 env_steps=None,
                 train_return=None,
                 final=side.final,
-                judgement=(side.final.verdict or "") if server.has_updates else server.judgement,
+                judgement=side.verdict if server.has_updates else server.judgement,
             )
 
 

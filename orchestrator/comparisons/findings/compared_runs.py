@@ -20,10 +20,10 @@ from muxrl.orchestrator.errors import (
     NotARunDirectory,
     NotASweepDirectory,
 )
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, EvaluationPoint
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import NOT_ENDED
-from muxrl.orchestrator.records.series import EvaluationPoint
 from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.schema import SweepConfig
@@ -159,7 +159,7 @@ def read_run(path: Path) -> ComparedRun:
         raise CannotCompare(f"run {str(path)!r} has no config.yaml: it never began") from error
     except ConfigError as error:
         raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
-    learned = tuple(point for point in recorded.points if None in point.returns)
+    learned = tuple(point for point in recorded.points if AS_LEARNED in point.num_episodes)
     known = vars(recorded) | {"points": learned, "seed": config.seed}
     return ComparedRun(**known, path=path.resolve(), config=config)
 
@@ -328,7 +328,7 @@ def point_at(run: ComparedRun, budget: Budget) -> EvaluationPoint:
 
 def num_episodes_of(point: EvaluationPoint) -> int:
     """Returns the number of an evaluation's episodes with all agents as learned."""
-    return max(len(returns) for returns in point.returns[None].values())
+    return point.num_episodes[AS_LEARNED]
 
 
 def _point_near(run: ComparedRun, place: int) -> EvaluationPoint | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
@@ -21,14 +21,13 @@ from muxrl.orchestrator.config.experiment_settings import (
     simulation_settings,
 )
 from muxrl.orchestrator.errors import CannotCompare
-from muxrl.orchestrator.records.rows import AgentReturns
-from muxrl.orchestrator.records.series import EvaluationPoint, Floats, returns_by_episode
+from muxrl.orchestrator.measure.subjects import Subject
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, RETURN
 from muxrl.orchestrator.storage.versions import SHOWN
 from muxrl.protocol.patterns import match, unnumbered
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig, algorithm_label
 
-Kind = Literal["role", "team", "agent", "total", "metric"]
 Roles = Mapping[str, tuple[str, ...]]
 """Role to its agents, in the simulation's order."""
 
@@ -38,50 +37,6 @@ _SOURCE, _ONE_EACH = "initialize_from", "one for each seed"
 _MAX_SHOWN = 40  # characters of a setting's value
 # Names and values; whole values, since runs are grouped by them.
 _Settings = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """Some agents whose return is measured, or one of the simulation's metrics.
-
-    Attributes:
-        kind: the return of a role, team or agent is the mean over its agents, that of "total" the
-            sum over all agents; a metric is of the episode, or the mean over a role's agents.
-        name: of the role, team, agent or metric; of a role's metric ``hits:prey``.
-        agents: whose return or metric it is; `COMMON` alone: the episode's.
-        metric: its name, "" for returns.
-    """
-
-    kind: Kind
-    name: str
-    agents: tuple[str, ...]
-    metric: str = ""
-
-    @property
-    def key(self) -> str:
-        """Its name among all subjects: ``role:prey``, ``total``, ``metric:win``."""
-        return self.kind if self.kind == "total" else f"{self.kind}:{self.name}"
-
-    @property
-    def title(self) -> str:
-        """Its name with the number of agents, for headings."""
-        if len(self.agents) == 1:
-            return self.name
-        how = "sum" if self.kind == "total" else "mean"
-        return f"{self.name} ({how} over {len(self.agents)} agents)"
-
-    def measured(self, point: EvaluationPoint, replaced: str | None = None) -> Floats:
-        """Returns its number for each episode of an evaluation, NaN where there is none.
-
-        Args:
-            point: the evaluation.
-            replaced: the server whose agents acted at random, None for none.
-        """
-        return point.episodes(self.agents, replaced, self.metric, is_sum=self.kind == "total")
-
-    def returns(self, by_agent: AgentReturns) -> Floats:
-        """Returns one number for each episode, NaN where no agent took part: ``[num_episodes]``."""
-        return returns_by_episode(by_agent, self.agents, is_sum=self.kind == "total")
 
 
 def find_roles(
@@ -134,10 +89,10 @@ def is_cooperative(runs: Sequence[ComparedRun], roles: Roles) -> bool:
 
     In a game of several sides one side's gain is another's loss, and the sum is nobody's aim.
     """
-    return len(roles) == 1 or all(
-        len({str(returns) for returns in run.points[-1].returns[None].values()}) == 1
-        for run in runs
-    )
+    if len(roles) == 1:
+        return True
+    last = [run.evaluations.loc[(run.points[-1].env_steps, AS_LEARNED)][RETURN] for run in runs]
+    return all(len(one.dropna(axis=1, how="all").T.drop_duplicates()) == 1 for one in last)
 
 
 def find_subjects(
@@ -171,10 +126,10 @@ def _metrics(runs: Sequence[ComparedRun], roles: Roles) -> Iterator[Subject]:
     """Yields the metrics that any run's evaluations have, of the episode and of each role."""
     who_has: dict[str, set[str]] = {}
     for run in runs:
-        for point in run.points:
-            for name, by_agent in point.metrics.get(None, {}).items():
-                who_has.setdefault(name, set()).update(by_agent)
-    for name in sorted(who_has):
+        learned = run.evaluations.xs(AS_LEARNED, level="replaced").dropna(axis=1, how="all")
+        for name, agent in learned.columns:
+            who_has.setdefault(name, set()).add(agent)
+    for name in sorted(who_has.keys() - {RETURN}):
         if COMMON in who_has[name]:
             yield Subject("metric", name, (COMMON,), name)
         for role, members in roles.items():
@@ -183,8 +138,8 @@ def _metrics(runs: Sequence[ComparedRun], roles: Roles) -> Iterator[Subject]:
 
 
 def simulation_order(runs: Sequence[ComparedRun]) -> list[str]:
-    """Returns all agents, in the order in which the first run's evaluation has them."""
-    measured = runs[0].points[-1].returns[None]
+    """Returns all agents, in the order in which the first run's evaluations have them."""
+    measured = [agent for metric, agent in runs[0].evaluations.columns if metric == RETURN]
     return [*measured, *sorted(set(runs[0].server_of) - set(measured))]
 
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.by_parameter import AtValue
 from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, ComparedRun, point_at
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles, Subject
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.scores import Measure, RunScore, Standing
 from muxrl.orchestrator.measure.statistics import Estimate
+from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.protocol.suggestions import listed
 
 _FEW_EPISODES = 20
@@ -102,7 +103,7 @@ class Findings:
     @property
     def metrics(self) -> tuple[Subject, ...]:
         """The simulation's own metrics."""
-        return tuple(s for s in self.subjects if s.metric)
+        return tuple(s for s in self.subjects if s.kind == "metric")
 
     def standing(self, contestant: str, subject: str) -> Standing:
         """Returns what a contestant reached.

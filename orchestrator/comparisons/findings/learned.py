@@ -9,10 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.comparisons.findings.scores import Standing
 from muxrl.orchestrator.measure.against_random import compared
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Unit
+from muxrl.orchestrator.measure.subjects import Subject
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.scores import Axis, band
 from muxrl.orchestrator.measure.statistics import Line
+from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.plots import COLOURS, RANDOM_COLOUR, finish_axes
 
 _DASHES: tuple[tuple[str, Any], ...] = (

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from muxrl.orchestrator.comparisons.findings.contestants import Subject, versions_of
+from muxrl.orchestrator.comparisons.findings.contestants import versions_of
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
@@ -28,6 +28,7 @@ from muxrl.orchestrator.comparisons.output.figures import (
 )
 from muxrl.orchestrator.comparisons.output.methods import methods
 from muxrl.orchestrator.config import to_yaml
+from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
 from muxrl.orchestrator.reports.plain_table import grid_table
 from muxrl.orchestrator.reports.table import Grid

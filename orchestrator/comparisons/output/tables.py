@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 from muxrl.orchestrator.comparisons.findings.by_parameter import AtValue
 from muxrl.orchestrator.comparisons.findings.contestants import (
     LabelSettings,
-    Subject,
     label_settings,
 )
 from muxrl.orchestrator.comparisons.findings.findings import Baseline, Findings
@@ -26,6 +25,7 @@ from muxrl.orchestrator.measure.number_text import (
     whole,
 )
 from muxrl.orchestrator.measure.statistics import Estimate
+from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.table import Column, Grid, Table
 
 TableName = Literal[
