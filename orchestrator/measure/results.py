@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.errors import DifferentRuns
+from muxrl.orchestrator.config.experiment_settings import conflicts, experiment_settings
+from muxrl.orchestrator.errors import ConfigError, DifferentRuns
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict, compared
 from muxrl.orchestrator.measure.fallen import find_fall
 from muxrl.orchestrator.measure.metric_results import MetricResult, metric_results
@@ -27,12 +30,15 @@ from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.run_status import NOT_ENDED, RunStatus
 from muxrl.orchestrator.storage.versions import version_notes
+from muxrl.protocol.suggestions import listed
 
 _RANDOM_RULE = (
     "Random in its place: this server's agents act uniformly at random, the others as learned. "
 )
 _UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
 
+_MAX_CONFLICTS = 3
+"""Told of two runs."""
 _SPEAKS_OF = {
     Unit.SEEDS: "they speak of training again, with other seeds",
     Unit.EPISODES: "they speak of these policies, in other episodes",
@@ -232,8 +238,8 @@ def results_of(runs: Sequence[RecordedRun], *, over_episodes: bool = False) -> R
     """
     if not runs:
         raise ValueError("a report needs at least one run")
-    for run in runs[1:]:
-        _check_same_experiment(runs[0], run)
+    for one, other in combinations(runs, 2):
+        _check_same_experiment(one, other)
     unit = Unit.SEEDS if len(runs) > 1 and not over_episodes else Unit.EPISODES
     servers = tuple(_server_result(runs, server_id, unit) for server_id in runs[0].servers)
     return Report(
@@ -334,15 +340,18 @@ def _aligned(runs: Sequence[Sequence[Measured]]) -> list[list[Measured]]:
 
 
 def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
+    """Refuses runs that differ in what decides how they play and learn; configs that cannot be
+    read are passed over."""
+    told = []
     if first.servers != other.servers or first.assignment != other.assignment:
-        raise DifferentRuns(
-            first.name, other.name, f"assignment {first.assignment!r} against {other.assignment!r}"
-        )
-    rules = {first.should_explore, other.should_explore} - {None}
-    if len(rules) > 1:
-        raise DifferentRuns(
-            first.name, other.name, "one was evaluated greedily, the other by sampling"
-        )
+        told = [f"assignment {first.assignment!r} against {other.assignment!r}"]
+    elif len({first.should_explore, other.should_explore} - {None}) > 1:
+        told = ["one was evaluated greedily, the other by sampling"]
+    else:
+        with contextlib.suppress(FileNotFoundError, ConfigError):
+            told = conflicts(experiment_settings(first.config), experiment_settings(other.config))
+    if told:
+        raise DifferentRuns(first.name, other.name, listed(told, _MAX_CONFLICTS))
 
 
 def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterable[str]:

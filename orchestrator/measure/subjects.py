@@ -83,6 +83,16 @@ class Measured:
     episodes: Mapping[str, Floats]
     in_place: str = ""
 
+    @classmethod
+    def of(
+        cls, point: EvaluationPoint, episodes: Mapping[str, Floats], in_place: str
+    ) -> Measured | None:
+        """Returns what an evaluation measured; None if the subject took no part in it."""
+        known = {who: one for who, one in episodes.items() if np.isfinite(one).any()}
+        if AS_LEARNED not in known:
+            return None
+        return cls(point.env_steps, point.first_seed, known, in_place)
+
     @property
     def learned(self) -> Floats:
         """With all agents as learned."""
@@ -107,7 +117,8 @@ class Measured:
     def cut(self, num_episodes: int) -> Measured:
         """Returns the first episodes alone."""
         first = {who: episodes[:num_episodes] for who, episodes in self.episodes.items()}
-        return replace(self, episodes=_known(first))
+        known = {w: one for w, one in first.items() if w == AS_LEARNED or np.isfinite(one).any()}
+        return replace(self, episodes=known)
 
 
 def measured(
@@ -124,16 +135,14 @@ def measured(
         subject: whose numbers.
         in_place: as in `Measured`.
     """
-    values = subject.of(evaluations)
+    conditions = evaluations.index.droplevel("episode")
+    begins = np.flatnonzero(~conditions.duplicated())
+    by_condition = np.split(subject.of(evaluations).to_numpy(), begins[1:])
     by_point: dict[int, dict[str, Floats]] = {}
-    for (env_steps, who), episodes in values.groupby(level=["env_steps", "replaced"]):
-        by_point.setdefault(env_steps, {})[who] = episodes.to_numpy()
-    return [
-        Measured(point.env_steps, point.first_seed, episodes, in_place)
-        for point in points
-        if np.isfinite(by_point.get(point.env_steps, {}).get(AS_LEARNED, _NONE)).any()
-        for episodes in [_known(by_point[point.env_steps])]
-    ]
+    for (env_steps, who), episodes in zip(conditions[begins], by_condition, strict=False):
+        by_point.setdefault(env_steps, {})[who] = episodes
+    found = (Measured.of(point, by_point.get(point.env_steps, {}), in_place) for point in points)
+    return [one for one in found if one is not None]
 
 
 def last_of_each(runs: Sequence[Sequence[Measured]], conditions: Collection[str]) -> list[Measured]:
@@ -149,11 +158,3 @@ def last_of_each(runs: Sequence[Sequence[Measured]], conditions: Collection[str]
 def curve_of(points: Iterable[Measured]) -> tuple[tuple[float, float], ...]:
     """Returns (env steps, mean with all agents as learned) of each evaluation."""
     return tuple((float(point.env_steps), point.mean()) for point in points)
-
-
-def _known(episodes: Mapping[str, Floats]) -> dict[str, Floats]:
-    return {
-        who: values
-        for who, values in episodes.items()
-        if who == AS_LEARNED or np.isfinite(values).any()
-    }

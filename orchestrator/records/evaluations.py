@@ -42,12 +42,32 @@ class EvaluationPoint:
     """Seconds of training before it; NaN where it was not recorded."""
     first_seed: int | None = None
     """Of its episodes' resets; None: those of an external simulation, which are its own."""
-    num_episodes: dict[str, int] = field(default_factory=dict)
+    num_episodes: Mapping[str, int] = field(default_factory=dict)
     """By who was replaced."""
-    sides: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    sides: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """By server whose agents were found to play against each other: side to agents."""
-    logged_agents: set[str] = field(default_factory=set)
+    logged_agents: frozenset[str] = frozenset()
     """Of whose actions the simulation chose any itself, in any condition."""
+
+    @classmethod
+    def of(
+        cls, env_steps: int, rows: Mapping[str, EvaluationRow], first_seed: int | None
+    ) -> EvaluationPoint:
+        """Returns the evaluation of rows, by who was replaced; `first_seed` is where they do not
+        say it."""
+        first = next(iter(rows.values()))
+        sides: dict[str, dict[str, tuple[str, ...]]] = {}
+        for condition in map(Condition.of_row, rows.values()):
+            if condition.server_id is not None and condition.side:
+                sides.setdefault(condition.server_id, {})[condition.side] = condition.agents
+        return cls(
+            env_steps,
+            math.nan if first.time_s is None else first.time_s,
+            first_seed if first.first_seed is None else first.first_seed,
+            {who: _num_episodes(row) for who, row in rows.items()},
+            sides,
+            frozenset().union(*(row.logged_agents for row in rows.values())),
+        )
 
 
 class EvaluationSeries:
@@ -59,7 +79,7 @@ class EvaluationSeries:
     rule of acting than the newest are left out.
 
     Args:
-        most: how many points are kept, the newest ones; None: all.
+        most: how many evaluations are kept, the newest ones; None: all.
         is_external: whether somebody else's simulation played them.
     """
 
@@ -68,45 +88,37 @@ class EvaluationSeries:
         self._first_seed = None if is_external else _UNRECORDED
         self.should_explore: bool | None = None
         """Whether policies sampled their actions; None: nothing was evaluated."""
-        self._by_rule: dict[bool, dict[int, EvaluationPoint]] = {}
-        self._newest: dict[bool, EvaluationPoint] = {}
-        self._seen: dict[bool, set[str | None]] = {}
-        self._rows: dict[bool, dict[tuple[int, str], EvaluationRow]] = {}
+        self._by_rule: dict[bool | None, list[dict[str, EvaluationRow]]] = {None: []}
+
+    def add(self, row: EvaluationRow) -> None:
+        """Adds a row to the evaluation that it belongs to."""
+        self.should_explore = row.should_explore
+        evaluations = self._by_rule.setdefault(row.should_explore, [{}])
+        who = row.replaced or AS_LEARNED
+        if who in evaluations[-1]:
+            evaluations.append({})
+        evaluations[-1][who] = row
+        if self._most is not None:
+            del evaluations[: -self._most]
+
+    @property
+    def rows(self) -> dict[int, dict[str, EvaluationRow]]:
+        """By env steps of the evaluation, and by who was replaced."""
+        found: dict[int, dict[str, EvaluationRow]] = {}
+        for rows in self._by_rule[self.should_explore]:
+            found.setdefault(next(iter(rows.values())).env_steps, {}).update(rows)
+        return dict(sorted(found.items()))
 
     @property
     def points(self) -> tuple[EvaluationPoint, ...]:
         """By env steps, no two at the same."""
-        by_env_steps = {} if self.should_explore is None else self._by_rule[self.should_explore]
-        return tuple(by_env_steps[env_steps] for env_steps in sorted(by_env_steps))
-
-    def add(self, row: EvaluationRow) -> EvaluationPoint:
-        """Returns the point that the row belongs to."""
-        rule = self.should_explore = row.should_explore
-        points, seen = self._by_rule.setdefault(rule, {}), self._seen.setdefault(rule, set())
-        rows = self._rows.setdefault(rule, {})
-        if rule not in self._newest or row.replaced in seen:
-            seen.clear()
-            time_s = math.nan if row.time_s is None else row.time_s
-            first_seed = self._first_seed if row.first_seed is None else row.first_seed
-            new = EvaluationPoint(row.env_steps, time_s, first_seed)
-            self._newest[rule] = points.setdefault(row.env_steps, new)
-        if self._most is not None and len(points) > self._most:
-            oldest = points.pop(next(iter(points)))
-            for replaced in oldest.num_episodes:
-                del rows[oldest.env_steps, replaced]
-        seen.add(row.replaced)
-        point, replaced = self._newest[rule], row.replaced or AS_LEARNED
-        rows[point.env_steps, replaced] = row
-        point.num_episodes[replaced] = _num_episodes(row)
-        point.logged_agents.update(row.logged_agents)
-        condition = Condition.of_row(row)
-        if condition.server_id is not None and condition.side:
-            point.sides.setdefault(condition.server_id, {})[condition.side] = condition.agents
-        return point
+        return tuple(EvaluationPoint.of(n, one, self._first_seed) for n, one in self.rows.items())
 
     def frame(self) -> DataFrame:
         """Returns the wide frame of all points."""
-        return wide_frame(self._rows.get(bool(self.should_explore), {}))
+        return wide_frame(
+            {(n, who): row for n, rows in self.rows.items() for who, row in rows.items()}
+        )
 
 
 def wide_frame(rows: Mapping[tuple[int, str], EvaluationRow]) -> DataFrame:

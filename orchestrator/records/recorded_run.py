@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from muxrl.orchestrator.storage.versions import versions_used
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from muxrl.orchestrator.config import ExperimentConfig
 
 _MAX_POINTS = 4_998
 """Of a training curve, and the newest one: more than a picture can show."""
@@ -40,11 +43,12 @@ class TrainingCurve:
         return cls(*np.array(points, np.float64).reshape(-1, 2).T)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RecordedRun(Plan):
-    """All that a report needs of one run: its plan, and what came of it."""
+    """All that reports need of one run: its plan, and what came of it. No two are alike."""
 
-    name: str
+    path: Path
+    """Its directory."""
     evaluations: DataFrame
     """All evaluations as one wide frame."""
     points: tuple[EvaluationPoint, ...]
@@ -75,6 +79,29 @@ class RecordedRun(Plan):
     """By metric, and server or None: of the whole episode. None of those is empty."""
     versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of the software that made it, by name, the newest first."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return self.path.name
+
+    @property
+    def learns(self) -> bool:
+        """Whether any of its servers learns."""
+        return any(server.learns for server in self.servers.values())
+
+    @cached_property
+    def config(self) -> ExperimentConfig:
+        """The experiment it was started with.
+
+        Raises:
+            FileNotFoundError: it was not saved: the run never began.
+            ConfigError: it is of another version of muxrl.
+        """
+        return RunDirectory(self.path).read_config()
 
     @property
     def metric_names(self) -> set[str]:
@@ -134,7 +161,7 @@ class RecordedRun(Plan):
             curves[server_id] = TrainingCurve.of(training.returns[server_id].points or own.points)
         return cls(
             **vars(plan),
-            name=directory.path.resolve().name,
+            path=directory.path.resolve(),
             evaluations=evaluations.frame(),
             points=evaluations.points,
             should_explore=evaluations.should_explore,

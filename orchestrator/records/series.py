@@ -17,38 +17,34 @@ from muxrl.orchestrator.records.rows import AgentReturns, JointRow, Means
 from muxrl.orchestrator.records.thinned import Thinned
 
 Floats = NDArray[np.float64]
-
-
-def mean(values: Iterable[float | None]) -> float | None:
-    """Returns the mean of those that are finite numbers; None if there are none."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(known) / len(known) if known else None
+T = TypeVar("T")
 
 
 def mean_over(means: Means, agents: Iterable[str]) -> float | None:
     """Returns the mean over those of some agents that have one; None if none has."""
-    return mean(means.get(agent) for agent in agents)
+    found = map(means.get, agents)
+    known = [value for value in found if value is not None and math.isfinite(value)]
+    return sum(known) / len(known) if known else None
 
 
-def metric_over(means: Means, agents: Collection[str] | None) -> float | None:
+def metric_over(
+    by_agent: Mapping[str, T],
+    agents: Collection[str] | None,
+    mean: Callable[[Mapping[str, T], Sequence[str]], float | None],
+) -> float | None:
     """Returns a metric as one number; None if nothing has it.
 
     Args:
-        means: by agent, and under `COMMON` that of the whole episode.
+        by_agent: a mean by agent, or each one's episodes; under `COMMON` of the whole episode.
         agents: the mean over those of them that have it, else that of the episode; None: that of
             the episode, else the mean over all agents.
+        mean: `mean_over`, or `mean_of_episodes`.
     """
-    of_episode = means.get(COMMON)
-    if agents is None:
-        return mean_over(means, means) if of_episode is None else of_episode
-    of_agents = mean_over(means, agents)
+    of_episode = mean(by_agent, (COMMON,))
+    if agents is None and of_episode is not None:
+        return of_episode
+    of_agents = mean(by_agent, list(by_agent if agents is None else agents))
     return of_episode if of_agents is None else of_agents
-
-
-def means_of(by_agent: AgentReturns) -> dict[str, float]:
-    """Returns by agent the mean over its episodes, without agents that were in none."""
-    means = {who: mean(values) for who, values in by_agent.items()}
-    return {who: value for who, value in means.items() if value is not None}
 
 
 def returns_by_episode(
@@ -84,18 +80,6 @@ def mean_of_episodes(
     """Returns the mean of `returns_by_episode` over episodes; None if no episode has any."""
     episodes = returns_by_episode(by_agent, agents, is_sum=is_sum)
     return float(np.nanmean(episodes)) if np.isfinite(episodes).any() else None
-
-
-def metric_of_episodes(by_agent: AgentReturns, agents: Sequence[str] | None) -> float | None:
-    """Returns what `metric_over` does of an evaluation's episodes, as `mean_of_episodes` does."""
-    of_episode = mean_of_episodes(by_agent, [COMMON])
-    if agents is None and of_episode is not None:
-        return of_episode
-    of_agents = mean_of_episodes(by_agent, list(by_agent) if agents is None else agents)
-    return of_episode if of_agents is None else of_agents
-
-
-T = TypeVar("T")
 
 
 class MetricCurves:

@@ -9,9 +9,9 @@ from typing import Any
 
 from muxrl.orchestrator.measure.against_random import AgainstRandom, compared
 from muxrl.orchestrator.measure.statistics import Estimate
-from muxrl.orchestrator.measure.subjects import Subject, measured
-from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.evaluations import EvaluationPoint, EvaluationSeries
+from muxrl.orchestrator.measure.subjects import Measured, Subject
+from muxrl.orchestrator.records.conditions import Condition, untrained
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, EvaluationPoint, EvaluationSeries
 from muxrl.orchestrator.records.plan import Role
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.thinned import Thinned
@@ -30,15 +30,21 @@ class EvaluatedReturns:
         """Adds a row; those of another rule of acting than the newest are left out."""
         if row.should_explore != self._series.should_explore:
             self._curves = {role: Thinned(most=MOST_EVALUATIONS) for role in self._roles}
-        point = self._series.add(row)
-        server_id, evaluations = Condition.of_row(row).server_id, self._series.frame()
+        self._series.add(row)
+        (point,), (rows,) = self._series.points, self._series.rows.values()
+        server_id = Condition.of_row(row).server_id
         for role, curve in self._curves.items():
             if server_id not in (None, role.server_id):
                 continue
             subject = Subject("role", role.name, role.agents)
             in_place = Condition(role.server_id, _side(role, point)).key or ""
-            for one in measured(evaluations, [point], subject, in_place):
-                curve.add((point.env_steps, compared([one])))
+            episodes = {
+                who: subject.returns(rows[who].returns)
+                for who in (AS_LEARNED, in_place, untrained(in_place))
+                if who in rows
+            }
+            if measured := Measured.of(point, episodes, in_place):
+                curve.add((point.env_steps, compared([measured])))
 
     def shown(self, role: Role) -> dict[str, Any]:
         """Returns for the page: points ``(env_steps, mean, low, high)``, and of the last evaluation

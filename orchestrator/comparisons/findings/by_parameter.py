@@ -13,7 +13,7 @@ import numpy as np
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.episode_parameters import draw
-from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, ComparedRun, point_at
+from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import evaluation_seed
@@ -23,6 +23,7 @@ from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
 from muxrl.orchestrator.measure.statistics import NO_LUCK, Estimate, Floats, shared_luck
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.evaluations import AS_LEARNED, wide_frame
+from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow, Metrics
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
 from muxrl.protocol.suggestions import listed
@@ -102,7 +103,7 @@ def compare_by_parameter(
                 )
 
 
-def parameter_notes(runs: Sequence[ComparedRun]) -> list[str]:
+def parameter_notes(runs: Sequence[RecordedRun]) -> list[str]:
     """Says which parameters evaluations had at different values, and which are passed over."""
     notes = [
         f"returns by parameter leave out {path}: it {found}"
@@ -150,7 +151,7 @@ class _Played:
     is_new: Series
 
     @classmethod
-    def of(cls, run: ComparedRun, budget: Budget) -> _Played:
+    def of(cls, run: RecordedRun, budget: Budget) -> _Played:
         """Reads those of a run."""
         from pandas import DataFrame, concat
 
@@ -184,7 +185,7 @@ class _Played:
         return found[counts].dropna().to_numpy() if is_measured else np.zeros(0)
 
 
-def _written(run: ComparedRun, budget: Budget) -> Iterator[tuple[DataFrame, list[int]]]:
+def _written(run: RecordedRun, budget: Budget) -> Iterator[tuple[DataFrame, list[int]]]:
     """Yields the evaluations that were made of a run's policies at the budget afterwards, and the
     seeds of their episodes."""
     last = CheckpointFolder(run.path / "checkpoints").find(LAST)
@@ -223,7 +224,7 @@ class _Evaluation(msgspec.Struct):
     episode_metrics: Metrics
 
 
-def _evaluations(run: ComparedRun) -> Iterator[tuple[Path, _Evaluation | str]]:
+def _evaluations(run: RecordedRun) -> Iterator[tuple[Path, _Evaluation | str]]:
     """Yields each such file of a run, and what it says, or why it cannot be read."""
     for path in sorted((run.path / "evaluations").glob("*.json")):
         try:

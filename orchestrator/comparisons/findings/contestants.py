@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.config.experiment_settings import (
     Settings,
     server_settings,
@@ -23,6 +22,7 @@ from muxrl.orchestrator.config.experiment_settings import (
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.evaluations import AS_LEARNED, RETURN
+from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.storage.versions import SHOWN
 from muxrl.protocol.patterns import match, unnumbered
 from muxrl.protocol.suggestions import listed
@@ -40,7 +40,7 @@ _Settings = tuple[tuple[str, str], ...]
 
 
 def find_roles(
-    runs: Sequence[ComparedRun], named: Mapping[str, Sequence[str]]
+    runs: Sequence[RecordedRun], named: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
     """Returns each role's agents, in the simulation's order.
 
@@ -84,7 +84,7 @@ def find_roles(
     return roles
 
 
-def is_cooperative(runs: Sequence[ComparedRun], roles: Roles) -> bool:
+def is_cooperative(runs: Sequence[RecordedRun], roles: Roles) -> bool:
     """Whether the sum over all agents says something: they have one role, or one return.
 
     In a game of several sides one side's gain is another's loss, and the sum is nobody's aim.
@@ -96,7 +96,7 @@ def is_cooperative(runs: Sequence[ComparedRun], roles: Roles) -> bool:
 
 
 def find_subjects(
-    runs: Sequence[ComparedRun], roles: Roles, *, has_total: bool = True
+    runs: Sequence[RecordedRun], roles: Roles, *, has_total: bool = True
 ) -> tuple[Subject, ...]:
     """Returns the roles, teams and agents that are not roles, and metrics.
 
@@ -122,7 +122,7 @@ def find_subjects(
     return (*found, *_metrics(runs, roles))
 
 
-def _metrics(runs: Sequence[ComparedRun], roles: Roles) -> Iterator[Subject]:
+def _metrics(runs: Sequence[RecordedRun], roles: Roles) -> Iterator[Subject]:
     """Yields the metrics that any run's evaluations have, of the episode and of each role."""
     who_has: dict[str, set[str]] = {}
     for run in runs:
@@ -137,14 +137,14 @@ def _metrics(runs: Sequence[ComparedRun], roles: Roles) -> Iterator[Subject]:
                 yield Subject("metric", f"{name}:{role}", members, name)
 
 
-def simulation_order(runs: Sequence[ComparedRun]) -> list[str]:
+def simulation_order(runs: Sequence[RecordedRun]) -> list[str]:
     """Returns all agents, in the order in which the first run's evaluations have them."""
     measured = [agent for metric, agent in runs[0].evaluations.columns if metric == RETURN]
     return [*measured, *sorted(set(runs[0].server_of) - set(measured))]
 
 
 def _named(
-    runs: Sequence[ComparedRun], groups: Sequence[Sequence[str]], taken: Mapping[str, object]
+    runs: Sequence[RecordedRun], groups: Sequence[Sequence[str]], taken: Mapping[str, object]
 ) -> dict[str, tuple[str, ...]]:
     """Names each group: "prey" for "prey_0" and "prey_1", if no other group has such agents.
 
@@ -186,19 +186,19 @@ class Contestant:
     played: Mapping[str, str]
     settings: str
     learns: bool
-    runs: tuple[ComparedRun, ...]
+    runs: tuple[RecordedRun, ...]
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds of its runs."""
-        return tuple(run.seed for run in self.runs)
+        return tuple(run.config.seed for run in self.runs)
 
     def others(self, role: str) -> str:
         """Who played the other roles; equal for contestants that differ in this role alone."""
         return _joined({r: label for r, label in self.played.items() if r != role}) + self.settings
 
 
-def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contestant, ...]:
+def find_contestants(runs: Sequence[RecordedRun], roles: Roles) -> tuple[Contestant, ...]:
     """Groups runs into contestants, in the order of their first runs.
 
     Raises:
@@ -216,13 +216,13 @@ def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contest
         groups.setdefault((tuple(labels[index].items()), suffix), []).append(index)
     contestants = []
     for (played, suffix), indices in groups.items():
-        ours = sorted((runs[i] for i in indices), key=lambda run: run.seed)
+        ours = sorted((runs[i] for i in indices), key=lambda run: run.config.seed)
         for one, other in pairwise(ours):
-            if one.seed == other.seed:
+            if one.config.seed == other.config.seed:
                 raise CannotCompare(
                     f"runs {one.name!r} and {other.name!r} are the same assignment with the same "
-                    f"settings and the same seed {one.seed}; they are no two independent runs, so "
-                    "leave one out"
+                    f"settings and the same seed {one.config.seed}; they are no two independent "
+                    "runs, so leave one out"
                 )
         contestants.append(
             Contestant(
@@ -241,13 +241,13 @@ def _joined(played: Mapping[str, str]) -> str:
     return " | ".join(f"{label} {role}" for role, label in played.items())
 
 
-def server_of_role(run: ComparedRun, agents: Sequence[str]) -> tuple[str, ServerConfig]:
+def server_of_role(run: RecordedRun, agents: Sequence[str]) -> tuple[str, ServerConfig]:
     """Returns the id and config of the server that played a role in a run."""
     server_id = run.server_of[agents[0]]
     return server_id, run.config.servers[server_id]
 
 
-def _labels(runs: Sequence[ComparedRun], roles: Roles) -> list[dict[str, str]]:
+def _labels(runs: Sequence[RecordedRun], roles: Roles) -> list[dict[str, str]]:
     """For each run, role to label."""
     labels: list[dict[str, str]] = [{} for _ in runs]
     for role, agents in roles.items():
@@ -265,7 +265,7 @@ def _labels(runs: Sequence[ComparedRun], roles: Roles) -> list[dict[str, str]]:
         for label in dict.fromkeys(plain):
             ours = [i for i, other in enumerate(plain) if other == label]
             of_all = _with_sources_pooled(
-                [server_settings(servers[i][1]) for i in ours], [runs[i].seed for i in ours]
+                [server_settings(servers[i][1]) for i in ours], [runs[i].config.seed for i in ours]
             )
             settings = differing_settings(of_all)
             for index, difference in zip(ours, settings, strict=True):

@@ -57,6 +57,17 @@ class Learner:
         """Whether the whole interval is below random agents in its place; never with one run."""
         return self.advantage.high < 0
 
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if not self.num_runs:
+            return "not measured"
+        if self.is_shown:
+            return "learned"
+        if self.is_over_random:
+            return "not shown: untrained"
+        return "below random" if self.is_below else "not shown"
+
 
 def find_learners(
     contestants: Sequence[Contestant], subjects: Sequence[Subject], standings: Sequence[Standing]

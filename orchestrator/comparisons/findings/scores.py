@@ -16,7 +16,6 @@ import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.compared_runs import (
     Budget,
-    ComparedRun,
     point_at,
 )
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
@@ -36,6 +35,7 @@ from muxrl.orchestrator.measure.statistics import (
 )
 from muxrl.orchestrator.measure.subjects import Measured, Subject, measured
 from muxrl.orchestrator.records.evaluations import AS_LEARNED
+from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.series import Floats
 
 Axis = Literal["env_steps", "time_s"]
@@ -268,7 +268,7 @@ def score_runs(
     """
     measures: dict[str, Measure] = {}
     thresholds: dict[str, float] = {}
-    played: dict[tuple[ComparedRun, str], _Played] = {}
+    played: dict[tuple[RecordedRun, str], _Played] = {}
     for subject in subjects:
         key = subject.key
         of_runs = {run: _Played(run, subject, budget) for c in contestants for run in c.runs}
@@ -311,7 +311,7 @@ class _Played:
     that were played with all agents as learned.
     """
 
-    def __init__(self, run: ComparedRun, subject: Subject, budget: Budget) -> None:
+    def __init__(self, run: RecordedRun, subject: Subject, budget: Budget) -> None:
         self._run, self._subject, self._budget = run, subject, budget
         self._point = point_at(run, budget)
         servers = run.servers
@@ -341,7 +341,7 @@ class _Played:
             contestant=contestant.name,
             assignment=run.assignment,
             run=run.path,
-            seed=run.seed,
+            seed=run.config.seed,
             subject=self._subject.key,
             played=self._final,
             env_steps=point.env_steps if contestant.learns else 0,
