@@ -24,13 +24,13 @@ from muxrl.orchestrator.comparisons.output.figures import (
     payoff_picture,
     performance_profiles,
     rating_curves,
-    styles_of,
 )
 from muxrl.orchestrator.comparisons.output.methods import methods
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
 from muxrl.orchestrator.reports.plain_table import grid_table
+from muxrl.orchestrator.reports.plots import styles_of
 from muxrl.orchestrator.reports.table import Grid
 from muxrl.orchestrator.storage.json_files import write_text
 
