@@ -89,16 +89,7 @@ class AgainstRandom:
         return Verdict.WORSE if self.advantage.high < 0 else Verdict.UNCLEAR
 
 
-def against_random(
-    env_steps: float,
-    learned: Strata,
-    random: Strata | None,
-    untrained: Strata | None = None,
-    *,
-    unit: Unit = Unit.EPISODES,
-    shares_resets: bool = True,
-    share_episodes: bool = False,
-) -> AgainstRandom:
+def against_random(points: Sequence[Measured], unit: Unit = Unit.EPISODES) -> AgainstRandom:
     """Compares the returns of learned policies with those under random actions.
 
     If both played equally many episodes with each seed, these are the same episodes: an evaluation
@@ -108,25 +99,18 @@ def against_random(
     pair is left, the advantage is the difference of two independent samples.
 
     Args:
-        env_steps: of training, before this comparison.
-        learned: for each seed, each episode's return.
-        random: the same with random actions, seeds in the same order; None: not measured.
-        untrained: likewise with the policies that training began with.
+        points: one evaluation of each seed; what one of them did not measure is left out.
         unit: what intervals are over.
-        shares_resets: whether it does.
-        share_episodes: whether all seeds played the same episodes, too.
-
-    Raises:
-        ValueError: a seed has no episode, or the two do not have the same seeds.
     """
-    for others, how in ((random, "at random"), (untrained, "untrained")):
-        if others is not None and len(others) != len(learned):
-            raise ValueError(f"{len(learned)} seeds as learned against {len(others)} {how}")
-
+    shares_resets = all(point.first_seed is not None for point in points)
+    are_shared = share_episodes(point.first_seed for point in points)
+    learned = [point.learned for point in points]
+    random = _of_all([point.random for point in points])
+    untrained = _of_all([point.untrained for point in points])
     is_won_or_lost = are_won_or_lost([*learned, *(random or ()), *(untrained or ())])
 
     def interval(strata: Strata, *, is_proportion: bool = is_won_or_lost) -> Estimate:
-        return estimate_of(strata, unit, share_episodes=share_episodes, is_proportion=is_proportion)
+        return estimate_of(strata, unit, share_episodes=are_shared, is_proportion=is_proportion)
 
     def compare(others: Strata) -> tuple[Estimate, Floats]:
         """Returns the advantage over the others, and each seed's."""
@@ -134,7 +118,7 @@ def against_random(
             return interval(pairs, is_proportion=False), _means(pairs)
         by_seed = _means(learned) - _means(others)
         if unit is Unit.SEEDS:
-            luck = shared_luck(learned) + shared_luck(others) if share_episodes else NO_LUCK
+            luck = shared_luck(learned) + shared_luck(others) if are_shared else NO_LUCK
             return mean_interval([by_seed], luck), by_seed
         return difference_interval(_known(learned), _known(others)), by_seed
 
@@ -142,7 +126,7 @@ def against_random(
     over_untrained = compare(untrained)[0] if untrained is not None else None
     played = _known(learned)
     return AgainstRandom(
-        env_steps=env_steps,
+        env_steps=float(np.mean([point.env_steps for point in points])),
         unit=unit,
         num_episodes=sum(map(len, played)),
         learned=interval(learned),
@@ -164,24 +148,9 @@ def share_episodes(first_seeds: Iterable[int | None]) -> bool:
     return None not in seeds and len(set(seeds)) < len(seeds)
 
 
-def compared(points: Sequence[Measured], unit: Unit = Unit.EPISODES) -> AgainstRandom:
-    """Compares one evaluation of each seed; what one of them did not measure is left out.
-
-    Args:
-        points: of the seeds.
-        unit: what intervals are over.
-    """
-    random = [point.random for point in points if point.random is not None]
-    untrained = [point.untrained for point in points if point.untrained is not None]
-    return against_random(
-        float(np.mean([point.env_steps for point in points])),
-        [point.learned for point in points],
-        random if len(random) == len(points) else None,
-        untrained if len(untrained) == len(points) else None,
-        unit=unit,
-        shares_resets=all(point.first_seed is not None for point in points),
-        share_episodes=share_episodes(point.first_seed for point in points),
-    )
+def _of_all(found: Sequence[Floats | None]) -> Strata | None:
+    known = [one for one in found if one is not None]
+    return known if len(known) == len(found) else None
 
 
 def _paired_differences(learned: Strata, random: Strata) -> Strata | None:

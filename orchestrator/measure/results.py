@@ -12,7 +12,7 @@ import numpy as np
 
 from muxrl.orchestrator.config.experiment_settings import conflicts, experiment_settings
 from muxrl.orchestrator.errors import ConfigError, DifferentRuns
-from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict, compared
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict, against_random
 from muxrl.orchestrator.measure.fallen import find_fall
 from muxrl.orchestrator.measure.metric_results import MetricResult, metric_results
 from muxrl.orchestrator.measure.sides import MAX_SIDES, play_against_each_other
@@ -268,8 +268,8 @@ def _judged(runs: Sequence[RecordedRun], subject: Subject, in_place: str, unit: 
     last = last_of_each(found, [in_place])
     return Judged(
         subject,
-        compared(last, unit) if last else None,
-        tuple(compared(points, unit) for points in _aligned(found)),
+        against_random(last, unit) if last else None,
+        tuple(against_random(points, unit) for points in _aligned(found)),
         tuple(map(curve_of, found)),
     )
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from muxrl.orchestrator.measure.against_random import AgainstRandom, compared
+from muxrl.orchestrator.measure.against_random import AgainstRandom, against_random
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.measure.subjects import Measured, Subject
 from muxrl.orchestrator.records.conditions import Condition, untrained
@@ -44,7 +44,7 @@ class EvaluatedReturns:
                 if who in rows
             }
             if measured := Measured.of(point, episodes, in_place):
-                curve.add((point.env_steps, compared([measured])))
+                curve.add((point.env_steps, against_random([measured])))
 
     def shown(self, role: Role) -> dict[str, Any]:
         """Returns for the page: points ``(env_steps, mean, low, high)``, and of the last evaluation

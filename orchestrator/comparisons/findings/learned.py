@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.comparisons.findings.scores import Standing
-from muxrl.orchestrator.measure.against_random import compared
+from muxrl.orchestrator.measure.against_random import against_random
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Unit
 from muxrl.orchestrator.measure.subjects import Subject
 
@@ -86,7 +86,7 @@ def find_learners(
             continue
         measured = [run.played for run in standing.runs if math.isfinite(run.score)]
         measured = [one for one in measured if one.random is not None]
-        found = compared(measured, Unit.SEEDS) if measured else None
+        found = against_random(measured, Unit.SEEDS) if measured else None
         learners.append(
             Learner(
                 contestant=contestant.name,
