@@ -62,14 +62,19 @@ def file_table(
     return columns, rows
 
 
+def _run_id(found: Findings) -> Callable[[RunScore], str]:
+    """Returns what gives a run's place on the page."""
+    number_of = {c.name: i for i, c in enumerate(found.contestants)}
+    return lambda run: f"c{number_of[run.contestant]}-{run.seed}"
+
+
 def runs(found: Findings) -> Table[RunScore]:
     """One row for each run and subject."""
-    number_of = {c.name: i for i, c in enumerate(found.contestants)}
     return table(
         "contestant assignment seed subject return num_episodes env_steps time_s area_under_curve "
         "env_steps_to_threshold time_s_to_threshold random_in_place run",
         (run for standing in found.standings for run in standing.runs),
-        row_id=lambda r: f"c{number_of[r.contestant]}-{r.seed}",
+        row_id=_run_id(found),
         contestant=Column(tooltip=lambda r: r.assignment, css="wrap"),
         num_episodes="episodes",
         env_steps=Column(heading="env steps", shown=whole),
@@ -98,8 +103,7 @@ def standings(found: Findings) -> Table[Standing]:
     """One row for each contestant and subject; numbers lead to the contestant's runs."""
     assignments = {c.name: c.assignment for c in found.contestants}
     below = {(x.contestant, f"role:{x.role}") for x in found.learners if x.is_below}
-    run_id = runs(found).row_id
-    assert run_id is not None
+    run_id = _run_id(found)
 
     def link(standing: Standing) -> str:
         return f"#{run_id(standing.runs[0])}"
