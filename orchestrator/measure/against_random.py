@@ -89,7 +89,9 @@ class AgainstRandom:
         return Verdict.WORSE if self.advantage.high < 0 else Verdict.UNCLEAR
 
 
-def against_random(points: Sequence[Measured], unit: Unit = Unit.EPISODES) -> AgainstRandom:
+def against_random(
+    points: Sequence[Measured], unit: Unit = Unit.EPISODES, *, is_proportion: bool | None = None
+) -> AgainstRandom:
     """Compares the returns of learned policies with those under random actions.
 
     If both played equally many episodes with each seed, these are the same episodes: an evaluation
@@ -101,15 +103,17 @@ def against_random(points: Sequence[Measured], unit: Unit = Unit.EPISODES) -> Ag
     Args:
         points: one evaluation of each seed; what one of them did not measure is left out.
         unit: what intervals are over.
+        is_proportion: whether each number is 0 or 1; None: if that is seen of returns.
     """
     shares_resets = all(point.first_seed is not None for point in points)
     are_shared = share_episodes(point.first_seed for point in points)
     learned = [point.learned for point in points]
     random = _of_all([point.random for point in points])
     untrained = _of_all([point.untrained for point in points])
-    is_won_or_lost = are_won_or_lost([*learned, *(random or ()), *(untrained or ())])
+    if is_proportion is None:
+        is_proportion = are_won_or_lost([*learned, *(random or ()), *(untrained or ())])
 
-    def interval(strata: Strata, *, is_proportion: bool = is_won_or_lost) -> Estimate:
+    def interval(strata: Strata, *, is_proportion: bool = is_proportion) -> Estimate:
         return estimate_of(strata, unit, share_episodes=are_shared, is_proportion=is_proportion)
 
     def compare(others: Strata) -> tuple[Estimate, Floats]:

@@ -6,21 +6,19 @@ What is better, the simulation's author knows: here are values, and no verdicts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.orchestrator.measure.against_random import share_episodes
+from muxrl.orchestrator.measure.against_random import AgainstRandom, against_random
 from muxrl.orchestrator.measure.statistics import (
     Estimate,
     Unit,
     are_proportions,
-    estimate_of,
 )
 from muxrl.orchestrator.measure.subjects import Subject, curve_of, last_of_each, measured
-from muxrl.orchestrator.records.evaluations import AS_LEARNED
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 
 
@@ -91,11 +89,12 @@ def _result(
     found = [measured(run.evaluations, run.points, subject) for run in runs]
     last = last_of_each(found, compared)
 
-    def estimate(replaced: str) -> Estimate:
-        shared = share_episodes(point.first_seed for point in last)
-        episodes = [point.episodes[replaced] for point in last]
-        return estimate_of(episodes, unit, share_episodes=shared, is_proportion=is_proportion)
+    def judged(in_place: str) -> AgainstRandom:
+        points = [replace(point, in_place=in_place) for point in last]
+        return against_random(points, unit, is_proportion=is_proportion)
 
+    learned = judged("") if last else None
+    at_random = {s: judged(s).random for s in compared} if last else {}
     training = tuple(
         curve for run in runs if (curve := run.metric_training.get((name, server_id))) is not None
     )
@@ -103,12 +102,10 @@ def _result(
         name=name,
         server_id=server_id,
         train=float(np.mean([curve.returns[-1] for curve in training])) if training else None,
-        env_steps=float(np.mean([point.env_steps for point in last])) if last else None,
-        evaluated=estimate(AS_LEARNED) if last else None,
-        num_episodes=sum(int(np.isfinite(point.learned).sum()) for point in last),
-        random={
-            s: estimate(s) for s in compared if last and all(s in point.episodes for point in last)
-        },
+        env_steps=learned.env_steps if learned else None,
+        evaluated=learned.learned if learned else None,
+        num_episodes=learned.num_episodes if learned else 0,
+        random={s: found for s, found in at_random.items() if found is not None},
         training=training,
         seed_curves=tuple(map(curve_of, found)),
     )
