@@ -17,7 +17,6 @@ from typing import Any
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.random_policy import RandomTransport
-from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of_role
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM
 from muxrl.orchestrator.config import ExperimentConfig, resolve
@@ -31,6 +30,7 @@ from muxrl.orchestrator.evaluations.frozen_servers import (
     policies_of,
     with_members,
 )
+from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
@@ -71,7 +71,7 @@ class Player:
     label: str
     home: str
     server: ServerConfig = dataclasses.field(hash=False)  # compared; it holds dicts
-    run: ComparedRun | None = dataclasses.field(default=None, compare=False)
+    run: RecordedRun | None = dataclasses.field(default=None, compare=False)
     run_path: Path | None = None
     """Of the run; it tells players of one label apart."""
     resume_from: str = ""
@@ -80,20 +80,20 @@ class Player:
     """Whether such a process is to draw its actions."""
 
 
-def random_player(run: ComparedRun, role: str, agents: Sequence[str]) -> Player:
+def random_player(run: RecordedRun, role: str, agents: Sequence[str]) -> Player:
     """Returns uniformly random actions for a role, within the bounds that they have in a run."""
     bounds = server_of_role(run, agents)[1].action_bounds
     server = ServerConfig(algorithm="RANDOM", agents=list(agents), action_bounds=bounds)
     return Player(RANDOM, role, server)
 
 
-def random_players(run: ComparedRun, roles: Roles) -> dict[str, Player]:
+def random_players(run: RecordedRun, roles: Roles) -> dict[str, Player]:
     """Returns a `random_player` for each role."""
     return {role: random_player(run, role, agents) for role, agents in roles.items()}
 
 
 def player_of(
-    run: ComparedRun,
+    run: RecordedRun,
     role: str,
     agents: Sequence[str],
     label: str,

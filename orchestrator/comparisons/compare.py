@@ -22,7 +22,6 @@ from muxrl.orchestrator.comparisons.findings.by_parameter import (
 )
 from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
 from muxrl.orchestrator.comparisons.findings.contestants import (
-    Subject,
     find_contestants,
     find_roles,
     find_subjects,
@@ -53,6 +52,7 @@ from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.frames import frame_of
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
 from muxrl.orchestrator.storage.checkpoints import LAST

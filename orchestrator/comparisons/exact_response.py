@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from muxrl.client.adapters.simulation import SimulationError
-from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations.frozen_servers import with_members
 from muxrl.orchestrator.measure.exact_games import ExactGame, Mean, Table
+from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
@@ -41,7 +41,7 @@ class Exact:
 
 
 def exact_response(
-    run: ComparedRun, agent: str, checkpoint: str, *, should_explore: bool
+    run: RecordedRun, agent: str, checkpoint: str, *, should_explore: bool
 ) -> Exact | None:
     """Returns what a best response of an agent is worth; None where it is not computed.
 
@@ -101,7 +101,7 @@ def _table(game: ExactGame, seats: Sequence[Sequence[_Player]]) -> Table:
 
 
 def _players(
-    run: ComparedRun, agent: str, checkpoint: str, should_explore: bool
+    run: RecordedRun, agent: str, checkpoint: str, should_explore: bool
 ) -> Iterator[_Player]:
     """Yields who plays an agent.
 

@@ -17,11 +17,10 @@ import numpy as np
 
 from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.comparisons.arena import Arena, Player, player_of, random_players, rotations
-from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE, ComparedRun
+from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE
 from muxrl.orchestrator.comparisons.findings.contestants import (
     Contestant,
     Roles,
-    Subject,
     server_of_role,
 )
 from muxrl.orchestrator.comparisons.findings.findings import Baseline
@@ -35,7 +34,9 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
-from muxrl.orchestrator.measure.statistics import mean_interval
+from muxrl.orchestrator.measure.statistics import Unit, are_won_or_lost, estimate_of
+from muxrl.orchestrator.measure.subjects import Subject
+from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import Floats
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder, Manifest
@@ -45,7 +46,7 @@ from muxrl.servers.training.policies import ServerProblem
 
 Scripts = Mapping[str, Mapping[str, Player]]
 """Label of a scripted policy to role to who plays it."""
-Snapshots = Mapping[int, Mapping[ComparedRun, str]]
+Snapshots = Mapping[int, Mapping[RecordedRun, str]]
 """Env steps to the checkpoint's name of each run that learns, earliest first."""
 
 
@@ -153,7 +154,7 @@ def play_head_to_head(
     )
 
 
-def check_equal_training(runs: Sequence[ComparedRun], checkpoint: str) -> None:
+def check_equal_training(runs: Sequence[RecordedRun], checkpoint: str) -> None:
     """Refuses a head to head of policies that were trained for different numbers of env steps.
 
     Best ones may be of any moment; the runs that they are the best of are as long.
@@ -162,7 +163,7 @@ def check_equal_training(runs: Sequence[ComparedRun], checkpoint: str) -> None:
         CannotCompare: they differ by more than `TOLERANCE`.
         CannotResume: a checkpoint's manifest is broken.
     """
-    trained: dict[ComparedRun, int] = {}
+    trained: dict[RecordedRun, int] = {}
     for run in runs:
         if run.learns and not checkpoint.isdecimal():  # which says it
             place = CheckpointFolder(run.path / "checkpoints").find()
@@ -181,7 +182,7 @@ def check_equal_training(runs: Sequence[ComparedRun], checkpoint: str) -> None:
         )
 
 
-def find_snapshots(runs: Sequence[ComparedRun]) -> Snapshots:
+def find_snapshots(runs: Sequence[RecordedRun]) -> Snapshots:
     """Returns the checkpoints that meet: those that all runs that learn have.
 
     With ``checkpoint.keep_every_env_steps`` they are known by its multiples, since each run writes
@@ -190,7 +191,7 @@ def find_snapshots(runs: Sequence[ComparedRun]) -> Snapshots:
     Raises:
         CannotCompare: they have less than two in common.
     """
-    saved: dict[ComparedRun, dict[int, str]] = {}
+    saved: dict[RecordedRun, dict[int, str]] = {}
     for run in runs:
         if run.learns:
             folder = CheckpointFolder(run.path / "checkpoints")
@@ -232,7 +233,7 @@ def _first_seeds(
     contestant: Contestant, pairs: Sequence[Mapping[str, int]], num_episodes: int
 ) -> list[int]:
     """Returns the seed of each pair's first episode: of a run's evaluations, if these differ."""
-    runs = {run.seed: run for run in contestant.runs}
+    runs = dict(zip(contestant.seeds, contestant.runs, strict=True))
     found = [evaluation_seed(runs[pair[contestant.name]].config) for pair in pairs]
     if len(set(found)) < len(found):
         return [found[0] + place * num_episodes for place in range(len(found))]
@@ -246,11 +247,11 @@ def _lineup(
     should_explore: bool,
     checkpoint: str,
     suffix: str,
-    names: Mapping[ComparedRun, str],
+    names: Mapping[RecordedRun, str],
 ) -> Lineup:
-    runs: dict[int, ComparedRun] = {run.seed: run for run in contestant.runs}
+    runs = dict(zip(contestant.seeds, contestant.runs, strict=True))
 
-    def player(run: ComparedRun, role: str) -> Player:
+    def player(run: RecordedRun, role: str) -> Player:
         found = player_of(
             run,
             role,
@@ -404,11 +405,14 @@ def play_baselines(
     for name, by_agent in played:
         returns = {}
         for subject in subjects:
-            if subject.metric:  # only returns are asked of episodes that are played here
+            if subject.kind == "metric":  # only returns are asked of episodes that are played here
                 continue
             values = subject.returns(by_agent)
             values = values[np.isfinite(values)]
             if len(values):
-                returns[subject.key] = mean_interval([values])
+                is_proportion = are_won_or_lost([values])
+                returns[subject.key] = estimate_of(
+                    [values], Unit.EPISODES, is_proportion=is_proportion
+                )
         baselines.append(Baseline(name, returns, len(seeds)))
     return tuple(baselines), notes

@@ -16,6 +16,7 @@ from muxrl.orchestrator.measure.statistics import (
     Estimate,
     Unit,
     are_proportions,
+    are_won_or_lost,
     estimate_of,
     mean_interval,
 )
@@ -126,7 +127,8 @@ def returns_of(
     Args:
         episode_returns: of each agent in each episode.
         agents: which of them.
-        is_metric: whether it is a metric; one that is 0 or 1 in every episode is a proportion.
+        is_metric: whether it is a metric; one that is 0 or 1 in every episode is a proportion, as
+            returns are of which some are 0 and the others 1.
 
     Raises:
         ValueError: none of them was in any episode.
@@ -137,7 +139,7 @@ def returns_of(
     means, totals = means[np.isfinite(means)], totals[np.isfinite(totals)]
     if not len(means):
         raise ValueError(f"no episode had any of the agents {', '.join(agents)}")
-    is_proportion = is_metric and are_proportions([means])
+    is_proportion = are_proportions([means]) if is_metric else are_won_or_lost([means])
     estimate = estimate_of([means], Unit.EPISODES, is_proportion=is_proportion)
     has_interval = math.isfinite(estimate.low)
     return Returns(

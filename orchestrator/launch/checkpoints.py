@@ -19,7 +19,7 @@ from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.rows import EvaluationRow
-from muxrl.orchestrator.records.series import mean_of_episodes, metric_of_episodes
+from muxrl.orchestrator.records.series import mean_of_episodes, metric_over
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, best_name
 from muxrl.orchestrator.storage.versions import installed_version
 from muxrl.orchestrator.supervise.server_actors import ServerActors
@@ -212,7 +212,7 @@ class Checkpoints:
         if config.name == RETURN:
             value = mean_of_episodes(row.returns, list(row.returns) if agents is None else agents)
         else:
-            value = metric_of_episodes(row.metrics.get(config.name, {}), agents)
+            value = metric_over(row.metrics.get(config.name, {}), agents, mean_of_episodes)
         if value is None:
             return
         found = (env_steps, value)

@@ -14,7 +14,7 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.episode_metrics import EpisodeMetrics
 from muxrl.orchestrator.config.parameters import has_lessons, is_schedule
 from muxrl.orchestrator.config.schema import RETURN, TOTAL
-from muxrl.orchestrator.records.series import metric_over
+from muxrl.orchestrator.records.series import mean_over, metric_over
 
 _NUM_EPISODES = 50
 
@@ -75,7 +75,7 @@ class Lessons:
         if self._rule["metric"] == RETURN:
             mine = [r for a, r in returns.items() if self._agents is None or a in self._agents]
             return sum(mine) if mine else None
-        return metric_over(metrics.get(self._rule["metric"], {}), self._agents)
+        return metric_over(metrics.get(self._rule["metric"], {}), self._agents, mean_over)
 
 
 class ParameterProgress:

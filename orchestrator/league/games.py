@@ -17,7 +17,6 @@ import numpy as np
 
 from muxrl.orchestrator.comparisons.arena import Arena, Player, player_of, random_player
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_run
-from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
     HeadToHead,
@@ -28,6 +27,7 @@ from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League
+from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.protocol.patterns import match
 
 logger = logging.getLogger(__name__)

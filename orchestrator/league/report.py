@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from muxrl.orchestrator.measure.number_text import MISSING, interval_lines
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.pages import REPORT_FILE, from_folder, page_environment
 from muxrl.orchestrator.reports.plain_table import grid_table
-from muxrl.orchestrator.reports.table import Column, Grid, Table, markdown
+from muxrl.orchestrator.reports.table import Column, Grid, Table, markdown, table
 from muxrl.orchestrator.storage.json_files import finite, write_bytes, write_json, write_text
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
@@ -61,7 +61,7 @@ def write_report(league: League, folder: LeagueDirectory, last: int) -> Path:
     """
     played = meet(league, folder, last)
     config, tables = league.config, played.by_label
-    trained = _table(tuple(_trained(league, folder)))
+    trained = _table(_trained(league, folder))
     shown: list[dict[str, Any]] = [
         {
             "role": table.role,
@@ -103,17 +103,16 @@ def write_report(league: League, folder: LeagueDirectory, last: int) -> Path:
     return path
 
 
-def ratings_grid(played: HeadToHead, table: CrossPlay) -> Grid:
+def ratings_grid(played: HeadToHead, met: CrossPlay) -> Grid:
     """Returns the ratings: a row for each member, a column for each round."""
-    curves = played.rating_curves(table)
+    curves = played.rating_curves(met)
     rows = [(member, str(n), rating) for member, curve in curves.items() for n, rating in curve]
-    found: Table[tuple[str, str, Estimate]] = Table(
-        (
-            Column("member", value=lambda at: at[0], css="text"),
-            Column("round", value=lambda at: at[1]),
-            Column("rating", value=lambda at: at[2], shown=lambda r: interval_lines(r, digits=0)),
-        ),
-        tuple(rows),
+    found: Table[tuple[str, str, Estimate]] = table(
+        "member round rating",
+        rows,
+        member=Column(value=lambda at: at[0]),
+        round=Column(value=lambda at: at[1]),
+        rating=Column(value=lambda at: at[2], shown=lambda r: interval_lines(r, digits=0)),
     )
     places = {str(n): f"round {n}" for n in played.snapshots}
     return found.spread("member", "round", places, "rating")
@@ -122,9 +121,9 @@ def ratings_grid(played: HeadToHead, table: CrossPlay) -> Grid:
 def print_ratings(league: League, folder: LeagueDirectory, last: int, console: Console) -> None:
     """Prints the ratings after a round."""
     played = meet(league, folder, last)
-    for table in played.by_label:
-        grid = ratings_grid(played, table)
-        console.print(grid_table(grid, f"Ratings of {table.role}", folds=True))
+    for met in played.by_label:
+        grid = ratings_grid(played, met)
+        console.print(grid_table(grid, f"Ratings of {met.role}", folds=True))
     console.print(f"{_CAPTION}.", highlight=False, markup=False)
 
 
@@ -158,18 +157,13 @@ def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
                     )
 
 
-def _table(rows: tuple[Trained, ...]) -> Table[Trained]:
-    return Table(
-        (
-            Column("round"),
-            Column("member", css="text"),
-            Column("role", css="text"),
-            Column("status", css="text"),
-            Column("begins_with", "begins with", css="text"),
-            Column("settings", "changed settings", shown=lambda x: x or MISSING, css="wrap"),
-            Column("run", link=lambda row: row.run or "", css="text"),
-        ),
+def _table(rows: Iterable[Trained]) -> Table[Trained]:
+    return table(
+        "round member role status begins_with settings run",
         rows,
+        begins_with="begins with",
+        settings=Column(heading="changed settings", shown=lambda x: x or MISSING, css="wrap"),
+        run=Column(link=lambda row: row.run or "", css="text"),
     )
 
 

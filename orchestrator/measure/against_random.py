@@ -16,14 +16,15 @@ from muxrl.orchestrator.measure.rliable import interquartile_mean
 from muxrl.orchestrator.measure.statistics import (
     NO_LUCK,
     Estimate,
+    Floats,
     Unit,
+    are_won_or_lost,
     difference_interval,
     estimate_of,
     mean_interval,
     shared_luck,
 )
-from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.series import EvaluationPoint, Floats
+from muxrl.orchestrator.measure.subjects import Measured
 
 Strata = Sequence[Floats]
 """For each seed, the returns of its episodes, in the order of their resets' seeds; NaN for an
@@ -89,14 +90,7 @@ class AgainstRandom:
 
 
 def against_random(
-    env_steps: float,
-    learned: Strata,
-    random: Strata | None,
-    untrained: Strata | None = None,
-    *,
-    unit: Unit = Unit.EPISODES,
-    shares_resets: bool = True,
-    share_episodes: bool = False,
+    points: Sequence[Measured], unit: Unit = Unit.EPISODES, *, is_proportion: bool | None = None
 ) -> AgainstRandom:
     """Compares the returns of learned policies with those under random actions.
 
@@ -107,27 +101,20 @@ def against_random(
     pair is left, the advantage is the difference of two independent samples.
 
     Args:
-        env_steps: of training, before this comparison.
-        learned: for each seed, each episode's return.
-        random: the same with random actions, seeds in the same order; None: not measured.
-        untrained: likewise with the policies that training began with.
+        points: one evaluation of each seed; what one of them did not measure is left out.
         unit: what intervals are over.
-        shares_resets: whether it does.
-        share_episodes: whether all seeds played the same episodes, too.
-
-    Raises:
-        ValueError: a seed has no episode, or the two do not have the same seeds.
+        is_proportion: whether each number is 0 or 1; None: if that is seen of returns.
     """
-    for others, how in ((random, "at random"), (untrained, "untrained")):
-        if others is not None and len(others) != len(learned):
-            raise ValueError(f"{len(learned)} seeds as learned against {len(others)} {how}")
+    shares_resets = all(point.first_seed is not None for point in points)
+    are_shared = share_episodes(point.first_seed for point in points)
+    learned = [point.learned for point in points]
+    random = _of_all([point.random for point in points])
+    untrained = _of_all([point.untrained for point in points])
+    if is_proportion is None:
+        is_proportion = are_won_or_lost([*learned, *(random or ()), *(untrained or ())])
 
-    measured = np.concatenate(_known([*learned, *(random or ()), *(untrained or ())]))
-    # Zeros alone may be any return; zeros and ones alone are lost and won.
-    is_won_or_lost = set(np.unique(measured).tolist()) == {0.0, 1.0}
-
-    def interval(strata: Strata, *, is_proportion: bool = is_won_or_lost) -> Estimate:
-        return estimate_of(strata, unit, share_episodes=share_episodes, is_proportion=is_proportion)
+    def interval(strata: Strata, *, is_proportion: bool = is_proportion) -> Estimate:
+        return estimate_of(strata, unit, share_episodes=are_shared, is_proportion=is_proportion)
 
     def compare(others: Strata) -> tuple[Estimate, Floats]:
         """Returns the advantage over the others, and each seed's."""
@@ -135,7 +122,7 @@ def against_random(
             return interval(pairs, is_proportion=False), _means(pairs)
         by_seed = _means(learned) - _means(others)
         if unit is Unit.SEEDS:
-            luck = shared_luck(learned) + shared_luck(others) if share_episodes else NO_LUCK
+            luck = shared_luck(learned) + shared_luck(others) if are_shared else NO_LUCK
             return mean_interval([by_seed], luck), by_seed
         return difference_interval(_known(learned), _known(others)), by_seed
 
@@ -143,7 +130,7 @@ def against_random(
     over_untrained = compare(untrained)[0] if untrained is not None else None
     played = _known(learned)
     return AgainstRandom(
-        env_steps=env_steps,
+        env_steps=float(np.mean([point.env_steps for point in points])),
         unit=unit,
         num_episodes=sum(map(len, played)),
         learned=interval(learned),
@@ -159,64 +146,15 @@ def against_random(
     )
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What one evaluation measured of some of a server's agents: returns for each episode, as
-    `EvaluationPoint.returns_of` gives them."""
-
-    env_steps: int
-    learned: Floats
-    random: Floats | None
-    untrained: Floats | None
-    first_seed: int | None
-    """As `EvaluationPoint.first_seed`."""
-
-    @classmethod
-    def of(
-        cls, point: EvaluationPoint, server_id: str, agents: Sequence[str], side: str = ""
-    ) -> Measured | None:
-        """Returns what an evaluation measured; None if none of the agents took part in it.
-
-        Args:
-            point: the evaluation.
-            server_id: whose agents they are.
-            agents: those of one side, or all.
-            side: which one, if they were replaced alone.
-        """
-        learned = point.returns_of(agents, None)
-        if learned is None:
-            return None
-        random, untrained = (
-            point.returns_of(agents, Condition(server_id, side, is_untrained=how).key)
-            for how in (False, True)
-        )
-        return cls(point.env_steps, learned, random, untrained, point.first_seed)
+def share_episodes(first_seeds: Iterable[int | None]) -> bool:
+    """Returns whether runs whose evaluations begin at these seeds played the same episodes."""
+    seeds = list(first_seeds)
+    return None not in seeds and len(set(seeds)) < len(seeds)
 
 
-def share_episodes(points: Iterable[EvaluationPoint | Measured]) -> bool:
-    """Returns whether evaluations of several runs played the same episodes."""
-    first_seeds = [point.first_seed for point in points]
-    return None not in first_seeds and len(set(first_seeds)) < len(first_seeds)
-
-
-def compared(points: Sequence[Measured], unit: Unit = Unit.EPISODES) -> AgainstRandom:
-    """Compares one evaluation of each seed; what one of them did not measure is left out.
-
-    Args:
-        points: of the seeds.
-        unit: what intervals are over.
-    """
-    random = [point.random for point in points if point.random is not None]
-    untrained = [point.untrained for point in points if point.untrained is not None]
-    return against_random(
-        float(np.mean([point.env_steps for point in points])),
-        [point.learned for point in points],
-        random if len(random) == len(points) else None,
-        untrained if len(untrained) == len(points) else None,
-        unit=unit,
-        shares_resets=all(point.first_seed is not None for point in points),
-        share_episodes=share_episodes(points),
-    )
+def _of_all(found: Sequence[Floats | None]) -> Strata | None:
+    known = [one for one in found if one is not None]
+    return known if len(known) == len(found) else None
 
 
 def _paired_differences(learned: Strata, random: Strata) -> Strata | None:

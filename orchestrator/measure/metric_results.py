@@ -6,16 +6,20 @@ What is better, the simulation's author knows: here are values, and no verdicts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.orchestrator.measure.against_random import share_episodes
-from muxrl.orchestrator.measure.statistics import Estimate, Unit, are_proportions, estimate_of
+from muxrl.orchestrator.measure.against_random import AgainstRandom, against_random
+from muxrl.orchestrator.measure.statistics import (
+    Estimate,
+    Unit,
+    are_proportions,
+)
+from muxrl.orchestrator.measure.subjects import Subject, curve_of, last_of_each, measured
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
-from muxrl.orchestrator.records.series import EvaluationPoint, Floats
 
 
 @dataclass(frozen=True)
@@ -75,46 +79,33 @@ def _result(
 ) -> MetricResult:
     servers = runs[0].servers
     agents = (COMMON,) if server_id is None else servers[server_id].agents
+    subject = Subject("metric", name, agents, name)
     compared = [s for s, server in servers.items() if server.learns and server_id in (None, s)]
-
-    def values(point: EvaluationPoint, replaced: str | None) -> Floats:
-        episodes = point.episodes(agents, replaced, name)
-        return episodes[np.isfinite(episodes)]
-
-    def estimate(points: Sequence[EvaluationPoint], replaced: str | None) -> Estimate | None:
-        if not all(len(values(point, replaced)) for point in points):
-            return None
-        return estimate_of(
-            [point.episodes(agents, replaced, name) for point in points],
-            unit,
-            share_episodes=share_episodes(points),
-            is_proportion=is_proportion,
-        )
-
-    measured = [[point for point in run.points if len(values(point, None))] for run in runs]
-    points = [point for run in runs for point in run.points]
     # What the simulation says of an episode; its length and parameters are no proportions.
     is_proportion = name in runs[0].metrics and are_proportions(
-        values(p, who) for p in points for who in p.metrics
+        subject.of(run.evaluations).to_numpy() for run in runs
     )
-    whole = [[p for p in points if all(len(values(p, s)) for s in compared)] for points in measured]
-    usable = whole if all(whole) else measured
-    last = [points[-1] for points in usable] if all(usable) else []
+
+    found = [measured(run.evaluations, run.points, subject) for run in runs]
+    last = last_of_each(found, compared)
+
+    def judged(in_place: str) -> AgainstRandom:
+        points = [replace(point, in_place=in_place) for point in last]
+        return against_random(points, unit, is_proportion=is_proportion)
+
+    learned = judged("") if last else None
+    at_random = {s: judged(s).random for s in compared} if last else {}
     training = tuple(
         curve for run in runs if (curve := run.metric_training.get((name, server_id))) is not None
     )
-    random = {s: estimate(last, s) for s in compared} if last else {}
     return MetricResult(
         name=name,
         server_id=server_id,
         train=float(np.mean([curve.returns[-1] for curve in training])) if training else None,
-        env_steps=float(np.mean([point.env_steps for point in last])) if last else None,
-        evaluated=estimate(last, None) if last else None,
-        num_episodes=sum(len(values(point, None)) for point in last),
-        random={s: found for s, found in random.items() if found is not None},
+        env_steps=learned.env_steps if learned else None,
+        evaluated=learned.learned if learned else None,
+        num_episodes=learned.num_episodes if learned else 0,
+        random={s: found for s, found in at_random.items() if found is not None},
         training=training,
-        seed_curves=tuple(
-            tuple((float(p.env_steps), float(values(p, None).mean())) for p in points)
-            for points in measured
-        ),
+        seed_curves=tuple(map(curve_of, found)),
     )

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.errors import DifferentRuns
-from muxrl.orchestrator.measure.against_random import AgainstRandom, Measured, Verdict, compared
+from muxrl.orchestrator.config.experiment_settings import conflicts, experiment_settings
+from muxrl.orchestrator.errors import ConfigError, DifferentRuns
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict, against_random
 from muxrl.orchestrator.measure.fallen import find_fall
 from muxrl.orchestrator.measure.metric_results import MetricResult, metric_results
 from muxrl.orchestrator.measure.sides import MAX_SIDES, play_against_each_other
 from muxrl.orchestrator.measure.statistics import Unit
+from muxrl.orchestrator.measure.subjects import (
+    Measured,
+    Subject,
+    curve_of,
+    last_of_each,
+    measured,
+)
+from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, RETURN
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
+from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.run_status import NOT_ENDED, RunStatus
 from muxrl.orchestrator.storage.versions import version_notes
+from muxrl.protocol.suggestions import listed
 
 _RANDOM_RULE = (
     "Random in its place: this server's agents act uniformly at random, the others as learned. "
 )
 _UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
 
+_MAX_CONFLICTS = 3
+"""Told of two runs."""
 _SPEAKS_OF = {
     Unit.SEEDS: "they speak of training again, with other seeds",
     Unit.EPISODES: "they speak of these policies, in other episodes",
@@ -35,49 +51,56 @@ SeedCurve = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
-class SideResult:
-    """The returns of some of one server's agents, the other side of which it plays, too."""
+class Judged:
+    """The returns of a server's agents, or of one side of a server that plays itself."""
 
-    name: str
-    agents: tuple[str, ...]
-    final: AgainstRandom
-    """With random, or the untrained policies, on this side only."""
+    subject: Subject
+    final: AgainstRandom | None
+    """Each seed's last evaluation, the last with random in place if there is one."""
     curve: tuple[AgainstRandom, ...]
     """Evaluations that all seeds have."""
     seed_curves: tuple[SeedCurve, ...]
     """For each seed."""
 
+    @property
+    def name(self) -> str:
+        """Of the server, or the side."""
+        return self.subject.name
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Whose returns they are."""
+        return self.subject.agents
+
+    @property
+    def verdict(self) -> Verdict | str:
+        """That of the final evaluation; "" without one, or where random was not measured."""
+        return (self.final.verdict if self.final else None) or ""
+
 
 @dataclass(frozen=True)
-class ServerResult:
+class ServerResult(Judged):
     """The returns of one server's agents."""
 
     server_id: str
     algorithm: str
-    agents: tuple[str, ...]
     learns: bool
     """False for fixed policies, which have no verdict."""
     env_steps: float
     """Env steps of training, mean over seeds."""
     train_return: float | None
     """Last mean return while training, exploration included, mean over seeds."""
-    curve: tuple[AgainstRandom, ...]
-    """Evaluations that all seeds have."""
-    seed_curves: tuple[SeedCurve, ...]
-    """For each seed."""
     training: tuple[TrainingCurve, ...]
     """For each seed."""
     has_updates: bool
     """False if its learner made no update in any of the runs: it acts as it began."""
-    final: AgainstRandom | None
-    """Each seed's last evaluation, the last with random in place if there is one."""
     is_played_by_others: bool = False
     """Whether simulations chose its agents' actions: of one that learns, when it was evaluated; of
     another in training at least."""
     plays_itself: bool = False
     """Whether its agents play against each other, so that their mean return says nothing."""
-    sides: tuple[SideResult, ...] = ()
-    """Those of such a server, if they were replaced one at a time."""
+    sides: tuple[Judged, ...] = ()
+    """Those of such a server, if they were replaced one at a time; each has a `final`."""
 
     @property
     def judgement(self) -> Verdict | str:
@@ -90,7 +113,7 @@ class ServerResult:
             return "made no update"
         if self.plays_itself:
             return "side by side" if self.sides else "plays itself"
-        return (self.final.verdict if self.final else None) or ""
+        return self.verdict
 
 
 @dataclass(frozen=True)
@@ -188,7 +211,7 @@ class Report:
                     "sides": {
                         side.name: {
                             "agents": side.agents,
-                            "final": _comparison(side.final),
+                            "final": side.final and _comparison(side.final),
                             "curve": [*map(_comparison, side.curve)],
                         }
                         for side in server.sides
@@ -215,8 +238,8 @@ def results_of(runs: Sequence[RecordedRun], *, over_episodes: bool = False) -> R
     """
     if not runs:
         raise ValueError("a report needs at least one run")
-    for run in runs[1:]:
-        _check_same_experiment(runs[0], run)
+    for one, other in combinations(runs, 2):
+        _check_same_experiment(one, other)
     unit = Unit.SEEDS if len(runs) > 1 and not over_episodes else Unit.EPISODES
     servers = tuple(_server_result(runs, server_id, unit) for server_id in runs[0].servers)
     return Report(
@@ -238,73 +261,69 @@ def results_of(runs: Sequence[RecordedRun], *, over_episodes: bool = False) -> R
     )
 
 
-def _judged(
-    runs: Sequence[RecordedRun],
-    server_id: str,
-    agents: Sequence[str],
-    unit: Unit,
-    side: str = "",
-) -> tuple[AgainstRandom | None, tuple[AgainstRandom, ...], tuple[SeedCurve, ...]]:
-    """Returns the final evaluation of some of a server's agents, the curve, and each seed's.
-
-    The final one is each seed's last, the last with random in place if all have such a one.
-    """
-    found = ([Measured.of(point, server_id, agents, side) for point in r.points] for r in runs)
-    measured = [[point for point in points if point is not None] for points in found]
-    with_random = [[point for point in points if point.random is not None] for points in measured]
-    usable = with_random if all(with_random) else measured
-    last = [points[-1] for points in usable] if all(usable) else []
-    return (
-        compared(last, unit) if last else None,
-        tuple(compared(points, unit) for points in _aligned(measured)),
-        tuple(
-            tuple((float(point.env_steps), float(np.nanmean(point.learned))) for point in points)
-            for points in measured
-        ),
+def _judged(runs: Sequence[RecordedRun], subject: Subject, in_place: str, unit: Unit) -> Judged:
+    """Returns what some of a server's agents returned; `final` is of evaluations with random in
+    place, if all runs have such a one."""
+    found = [measured(run.evaluations, run.points, subject, in_place) for run in runs]
+    last = last_of_each(found, [in_place])
+    return Judged(
+        subject,
+        against_random(last, unit) if last else None,
+        tuple(against_random(points, unit) for points in _aligned(found)),
+        tuple(map(curve_of, found)),
     )
 
 
-def _side_results(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> Iterator[SideResult]:
+def _side_results(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> Iterator[Judged]:
     """Yields the sides that all runs have, each at the run's last evaluation side by side."""
     last = [next((p for p in run.points[::-1] if server_id in p.sides), None) for run in runs]
     sides = [point.sides[server_id] for point in last if point is not None]
     if len(sides) < len(runs):
         return
     for side, agents in sides[0].items():
-        final, curve, seed_curves = _judged(runs, server_id, agents, unit, side)
-        if final and final.random and all(other.get(side) == agents for other in sides):
-            yield SideResult(side, agents, final, curve, seed_curves)
+        in_place = Condition(server_id, side).key or ""
+        found = _judged(runs, Subject("side", side, agents), in_place, unit)
+        is_measured = found.final is not None and found.final.random is not None
+        if is_measured and all(other.get(side) == agents for other in sides):
+            yield found
 
 
 def _server_result(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> ServerResult:
     server = runs[0].servers[server_id]
     training = tuple(run.training[server_id] for run in runs)
     last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
-    final, curve, seed_curves = _judged(runs, server_id, server.agents, unit)
+    subject = Subject("server", server_id, server.agents)
     sides = tuple(_side_results(runs, server_id, unit)) if server.learns else ()
     return ServerResult(
+        **vars(_judged(runs, subject, server_id, unit)),
         server_id=server_id,
         algorithm=server.algorithm,
-        agents=server.agents,
         learns=server.learns,
         env_steps=float(np.mean([run.env_steps[server_id] for run in runs])),
         train_return=float(np.mean(last_returns)) if last_returns else None,
-        curve=curve,
-        seed_curves=seed_curves,
         training=training,
         has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
-        final=final,
         is_played_by_others=any(_is_played_by_others(run, server_id) for run in runs),
         plays_itself=bool(sides)
         or any(
-            play_against_each_other(
-                [run.points[-1].returns.get(who, {}) for who in (server_id, None)], server.agents
-            )
+            play_against_each_other(_last_returns(run, server_id), server.agents)
             for run in runs
             if run.points
         ),
         sides=sides,
     )
+
+
+def _last_returns(run: RecordedRun, server_id: str) -> list[AgentReturns]:
+    """Returns what a server's agents returned in the last evaluation, at random and as learned."""
+    point = run.points[-1]
+    columns = [(RETURN, agent) for agent in run.servers[server_id].agents]
+    last = run.evaluations.loc[point.env_steps].reindex(columns=columns).droplevel("metric", axis=1)
+    return [
+        last.loc[who].to_dict("list")
+        for who in (server_id, AS_LEARNED)
+        if who in point.num_episodes
+    ]
 
 
 def _is_played_by_others(run: RecordedRun, server_id: str) -> bool:
@@ -321,15 +340,18 @@ def _aligned(runs: Sequence[Sequence[Measured]]) -> list[list[Measured]]:
 
 
 def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
+    """Refuses runs that differ in what decides how they play and learn; configs that cannot be
+    read are passed over."""
+    told = []
     if first.servers != other.servers or first.assignment != other.assignment:
-        raise DifferentRuns(
-            first.name, other.name, f"assignment {first.assignment!r} against {other.assignment!r}"
-        )
-    rules = {first.should_explore, other.should_explore} - {None}
-    if len(rules) > 1:
-        raise DifferentRuns(
-            first.name, other.name, "one was evaluated greedily, the other by sampling"
-        )
+        told = [f"assignment {first.assignment!r} against {other.assignment!r}"]
+    elif len({first.should_explore, other.should_explore} - {None}) > 1:
+        told = ["one was evaluated greedily, the other by sampling"]
+    else:
+        with contextlib.suppress(FileNotFoundError, ConfigError):
+            told = conflicts(experiment_settings(first.config), experiment_settings(other.config))
+    if told:
+        raise DifferentRuns(first.name, other.name, listed(told, _MAX_CONFLICTS))
 
 
 def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterable[str]:
@@ -464,11 +486,11 @@ def _judging_notes(server: ServerResult) -> Iterator[str]:
                 f"{reason}, and its sides were not replaced one at a time: that is done by the "
                 f"final evaluation, of up to {MAX_SIDES} sides"
             )
-        judged = [(f"{who}/{side.name}", side.final) for side in server.sides]
+        judged: list[tuple[str, Judged]] = [(f"{who}/{side.name}", side) for side in server.sides]
     else:
-        judged = [(who, server.final)] if server.final else []
-    for name, final in judged:
-        if final.verdict is Verdict.NOT_THAN_UNTRAINED:
+        judged = [(who, server)]
+    for name, one in judged:
+        if one.verdict is Verdict.NOT_THAN_UNTRAINED:
             yield (
                 f"{name} is better than random, but not than untrained: it may owe that to how it "
                 "acts (greedily, or by one rule all the time), not to what it learned"

@@ -57,7 +57,7 @@ def _opposing_parts(
     by_agent: AgentReturns, agents: Sequence[str]
 ) -> tuple[list[list[str]], Mapping[str, Sequence[str]]]:
     """Returns the parts, none if they are not against each other; and the agents of each name."""
-    present = [agent for agent in agents if any(r is not None for r in by_agent.get(agent, ()))]
+    present = [a for a in agents if np.isfinite(returns_by_episode(by_agent, [a])).any()]
     named: dict[str, list[str]] = {}
     for agent in present:
         named.setdefault(unnumbered(agent), []).append(agent)

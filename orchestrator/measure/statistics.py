@@ -30,6 +30,7 @@ NUM_RESAMPLES = 10_000
 _TAIL = (1 + CONFIDENCE) / 2
 NORMAL = float(ndtri(_TAIL))
 """How many standard deviations a normal interval reaches: 1.96."""
+_LEAST_WON_OR_LOST = 20
 Floats = NDArray[np.float64]
 
 
@@ -155,6 +156,16 @@ def estimate_of(
 def are_proportions(values: Iterable[Floats]) -> bool:
     """Returns whether each of the numbers is 0 or 1; those that are not finite do not count."""
     return all(np.isin(array[np.isfinite(array)], (0.0, 1.0)).all() for array in values)
+
+
+def are_won_or_lost(returns: Sequence[Floats]) -> bool:
+    """Returns whether returns are proportions, too.
+
+    Zeros alone may be of any scale, and a few zeros and ones may count something.
+    """
+    known = np.concatenate(returns)
+    known = known[np.isfinite(known)]
+    return len(known) >= _LEAST_WON_OR_LOST and np.unique(known).tolist() == [0.0, 1.0]
 
 
 def shared_luck(runs: Sequence[Floats]) -> Variance:

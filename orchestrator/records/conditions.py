@@ -21,6 +21,11 @@ from muxrl.orchestrator.records.rows import EvaluationRow
 _SIDE, _UNTRAINED = "/", ":untrained"
 
 
+def untrained(key: str) -> str:
+    """Returns the key of the condition in which the same agents act as their server began."""
+    return f"{key}{_UNTRAINED}"
+
+
 @dataclass(frozen=True)
 class Condition:
     """Who plays; the others act as learned."""
@@ -39,8 +44,8 @@ class Condition:
         """The text in records."""
         if self.server_id is None:
             return None
-        side = f"{_SIDE}{self.side}" if self.side else ""
-        return f"{self.server_id}{side}{_UNTRAINED if self.is_untrained else ''}"
+        key = f"{self.server_id}{_SIDE}{self.side}" if self.side else self.server_id
+        return untrained(key) if self.is_untrained else key
 
     @classmethod
     def of_row(cls, row: EvaluationRow) -> Condition:

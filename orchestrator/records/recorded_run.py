@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from muxrl.orchestrator.records.evaluations import RETURN, EvaluationPoint, EvaluationSeries
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
-from muxrl.orchestrator.records.series import (
-    EvaluationPoint,
-    EvaluationSeries,
-    Floats,
-    MetricCurves,
-    TrainingSeries,
-)
+from muxrl.orchestrator.records.series import Floats, MetricCurves, TrainingSeries
 from muxrl.orchestrator.records.thinned import Point, Thinned
 from muxrl.orchestrator.storage.versions import versions_used
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from muxrl.orchestrator.config import ExperimentConfig
 
 _MAX_POINTS = 4_998
 """Of a training curve, and the newest one: more than a picture can show."""
@@ -41,13 +43,16 @@ class TrainingCurve:
         return cls(*np.array(points, np.float64).reshape(-1, 2).T)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RecordedRun(Plan):
-    """All that a report needs of one run: its plan, and what came of it."""
+    """All that reports need of one run: its plan, and what came of it. No two are alike."""
 
-    name: str
+    path: Path
+    """Its directory."""
+    evaluations: DataFrame
+    """All evaluations as one wide frame."""
     points: tuple[EvaluationPoint, ...]
-    """By env steps, no two at the same."""
+    """What else is known of each, by env steps, no two at the same."""
     should_explore: bool | None
     """Whether evaluated policies sampled their actions; None if nothing was evaluated."""
     training: Mapping[str, TrainingCurve]
@@ -75,13 +80,34 @@ class RecordedRun(Plan):
     versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of the software that made it, by name, the newest first."""
 
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return self.path.name
+
+    @property
+    def learns(self) -> bool:
+        """Whether any of its servers learns."""
+        return any(server.learns for server in self.servers.values())
+
+    @cached_property
+    def config(self) -> ExperimentConfig:
+        """The experiment it was started with.
+
+        Raises:
+            FileNotFoundError: it was not saved: the run never began.
+            ConfigError: it is of another version of muxrl.
+        """
+        return RunDirectory(self.path).read_config()
+
     @property
     def metric_names(self) -> set[str]:
         """The metrics of which anything was recorded."""
-        evaluated = (metrics for point in self.points for metrics in point.metrics.values())
-        return {name for metrics in evaluated for name in metrics}.union(
-            name for name, _ in self.metric_training
-        )
+        names = [*self.evaluations.columns, *self.metric_training]
+        return {name for name, _ in names} - {RETURN}
 
     @classmethod
     def read(cls, path: Path) -> RecordedRun:
@@ -135,7 +161,8 @@ class RecordedRun(Plan):
             curves[server_id] = TrainingCurve.of(training.returns[server_id].points or own.points)
         return cls(
             **vars(plan),
-            name=directory.path.resolve().name,
+            path=directory.path.resolve(),
+            evaluations=evaluations.frame(),
             points=evaluations.points,
             should_explore=evaluations.should_explore,
             training=curves,

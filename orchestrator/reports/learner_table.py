@@ -10,11 +10,11 @@ from pathlib import Path
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.rows import IterationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.table import Column, Table
+from muxrl.orchestrator.reports.table import Table, table
 
 
 @dataclass
-class Measured:
+class LearnerNumber:
     """One number of one policy's learner over a run."""
 
     server_id: str
@@ -31,26 +31,26 @@ class Measured:
         self.last = value
 
 
-def learner_table(run_dir: Path) -> Table[Measured]:
+def learner_table(run_dir: Path) -> Table[LearnerNumber]:
     """Returns a row for each number that changed, of each policy of a run.
 
     Raises:
         NotARunDirectory: the folder has no plan that can be read.
         MalformedMetrics: a metrics file is broken elsewhere than in its last line.
     """
-    columns: tuple[Column[Measured], ...] = (
-        Column("server_id", "server", css="text"),
-        Column("policy_id", "policy", css="text"),
-        Column("name", "metric", css="text"),
-        *(Column(name) for name in ("first", "lowest", "highest", "last")),
+    return table(
+        "server_id policy_id name first lowest highest last",
+        (one for one in _numbers(run_dir) if one.lowest < one.highest),
+        server_id="server",
+        policy_id="policy",
+        name="metric",
     )
-    return Table(columns, tuple(one for one in _numbers(run_dir) if one.lowest < one.highest))
 
 
-def _numbers(run_dir: Path) -> Iterator[Measured]:
+def _numbers(run_dir: Path) -> Iterator[LearnerNumber]:
     folder = RunDirectory.open(run_dir)
     for server_id in folder.read_plan().servers:
-        found: dict[tuple[str, str], Measured] = {}
+        found: dict[tuple[str, str], LearnerNumber] = {}
         for row in iter_rows(folder.metrics / f"{server_id}.jsonl", IterationRow):
             for policy_id, values in row.learner.items():
                 for name, value in values.items():
@@ -58,6 +58,6 @@ def _numbers(run_dir: Path) -> Iterator[Measured]:
                         continue
                     key = policy_id, name
                     if key not in found:
-                        found[key] = Measured(server_id, policy_id, name, *[value] * 4)
+                        found[key] = LearnerNumber(server_id, policy_id, name, *[value] * 4)
                     found[key].add(value)
         yield from found.values()

@@ -22,8 +22,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from muxrl.orchestrator.measure.against_random import AgainstRandom
 from muxrl.orchestrator.measure.metric_results import MetricResult
 from muxrl.orchestrator.measure.number_text import signed_interval
-from muxrl.orchestrator.measure.results import Report, SeedCurve, ServerResult, SideResult
-from muxrl.orchestrator.measure.statistics import Estimate
+from muxrl.orchestrator.measure.results import Report, SeedCurve, ServerResult
+from muxrl.orchestrator.measure.statistics import Line
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
 
 # Okabe and Ito's palette, told apart under every common colour blindness. Its yellow is left out,
@@ -32,7 +32,13 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 RANDOM_COLOUR = "#6B6B6B"
 _METRICS_KEY = "Metrics: dots are evaluated, lines without are training."
 
-_DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1)), (0, (6, 2, 1, 2)))
+_DASHES: tuple[tuple[str, Any], ...] = (
+    ("solid", "-"),
+    ("dashed", (0, (5, 2))),
+    ("dotted", (0, (1.2, 1.2))),
+    ("double", (0, (6, 1.5, 1.2, 1.5))),
+)
+"""By CSS's name for a page's key, and matplotlib's for the line."""
 _TEXT_COLOUR = "#333333"
 _WIDTH_INCHES = 8.0
 _DPI = 200  # 1,600 px wide: text of 8 points is 17 px high once shown at 1,200 px
@@ -48,6 +54,28 @@ _RANDOM: dict[str, Any] = {
 }  # fmt: skip
 _MOST_METRICS = 6  # the table has all
 _NUM_SAMPLES = 200  # of a mean training curve; finer than a panel's pixels can show
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a name is drawn; `css` is the border style of the page's key."""
+
+    colour: str
+    css: str
+    dashes: Any
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """For matplotlib."""
+        return {"color": self.colour, "linestyle": self.dashes}
+
+
+def styles_of(names: Sequence[str]) -> dict[str, Style]:
+    """Gives each name a colour, and dashes once the colours are used up."""
+    return {
+        name: Style(COLOURS[i % len(COLOURS)], *_DASHES[i // len(COLOURS) % len(_DASHES)])
+        for i, name in enumerate(names)
+    }
 
 
 def metrics_key(report: Report) -> str:
@@ -145,10 +173,10 @@ def _panels(report: Report) -> Iterator[_Panel]:
     for server in report.servers:
         if not server.curve:
             continue
-        colour = _style(report, server)["color"]
+        colour = _style(report, server.server_id)["color"]
         for part in server.sides or (server,):
             name, subtitle = server.server_id, _subtitle(server, num_seeds)
-            if isinstance(part, SideResult):
+            if part is not server:
                 name, subtitle = f"{name}/{part.name}", _advantage(part.final, num_seeds)
             agents = f"{len(part.agents)} agent{'s'[: len(part.agents) != 1]}"
             yield _Panel(
@@ -176,24 +204,20 @@ def _advantage(final: AgainstRandom | None, num_seeds: int) -> str:
     return f"advantage {signed_interval(final.advantage)}\n{final.verdict}{seeds}"
 
 
-def _style(report: Report, server: ServerResult) -> dict[str, Any]:
+def _style(report: Report, server_id: str) -> dict[str, Any]:
     """The colour and dashes that stand for a server in all panels."""
-    index = report.servers.index(server)
-    return {
-        "color": COLOURS[index % len(COLOURS)],
-        "linestyle": _DASHES[index // len(COLOURS) % len(_DASHES)],
-    }
+    return styles_of([server.server_id for server in report.servers])[server_id].line
 
 
 def _draw_panel(axes: Any, panel: _Panel, num_lines: int, limit: float) -> None:
     random = [(c.env_steps, c.random) for c in panel.curve if c.random is not None]
-    _draw_band(axes, random, 0.01 * limit, **_RANDOM)
+    draw_band(axes, random, shift=0.01 * limit, **_RANDOM)
     if len(panel.seed_curves) > 1:
         for seed_curve in panel.seed_curves:
             line = np.array(seed_curve).reshape(-1, 2).T
             axes.plot(*line, color=panel.colour, linewidth=0.6, alpha=0.45, zorder=2)
     learned = [(c.env_steps, c.learned) for c in panel.curve]
-    _draw_band(axes, learned, -0.01 * limit, color=panel.colour, linestyle="-", **_LEARNED)
+    draw_band(axes, learned, shift=-0.01 * limit, color=panel.colour, **_LEARNED)
     axes.set_title(panel.title, pad=4 + 10.5 * num_lines, **_TITLE)
     subtitle = axes.annotate(
         panel.subtitle,
@@ -207,20 +231,30 @@ def _draw_panel(axes: Any, panel: _Panel, num_lines: int, limit: float) -> None:
     subtitle.set_in_layout(False)  # a long one may stand out, but not narrow its panel
 
 
-def _draw_band(
-    axes: Any, points: Sequence[tuple[float, Estimate]], shift: float, *, color: str, **style: Any
+def draw_band(
+    axes: Any,
+    line: Line,
+    *,
+    color: str,
+    shift: float = 0.0,
+    alpha: float = 0.2,
+    step: str | None = None,
+    **style: Any,
 ) -> None:
-    """A line of means with its intervals; of one point alone, whiskers, `shift` to the side."""
-    if not points:
+    """A line of means with its intervals, as far as they are known.
+
+    Of one point alone they are whiskers, `shift` to the side.
+    """
+    if not line:
         return
-    is_alone = len(points) == 1
-    env_steps = [env_steps + is_alone * shift for env_steps, _ in points]
-    means, low, high = np.array([(e.mean, e.low, e.high) for _, e in points]).T
-    axes.plot(env_steps, means, color=color, linewidth=1.5, zorder=3, **style)
+    is_alone = len(line) == 1
+    places = [place + is_alone * shift for place, _ in line]
+    means, low, high = np.array([(e.mean, e.low, e.high) for _, e in line]).T
+    axes.plot(places, means, **{"color": color, "linewidth": 1.5, "zorder": 3, **style})
     if is_alone:
-        axes.errorbar(env_steps, means, [means - low, high - means], color=color, capsize=3)
-    else:
-        axes.fill_between(env_steps, low, high, color=color, alpha=0.2, linewidth=0)
+        axes.errorbar(places, means, [means - low, high - means], color=color, capsize=3)
+    elif np.isfinite(low).all():
+        axes.fill_between(places, low, high, step=step, color=color, alpha=alpha, linewidth=0)
 
 
 def _draw_training(axes: Any, report: Report) -> None:
@@ -229,7 +263,7 @@ def _draw_training(axes: Any, report: Report) -> None:
     for server, curves in of_servers:
         if not curves:
             continue
-        style = _style(report, server)
+        style = _style(report, server.server_id)
         for curve in curves if len(curves) > 1 else ():
             where = curve.env_steps, curve.returns
             axes.plot(*where, linewidth=0.5, alpha=0.4, color=style["color"])
@@ -259,11 +293,10 @@ def _values(metrics: Sequence[MetricResult]) -> set[float]:
 
 
 def _draw_metric(axes: Any, name: str, metrics: Sequence[MetricResult], report: Report) -> None:
-    servers = {server.server_id: server for server in report.servers}
     for metric in metrics:
         style: dict[str, Any] = {"color": "black", "linestyle": "-"}
         if metric.server_id is not None:
-            style = _style(report, servers[metric.server_id])
+            style = _style(report, metric.server_id)
         if metric.training:
             axes.plot(*_mean_curve(metric.training), linewidth=0.8, alpha=0.5, **style)
         for curve in metric.seed_curves:
@@ -314,7 +347,8 @@ def finish_axes(axes: Any, label_size: float) -> None:
 
 def short_count(value: float, _position: int | None = None) -> str:
     """20,000 as ``20k``, for a narrow axis."""
-    for size, letter in ((1e6, "M"), (1e3, "k")):
+    divided, letter = value, ""
+    for size, name in ((1e3, "k"), (1e6, "M")):
         if abs(value) >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
+            divided, letter = value / size, name
+    return f"{divided:g}{letter}".replace("-", "\u2212")

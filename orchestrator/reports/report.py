@@ -7,17 +7,13 @@ word of the table is broken.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from muxrl.orchestrator.config.experiment_settings import Settings, conflicts, experiment_settings
-from muxrl.orchestrator.errors import ConfigError, DifferentRuns
 from muxrl.orchestrator.measure.results import Report, results_of
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -28,10 +24,6 @@ from muxrl.orchestrator.reports.run_page import write_run_page
 from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table, servers_table
 from muxrl.orchestrator.reports.table import markdown
 from muxrl.orchestrator.storage.json_files import write_bytes, write_json, write_text
-from muxrl.protocol.suggestions import listed
-
-_MAX_CONFLICTS = 3
-"""Told of two runs."""
 
 
 def write_report(run_directory: RunDirectory) -> Report:
@@ -62,7 +54,6 @@ def combine_runs(paths: Sequence[Path], out: Path, *, over_episodes: bool = Fals
         NotARunDirectory, MalformedMetrics, OSError: as `write_report`.
     """
     report = results_of([RecordedRun.read(path) for path in paths], over_episodes=over_episodes)
-    _check_same_settings(paths)
     out.mkdir(parents=True, exist_ok=True)
     _write(report, out, "learning.png", paths)
     return report
@@ -76,21 +67,6 @@ def _write(report: Report, folder: Path, picture_file: str, runs: Sequence[Path]
     (folder / picture_file).parent.mkdir(exist_ok=True)
     write_bytes(folder / picture_file, picture)
     write_run_page(report, picture, folder / REPORT_FILE, runs)
-
-
-def _check_same_settings(paths: Sequence[Path]) -> None:
-    """Raises `DifferentRuns` if runs differ in what decides how they play and learn.
-
-    Those whose config cannot be read are passed over.
-    """
-    found: list[tuple[str, Settings]] = []
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError, ConfigError):
-            settings = experiment_settings(RunDirectory.open(path).read_config())
-            found.append((path.resolve().name, settings))
-    for (first, ours), (other, theirs) in pairwise(found):
-        if told := conflicts(ours, theirs):
-            raise DifferentRuns(first, other, listed(told, _MAX_CONFLICTS))
 
 
 def title_of(report: Report) -> str:

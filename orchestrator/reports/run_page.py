@@ -66,9 +66,7 @@ def sentences(report: Report) -> Iterator[str]:
         who = f"{server.server_id} ({server.algorithm})"
         if not server.has_updates:
             yield f"{who} made no update, so there is nothing to judge."
-        elif server.final is None:
-            yield f"{who} was never evaluated."
-        elif not server.plays_itself:
+        elif server.final is None or not server.plays_itself:
             yield _sentence(who, server.final, report)
         elif not server.sides:
             yield f"{who} plays itself, and was not judged side by side."
@@ -78,7 +76,9 @@ def sentences(report: Report) -> Iterator[str]:
                 yield _sentence(name, side.final, report)
 
 
-def _sentence(who: str, final: AgainstRandom, report: Report) -> str:
+def _sentence(who: str, final: AgainstRandom | None, report: Report) -> str:
+    if final is None:
+        return f"{who} was never evaluated."
     num_seeds, over = len(report.seeds), f"over {report.interval_unit}"
     if final.advantage is None or final.verdict is None:
         return (

@@ -17,7 +17,7 @@ from muxrl.orchestrator.measure.number_text import (
 from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.plain_table import broken
-from muxrl.orchestrator.reports.table import Column, Grid, Shown, Table
+from muxrl.orchestrator.reports.table import Column, Grid, Shown, Table, table
 
 METRIC_CAPTION = (
     "Of an episode, or the mean over the server's agents. Random in place: evaluated with that "
@@ -71,7 +71,7 @@ def judged_rows(report: Report) -> Iterator[JudgedRow]:
                 env_steps=None,
                 train_return=None,
                 final=side.final,
-                judgement=(side.final.verdict or "") if server.has_updates else server.judgement,
+                judgement=side.verdict if server.has_updates else server.judgement,
             )
 
 
@@ -87,8 +87,8 @@ def servers_table(report: Report) -> Table[JudgedRow]:
 
     return Table(
         (
-            Column("name", "server", css="text", style=lambda row: "bold"),
-            Column("algorithm", css="text"),
+            Column("name", "server", style=lambda row: "bold"),
+            Column("algorithm"),
             Column("agents", shown=", ".join, css="wrap"),
             Column("some_agents", "agents", lambda r: r.agents, _some, style=lambda r: "dim"),
             Column("env_steps", "env\nsteps", shown=whole),
@@ -123,15 +123,13 @@ def servers_grid(report: Report) -> Grid:
 
 def metrics_table(report: Report) -> Table[MetricResult]:
     """Returns a row for each metric, and whose it is."""
-    return Table(
-        (
-            Column("name", "metric", css="text"),
-            Column("of", value=lambda metric: metric.server_id or "episode", css="text"),
-            Column("train"),
-            Column("evaluated", f"evaluated\n[95 %, {report.interval_unit}]", css="words"),
-            Column("random", "random\nin place", text=_at_random, css="words", gap=", "),
-        ),
+    return table(
+        "name of train evaluated random",
         report.metrics,
+        name="metric",
+        of=Column(value=lambda metric: metric.server_id or "episode"),
+        evaluated=Column(heading=f"evaluated\n[95 %, {report.interval_unit}]", css="words"),
+        random=Column(heading="random\nin place", text=_at_random, css="words", gap=", "),
     )
 
 

@@ -24,6 +24,7 @@ Shown = str | tuple[str, ...]
 """A text, or its lines."""
 Names = str | Iterable[str]
 """Of columns; in one text with spaces between them."""
+_TEXT = {"text", "wrap"}
 _SPECIAL = re.compile(r"([|_*])")
 _AS_DECLARED: Mapping[str, str] = MappingProxyType({})
 
@@ -114,13 +115,13 @@ class Column(Generic[Row]):
         text: the same of a row, where it is not the value alone.
         tooltip, link, background, mark, style, gap: of its cells, see `Cell`.
         css: classes: "text" for what is aligned left, "wrap" for long text, "words" for what may
-            go on in a second line between its words.
+            go on in a second line between its words; by default "text" where the value is one.
         is_estimate: whether values are of type `Estimate` (or None).
         is_in_files: whether files and frames have it.
         is_whole: whether text is never folded on the terminal.
     """
 
-    name: str
+    name: str = ""
     heading: str = ""
     value: Callable[[Row], Any] | None = None
     shown: Callable[[Any], Shown] | None = None
@@ -164,7 +165,7 @@ class Column(Generic[Row]):
             value=None if lines == MISSING else _sorted_by(value),
             tooltip=self.tooltip(row) if self.tooltip else "",
             link=self.link(row) if self.link else "",
-            css=self.css,
+            css=self.css or "text" * isinstance(value, str),
             background=self.background(row) if self.background else "",
             mark=self.mark(row) if self.mark else "",
             style=self.style(row) if self.style else "",
@@ -294,12 +295,39 @@ class Table(Generic[Row]):
     def _heading(self, column: Column[Row], instead: Mapping[str, str]) -> Heading:
         return Heading(
             instead.get(column.name, column.heading or column.name),
-            not {"text", "wrap"}.isdisjoint(column.css.split()),
+            any(not _TEXT.isdisjoint(column.cell(row).css.split()) for row in self.rows[:1]),
             column.is_whole,
         )
 
     def _id(self, row: Row) -> str:
         return self.row_id(row) if self.row_id else ""
+
+
+def table(
+    names: str,
+    rows: Iterable[Row],
+    *,
+    row_id: Callable[[Row], str] | None = None,
+    is_of_baselines: bool = False,
+    **special: Column[Row] | str,
+) -> Table[Row]:
+    """Returns a table of rows whose attributes are what it shows, by and large.
+
+    Args:
+        names: of the columns; those of estimates end in a star.
+        rows: of one kind.
+        row_id, is_of_baselines: as in `Table`.
+        special: by name, a column that is not the attribute as it is, or its heading alone; of
+            names that Python keeps for itself with an underscore behind: ``return_``.
+    """
+
+    def column(name: str) -> Column[Row]:
+        plain = name.rstrip("*")
+        given = special.get(plain, special.get(f"{plain}_", ""))
+        found = Column[Row](heading=given) if isinstance(given, str) else given
+        return replace(found, name=plain, is_estimate=plain != name)
+
+    return Table(tuple(map(column, names.split())), tuple(rows), row_id, is_of_baselines)
 
 
 def markdown(grid: Grid) -> str:

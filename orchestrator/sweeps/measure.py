@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from muxrl.orchestrator.config.schema import RETURN
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
-from muxrl.orchestrator.records.series import mean_of_episodes, metric_of_episodes, metric_over
+from muxrl.orchestrator.records.series import mean_of_episodes, mean_over, metric_over
 from muxrl.orchestrator.sweeps.schema import MetricConfig
 
 
@@ -24,34 +24,25 @@ def evaluated_value(
     Returns:
         None where no episode had it.
     """
-    if config.name == RETURN:
-        names = [*row.returns] if agents is None else agents
-        value = mean_of_episodes(row.returns, names, is_sum=agents is None)
-        return value if value is not None and math.isfinite(value) else None
-    return metric_of_episodes(row.metrics.get(config.name, {}), agents)
+    if config.name != RETURN:
+        return metric_over(row.metrics.get(config.name, {}), agents, mean_of_episodes)
+    names = list(row.returns) if agents is None else agents
+    return mean_of_episodes(row.returns, names, is_sum=agents is None)
 
 
 def trained_value(
     config: MetricConfig, row: JointRow, agents: Sequence[str] | None
 ) -> float | None:
-    """Returns the same of recent training episodes."""
-    is_return = config.name == RETURN
-    if is_return and config.of in row.returns:  # not in those of older runs
-        return row.returns[config.of]
-    means = row.episode_return_mean if is_return else row.metrics.get(config.name, {})
-    return combine(config, means, agents)
-
-
-def combine(
-    config: MetricConfig, means: Mapping[str, float | None], agents: Sequence[str] | None
-) -> float | None:
-    """Returns the values of some agents as one, None without any or where one is no number."""
+    """Returns the same of recent training episodes; None, too, where one's is no number."""
     if config.name != RETURN:
-        return metric_over(means, agents)
-    values = [
+        return metric_over(row.metrics.get(config.name, {}), agents, mean_over)
+    if config.of in row.returns:  # not in those of older runs
+        return row.returns[config.of]
+    means = row.episode_return_mean
+    known = [
         v for who in (means if agents is None else agents) if (v := means.get(who)) is not None
     ]
-    total = sum(values)
-    if not values or not math.isfinite(total):
+    total = sum(known)
+    if not known or not math.isfinite(total):
         return None
-    return total if agents is None else total / len(values)
+    return total if agents is None else total / len(known)

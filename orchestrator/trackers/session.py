@@ -23,7 +23,7 @@ from muxrl.orchestrator.records.plan import Role, roles_of
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
-from muxrl.orchestrator.records.series import mean_of_episodes, means_of
+from muxrl.orchestrator.records.series import mean_of_episodes
 from muxrl.orchestrator.storage.json_files import finite
 from muxrl.orchestrator.trackers.tracker import TrackedRun, Tracker
 from muxrl.servers.import_by_name import import_by_name
@@ -148,7 +148,8 @@ def numbers(name: str, record: Mapping[str, Any], roles: Sequence[Role] = ()) ->
         of_agents = {
             f"{at}/{part}{agent_id}": value
             for part, by_agent in parts.items()
-            for agent_id, value in means_of(by_agent).items()
+            for agent_id in by_agent
+            if (value := mean_of_episodes(by_agent, [agent_id])) is not None
         }
         return of_agents | _of_roles(at, row.returns, roles)
     plain = finite(record)

@@ -7,12 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from muxrl.orchestrator.measure.against_random import AgainstRandom, Measured, compared
+from muxrl.orchestrator.measure.against_random import AgainstRandom, against_random
 from muxrl.orchestrator.measure.statistics import Estimate
-from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.measure.subjects import Measured, Subject
+from muxrl.orchestrator.records.conditions import Condition, untrained
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, EvaluationPoint, EvaluationSeries
 from muxrl.orchestrator.records.plan import Role
 from muxrl.orchestrator.records.rows import EvaluationRow
-from muxrl.orchestrator.records.series import EvaluationPoint, EvaluationSeries
 from muxrl.orchestrator.records.thinned import Thinned
 
 MOST_EVALUATIONS = 150
@@ -29,13 +30,21 @@ class EvaluatedReturns:
         """Adds a row; those of another rule of acting than the newest are left out."""
         if row.should_explore != self._series.should_explore:
             self._curves = {role: Thinned(most=MOST_EVALUATIONS) for role in self._roles}
-        point = self._series.add(row)
+        self._series.add(row)
+        (point,), (rows,) = self._series.points, self._series.rows.values()
         server_id = Condition.of_row(row).server_id
         for role, curve in self._curves.items():
             if server_id not in (None, role.server_id):
                 continue
-            if measured := Measured.of(point, role.server_id, role.agents, _side(role, point)):
-                curve.add((point.env_steps, compared([measured])))
+            subject = Subject("role", role.name, role.agents)
+            in_place = Condition(role.server_id, _side(role, point)).key or ""
+            episodes = {
+                who: subject.returns(rows[who].returns)
+                for who in (AS_LEARNED, in_place, untrained(in_place))
+                if who in rows
+            }
+            if measured := Measured.of(point, episodes, in_place):
+                curve.add((point.env_steps, against_random([measured])))
 
     def shown(self, role: Role) -> dict[str, Any]:
         """Returns for the page: points ``(env_steps, mean, low, high)``, and of the last evaluation

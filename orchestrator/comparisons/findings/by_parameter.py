@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.episode_parameters import draw
-from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, ComparedRun, point_at
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
+from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.evaluations.evaluate import FORMAT
 from muxrl.orchestrator.measure.against_random import share_episodes
 from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
 from muxrl.orchestrator.measure.statistics import NO_LUCK, Estimate, Floats, shared_luck
-from muxrl.orchestrator.records.rows import AgentReturns, Metrics
-from muxrl.orchestrator.records.series import EvaluationPoint
+from muxrl.orchestrator.measure.subjects import Subject
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, wide_frame
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow, Metrics
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.checkpoints.formats import format_problem
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
 
 _MOST_VALUES = 6
 """Of a parameter with more of them, each quarter of the episodes is one."""
@@ -65,24 +70,27 @@ def compare_by_parameter(
     """
     runs = [run for contestant in contestants for run in contestant.runs]
     names = dict.fromkeys(key for run in runs for key in run.config.simulation.parameters)
-    played = {run: list(_played(run, budget)) for run in runs} if names else {}
+    played = {run: _Played.of(run, budget) for run in runs if run.config.simulation.parameters}
     for name in names:
-        counted = {
-            run: _Counted(name, evaluations)
-            for run, evaluations in played.items()
+        values = {
+            run: one.values_of(name)
+            for run, one in played.items()
             if name in run.config.simulation.parameters
         }
-        groups = _groups(np.concatenate([one.values for one in counted.values()]))
+        groups = _groups(np.concatenate([one.to_numpy() for one in values.values()]))
         if len(groups) < 2:
             continue
         told = [subject for subject in subjects if subject.metric != name]
         for (value, low, high), subject, contestant in product(groups, told, contestants):
-            of_contestant = [counted[run] for run in contestant.runs if run in counted]
-            found = [run.returns(subject, low, high) for run in of_contestant]
+            found = [
+                played[run].returns_of(subject, values[run].between(low, high))
+                for run in contestant.runs
+                if run in values
+            ]
             of_runs = [returns for returns in found if len(returns)]
             if of_runs:
-                own = [played[run][0].point for run in contestant.runs]
-                luck = shared_luck(of_runs) if share_episodes(own) else NO_LUCK
+                are_shared = share_episodes(point_at(r, budget).first_seed for r in contestant.runs)
+                luck = shared_luck(of_runs) if are_shared else NO_LUCK
                 means = np.array([returns.mean() for returns in of_runs])
                 yield AtValue(
                     contestant=contestant.name,
@@ -95,7 +103,7 @@ def compare_by_parameter(
                 )
 
 
-def parameter_notes(runs: Sequence[ComparedRun]) -> list[str]:
+def parameter_notes(runs: Sequence[RecordedRun]) -> list[str]:
     """Says which parameters evaluations had at different values, and which are passed over."""
     notes = [
         f"returns by parameter leave out {path}: it {found}"
@@ -128,78 +136,56 @@ def _groups(values: Floats) -> list[tuple[str, float, float]]:
 
 @dataclass(frozen=True)
 class _Played:
-    """An evaluation of a run's policies at the budget.
+    """Episodes of a run's policies at the budget: of its evaluation, and of those afterwards.
 
     Attributes:
-        point: what was returned.
+        evaluations: as one wide frame, by evaluation and episode.
         drawn: value of each parameter in each episode.
-        usual: that of the run's own evaluations in episodes of these seeds.
+        is_usual: of each, whether the run's own evaluations have that value in this episode.
         is_new: episodes that no evaluation before it has.
     """
 
-    point: EvaluationPoint
-    drawn: Mapping[str, Floats]
-    usual: Mapping[str, Floats]
-    is_new: np.ndarray
+    evaluations: DataFrame
+    drawn: DataFrame
+    is_usual: DataFrame
+    is_new: Series
 
-    def counts_for(self, name: str) -> np.ndarray:
-        """Returns the episodes in which no other parameter has a value of its own."""
-        found = self.is_new
-        for other in self.drawn.keys() - {name}:
-            found = found & np.isclose(self.drawn[other], self.usual[other], equal_nan=True)
-        return found
+    @classmethod
+    def of(cls, run: RecordedRun, budget: Budget) -> _Played:
+        """Reads those of a run."""
+        from pandas import DataFrame, concat
 
+        own = run.evaluations.loc[(point_at(run, budget).env_steps, AS_LEARNED)]
+        first = evaluation_seed(run.config)
+        parts = [(own, list(range(first, first + len(own)))), *_written(run, budget)]
+        frame = concat([part.reset_index(drop=True) for part, _ in parts], keys=range(len(parts)))
+        seeds = [seed for _, of_part in parts for seed in of_part]
+        parameters = {
+            name: Subject("metric", name, (COMMON,), name).of(frame)
+            for name in run.config.simulation.parameters
+        }
+        drawn = DataFrame(parameters)
+        usual = DataFrame([draw(of_evaluations(run.config), seed) for seed in seeds], frame.index)
+        is_usual = drawn.apply(lambda one: np.isclose(one, usual[one.name], equal_nan=True))
+        is_usual.loc[0] = True
+        return cls(frame, drawn, is_usual, ~drawn.assign(seed=seeds).duplicated())
 
-class _Counted:
-    """The episodes of a run in which only one parameter, if any, has a value of its own.
+    def values_of(self, name: str) -> Series:
+        """Returns a parameter's values in the episodes in which no other has one of its own."""
+        counts = self.is_new & self.is_usual.drop(columns=name).all(axis=1)
+        return self.drawn[name].where(counts)
 
-    Args:
-        name: of that parameter.
-        evaluations: of the run.
-    """
+    def returns_of(self, subject: Subject, counts: Series) -> Floats:
+        """Returns what the subject got in some episodes.
 
-    def __init__(self, name: str, evaluations: Sequence[_Played]) -> None:
-        self._evaluations = evaluations
-        self._masks = [one.counts_for(name) for one in evaluations]
-        self.values = self._of_counted([one.drawn[name] for one in evaluations])
-
-    def returns(self, subject: Subject, low: float, high: float) -> Floats:
-        """Returns what the subject got at values from `low` to `high`.
-
-        That is nothing if an evaluation did not measure the subject in each episode.
+        That is nothing if an evaluation did not measure the subject.
         """
-        measured = [subject.measured(one.point) for one in self._evaluations]
-        if any(len(m) != len(mask) for m, mask in zip(measured, self._masks, strict=True)):
-            return np.zeros(0)
-        found = self._of_counted(measured)
-        is_inside = (self.values >= low) & (self.values <= high)
-        return found[is_inside & np.isfinite(found)]
-
-    def _of_counted(self, by_evaluation: Sequence[Floats]) -> Floats:
-        return np.concatenate([m[c] for m, c in zip(by_evaluation, self._masks, strict=True)])
+        found = subject.of(self.evaluations)
+        is_measured = found.notna().groupby(level=0).any().all()
+        return found[counts].dropna().to_numpy() if is_measured else np.zeros(0)
 
 
-def _played(run: ComparedRun, budget: Budget) -> Iterator[_Played]:
-    """Yields the run's evaluation, and those of the same policies afterwards."""
-    names = list(run.config.simulation.parameters)
-    given = of_evaluations(run.config)
-    first = evaluation_seed(run.config)
-    known: set[tuple[float, ...]] = set()
-    own = point_at(run, budget)
-    num = max((len(values) for values in own.returns[None].values()), default=0)
-    for point, seeds in [(own, list(range(first, first + num))), *_written(run, budget)]:
-        empty = np.full(len(seeds), math.nan)
-        found = {name: point.episodes([COMMON], metric=name) for name in names}
-        drawn = {name: v if len(v) == len(seeds) else empty for name, v in found.items()}
-        told = [draw(given, seed) for seed in seeds]
-        usual = {name: np.array([one[name] for one in told], np.float64) for name in names}
-        keys = [(seed, *(drawn[name][i] for name in names)) for i, seed in enumerate(seeds)]
-        is_new = np.array([key not in known for key in keys], bool)
-        known.update(keys)
-        yield _Played(point, drawn, drawn if point is own else usual, is_new)
-
-
-def _written(run: ComparedRun, budget: Budget) -> Iterator[tuple[EvaluationPoint, list[int]]]:
+def _written(run: RecordedRun, budget: Budget) -> Iterator[tuple[DataFrame, list[int]]]:
     """Yields the evaluations that were made of a run's policies at the budget afterwards, and the
     seeds of their episodes."""
     last = CheckpointFolder(run.path / "checkpoints").find(LAST)
@@ -214,12 +200,13 @@ def _written(run: ComparedRun, budget: Budget) -> Iterator[tuple[EvaluationPoint
         rules = {server.rule for server in told.servers.values()} - {"fixed"}
         rule = "sampled" if run.should_explore else "greedy"
         if checkpoints <= known and not told.replaced and rules <= {rule}:
-            point = EvaluationPoint(
-                budget.place,
-                returns={None: told.episode_returns},
-                metrics={None: told.episode_metrics},
+            row = EvaluationRow(
+                env_steps=budget.place,
+                replaced=None,
+                returns=told.episode_returns,
+                metrics=told.episode_metrics,
             )
-            yield point, told.seeds
+            yield wide_frame({(budget.place, AS_LEARNED): row}), told.seeds
 
 
 class _Server(msgspec.Struct):
@@ -237,7 +224,7 @@ class _Evaluation(msgspec.Struct):
     episode_metrics: Metrics
 
 
-def _evaluations(run: ComparedRun) -> Iterator[tuple[Path, _Evaluation | str]]:
+def _evaluations(run: RecordedRun) -> Iterator[tuple[Path, _Evaluation | str]]:
     """Yields each such file of a run, and what it says, or why it cannot be read."""
     for path in sorted((run.path / "evaluations").glob("*.json")):
         try:

@@ -20,10 +20,10 @@ from muxrl.orchestrator.errors import (
     NotARunDirectory,
     NotASweepDirectory,
 )
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, EvaluationPoint
 from muxrl.orchestrator.records.recorded_run import RecordedRun
-from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
+from muxrl.orchestrator.records.run_directory import TRIALS_FILE
 from muxrl.orchestrator.records.run_status import NOT_ENDED
-from muxrl.orchestrator.records.series import EvaluationPoint
 from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.schema import SweepConfig
@@ -37,28 +37,6 @@ TOLERANCE = 0.05
 advantage."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ComparedRun(RecordedRun):
-    """One run, as its files tell it; its points are those with all agents as learned.
-
-    Attributes:
-        path: its directory.
-        config: the experiment it was started with.
-    """
-
-    path: Path
-    config: ExperimentConfig
-    seed: int
-
-    __eq__ = object.__eq__  # one folder is one run: no two are alike
-    __hash__ = object.__hash__
-
-    @property
-    def learns(self) -> bool:
-        """Whether any of its servers learns."""
-        return any(server.learns for server in self.servers.values())
-
-
 @dataclass(frozen=True)
 class ComparedRuns:
     """The runs, and what their sweeps say of roles.
@@ -70,7 +48,7 @@ class ComparedRuns:
         notes: which trials were left out, what logs warned of, and which versions differ.
     """
 
-    runs: tuple[ComparedRun, ...]
+    runs: tuple[RecordedRun, ...]
     roles: Mapping[str, Sequence[str]]
     scripts: Mapping[str, Sequence[ServerConfig]]
     notes: tuple[str, ...]
@@ -86,7 +64,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
         CannotCompare: a path is neither, or two runs are not comparable.
         MalformedMetrics: a metrics file is broken elsewhere than in its last line.
     """
-    runs: list[ComparedRun] = []
+    runs: list[RecordedRun] = []
     roles: dict[str, Sequence[str]] = {}
     scripts: dict[str, list[ServerConfig]] = {}
     notes: list[str] = []
@@ -130,7 +108,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     return ComparedRuns(tuple(runs), roles, scripts, tuple(notes))
 
 
-def _warned(runs: Sequence[ComparedRun]) -> Iterator[str]:
+def _warned(runs: Sequence[RecordedRun]) -> Iterator[str]:
     """Yields what logs warned of, each once, with the runs."""
     names: dict[str, dict[str, None]] = {}
     for run in runs:
@@ -143,25 +121,24 @@ def _warned(runs: Sequence[ComparedRun]) -> Iterator[str]:
         yield f"in {len(of_runs)} of {len(runs)} runs ({listed(of_runs, _MAX_LISTED)}): {what}"
 
 
-def read_run(path: Path) -> ComparedRun:
-    """Reads one run.
+def read_run(path: Path) -> RecordedRun:
+    """Reads one run, whose evaluations are those with all agents as learned.
 
     Raises:
         CannotCompare: the path is none's.
         MalformedMetrics: a metrics file is broken elsewhere than in its last line.
     """
     try:
-        recorded = RecordedRun.read(path)
-        config = RunDirectory(path).read_config()
+        run = RecordedRun.read(path)
+        run.config  # noqa: B018  # read once for all, or refused
     except NotARunDirectory as error:
         raise CannotCompare(f"{error}; a sweep's directory would hold a {TRIALS_FILE}") from error
     except FileNotFoundError as error:
         raise CannotCompare(f"run {str(path)!r} has no config.yaml: it never began") from error
     except ConfigError as error:
         raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
-    learned = tuple(point for point in recorded.points if None in point.returns)
-    known = vars(recorded) | {"points": learned, "seed": config.seed}
-    return ComparedRun(**known, path=path.resolve(), config=config)
+    learned = tuple(point for point in run.points if AS_LEARNED in point.num_episodes)
+    return replace(run, points=learned)
 
 
 def _read_sweep(path: Path) -> tuple[SweepDirectory, list[TrialRecord]]:
@@ -212,7 +189,7 @@ def _add_sweep(
                 scripts.setdefault(role, []).append(server)
 
 
-def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:
+def _check_comparable(first: RecordedRun, other: RecordedRun) -> None:
     def refuse(what: str) -> None:
         raise CannotCompare(
             f"runs {first.name!r} and {other.name!r} cannot be compared: {what}; expected runs of "
@@ -239,7 +216,7 @@ def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:
         refuse(f"evaluated actions are {names[0]} against {names[1]}")
 
 
-def _check_evaluated(runs: Sequence[ComparedRun]) -> None:
+def _check_evaluated(runs: Sequence[RecordedRun]) -> None:
     missing = [run.name for run in runs if not run.points]
     if missing:
         raise CannotCompare(
@@ -269,7 +246,7 @@ class Budget:
     num_episodes: int
 
 
-def find_budget(runs: Sequence[ComparedRun], wanted: int | None = None) -> Budget:
+def find_budget(runs: Sequence[RecordedRun], wanted: int | None = None) -> Budget:
     """Returns the largest budget at which all learning runs were evaluated.
 
     Args:
@@ -314,7 +291,7 @@ def find_budget(runs: Sequence[ComparedRun], wanted: int | None = None) -> Budge
     )
 
 
-def point_at(run: ComparedRun, budget: Budget) -> EvaluationPoint:
+def point_at(run: RecordedRun, budget: Budget) -> EvaluationPoint:
     """Returns the evaluation at which a run is scored: its last one, if nothing in it learns.
 
     Raises:
@@ -328,10 +305,10 @@ def point_at(run: ComparedRun, budget: Budget) -> EvaluationPoint:
 
 def num_episodes_of(point: EvaluationPoint) -> int:
     """Returns the number of an evaluation's episodes with all agents as learned."""
-    return max(len(returns) for returns in point.returns[None].values())
+    return point.num_episodes[AS_LEARNED]
 
 
-def _point_near(run: ComparedRun, place: int) -> EvaluationPoint | None:
+def _point_near(run: RecordedRun, place: int) -> EvaluationPoint | None:
     """The evaluation after `place` env steps, else the last one after about so many."""
     at = [p for p in run.points if p.env_steps == place]
     near = at or [p for p in run.points if abs(p.env_steps - place) <= TOLERANCE * place]

@@ -11,24 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.config.experiment_settings import (
     Settings,
     server_settings,
     simulation_settings,
 )
 from muxrl.orchestrator.errors import CannotCompare
-from muxrl.orchestrator.records.rows import AgentReturns
-from muxrl.orchestrator.records.series import EvaluationPoint, Floats, returns_by_episode
+from muxrl.orchestrator.measure.subjects import Subject
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, RETURN
+from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.storage.versions import SHOWN
 from muxrl.protocol.patterns import match, unnumbered
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig, algorithm_label
 
-Kind = Literal["role", "team", "agent", "total", "metric"]
 Roles = Mapping[str, tuple[str, ...]]
 """Role to its agents, in the simulation's order."""
 
@@ -40,52 +39,8 @@ _MAX_SHOWN = 40  # characters of a setting's value
 _Settings = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Subject:
-    """Some agents whose return is measured, or one of the simulation's metrics.
-
-    Attributes:
-        kind: the return of a role, team or agent is the mean over its agents, that of "total" the
-            sum over all agents; a metric is of the episode, or the mean over a role's agents.
-        name: of the role, team, agent or metric; of a role's metric ``hits:prey``.
-        agents: whose return or metric it is; `COMMON` alone: the episode's.
-        metric: its name, "" for returns.
-    """
-
-    kind: Kind
-    name: str
-    agents: tuple[str, ...]
-    metric: str = ""
-
-    @property
-    def key(self) -> str:
-        """Its name among all subjects: ``role:prey``, ``total``, ``metric:win``."""
-        return self.kind if self.kind == "total" else f"{self.kind}:{self.name}"
-
-    @property
-    def title(self) -> str:
-        """Its name with the number of agents, for headings."""
-        if len(self.agents) == 1:
-            return self.name
-        how = "sum" if self.kind == "total" else "mean"
-        return f"{self.name} ({how} over {len(self.agents)} agents)"
-
-    def measured(self, point: EvaluationPoint, replaced: str | None = None) -> Floats:
-        """Returns its number for each episode of an evaluation, NaN where there is none.
-
-        Args:
-            point: the evaluation.
-            replaced: the server whose agents acted at random, None for none.
-        """
-        return point.episodes(self.agents, replaced, self.metric, is_sum=self.kind == "total")
-
-    def returns(self, by_agent: AgentReturns) -> Floats:
-        """Returns one number for each episode, NaN where no agent took part: ``[num_episodes]``."""
-        return returns_by_episode(by_agent, self.agents, is_sum=self.kind == "total")
-
-
 def find_roles(
-    runs: Sequence[ComparedRun], named: Mapping[str, Sequence[str]]
+    runs: Sequence[RecordedRun], named: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
     """Returns each role's agents, in the simulation's order.
 
@@ -129,19 +84,19 @@ def find_roles(
     return roles
 
 
-def is_cooperative(runs: Sequence[ComparedRun], roles: Roles) -> bool:
+def is_cooperative(runs: Sequence[RecordedRun], roles: Roles) -> bool:
     """Whether the sum over all agents says something: they have one role, or one return.
 
     In a game of several sides one side's gain is another's loss, and the sum is nobody's aim.
     """
-    return len(roles) == 1 or all(
-        len({str(returns) for returns in run.points[-1].returns[None].values()}) == 1
-        for run in runs
-    )
+    if len(roles) == 1:
+        return True
+    last = [run.evaluations.loc[(run.points[-1].env_steps, AS_LEARNED)][RETURN] for run in runs]
+    return all(len(one.dropna(axis=1, how="all").T.drop_duplicates()) == 1 for one in last)
 
 
 def find_subjects(
-    runs: Sequence[ComparedRun], roles: Roles, *, has_total: bool = True
+    runs: Sequence[RecordedRun], roles: Roles, *, has_total: bool = True
 ) -> tuple[Subject, ...]:
     """Returns the roles, teams and agents that are not roles, and metrics.
 
@@ -167,14 +122,14 @@ def find_subjects(
     return (*found, *_metrics(runs, roles))
 
 
-def _metrics(runs: Sequence[ComparedRun], roles: Roles) -> Iterator[Subject]:
+def _metrics(runs: Sequence[RecordedRun], roles: Roles) -> Iterator[Subject]:
     """Yields the metrics that any run's evaluations have, of the episode and of each role."""
     who_has: dict[str, set[str]] = {}
     for run in runs:
-        for point in run.points:
-            for name, by_agent in point.metrics.get(None, {}).items():
-                who_has.setdefault(name, set()).update(by_agent)
-    for name in sorted(who_has):
+        learned = run.evaluations.xs(AS_LEARNED, level="replaced").dropna(axis=1, how="all")
+        for name, agent in learned.columns:
+            who_has.setdefault(name, set()).add(agent)
+    for name in sorted(who_has.keys() - {RETURN}):
         if COMMON in who_has[name]:
             yield Subject("metric", name, (COMMON,), name)
         for role, members in roles.items():
@@ -182,14 +137,14 @@ def _metrics(runs: Sequence[ComparedRun], roles: Roles) -> Iterator[Subject]:
                 yield Subject("metric", f"{name}:{role}", members, name)
 
 
-def simulation_order(runs: Sequence[ComparedRun]) -> list[str]:
-    """Returns all agents, in the order in which the first run's evaluation has them."""
-    measured = runs[0].points[-1].returns[None]
+def simulation_order(runs: Sequence[RecordedRun]) -> list[str]:
+    """Returns all agents, in the order in which the first run's evaluations have them."""
+    measured = [agent for metric, agent in runs[0].evaluations.columns if metric == RETURN]
     return [*measured, *sorted(set(runs[0].server_of) - set(measured))]
 
 
 def _named(
-    runs: Sequence[ComparedRun], groups: Sequence[Sequence[str]], taken: Mapping[str, object]
+    runs: Sequence[RecordedRun], groups: Sequence[Sequence[str]], taken: Mapping[str, object]
 ) -> dict[str, tuple[str, ...]]:
     """Names each group: "prey" for "prey_0" and "prey_1", if no other group has such agents.
 
@@ -231,19 +186,19 @@ class Contestant:
     played: Mapping[str, str]
     settings: str
     learns: bool
-    runs: tuple[ComparedRun, ...]
+    runs: tuple[RecordedRun, ...]
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds of its runs."""
-        return tuple(run.seed for run in self.runs)
+        return tuple(run.config.seed for run in self.runs)
 
     def others(self, role: str) -> str:
         """Who played the other roles; equal for contestants that differ in this role alone."""
         return _joined({r: label for r, label in self.played.items() if r != role}) + self.settings
 
 
-def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contestant, ...]:
+def find_contestants(runs: Sequence[RecordedRun], roles: Roles) -> tuple[Contestant, ...]:
     """Groups runs into contestants, in the order of their first runs.
 
     Raises:
@@ -261,13 +216,13 @@ def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contest
         groups.setdefault((tuple(labels[index].items()), suffix), []).append(index)
     contestants = []
     for (played, suffix), indices in groups.items():
-        ours = sorted((runs[i] for i in indices), key=lambda run: run.seed)
+        ours = sorted((runs[i] for i in indices), key=lambda run: run.config.seed)
         for one, other in pairwise(ours):
-            if one.seed == other.seed:
+            if one.config.seed == other.config.seed:
                 raise CannotCompare(
                     f"runs {one.name!r} and {other.name!r} are the same assignment with the same "
-                    f"settings and the same seed {one.seed}; they are no two independent runs, so "
-                    "leave one out"
+                    f"settings and the same seed {one.config.seed}; they are no two independent "
+                    "runs, so leave one out"
                 )
         contestants.append(
             Contestant(
@@ -286,13 +241,13 @@ def _joined(played: Mapping[str, str]) -> str:
     return " | ".join(f"{label} {role}" for role, label in played.items())
 
 
-def server_of_role(run: ComparedRun, agents: Sequence[str]) -> tuple[str, ServerConfig]:
+def server_of_role(run: RecordedRun, agents: Sequence[str]) -> tuple[str, ServerConfig]:
     """Returns the id and config of the server that played a role in a run."""
     server_id = run.server_of[agents[0]]
     return server_id, run.config.servers[server_id]
 
 
-def _labels(runs: Sequence[ComparedRun], roles: Roles) -> list[dict[str, str]]:
+def _labels(runs: Sequence[RecordedRun], roles: Roles) -> list[dict[str, str]]:
     """For each run, role to label."""
     labels: list[dict[str, str]] = [{} for _ in runs]
     for role, agents in roles.items():
@@ -310,7 +265,7 @@ def _labels(runs: Sequence[ComparedRun], roles: Roles) -> list[dict[str, str]]:
         for label in dict.fromkeys(plain):
             ours = [i for i, other in enumerate(plain) if other == label]
             of_all = _with_sources_pooled(
-                [server_settings(servers[i][1]) for i in ours], [runs[i].seed for i in ours]
+                [server_settings(servers[i][1]) for i in ours], [runs[i].config.seed for i in ours]
             )
             settings = differing_settings(of_all)
             for index, difference in zip(ours, settings, strict=True):

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.by_parameter import AtValue
-from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, ComparedRun, point_at
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles, Subject
+from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.scores import Measure, RunScore, Standing
 from muxrl.orchestrator.measure.statistics import Estimate
+from muxrl.orchestrator.measure.subjects import Subject
+from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.protocol.suggestions import listed
 
 _FEW_EPISODES = 20
@@ -102,7 +104,7 @@ class Findings:
     @property
     def metrics(self) -> tuple[Subject, ...]:
         """The simulation's own metrics."""
-        return tuple(s for s in self.subjects if s.metric)
+        return tuple(s for s in self.subjects if s.kind == "metric")
 
     def standing(self, contestant: str, subject: str) -> Standing:
         """Returns what a contestant reached.
@@ -120,7 +122,7 @@ class Findings:
         raise KeyError((contestant, subject))
 
 
-def budget_notes(runs: Sequence[ComparedRun], budget: Budget) -> list[str]:
+def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> list[str]:
     """Says what training is left out, and whether the compared policies are untrained."""
     notes = []
     if budget.is_cut:
@@ -176,7 +178,7 @@ def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
     return notes
 
 
-def _sources(run: ComparedRun) -> tuple[str, ...]:
+def _sources(run: RecordedRun) -> tuple[str, ...]:
     return tuple(server.initialize_from for _, server in sorted(run.config.servers.items()))
 
 

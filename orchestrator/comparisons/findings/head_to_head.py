@@ -197,9 +197,9 @@ def _cross_play(matches: Sequence[Match], role: str) -> CrossPlay:
         for names, table in tables.items()
     }
     # Only columns that all rows have met, weighted alike: easier others must not count as merit.
-    field = [column for column in others if all((row, column) in tables for row in players)]
-    met = [[tables[row, column] for column in field] for row in players]
-    pairs = sorted(set.intersection(*(set(cell) for row in met for cell in row))) if field else []
+    common = [column for column in others if all((row, column) in tables for row in players)]
+    met = [[tables[row, column] for column in common] for row in players]
+    pairs = sorted(set.intersection(*(set(cell) for row in met for cell in row))) if common else []
     means = np.array([[np.mean([cell[pair] for cell in row]) for pair in pairs] for row in met])
     above = zip(players, means - means.mean(axis=0), strict=True) if pairs else ()
     merits = {row: mean_interval([by_pair]) for row, by_pair in above}

@@ -9,10 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.comparisons.findings.scores import Standing
-from muxrl.orchestrator.measure.against_random import compared
+from muxrl.orchestrator.measure.against_random import against_random
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Unit
+from muxrl.orchestrator.measure.subjects import Subject
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,17 @@ class Learner:
         """Whether the whole interval is below random agents in its place; never with one run."""
         return self.advantage.high < 0
 
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if not self.num_runs:
+            return "not measured"
+        if self.is_shown:
+            return "learned"
+        if self.is_over_random:
+            return "not shown: untrained"
+        return "below random" if self.is_below else "not shown"
+
 
 def find_learners(
     contestants: Sequence[Contestant], subjects: Sequence[Subject], standings: Sequence[Standing]
@@ -74,7 +86,7 @@ def find_learners(
             continue
         measured = [run.played for run in standing.runs if math.isfinite(run.score)]
         measured = [one for one in measured if one.random is not None]
-        found = compared(measured, Unit.SEEDS) if measured else None
+        found = against_random(measured, Unit.SEEDS) if measured else None
         learners.append(
             Learner(
                 contestant=contestant.name,

@@ -13,7 +13,7 @@ from itertools import permutations
 
 import numpy as np
 
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.comparisons.findings.scores import RunScore, luck_of
 from muxrl.orchestrator.measure.rliable import (
     interquartile_mean_interval,
@@ -27,6 +27,7 @@ from muxrl.orchestrator.measure.statistics import (
     mean_interval,
     variance_of,
 )
+from muxrl.orchestrator.measure.subjects import Subject
 
 _NUM_THRESHOLDS = 60  # of a drawn profile
 

@@ -16,12 +16,10 @@ import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.compared_runs import (
     Budget,
-    ComparedRun,
-    num_episodes_of,
     point_at,
 )
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
-from muxrl.orchestrator.measure.against_random import Measured, share_episodes
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant
+from muxrl.orchestrator.measure.against_random import share_episodes
 from muxrl.orchestrator.measure.rliable import interquartile_mean, interquartile_mean_interval
 from muxrl.orchestrator.measure.statistics import (
     NO_LUCK,
@@ -35,8 +33,10 @@ from muxrl.orchestrator.measure.statistics import (
     mean_interval,
     shared_luck,
 )
-from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.series import EvaluationPoint, Floats
+from muxrl.orchestrator.measure.subjects import Measured, Subject, measured
+from muxrl.orchestrator.records.evaluations import AS_LEARNED
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.series import Floats
 
 Axis = Literal["env_steps", "time_s"]
 Measure = Literal["return", "advantage"]
@@ -160,7 +160,7 @@ class RunScore:
     @property
     def score(self) -> float:
         """Mean return over the evaluation's episodes; NaN if the agents were in none."""
-        return _mean(self.played.learned)
+        return self.played.mean()
 
     @property
     def num_episodes(self) -> int:
@@ -170,7 +170,7 @@ class RunScore:
     @property
     def random_in_place(self) -> float | None:
         """The same with these agents at random; None: not measured."""
-        return None if self.played.random is None else _mean(self.played.random)
+        return None if self.played.random is None else self.played.mean(self.played.in_place)
 
 
 def luck_of(runs: Sequence[RunScore], others: Sequence[RunScore] = ()) -> Variance:
@@ -181,7 +181,8 @@ def luck_of(runs: Sequence[RunScore], others: Sequence[RunScore] = ()) -> Varian
         others: less that of these, one for each run.
     """
     played, theirs = [run.played for run in runs], [run.played for run in others]
-    if not share_episodes(played) and not share_episodes(theirs):
+    first_seeds = [[one.first_seed for one in those] for those in (played, theirs)]
+    if not any(map(share_episodes, first_seeds)):
         return NO_LUCK
     pairs = list(zip(played, theirs, strict=False))
     if not pairs:
@@ -267,7 +268,7 @@ def score_runs(
     """
     measures: dict[str, Measure] = {}
     thresholds: dict[str, float] = {}
-    played: dict[tuple[ComparedRun, str], _Played] = {}
+    played: dict[tuple[RecordedRun, str], _Played] = {}
     for subject in subjects:
         key = subject.key
         of_runs = {run: _Played(run, subject, budget) for c in contestants for run in c.runs}
@@ -304,9 +305,13 @@ def _have_advantages(played: Iterable[_Played]) -> bool:
 
 
 class _Played:
-    """What some agents of one run returned up to the budget."""
+    """What some agents of one run returned up to the budget.
 
-    def __init__(self, run: ComparedRun, subject: Subject, budget: Budget) -> None:
+    Of the evaluation at the budget as many episodes count as all runs have, of earlier ones all
+    that were played with all agents as learned.
+    """
+
+    def __init__(self, run: RecordedRun, subject: Subject, budget: Budget) -> None:
         self._run, self._subject, self._budget = run, subject, budget
         self._point = point_at(run, budget)
         servers = run.servers
@@ -315,32 +320,30 @@ class _Played:
         self.learns = any(servers[server_id].learns for server_id in playing or servers)
         """Whether a server that plays any of the agents learns."""
         own = [s for s in playing if set(servers[s].agents) == set(subject.agents)]
-        self._own_server = own[0] if own else None
-        """The server that plays these agents and no others."""
+        in_place = own[0] if own else ""  # the server that plays these agents and no others
+        until = [point for point in run.points if point.env_steps <= self._point.env_steps]
+        self._measured = [
+            one.cut(len(one.learned)) for one in measured(run.evaluations, until, subject, in_place)
+        ]
+        self._time_s = {point.env_steps: point.time_s for point in until}
 
     def score(
         self, contestant: Contestant, start: int, threshold: float | None, measure: Measure
     ) -> RunScore:
         run, point = self._run, self._point
-        own = self._own_server
-        random, untrained = (
-            None if own is None else self._in_place(Condition(own, is_untrained=how))
-            for how in (False, True)
-        )
         curve = self.curve()
         progress = curve if measure == "return" else self.curve(measure)
         first = None if threshold is None or not self.learns else progress.first_at(threshold)
         met_untrained = first is not None and progress.env_steps[first] == 0
         if met_untrained:
             first = None
-        learned = self._returns()
         return RunScore(
             contestant=contestant.name,
             assignment=run.assignment,
             run=run.path,
-            seed=run.seed,
+            seed=run.config.seed,
             subject=self._subject.key,
-            played=Measured(point.env_steps, learned, random, untrained, point.first_seed),
+            played=self._final,
             env_steps=point.env_steps if contestant.learns else 0,
             time_s=point.time_s if contestant.learns else math.nan,
             area=progress.area(start, self._budget.env_steps) if self.learns else math.nan,
@@ -351,57 +354,46 @@ class _Played:
             curve=curve,
         )
 
+    @property
+    def _final(self) -> Measured:
+        """At the budget."""
+        at = self._point
+        for one in self._measured[-1:]:
+            if one.env_steps == at.env_steps:
+                return one.cut(self._budget.num_episodes)
+        return Measured(at.env_steps, at.first_seed, {AS_LEARNED: np.empty(0)})
+
     def final(self, measure: Measure) -> float:
         """What the run has at the budget; NaN if it is unknown, or an advantage nobody learned."""
-        learned = _mean(self._returns())
-        if measure == "return":
-            return learned
-        if self._own_server is None or not self.learns:
+        if measure == "advantage" and not self.learns:
             return math.nan
-        return learned - _mean(self._returns(self._own_server))
+        return _height(self._final, measure)
 
     def curve(self, measure: Measure = "return") -> Curve:
         """Its evaluations up to the budget, without those that do not have the measure."""
-        points = [p for p in self._run.points if p.env_steps <= self._point.env_steps]
-        values = np.array([self._mean_at(p, None) for p in points])
-        if measure == "advantage":
-            own = self._own_server
-            values -= [math.nan if own is None else self._mean_at(p, own) for p in points]
-        places = np.array([(p.env_steps, p.time_s) for p in points], np.float64).reshape(-1, 2)
-        known = np.isfinite(values)
-        env_steps, time_s = places[known].T
-        return Curve(env_steps, time_s, values[known])
+        heights = [(one.env_steps, _height(one, measure)) for one in self._measured]
+        known = [(n, self._time_s[n], height) for n, height in heights if math.isfinite(height)]
+        return Curve(*np.array(known, np.float64).reshape(-1, 3).T)
 
     def _area_in_episodes(self, curve: Curve, start: int, measure: Measure) -> Floats:
         """The area under each episode's own curve, of the episodes that all evaluations played."""
-        rows = []
-        for point in self._run.points:
-            if point.env_steps in curve.env_steps:
-                row = self._subject.measured(point, None)[: num_episodes_of(point)]
-                if measure == "advantage":
-                    row = row - self._subject.measured(point, self._own_server)[: len(row)]
-                rows.append(row)
+        rows = [
+            one.learned - (0.0 if measure == "return" or one.random is None else one.random)
+            for one in self._measured
+            if one.env_steps in curve.env_steps
+        ]
         num = min(map(len, rows), default=0)
         # An area is a sum of the evaluations' heights, each times what an area of 1 there is worth.
         of_one = [replace(curve, returns=one) for one in np.eye(len(rows))]
         weights = [one.area(start, self._budget.env_steps) for one in of_one]
         return np.array(weights) @ np.array([row[:num] for row in rows]).reshape(len(rows), num)
 
-    def _returns(self, replaced: str | None = None) -> Floats:
-        """One return for each of the episodes that count; NaN for one that no agent was in."""
-        return self._subject.measured(self._point, replaced)[: self._budget.num_episodes]
 
-    def _in_place(self, condition: Condition) -> Floats | None:
-        returns = self._returns(condition.key)
-        return returns if np.isfinite(returns).any() else None
-
-    def _mean_at(self, point: EvaluationPoint, replaced: str | None) -> float:
-        return _mean(self._subject.measured(point, replaced)[: num_episodes_of(point)])
-
-
-def _mean(returns: Floats) -> float:
-    known = returns[np.isfinite(returns)]
-    return float(known.mean()) if len(known) else math.nan
+def _height(played: Measured, measure: Measure) -> float:
+    """The mean of an evaluation; NaN if it does not have the measure."""
+    if measure == "return":
+        return played.mean()
+    return played.mean() - played.mean(played.in_place) if played.in_place else math.nan
 
 
 def _standing(runs: Sequence[RunScore], *, is_proportion: bool) -> Standing:
@@ -412,7 +404,7 @@ def _standing(runs: Sequence[RunScore], *, is_proportion: bool) -> Standing:
         score = mean = estimate_of(
             [run.played.learned for run in known],
             Unit.SEEDS,
-            share_episodes=share_episodes(run.played for run in known),
+            share_episodes=share_episodes(run.played.first_seed for run in known),
             is_proportion=True,
         )
     elif known:
@@ -420,7 +412,7 @@ def _standing(runs: Sequence[RunScore], *, is_proportion: bool) -> Standing:
     areas = [run.area for run in runs]
     area = None
     if all(map(math.isfinite, areas)):
-        are_shared = share_episodes(run.played for run in runs)
+        are_shared = share_episodes(run.played.first_seed for run in runs)
         of_areas = shared_luck([run.area_in_episodes for run in runs]) if are_shared else NO_LUCK
         area = interquartile_mean_interval([areas], of_areas)
     return Standing(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,40 +21,30 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.scores import Axis, band
-from muxrl.orchestrator.measure.statistics import Line
-from muxrl.orchestrator.reports.plots import COLOURS, RANDOM_COLOUR, finish_axes
-
-_DASHES: tuple[tuple[str, Any], ...] = (
-    ("solid", "-"),
-    ("dashed", (0, (5, 2))),
-    ("dotted", (0, (1.2, 1.2))),
-    ("double", (0, (6, 1.5, 1.2, 1.5))),
+from muxrl.orchestrator.measure.subjects import Subject
+from muxrl.orchestrator.reports.plots import (
+    RANDOM_COLOUR,
+    Style,
+    draw_band,
+    finish_axes,
+    styles_of,
 )
-"""By CSS's name for the key, and matplotlib's for the line."""
+
 _SIZE = (4.4, 2.9)  # inches; 317 points wide, so that text is near its size on a phone
 _TEXT = 8.5  # points
 _ROW_INCHES = 0.36
 _LABEL_WIDTH = 26  # characters
 _ORANGE_TO_BLUE = LinearSegmentedColormap.from_list("payoffs", ["#e7b08a", "#ffffff", "#8abbdb"])
 _RANDOM: dict[str, Any] = {"color": RANDOM_COLOUR, "ls": (0, (3, 1.5)), "lw": 1, "zorder": 1}
+_BAND: dict[str, Any] = {"linewidth": 1.6, "alpha": 0.13}
 _SVG = {
     "svg.fonttype": "none",
     "svg.hashsalt": "muxrl",  # the same comparison makes the same file
 }
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a contestant or label is drawn; `css` is the border style of the page's key."""
-
-    colour: str
-    css: str
-    dashes: Any
 
 
 @dataclass(frozen=True)
@@ -64,14 +54,6 @@ class Picture:
     uri: str
     alt: str
     caption: str
-
-
-def styles_of(names: Sequence[str]) -> dict[str, Style]:
-    """Gives each name a colour, and dashes once the colours are used up."""
-    return {
-        name: Style(COLOURS[i % len(COLOURS)], *_DASHES[i // len(COLOURS) % len(_DASHES)])
-        for i, name in enumerate(names)
-    }
 
 
 def learning_curves(
@@ -86,8 +68,7 @@ def learning_curves(
         return None
     figure, axes = _panel(subject.title, along, "return per episode")
     for name, line in lines.items():
-        if line:
-            _draw_band(axes, styles[name], line, zorder=3)
+        draw_band(axes, line, **styles[name].line, **_BAND)
     _draw_random(axes, found, subject)
     by = "env steps" if axis == "env_steps" else "wall time"
     return _picture(
@@ -126,8 +107,8 @@ def performance_profiles(result: RoleResult, styles: Mapping[str, Style]) -> Pic
     """For each label of a role, the part of its runs above each return."""
     figure, axes = _panel(result.subject.title, "return τ", "part of runs above τ")
     for standing in result.standings:
-        how = {"step": "post", "drawstyle": "steps-post"}
-        _draw_band(axes, styles[standing.label], standing.profile, **how)
+        how = {"step": "post", "drawstyle": "steps-post", **_BAND}
+        draw_band(axes, standing.profile, **styles[standing.label].line, **how)
     axes.set_ylim(-0.03, 1.03)
     name = result.subject.name
     return _picture(figure, f"Performance profiles of role {name}", f"{name}: performance profiles")
@@ -161,7 +142,7 @@ def rating_curves(played: HeadToHead, table: CrossPlay, along: str = "env steps"
     figure, axes = _panel(f"rating of {table.role}", along, "Elo points above random")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))  # no round 1.25
     for (label, curve), style in zip(curves.items(), styles_of(list(curves)).values(), strict=True):
-        _draw_band(axes, style, curve, label=_shortened(label))
+        draw_band(axes, curve, label=_shortened(label), **style.line, **_BAND)
     axes.axhline(0, **_RANDOM)
     axes.legend(fontsize=_TEXT - 1, frameon=False)
     name = f"Ratings of {table.role}"
@@ -170,15 +151,6 @@ def rating_curves(played: HeadToHead, table: CrossPlay, along: str = "env steps"
 
 def _shortened(name: str) -> str:
     return textwrap.shorten(name, _LABEL_WIDTH, placeholder=" …")
-
-
-def _draw_band(axes: Any, style: Style, line: Line, *, step: str | None = None, **how: Any) -> None:
-    """A line with its intervals, if all of them are known."""
-    places, means, lows, highs = np.array([(at, e.mean, e.low, e.high) for at, e in line]).T
-    axes.plot(places, means, color=style.colour, linestyle=style.dashes, linewidth=1.6, **how)
-    if np.isfinite(lows).all():
-        area = {"color": style.colour, "alpha": 0.13, "linewidth": 0}
-        axes.fill_between(places, lows, highs, step=step, **area)
 
 
 def _draw_random(

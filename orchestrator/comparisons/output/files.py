@@ -79,7 +79,7 @@ def _as_json(found: Findings, folder: Path) -> dict[str, Any]:
                 "assignment": contestant.assignment,
                 "played": contestant.played,
                 "learns": contestant.learns,
-                "runs": {run.seed: from_folder(run.path, folder) for run in contestant.runs},
+                "runs": {run.config.seed: from_folder(run.path, folder) for run in contestant.runs},
             }
             for contestant in found.contestants
         },

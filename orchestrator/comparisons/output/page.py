@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from muxrl.orchestrator.comparisons.findings.contestants import Subject, versions_of
+from muxrl.orchestrator.comparisons.findings.contestants import versions_of
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
@@ -24,12 +24,13 @@ from muxrl.orchestrator.comparisons.output.figures import (
     payoff_picture,
     performance_profiles,
     rating_curves,
-    styles_of,
 )
 from muxrl.orchestrator.comparisons.output.methods import methods
 from muxrl.orchestrator.config import to_yaml
+from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
 from muxrl.orchestrator.reports.plain_table import grid_table
+from muxrl.orchestrator.reports.plots import styles_of
 from muxrl.orchestrator.reports.table import Grid
 from muxrl.orchestrator.storage.json_files import write_text
 
@@ -49,7 +50,7 @@ def write_page(found: Findings, folder: Path) -> Path:
         OSError: the folder cannot be written to.
     """
     environment = page_environment(folder, __package__)
-    environment.globals.update(below=tables.BELOW_MARK.strip())
+    environment.globals.update(below=tables.BELOW_MARK.strip(), baselines=baseline_caption(found))
     template = environment.get_template("page.html")
     path = folder / REPORT_FILE
     write_text(path, template.render(found=found, sections=list(_sections(found))))
@@ -68,6 +69,14 @@ def returns_grid(found: Findings, headings: Mapping[str, str]) -> Grid:
         for table, shown in ((tables.standings(found), "iqm"), (tables.baselines(found), "mean"))
     )
     return contestants + baselines
+
+
+def baseline_caption(found: Findings) -> str:
+    """Says what the rows of the baselines hold, which are over episodes; "" without any."""
+    if not found.baselines:
+        return ""
+    num = found.baselines[0].num_episodes
+    return f"Baselines: mean over {num} episodes [95 % over episodes]: nothing in them is trained."
 
 
 def _sections(found: Findings) -> Iterator[_Section]:
@@ -193,7 +202,8 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
         console.print(Text(sentence), style="bold")
     of_runs = "interquartile mean over seeds [95 % over seeds]"
     grid = returns_grid(found, {subject.key: _heading(subject) for subject in found.main_subjects})
-    console.print(grid_table(grid, f"Side by side: {of_runs}", min_text=_MIN_NAME))
+    title = f"Side by side: {of_runs}"
+    console.print(grid_table(grid, title, baseline_caption(found), min_text=_MIN_NAME))
     if found.metrics:
         grid = returns_grid(found, {subject.key: _heading(subject) for subject in found.metrics})
         console.print(grid_table(grid, f"Metrics: {of_runs}", min_text=_MIN_NAME, folds=True))

@@ -15,7 +15,7 @@ from tests.orchestrator.comparisons.compared_runs import made_up_run
 from muxrl.orchestrator.comparisons import matches
 from muxrl.orchestrator.comparisons.arena import Arena, Player, rotations
 from muxrl.orchestrator.comparisons.compare import Comparison
-from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun, read_compared_runs
+from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
 from muxrl.orchestrator.comparisons.findings.contestants import (
     Contestant,
     find_contestants,
@@ -25,6 +25,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.matches import play_head_to_head
 from muxrl.orchestrator.config import SimulationConfig
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.servers.config import ServerConfig
 
@@ -65,7 +66,7 @@ class Ledger:
         }
 
 
-def player(run: ComparedRun, role: str, agents: Sequence[str], label: str, **_: Any) -> Player:
+def player(run: RecordedRun, role: str, agents: Sequence[str], label: str, **_: Any) -> Player:
     return Player(label, role, ServerConfig(agents=list(agents)), run, run.path)
 
 

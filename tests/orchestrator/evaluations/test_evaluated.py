@@ -128,3 +128,13 @@ def test_a_metric_of_several_agents_has_no_total(capsys, evaluation_result):
     out = capsys.readouterr().out
     assert "10.00" in out
     assert "60.00" not in out
+
+
+def test_returns_of_wins_and_losses_are_proportions() -> None:
+    """Of 20 games 19 won: no interval goes beyond 1. Of three games they may be counts."""
+    won = returns_of({"x": [1.0] * 19 + [0.0]}, ["x"])
+    assert won.high is not None
+    assert 0.99 < won.high < 1.0
+    few = returns_of({"x": [1.0, 1.0, 0.0]}, ["x"])
+    assert few.high is not None
+    assert few.high > 1.0

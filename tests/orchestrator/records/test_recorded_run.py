@@ -1,4 +1,5 @@
 import json
+import math
 import tracemalloc
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
 
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -25,7 +27,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     read = RecordedRun.read(run.path)
     assert (read.name, read.seed, read.should_explore) == (run.name, 7, False)
     assert [point.env_steps for point in read.points] == [0, 1_000]
-    assert set(read.points[1].returns) == {None, "wolves", "sheep"}
+    assert set(read.points[1].num_episodes) == {"", "wolves", "sheep"}
     assert read.env_steps == {"wolves": 980, "sheep": 970}
     wolves = read.training["wolves"]  # means over wolf_0 and wolf_1, of those that are known
     assert wolves.env_steps.tolist() == [100, 500, 990]
@@ -34,23 +36,29 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert (sheep.env_steps.tolist(), sheep.returns.tolist()) == ([970], [-4.0])
 
 
-def test_returns_are_means_over_the_servers_agents(tmp_path: Path) -> None:
-    read = record(new_run(tmp_path), evaluation(0, None, [1.0, 2.0], [3.0, 6.0], [9.0, 9.0]))
-    returns = read.points[0].returns_of(["wolf_0", "wolf_1"], None)
-    assert returns is not None
-    assert returns.tolist() == [2.0, 4.0]
-    assert read.points[0].returns_of(["wolf_0"], "wolves") is None
-    assert read.points[0].returns_of(["cow"], None) is None
-
-
-def test_agents_and_episodes_without_a_return_do_not_count(tmp_path: Path) -> None:
-    read = record(new_run(tmp_path), evaluation(0, None, [1.0, None, None], [3.0, 6.0], [1.0]))
-    returns = read.points[0].returns_of(["wolf_0", "wolf_1"], None)
-    assert returns is not None
-    # The third keeps its place: it is paired with that of another condition.
-    np.testing.assert_array_equal(returns, [2.0, 6.0, np.nan])
-    absent = record(new_run(tmp_path / "absent"), evaluation(0, None, [None], [None], [1.0]))
-    assert absent.points[0].returns_of(["wolf_0", "wolf_1"], None) is None
+def test_evaluations_are_one_wide_frame(tmp_path: Path) -> None:
+    """An episode that nobody was in keeps its place: it is paired with that of another condition;
+    and a condition's episodes may be fewer."""
+    metrics = {"win": {COMMON: [1.0, 0.0]}, "hits": {"sheep": [None, 2.0]}}
+    frame = record(
+        new_run(tmp_path),
+        evaluation(0, None, [1.0, None, None], [3.0, 6.0], [1.0]),
+        evaluation(0, "wolves", [4.0, 5.0], [7.0, 8.0], [0.0, 0.0]) | {"metrics": metrics},
+    ).evaluations
+    assert frame.index.names == ["env_steps", "replaced", "episode"]
+    assert frame.columns.names == ["metric", "agent"]
+    num = {"": 3, "wolves": 2}
+    assert frame.index.tolist() == [(0, who, k) for who, n in num.items() for k in range(n)]
+    nan = math.nan
+    expected = {
+        ("return", "wolf_0"): [1.0, nan, nan, 4.0, 5.0],
+        ("return", "wolf_1"): [3.0, 6.0, nan, 7.0, 8.0],
+        ("return", "sheep"): [1.0, nan, nan, 0.0, 0.0],
+        ("win", COMMON): [nan, nan, nan, 1.0, 0.0],
+        ("hits", "sheep"): [nan, nan, nan, nan, 2.0],
+    }
+    assert list(frame.columns) == list(expected)
+    np.testing.assert_array_equal(frame.to_numpy().T, [*expected.values()])
 
 
 def test_conditions_a_few_env_steps_apart_are_one_point(tmp_path: Path) -> None:
@@ -62,9 +70,9 @@ def test_conditions_a_few_env_steps_apart_are_one_point(tmp_path: Path) -> None:
         evaluation(200, None, *ones),
         evaluation(204, "wolves", *ones),
     )
-    assert [(p.env_steps, set(p.returns)) for p in read.points] == [
-        (100, {None, "wolves"}),
-        (200, {None, "wolves"}),
+    assert [(p.env_steps, set(p.num_episodes)) for p in read.points] == [
+        (100, {"", "wolves"}),
+        (200, {"", "wolves"}),
     ]
 
 
@@ -76,8 +84,9 @@ def test_of_two_evaluations_at_one_env_step_the_later_counts(tmp_path: Path) -> 
         evaluation(100, None, [2.0, 2.0], [2.0, 2.0], [2.0, 2.0]),
     )
     (point,) = read.points
-    assert point.returns[None]["sheep"] == [2.0, 2.0]
-    assert set(point.returns) == {None, "sheep"}
+    assert point.num_episodes == {"": 2, "sheep": 1}
+    sheep = read.evaluations["return", "sheep"]
+    assert sheep.to_dict() == {(100, "", 0): 2.0, (100, "", 1): 2.0, (100, "sheep", 0): 1.0}
 
 
 def test_evaluations_by_another_rule_than_the_last_are_left_out(tmp_path: Path) -> None:
@@ -115,6 +124,7 @@ def test_a_run_of_days_is_read_in_little_memory_and_its_curve_keeps_its_shape_an
     tmp_path: Path,
 ) -> None:
     run = new_run(tmp_path)
+    RecordedRun.read(run.path)  # what is imported for that does not count
     num = 60_001
     with (run.metrics / "joint.jsonl").open("w") as file:
         for i in range(1, num + 1):
@@ -136,6 +146,7 @@ def test_a_run_of_days_is_read_in_little_memory_and_its_curve_keeps_its_shape_an
 def test_an_empty_run_has_nothing(tmp_path: Path) -> None:
     read = RecordedRun.read(new_run(tmp_path).path)
     assert (read.points, read.should_explore) == ((), None)
+    assert read.evaluations.empty
     assert read.env_steps == {"wolves": 0, "sheep": 0}
     assert len(read.training["sheep"].returns) == 0
 

@@ -26,7 +26,7 @@ from muxrl.orchestrator.sweeps.dry_run import (
     estimate_text,
     why_unknown,
 )
-from muxrl.orchestrator.sweeps.measure import combine, evaluated_value, trained_value
+from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
 from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
 from muxrl.orchestrator.sweeps.trial import trial_of, tune_config
@@ -118,20 +118,24 @@ def evaluation(returns, metrics=None):
     return EvaluationRow(env_steps=300, replaced=None, returns=returns, metrics=metrics or {})
 
 
+def trained(means, agents):
+    return trained_value(MetricConfig(), JointRow(env_steps=1, episode_return_mean=means), agents)
+
+
 def test_what_is_no_number_is_no_metric():
-    assert combine(MetricConfig(), {"a": float("nan"), "b": 1.0}, None) is None
-    assert combine(MetricConfig(), {"a": float("nan"), "b": 1.0}, ["b"]) == 1.0
-    assert combine(MetricConfig(), {}, []) is None
-    assert combine(MetricConfig(), {}, None) is None
-    assert combine(MetricConfig(), {"a": 1.0}, ["b"]) is None
+    assert trained({"a": float("nan"), "b": 1.0}, None) is None
+    assert trained({"a": float("nan"), "b": 1.0}, ["b"]) == 1.0
+    assert trained({}, []) is None
+    assert trained({}, None) is None
+    assert trained({"a": 1.0}, ["b"]) is None
 
 
 def test_a_metric_is_that_of_the_episode_or_a_mean_over_agents():
     hits = {"h": [9.0], "p": [1.0], "q": [3.0]}
     metrics = {"win": {"__common__": [1.0, None, 0.0]}, "hits": hits}
     evaluated = evaluation({"p": [7.0]}, metrics)
-    trained = {"win": {"__common__": 0.25}, "hits": {"h": 5.0, "p": 1.0}}
-    training = JointRow(env_steps=500, metrics=trained)
+    means = {"win": {"__common__": 0.25}, "hits": {"h": 5.0, "p": 1.0}}
+    training = JointRow(env_steps=500, metrics=means)
     assert evaluated_value(MetricConfig(name="win"), evaluated, None) == 0.5
     assert evaluated_value(MetricConfig("prey", name="win"), evaluated, ["p", "q"]) == 0.5
     assert evaluated_value(MetricConfig("prey", name="hits"), evaluated, ["p", "q"]) == 2.0

@@ -10,12 +10,12 @@ import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
-from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.findings.headline import headline
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleResult, RoleStanding
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate
+from muxrl.orchestrator.measure.subjects import Subject
 
 PREDATORS = Subject("role", "predators", ("a", "b"))
 

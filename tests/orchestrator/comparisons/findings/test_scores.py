@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muxrl.orchestrator.comparisons.findings.scores import Curve, RunScore, band, luck_of
-from muxrl.orchestrator.measure.against_random import Measured
 from muxrl.orchestrator.measure.statistics import NO_LUCK
+from muxrl.orchestrator.measure.subjects import Measured
 
 
 def curve(*points: tuple[float, float]) -> Curve:
@@ -19,7 +19,7 @@ def curve(*points: tuple[float, float]) -> Curve:
 
 
 def run(curve: Curve, learned: float = 0.0, first_seed: int = 1) -> RunScore:
-    played = Measured(1, np.array([learned, learned + 1.0]), None, None, first_seed)
+    played = Measured(1, first_seed, {"": np.array([learned, learned + 1.0])})
     areas = np.ones(2)
     return RunScore(
         "a", "a:x", Path(), 1, "role:a", played, 1, 1.0, 1.0, areas, None, None, False, curve

@@ -7,12 +7,14 @@ import importlib.metadata
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 from muxrl.orchestrator.comparisons.output.methods import _algorithm
+from muxrl.orchestrator.comparisons.output.tables import TableName
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.servers.algorithms.registry import own_algorithms
 
@@ -199,3 +201,40 @@ def test_files_hold_what_the_frames_hold(comparison: Comparison, written: Path) 
     assert "baseline: random" in set(standings["contestant"])
     with pytest.raises(ValueError, match="there is no table 'run'"):
         comparison.frame("run")  # type: ignore[arg-type]
+
+
+SCHEMAS = {
+    "runs": (
+        "contestant assignment seed subject return num_episodes env_steps time_s "
+        "area_under_curve env_steps_to_threshold time_s_to_threshold random_in_place run"
+    ),
+    "curves": "contestant seed subject env_steps time_s return",
+    "standings": (
+        "contestant subject num_runs iqm* mean* area* threshold num_reached "
+        "env_steps_to_threshold time_s_to_threshold"
+    ),
+    "roles": "role label num_runs num_contexts iqm* random_in_place",
+    "pairings": "role first second improvement* difference* num_pairs",
+    "parameters": "contestant subject parameter value iqm* num_runs num_episodes",
+    "learners": (
+        "role label others contestant num_runs num_below advantage* over_untrained* verdict"
+    ),
+    "matches": (
+        "role player player_contestant others others_contestant pair return num_episodes "
+        "trained_together run other_run"
+    ),
+    "payoffs": "role player others return* num_pairs",
+    "ratings": "role player label env_steps rating* merit*",
+}
+"""By table its columns; with a star those of an estimate, behind which its ends follow."""
+
+
+@pytest.mark.parametrize("table", get_args(TableName))
+def test_each_table_has_one_schema(comparison: Comparison, table: TableName) -> None:
+    """People read files and frames by these names."""
+    expected = [
+        name.replace("*", end)
+        for name in SCHEMAS[table].split()
+        for end in (("", "_low", "_high") if name.endswith("*") else ("",))
+    ]
+    assert list(comparison.frame(table).columns) == expected

@@ -1,0 +1,150 @@
+"""Each number of a report and a comparison, recomputed by SciPy from known returns."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.comparisons.compare import compare_runs
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.measure.results import results_of
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.servers.config import ServerConfig
+
+SEEDS, EPISODES = 4, 30
+CONDITIONS = (None, "all", "all:untrained")
+Drawn = Mapping[str | None, np.ndarray]
+"""By condition ``[SEEDS, EPISODES]``: returns, NaN in an episode that the agent was not in."""
+
+
+def drawn(seed: int, *gains: float) -> Drawn:
+    rng = np.random.default_rng(seed)
+    luck = rng.normal(size=(SEEDS, EPISODES))  # of an episode, which all conditions have
+    found = {}
+    for condition, gain in zip(CONDITIONS, gains, strict=True):
+        own = gain + rng.normal(0, 0.5, (SEEDS, 1)) + rng.normal(size=luck.shape)
+        found[condition] = np.where(rng.random(luck.shape) < 0.1, math.nan, luck + own)
+    return found
+
+
+def written(root: Path, returns: Drawn, algorithm: str = "PPO", **plan: Any) -> list[Path]:
+    """Runs with these returns; a win is a return above 0, which an episode may not say."""
+    paths = []
+    for seed in range(SEEDS):
+        servers = {"all": ServerConfig(algorithm=algorithm, agents=["x"])}
+        simulation = SimulationConfig(env="nowhere:Game", metrics={"win": "last"})
+        run = RunDirectory.create(root, f"{algorithm}-{seed}".lower(), datetime(2026, 11, 21))
+        config = ExperimentConfig(name="drawn", seed=seed, simulation=simulation, servers=servers)
+        run.write_config(to_yaml(config))
+        server = {"algorithm": algorithm, "agents": ["x"], "groups": {}}
+        told = {"servers": {"all": server}, "assignment": f"{algorithm.lower()}:x", "seed": seed}
+        run.write_plan({**told, "metrics": ["win"], **plan})
+        with MetricsWriter(run) as metrics:
+            for condition, of_seeds in returns.items():
+                known = [None if math.isnan(value) else value for value in of_seeds[seed].tolist()]
+                win = [None if value is None else float(value > 0) for value in known]
+                row = {"env_steps": 100, "replaced": condition, "num_episodes": EPISODES}
+                row |= {} if plan else {"first_seed": 1_000 * seed}
+                won = {"win": {COMMON: win}}
+                metrics.evaluation({**row, "returns": {"x": known}, "metrics": won})
+            metrics.server("all", {"env_steps": 100, "weights_seq_no": 1})
+        paths.append(run.path)
+    return paths
+
+
+def over_seeds(by_seed: np.ndarray) -> list[float]:
+    return [by_seed.mean(), *stats.ttest_1samp(by_seed, 0.0).confidence_interval()]
+
+
+def ends(estimate: Any) -> list[float]:
+    """A mean and its interval, as a summary and a finding have them."""
+    if isinstance(estimate, Mapping):
+        return [estimate[key] for key in ("mean", "low", "high")]
+    return [estimate.mean, estimate.low, estimate.high]
+
+
+def summary_of(paths: list[Path], *, over_episodes: bool = False) -> dict[str, Any]:
+    runs = [RecordedRun.read(path) for path in paths]
+    found: dict[str, Any] = json.loads(
+        json.dumps(results_of(runs, over_episodes=over_episodes).to_dict())
+    )
+    return found
+
+
+def test_a_report_of_several_seeds_speaks_of_seeds(tmp_path: Path) -> None:
+    returns = drawn(1, 1.0, 0.0, 0.5)
+    learned, random, untrained = returns.values()
+    summary = summary_of(written(tmp_path, returns))
+    assert summary["intervals_over"] == "seeds"
+    final = summary["servers"]["all"]["final"]
+    for name, values in (("learned", learned), ("random", random), ("untrained", untrained)):
+        assert ends(final[name]) == pytest.approx(over_seeds(np.nanmean(values, axis=1)))
+    for name, others in (("advantage", random), ("over_untrained", untrained)):
+        by_seed = np.nanmean(learned - others, axis=1)  # of pairs of episodes
+        assert ends(final[name]) == pytest.approx(over_seeds(by_seed))
+    advantage = np.nanmean(learned - random, axis=1)
+    assert (final["num_seeds_above"], final["num_seeds_below"]) == (
+        (advantage > 0).sum(),
+        (advantage < 0).sum(),
+    )
+    assert final["num_episodes"] == np.isfinite(learned).sum()
+    middle = stats.trim_mean(learned[np.isfinite(learned)], 0.25)
+    assert final["learned_interquartile_mean"] == pytest.approx(middle)
+
+
+def test_over_episodes_each_seed_is_a_stratum(tmp_path: Path) -> None:
+    learned, random, _ = (returns := drawn(2, 1.0, 0.0, 0.5)).values()
+    whole = {key: np.nan_to_num(values) for key, values in returns.items()}  # equally many
+    final = summary_of(written(tmp_path, whole), over_episodes=True)["servers"]["all"]["final"]
+    pairs = np.nan_to_num(learned) - np.nan_to_num(random)
+    error = math.sqrt(pairs.var(axis=1, ddof=1).sum() / EPISODES) / SEEDS
+    interval = stats.t.interval(0.95, SEEDS * (EPISODES - 1), pairs.mean(), error)
+    assert ends(final["advantage"]) == pytest.approx([pairs.mean(), *interval])
+
+
+def test_of_one_run_the_unit_is_the_episode(tmp_path: Path) -> None:
+    learned, random, _ = (returns := drawn(3, 1.0, 0.0, 0.5)).values()
+    summary = summary_of(written(tmp_path, returns)[:1])
+    final = summary["servers"]["all"]["final"]
+    pairs = learned[0] - random[0]
+    assert ends(final["advantage"]) == pytest.approx(over_seeds(pairs[np.isfinite(pairs)]))
+    won = learned[0][np.isfinite(learned[0])] > 0
+    interval = stats.binomtest(int(won.sum()), len(won)).proportion_ci(method="wilson")
+    win = next(metric for metric in summary["metrics"] if metric["name"] == "win")
+    assert ends(win["evaluated"]) == pytest.approx([won.mean(), *interval])
+
+
+def test_episodes_of_an_external_simulation_are_no_pairs(tmp_path: Path) -> None:
+    learned, random, _ = (returns := drawn(4, 1.0, 0.0, 0.5)).values()
+    final = summary_of(written(tmp_path, returns, is_external=True)[:1])["servers"]["all"]["final"]
+    ours, theirs = (values[0][np.isfinite(values[0])] for values in (learned, random))
+    interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval()
+    assert ends(final["advantage"]) == pytest.approx([ours.mean() - theirs.mean(), *interval])
+
+
+def test_a_comparison_of_the_same_draws(tmp_path: Path) -> None:
+    first, second = drawn(5, 1.0, 0.0, 0.5), drawn(6, 0.4, 0.0, 0.2)
+    paths = [*written(tmp_path, first), *written(tmp_path, second, "A2C")]
+    found = compare_runs(paths, num_episodes=1)
+    ours, theirs = (np.nanmean(returns[None], axis=1) for returns in (first, second))
+    standing = found.standing("ppo x", "role:x")
+    assert standing.score.mean == pytest.approx(stats.trim_mean(ours, 0.25))
+    assert ends(standing.mean) == pytest.approx(over_seeds(ours))
+    (pairing,) = found.roles_compared[0].unordered_pairings
+    assert pairing.difference is not None
+    assert ends(pairing.difference) == pytest.approx(over_seeds(ours - theirs))
+    wins = stats.mannwhitneyu(ours, theirs).statistic
+    assert pairing.improvement.mean == pytest.approx(wins / SEEDS**2)
+    advantage = np.nanmean(first[None] - first["all"], axis=1)
+    assert ends(found.learners[0].advantage) == pytest.approx(over_seeds(advantage))
