@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.side_places import Sides
-from muxrl.client.adapters.vector_simulation import Rows, VectorSimulation, VectorStep, copied, row
+from muxrl.client.adapters.vector_simulation import (
+    AroundVector,
+    Rows,
+    VectorSimulation,
+    VectorStep,
+    copied,
+    row,
+)
 from muxrl.protocol.rows import each_array, put
 
 
-class SwappedVector(Around):
+class SwappedVector(AroundVector):
     """The copies of a `VectorSimulation`, whose sides change places in each as its episode says.
 
     Args:
@@ -23,12 +29,10 @@ class SwappedVector(Around):
         has_more: whether episodes have other parameters, too, for the simulation inside.
     """
 
-    _inside: Any
-
     def __init__(
         self, simulation: VectorSimulation, parameter: str, sides: Sides, *, has_more: bool
     ) -> None:
-        super().__init__(cast(Any, simulation))
+        super().__init__(simulation)
         self._parameter, self._sides, self._has_more = parameter, sides, has_more
         agents = {agent: i for i, agent in enumerate(self.possible_agents)}
         self._agents = agents
@@ -50,7 +54,7 @@ class SwappedVector(Around):
         """See `VectorSimulation.present`."""
         return self._columns(self._inside.present)
 
-    def reset(self, seed: int | None = None) -> dict[str, Rows]:  # type: ignore[override]
+    def reset(self, seed: int | None = None) -> dict[str, Rows]:
         self._place_of[:] = np.arange(len(self._agents))
         return self._observe(self._inside.reset(seed))
 
@@ -64,7 +68,7 @@ class SwappedVector(Around):
             for agent in moved:
                 put(self._seen[agent], copy, row(self._given[moved[agent]], copy))
 
-    def step(self, actions: Mapping[str, Rows]) -> VectorStep:  # type: ignore[override]
+    def step(self, actions: Mapping[str, Rows]) -> VectorStep:
         acts_in = np.argsort(self._place_of, axis=1)
         step: VectorStep = self._inside.step(self._moved(actions, acts_in))
         names = {c: self._names(c) for c in step.final_observations}

@@ -125,6 +125,18 @@ class VectorSimulation(Protocol):
         ...
 
 
+class AroundVector:
+    """A `VectorSimulation` with another one inside, which does all that this one does not."""
+
+    def __init__(self, simulation: VectorSimulation) -> None:
+        self._inside = simulation
+        self.num_copies = simulation.num_copies
+        self.possible_agents = simulation.possible_agents
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inside, name)
+
+
 class OnlyCopy(Around):
     """The one copy of a `VectorSimulation` as an ordinary `Simulation`: to look at, to evaluate.
 

@@ -154,7 +154,7 @@ class BestConfig:
     """Which checkpoints are kept for their evaluations."""
 
     of: str = TOTAL
-    """A server (in a sweep also a role): the mean over its agents; "total": over all agents."""
+    """A server (in a sweep also a role): the mean over its agents; "total": the sum over all."""
     keep: int = 1
     """How many: checkpoints/best, checkpoints/best-2 and so on."""
     name: str = RETURN

@@ -210,7 +210,8 @@ class Checkpoints:
         config = self._config.best
         agents = None if self._judged is None else list(self._judged)
         if config.name == RETURN:
-            value = mean_of_episodes(row.returns, list(row.returns) if agents is None else agents)
+            names = list(row.returns) if agents is None else agents
+            value = mean_of_episodes(row.returns, names, is_sum=agents is None)
         else:
             value = metric_over(row.metrics.get(config.name, {}), agents, mean_of_episodes)
         if value is None:

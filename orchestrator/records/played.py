@@ -26,7 +26,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -34,6 +34,7 @@ import numpy as np
 from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import Simulation, StepResult
 from muxrl.client.adapters.vector_simulation import (
+    AroundVector,
     Rows,
     VectorSimulation,
     VectorStep,
@@ -120,21 +121,19 @@ class Recorded(Around):
         return result
 
 
-class RecordedVector(Around):
+class RecordedVector(AroundVector):
     """Does so with the episodes of a `VectorSimulation`'s copies; see `Recorded`."""
-
-    _inside: Any
 
     def __init__(
         self, simulation: VectorSimulation, take: Take, wants: Callable[[int | None], bool]
     ) -> None:
-        super().__init__(cast(Any, simulation))
+        super().__init__(simulation)
         self._take, self._wants = take, wants
         self._episodes: dict[int, _Episode] = {}
         """By copy."""
         self._observations: Mapping[str, Rows] = {}
 
-    def reset(self, seed: int | None = None) -> dict[str, Rows]:  # type: ignore[override]
+    def reset(self, seed: int | None = None) -> dict[str, Rows]:
         self._episodes = {}
         self._observations = self._inside.reset(seed)
         return dict(self._observations)
@@ -147,7 +146,7 @@ class RecordedVector(Around):
             seen = {a: copied(row(rows, copy)) for a, rows in self._observations.items()}
             self._episodes[copy] = _Episode(seed, options, seen)
 
-    def step(self, actions: Mapping[str, Rows]) -> VectorStep:  # type: ignore[override]
+    def step(self, actions: Mapping[str, Rows]) -> VectorStep:
         agents = self.possible_agents
         acting = {c: self._inside.present[c].tolist() for c in self._episodes}
         step: VectorStep = self._inside.step(actions)

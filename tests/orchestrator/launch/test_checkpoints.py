@@ -238,6 +238,20 @@ def test_so_many_are_kept_and_the_best_by_their_evaluations(
     assert [env_steps for env_steps, _ in manifest.best] == best
 
 
+def test_the_total_is_the_sum_over_all_agents_as_in_a_sweep(make: Callable[..., World]) -> None:
+    world = make(best=BestConfig())
+    played: dict[int, dict[str, Any]] = {
+        100: {"a": (1.0,), "b": (1.0,)},
+        200: {"a": (1.5,), "b": (None,)},
+    }
+    for env_steps, returns in played.items():
+        world.env_steps = env_steps
+        assert world.write()
+        world.checkpoints.note_evaluation(env_steps)
+        world.checkpoints.judge(EvaluationRow(env_steps=env_steps, replaced=None, returns=returns))
+    assert Manifest.read(world.folder.path / "last").best == ((100, 2.0),)
+
+
 def test_what_was_best_by_another_metric_is_so_no_more(make: Callable[..., World]) -> None:
     first = make(best=BestConfig(of="one", keep=2), judged=["a"])
 
