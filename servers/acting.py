@@ -204,8 +204,8 @@ class Acting(ABC):
         lead = len(block.slots), one.num_seats
         return Chosen(
             actions.reshape(lead + actions.shape[1:]),
-            shaped(outputs, None, lead),
-            shaped(states, None, lead),
+            shaped(outputs, None, lead) if outputs else outputs,
+            None if states is None else shaped(states, None, lead),
         )
 
     def pass_of(self, block: Block) -> Any:

@@ -199,8 +199,6 @@ class Block(msgspec.Struct, eq=False):
     has_failed: bool = False
     members: list[Any] | None = None
     actions: list[Any] = []
-    listed: list[Any] = []
-    """The actions of each kind as lists, when a row of them has been asked for."""
     stacked: list[Any] = []
     """Its record and that of blocks before it, once for many episodes; see `put_together`."""
     num_read: int = 0
@@ -231,15 +229,10 @@ class Block(msgspec.Struct, eq=False):
 
     def answer_of(self, row: int) -> Actions:
         """Returns what one of its episodes is answered."""
-        if not self.listed:
-            self.listed = [
-                rows.tolist() if type(kind.space) is Discrete else None
-                for kind, rows in zip(self.served.acted, self.actions, strict=True)
-            ]
         actions: dict[str, Any] = {}
-        for kind, rows, listed in zip(self.served.acted, self.actions, self.listed, strict=True):
-            if listed is not None:
-                actions.update(zip(kind.agents, listed[row], strict=True))
+        for kind, rows in zip(self.served.acted, self.actions, strict=True):
+            if type(kind.space) is Discrete:
+                actions.update(zip(kind.agents, rows[row].tolist(), strict=True))
             else:
                 for i, agent_id in enumerate(kind.agents):
                     actions[agent_id] = row_of(kind.space, rows, (row, i))

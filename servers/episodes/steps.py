@@ -139,10 +139,7 @@ class Steps:
         table, mode = self._table, self._table.modes[slot]
         seats: Seats = mode.seats
         done = table.done_agents(slot) if table.num_done[slot] else NOBODY
-        returns: dict[str, float] = {}
-        if item.rewards or item.late_rewards:
-            returns = dict(zip(table.agents, table.returns[slot].tolist(), strict=True))
-        step = self._check.step(item, done, returns)
+        step = self._check.step(item, done, self._returns_before(item, slot))
         seen_agents = step.observations
         if len(seen_agents) == len(table.agents) and not mode.untrained:
             served = seats.everybody
@@ -171,8 +168,7 @@ class Steps:
             self._ends.find_records(slot, seats, step, change, record)
         # Nothing can be refused any more.
         rewards = step.rewards
-        pay = np.array([[rewards.get(a, 0.0) for a in table.agents]]) if rewards else None
-        self._sum(slot, step, pay)
+        self._sum(slot, step)
         block = Block(
             table, seats, served, [item.episode_id], [slot], where, [item.t], observations,
             is_training=is_training,
@@ -180,7 +176,9 @@ class Steps:
             untrained=mode.untrained,
             logged=self._logged(step, served) if step.logged_actions else None,
         )  # fmt: skip
-        self._pay(block, pay, NOBODY if change is None else change.anew)
+        if is_training and self._records:
+            pay = np.array([[rewards.get(a, 0.0) for a in table.agents]]) if rewards else None
+            self._pay(block, pay, NOBODY if change is None else change.anew)
         is_env_step = record is not None
         if change is not None:
             is_env_step = self._ends.apply(slot, seats, step, change, record)
@@ -226,30 +224,38 @@ class Steps:
             raise OutOfOrder(
                 f"episode {item.episode_id} is awaiting action at t={t} and cannot end now"
             )
-        returns = dict(zip(table.agents, table.returns[slot].tolist(), strict=True))
+        returns = self._returns_before(item, slot)
         step = self._check.end(item, table.done_agents(slot), returns)
         record = table.records[slot] if mode.is_training and t else None
         change = self._ends.find(slot, mode.seats, step)
         if record is not None:
             self.put_together(slot)
             self._ends.find_records(slot, mode.seats, step, change, record)
-        pay = np.array([[step.rewards.get(a, 0.0) for a in table.agents]])
-        self._sum(slot, step, pay)
+        self._sum(slot, step)
         is_env_step = self._ends.apply(slot, mode.seats, step, change, record, is_end=True)
         if record is not None and is_env_step:
             record.note_env_step()
         return table.returns_of(slot), is_env_step
 
-    def _sum(self, slot: int, step: CheckedStep, pay: np.ndarray | None) -> None:
+    def _returns_before(self, item: Step | EndEpisode, slot: int) -> Mapping[str, float]:
+        """Returns what an episode's agents have earned; nothing where no sum can be too large."""
+        if not (item.rewards or item.late_rewards) or not self._has_large_rewards:
+            return {}
+        table = self._table
+        return dict(zip(table.agents, table.returns[slot].tolist(), strict=True))
+
+    def _sum(self, slot: int, step: CheckedStep) -> None:
         table, known = self._table, step.observations.keys()
-        if pay is not None:
-            table.returns[slot : slot + 1] += pay
-            if not step.rewards.keys() <= known:
-                for agent_id in step.rewards:
-                    table.known[slot, table.column[agent_id]] = True
+        return_at, column = table.return_at, table.column
+        first = slot * len(column)
+        for agent_id, reward in step.rewards.items():
+            return_at[first + column[agent_id]] += reward
+        if not step.rewards.keys() <= known:
+            for agent_id in step.rewards:
+                table.known[slot, column[agent_id]] = True
         for agent_id, reward in step.late_rewards.items():
-            table.returns[slot, table.column[agent_id]] += reward
-            table.known[slot, table.column[agent_id]] = True
+            return_at[first + column[agent_id]] += reward
+            table.known[slot, column[agent_id]] = True
 
     def _note_late(self, record: Any, step: CheckedStep) -> None:
         if any(step.late_rewards.values()):

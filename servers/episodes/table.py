@@ -68,6 +68,8 @@ class EpisodeTable:
         num, num_agents = _FIRST_SLOTS, len(agents)
         self._make_numbers(num)
         self.returns = np.zeros((num, num_agents))
+        self.return_at = _elements(self.returns)
+        """The same numbers one by one, which are read and written in a fraction of the time."""
         self.known = np.zeros((num, num_agents), bool)
         self.done = np.zeros((num, num_agents), bool)
         self.modes: list[Any] = [None] * num
@@ -136,6 +138,7 @@ class EpisodeTable:
         for one, old in zip(numbers, known, strict=True):
             one[:before] = old
         self.returns, self.known = grown(self.returns, num), grown(self.known, num)
+        self.return_at = _elements(self.returns)
         self.done = grown(self.done, num)
         more = num - before
         for column in (self.modes, self.last, self.records, self.started, self.members):
@@ -216,3 +219,7 @@ def keep(block: Block, where: Slots, rows: np.ndarray | None = None) -> None:
         if one.part.remembers_actions:
             actions = chosen.actions if rows is None else chosen.actions[rows]
             one.part.remember(actions, memory, where)
+
+
+def _elements(array: Any) -> Any:
+    return memoryview(array.reshape(-1))
