@@ -98,16 +98,18 @@ def _decode_extension(
     if code != ARRAY_EXTENSION:
         raise ValueError(f"unknown extension {code}")
     # A conversation has few kinds of arrays and many of each, so headers are cached.
-    head = bytes(data[:_MAX_HEADER_BYTES])
-    end_of_name = head.find(b"\0")
-    end = end_of_name + 2 + 4 * head[end_of_name + 1] if -1 < end_of_name < len(head) - 1 else 0
-    dtype, shape, num_bytes = _read_header(head[:end] if end else head)
-    if len(data) - end != num_bytes:
+    header = bytes(data[:_MAX_HEADER_BYTES])
+    at = header.find(b"\0") + 1  # behind the name
+    if at < len(header):
+        header = header[: at + 1 + 4 * header[at]]
+    dtype, shape, num_bytes = _read_header(header)
+    numbers = data[len(header) :]
+    if len(numbers) != num_bytes:
         raise ValueError(
             f"not an array: {dtype.name} of shape {shape} is {num_bytes} bytes, "
-            f"but {len(data) - end} came"
+            f"but {len(numbers)} came"
         )
-    array = np.frombuffer(copy(data[end:]), dtype) if num_bytes else np.empty(0, dtype)
+    array = np.frombuffer(copy(numbers), dtype) if num_bytes else np.empty(0, dtype)
     return array if len(shape) == 1 else array.reshape(shape)
 
 

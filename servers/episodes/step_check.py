@@ -248,14 +248,14 @@ class StepCheck:
 
     def _rewards(self, given: Mapping[str, Any], returns: Mapping[str, float]) -> dict[str, float]:
         rewards = {}
-        most = self._max_reward
+        agents, most = self._agents, self._max_reward
         for agent_id, reward in given.items():
-            if agent_id not in self._agents:
+            if agent_id not in agents:
                 raise self._unknown_agent(agent_id, "reward")
             if type(reward) is not float:
                 reward = _plain(agent_id, "reward", reward)
             rewards[agent_id] = reward
-            total = returns.get(agent_id, 0.0) + reward
+            total = returns.get(agent_id, 0.0) + reward if returns else reward
             if -most <= reward <= most and _MIN_RETURN <= total <= MAX_RETURN:  # no NaN is
                 continue
             if not math.isfinite(reward):
