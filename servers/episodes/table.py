@@ -1,14 +1,14 @@
 """The open episodes of a server: one array a field, with a row for each slot.
 
-An episode has a slot while it is open. Freed slots are taken again in the order in which they were
-freed: where simulations begin their next episodes in the order in which their last ones ended, each
-is where the one before it was, and the rows of all stay a slice.
+An episode has a slot while it is open, the lowest that is free. Where simulations begin their next
+episodes in the order in which their last ones ended, each is where the one before it was, and the
+rows of all stay a slice, whatever was open beside them meanwhile.
 """
 
 from __future__ import annotations
 
+import heapq
 from array import array
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -79,7 +79,8 @@ class EpisodeTable:
         self.members: list[Member | None] = [None] * num
         self._seats: WeakSet[Seats] = WeakSet()
         """Whose memories have as many slots."""
-        self._freed: deque[int] = deque()
+        self._freed: list[int] = []
+        """A heap."""
         self._num_used = 0
         """Slots from there on were never taken."""
 
@@ -91,7 +92,7 @@ class EpisodeTable:
     ) -> int:
         """Opens an episode; returns its slot."""
         if self._freed:
-            slot = self._freed.popleft()
+            slot = heapq.heappop(self._freed)
         else:
             slot = self._num_used
             self._num_used += 1
@@ -118,7 +119,7 @@ class EpisodeTable:
         slot = self.slot_of.pop(episode_id)
         self.started[slot] = self.modes[slot] = self.members[slot] = None
         self.records[slot] = self.last[slot] = None
-        self._freed.append(slot)
+        heapq.heappush(self._freed, slot)
 
     def _make_numbers(self, num: int) -> None:
         self.t, self.num_done = array("q", bytes(8 * num)), array("q", bytes(8 * num))

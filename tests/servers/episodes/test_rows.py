@@ -139,6 +139,17 @@ def test_a_long_episode_holds_no_block_for_every_step(num: int) -> None:
     np.testing.assert_array_equal(seen[:1_000, 1], np.arange(1_000))
 
 
+def test_episodes_that_begin_together_are_a_slice_whatever_was_open_beside_them() -> None:
+    player = Player(ScriptedStore(make_plan("ac"), seating=Seating()))
+    table = player.store.store._table
+    player.tell([StartEpisode(e) for e in EPISODES])
+    player.tell([StartEpisode("evaluated", mode="eval")])
+    player.tell([AbortEpisode("e1"), AbortEpisode("evaluated"), StartEpisode("e1-next")])
+    player.tell([AbortEpisode(e) for e in ("e2", "e0")])
+    player.tell([StartEpisode(e) for e in ("e0-next", "e2-next")])
+    assert [table.slot_of[f"{e}-next"] for e in EPISODES] == [0, 1, 2]
+
+
 def test_blocks_of_episodes_that_are_over_are_freed_without_the_garbage_collector() -> None:
     """Of 256 that end at once so many were left that collecting them stopped a server."""
     player = Player(ScriptedStore(make_plan("ac"), seating=Seating()))
