@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -29,7 +30,7 @@ ANSWER_S = 5.0
 R = TypeVar("R", bound=ProcessReport)
 
 
-class Supervision(Generic[R]):
+class Supervision(ABC, Generic[R]):
     """The processes of one kind, by name; none until a kind starts them.
 
     Nobody has to wait for one that is silent: this is noticed when its time is over.
@@ -77,9 +78,9 @@ class Supervision(Generic[R]):
     _kind: str
     """Those that `listen`, for people."""
 
+    @abstractmethod
     def _start(self, name: str) -> None:
         """Has a process begin, with `_launch`, for the first time or again."""
-        raise NotImplementedError
 
     def _listens(self, name: str, answer: Any) -> None:
         """Welcomes a process whose `start` has given this answer."""
@@ -119,9 +120,9 @@ class Supervision(Generic[R]):
     def _leave(self, name: str, actor: Any, error: Exception) -> None:
         """Forgets what is known of a process that is lost, and is ended next."""
 
+    @abstractmethod
     def _again(self, name: str) -> str:
         """Prepares that a process is started again; returns how it goes on."""
-        raise NotImplementedError
 
     def _who(self, name: str) -> str:
         """A process in messages."""

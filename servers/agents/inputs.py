@@ -26,7 +26,7 @@ from muxrl.servers.agents.keys import (
 from muxrl.servers.agents.masks import NONE_AVAILABLE, none_available
 from muxrl.servers.agents.memory import Memory, Slots, grid
 from muxrl.servers.agents.observing import Reader
-from muxrl.servers.agents.parts import Input, OfKind, Part, Seen, by_kind, places_of
+from muxrl.servers.agents.parts import Input, OfKind, Part, Remembering, Seen, by_kind, places_of
 from muxrl.servers.agents.seats import Member, Seat
 from muxrl.servers.agents.spaces import flat_size
 
@@ -277,11 +277,10 @@ class Alive(Input):
         return self._part.by_seat(self._same.of(seen.num_episodes))
 
 
-class LastAction(Input):
+class LastAction(Remembering):
     """The action before as a network chose it, -1 for none and of absent members."""
 
     key = LAST_ACTION
-    remembers = True
 
     def __init__(self, part: Part) -> None:
         self._part = part

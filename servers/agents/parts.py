@@ -146,14 +146,12 @@ class Input(ABC):
 
     Attributes:
         key: of it in an observation.
-        remembers: whether it reads the last actions.
 
     Args:
         part: who reads it.
     """
 
     key: ClassVar[str]
-    remembers: ClassVar[bool] = False
 
     @abstractmethod
     def __init__(self, part: Part) -> None: ...
@@ -175,9 +173,13 @@ class Input(ABC):
             ValueMismatch: a mask allows nothing, or a team is incomplete.
         """
 
+
+class Remembering(Input):
+    """An input that reads the last actions."""
+
+    @abstractmethod
     def remember(self, actions: np.ndarray, memory: Memory, where: Slots) -> None:
-        """Keeps what is read of actions ``[E, n, ...]`` at the next step, if it `remembers`."""
-        raise NotImplementedError
+        """Keeps what is read of actions ``[E, n, ...]`` at the next step."""
 
 
 _NOTHING: Mapping[str, Any] = {}
@@ -219,7 +221,7 @@ class Part:
         self._only: Input | None = None
         if first.observation_space is first.own_space:
             ((_, self._only),) = self._inputs
-        self._remembering = [one for _, one in self._inputs if one.remembers]
+        self._remembering = [one for _, one in self._inputs if isinstance(one, Remembering)]
         self.remembers_actions = bool(self._remembering)
         self._waits = self.is_team and not first.allows_late and not self.is_here.all()
         self._actions = first.actions

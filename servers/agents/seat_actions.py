@@ -45,9 +45,13 @@ class SeatActions(ABC):
         """What the policy acts in."""
 
     @property
+    @abstractmethod
     def masks(self) -> np.ndarray:
-        """Float32 ``[n, k]``: the actions, or dimensions of one, that each agent has."""
-        raise NotImplementedError
+        """Float32 ``[n, k]``: the actions, or dimensions of one, that each agent has.
+
+        Raises:
+            TypeError: no mask is apart from what agents observe.
+        """
 
     @property
     def absent_masks(self) -> np.ndarray:

@@ -98,6 +98,10 @@ class RawAction(SeatActions):
     def space(self) -> Space:
         return self._form.kind
 
+    @property
+    def masks(self) -> np.ndarray:
+        raise TypeError("raw observations have their masks in them")
+
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         return logged.get(self._agent_id)
 

@@ -7,6 +7,7 @@ small networks that takes several times what the losses do.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -97,9 +98,9 @@ class ReplayLearner(SoundUpdates):
         """
         return [(loss, [name for name, _ in self.get_optimizers_for_module(module_id)])]
 
+    @abstractmethod
     def move_targets(self, updated: Iterable[str], env_steps: int) -> None:
         """Has target networks follow the others, if it is time; after each update."""
-        raise NotImplementedError
 
     def follow(self, module_id: str, tau: float) -> None:
         """Moves a policy's target networks towards the others, by a share of the distance."""
