@@ -13,20 +13,19 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.algorithms import torch_trainer
+from muxrl.servers.config import AgentPlan, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.blocks import Block, Seats
-from muxrl.servers.gymnasium_spaces import to_gymnasium
-from muxrl.servers.rllib import on_gpu
-from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.lookup import find
+from muxrl.servers.trainers.acting import Actors
+from muxrl.servers.trainers.entry import TrainerEntry
 
 ROWS = (1, 8, 64, 512, 4096)
 VECTOR = Box((32,), "float32", -1.0, 1.0)
@@ -41,23 +40,25 @@ NETWORKS: dict[str, tuple[Box, dict[str, Any]]] = {
 ACTIONS = Discrete(5)
 
 
-def acting(network: str, *, is_on_gpu: bool) -> Inference:
-    """Returns a PPO policy's acting."""
+def plan_of(network: str, *, is_on_gpu: bool = False) -> ServerPlan:
+    """Returns a PPO server of one agent."""
     space, model = NETWORKS[network]
-    config = get_algorithm("PPO").make_config({}, model)
-    spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = to_gymnasium(space), to_gymnasium(ACTIONS)
-    spec.inference_only, spec.model_config = True, config.model_config
-    build = MultiRLModuleSpec(rl_module_specs={"p": spec}).build
-    return Inference(build, seed=0, on_gpu=is_on_gpu)
+    agents = {"a": AgentPlan("p", space, ACTIONS)}
+    resources = ResourcesConfig(num_gpus=float(is_on_gpu))
+    return ServerPlan("one", "PPO", agents, {}, None, model=model, resources=resources)
+
+
+def acting(network: str, *, is_on_gpu: bool) -> Actors:
+    """Returns a PPO policy's acting."""
+    plan, entry = plan_of(network, is_on_gpu=is_on_gpu), cast(TrainerEntry, find("PPO"))
+    return entry.make_actors(plan, Seating().make_seats(plan))
 
 
 def block_of(network: str, num_rows: int) -> Block:
     """Returns a step of so many episodes of one agent."""
     space, _ = NETWORKS[network]
-    agents = {"a": AgentPlan("p", space, ACTIONS)}
-    plan = ServerPlan("one", "PPO", agents, {}, None)
-    seats = Seats(agents, Seating().make_seats(plan), num_rows)
+    plan = plan_of(network)
+    seats = Seats(plan.agents, Seating().make_seats(plan), num_rows)
     observations = np.zeros((num_rows, 1, *space.shape), np.float32)
     slots = list(range(num_rows))
     return Block(
@@ -81,9 +82,10 @@ def timed(contestants: dict[str, Callable[[], Any]], least_s: float) -> dict[str
 def compare(network: str, *, has_gpu: bool, least_s: float) -> Iterator[str]:
     """Yields a line for each number of rows."""
     contestants = {"torch": acting(network, is_on_gpu=False)}
-    if contestants["torch"]._live.numpy["p"] is not None:
+    in_torch: Any = contestants["torch"].acting("p")
+    if in_torch._in_numpy is not None:
         contestants["numpy"] = acting(network, is_on_gpu=False)
-        contestants["torch"]._live.numpy["p"] = None
+        in_torch._in_numpy = None
     if has_gpu:
         contestants["GPU"] = acting(network, is_on_gpu=True)
     for num_rows in ROWS[: -1 if network == "84x84x4" else None]:
@@ -102,7 +104,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="of each timing, at least")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    on_gpu.MIN_FLOPS = 0.0
+    torch_trainer._MIN_GPU_FLOPS = 0.0
     has_gpu = torch.cuda.is_available()
     print(torch.cuda.get_device_name() if has_gpu else "there is no GPU here")
     for network in NETWORKS:

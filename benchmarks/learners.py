@@ -28,9 +28,6 @@ import torch
 from benchmarks.peers.work import TEAM_UPDATES
 from benchmarks.step_path import Serving, cpu_s, serving
 from benchmarks.team_updates import team_update_ours, team_update_theirs
-from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
-from ray.rllib.core.columns import Columns
-from ray.rllib.core.models.base import ENCODER_OUT
 from torch import nn
 
 from muxrl.client import MultiplexingClient
@@ -39,6 +36,7 @@ from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
 from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 from muxrl.protocol.messages import StartEpisode, Step
+from muxrl.servers.algorithms.sac import SAC
 from muxrl.servers.config import ResourcesConfig, ServerConfig
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.server import make_policies
@@ -68,8 +66,8 @@ class Case:
     steps_per_update: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     theirs: Mapping[str, Any] = field(default_factory=dict)
-    rl_module: str = ""
-
+    ours: str = ""
+    """Our class, if it is not the algorithm of that name."""
     updates_per_round: int = 500
     num_epochs: int = 0
     """Of an on-policy algorithm, whose `steps_per_update` env steps are its batch."""
@@ -112,11 +110,10 @@ class Case:
             simulation=SimulationConfig(env=f"gymnasium:{self.env_id}"),
             servers={
                 "one": ServerConfig(
-                    algorithm=self.algorithm,
+                    algorithm=self.ours or self.algorithm,
                     agents=["*"],
                     settings=settings,
                     model=model,
-                    rl_module=self.rl_module,
                     resources=ResourcesConfig(num_gpus=float(self.device != "cpu")),
                 )
             },
@@ -163,30 +160,32 @@ CASES = {
 }  # fmt: skip
 
 
-class PlainSAC(DefaultSACTorchRLModule):
-    """RLlib's module with the critics of Stable-Baselines3: RLlib's own have an encoder each for
-    observation and action, and layers that join them, in all twice as many multiplications."""
+class PlainSAC(SAC):
+    """SAC with the critics of Stable-Baselines3: ours have an encoder each for observation and
+    action, and layers that join them, in all twice as many multiplications."""
 
-    def setup(self) -> None:
-        super().setup()
-        if not self.inference_only:
-            self.qf_encoder, self.qf_twin_encoder = self._encoder(), self._encoder()
-
-    def _encoder(self) -> nn.Module:
-        size = self.observation_space.shape[0] + self.action_space.shape[0]
-        return _SideBySide(size, self.model_config["fcnet_hiddens"][0])
+    def make_net(self) -> nn.Module:
+        net: Any = super().make_net()
+        spaces = self.policy.observation_space, self.policy.action_space
+        size, hidden = sum(space.shape[0] for space in spaces), self.settings.model.fcnet_hiddens[0]
+        for critics in (net.critics, net.targets):
+            for i in range(len(critics)):
+                critics[i] = _SideBySide(size, hidden)
+        return net
 
 
 class _SideBySide(nn.Module):
     def __init__(self, size: int, hidden: int) -> None:
         super().__init__()
+        self.encoder = nn.Identity()
         self.layers = nn.Sequential(
-            nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
-        )
+            nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
+            nn.Linear(hidden, 1),
+        )  # fmt: skip
 
-    def forward(self, batch: dict[str, Any]) -> dict[str, Any]:
-        both = torch.cat([batch[Columns.OBS], batch[Columns.ACTIONS]], -1)
-        return {ENCODER_OUT: self.layers(both)}
+    def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.layers(torch.cat([observations, actions], -1))
+        return values.squeeze(-1)
 
 
 def play_ours(case: Case, num: int) -> Iterator[float]:
@@ -241,12 +240,12 @@ def update_ours(case: Case) -> Iterator[float]:
         rewards=rng.normal(size=FIRST),
         outputs={},
     )
-    policies.algo.replay(agent.policy_id).add(played)
+    trainer = policies.acting.learners[agent.policy_id]
+    trainer.replay.add(played)
     num = case.updates_per_round
     while True:
         before = case.clock()
-        policies.algo.bring_updates(agent.policy_id, num)
-        policies.algo.make_updates()
+        trainer.make_updates(num)
         yield 1e3 * (case.clock() - before) / num
 
 
@@ -268,9 +267,9 @@ def batch_ours(case: Case) -> Iterator[float]:
                 )
                 for name in names
             ]
-            chosen, version = policies.acting.act(pending)
-            for step, actions in zip(pending, chosen, strict=True):
-                step.finish(actions, version)
+            blocks = list(dict.fromkeys(step.block for step in pending))
+            for block, chosen in zip(blocks, policies.acting.act(blocks), strict=True):
+                block.finish(*chosen)
             policies.store.finish_frame()
             t += 1
         before = case.clock()

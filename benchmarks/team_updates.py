@@ -65,11 +65,10 @@ def team_update_ours(case: str) -> Iterator[float]:
             yield 1e3 * (time.process_time() - before)
     _play(policies, work.num_stored, rng)
     policies.thread._learning.train()
-    (policy_id,) = policies.algo._replays
+    (trainer,) = policies.acting.learners.values()
     while True:
         before = time.process_time()
-        policies.algo.bring_updates(policy_id, 1)
-        policies.algo.make_updates()
+        trainer.make_updates(1)
         yield 1e3 * (time.process_time() - before)
 
 
@@ -85,9 +84,9 @@ def _play(policies: Any, num_episodes: int, rng: np.random.Generator) -> None:
             seen, state = _seen(rng)
             step = Step(name, t, seen, rewards, state=state)
             pending.append(policies.store.accept(step, 0.0))
-        chosen, version = policies.acting.act(pending)
-        for step, actions in zip(pending, chosen, strict=True):
-            step.finish(actions, version)
+        blocks = list(dict.fromkeys(step.block for step in pending))
+        for block, chosen in zip(blocks, policies.acting.act(blocks), strict=True):
+            block.finish(*chosen)
         policies.store.finish_frame()
     for name in names:
         seen, state = _seen(rng)

@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(sys.argv[1:])
         ignore_signals()
-        gc.freeze()  # Python would look through all that RLlib brought before it ends: a second
+        gc.freeze()  # Python would look through all that torch brought before it ends: a second
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     return code

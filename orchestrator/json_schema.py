@@ -22,10 +22,9 @@ from muxrl.orchestrator.config_reference import documented_fields
 from muxrl.orchestrator.league.schema import LeagueConfig
 from muxrl.orchestrator.settings_reference import meanings
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
-from muxrl.servers.algorithms.registry import own_algorithms
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import FIXED
-from muxrl.servers.setting_values import kind_of
+from muxrl.servers.lookup import own_algorithms
 from muxrl.servers.trainers.lookup import registered
 
 FOLDER = Path(__file__).resolve().parents[1] / "experiments" / "schemas"
@@ -68,8 +67,8 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
         ]
     }
     for entry in own_algorithms():
-        declared = entry.training.config_class.declared()
-        known = {name: _setting(declared[name]) for name in entry.training.known()}
+        kinds = entry.kinds()
+        known = {name: _setting(kinds[name]) for name in entry.settings()}
         for name, meaning in meanings(entry.name).items():
             if name in known:
                 known[name]["description"] = meaning
@@ -77,7 +76,7 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
         model: dict[str, Schema] = {name: {} for name in entry.model_settings()}
         definitions[f"model of {entry.name}"] = _object(model)
     for fixed in FIXED:
-        own = {name: _setting(kind_of("", value)) for name, value in fixed.defaults.items()}
+        own = {name: _setting(kind) for name, kind in fixed().kinds().items()}
         definitions[f"settings of {fixed.name}"] = _object(own)
     _define(root, definitions)
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"muxrl: {kind}"}
@@ -143,13 +142,16 @@ def _of(kind: Any, definitions: dict[str, Schema]) -> Schema:
 
 def _setting(kind: Any) -> Schema:
     """Returns the schema of a setting's type, as `read_as` judges it."""
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
+    kind = _bare(kind)
     if get_origin(kind) is Literal:
         return _of(kind, {})
     parts = get_args(kind) if get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
-    named = [_TYPES.get(get_origin(part) or part, []) for part in parts]
+    named = [_TYPES.get(get_origin(_bare(part)) or _bare(part), []) for part in parts]
     return _or_later([name for names in named for name in names]) if all(named) else {}
+
+
+def _bare(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _with_settings(name: str, definitions: Mapping[str, Schema]) -> Schema:

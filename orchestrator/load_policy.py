@@ -39,8 +39,8 @@ def load_policy(path: str | Path) -> Policies:
 
     Args:
         path: a run's directory, whose last checkpoint is taken; the folder of a checkpoint, of all
-            servers or of one; or an ONNX file, or a folder of such. A checkpoint's files are
-            pickles, whose code is run: load only what you trust.
+            servers or of one; or an ONNX file, or a folder of such. What RLLIB_* have
+            counted is a pickle, whose code is run: load only what you trust.
 
     Raises:
         FileNotFoundError: there is neither a checkpoint nor an ONNX file.

@@ -14,8 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from muxrl.orchestrator.config_reference import documented_fields
-from muxrl.servers.algorithms.declared_settings import declaring_classes
-from muxrl.servers.algorithms.registry import get_algorithm, own_algorithms
+from muxrl.servers.lookup import find, own_algorithms
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = [DOCS / "algorithms.md", *(DOCS / "algorithms").glob("*.md")]
@@ -29,7 +28,7 @@ def table(algorithm: str) -> str:
     """Returns the table of an algorithm's settings, less the common ones, with the head."""
     meaning_of = meanings(algorithm)
     common = _common()
-    defaults = get_algorithm(algorithm).settings()
+    defaults = find(algorithm).settings()
     own = {n: v for n, v in defaults.items() if (n, meaning_of[n]) not in common}
     return _HEAD + "".join(f"| `{n}` | `{v}` | {meaning_of[n]} |\n" for n, v in own.items())
 
@@ -50,7 +49,7 @@ def with_tables(page: str) -> str:
 
 def meanings(algorithm: str) -> dict[str, str]:
     """Returns what each setting that an algorithm's config declares means."""
-    classes = declaring_classes(get_algorithm(algorithm).training.config_class)
+    classes = find(algorithm).declaring_classes()
     return {
         field.target.id: meaning
         for cls in reversed(classes)
@@ -72,7 +71,7 @@ def _common() -> dict[tuple[str, str], list[str]]:
 def _defaults(name: str, owners: list[str]) -> str:
     by_default: dict[str, list[str]] = defaultdict(list)
     for owner in owners:
-        by_default[f"`{get_algorithm(owner).settings()[name]}`"].append(owner)
+        by_default[f"`{find(owner).settings()[name]}`"].append(owner)
     if len(by_default) == 1 and len(owners) == len(own_algorithms()):
         return next(iter(by_default))
     return "; ".join(f"{', '.join(names)}: {default}" for default, names in by_default.items())

@@ -1,13 +1,14 @@
 """The engine that chooses actions: one pass for each policy over all that waits.
 
 A policy is asked for the rows of any number of episodes and agents at once (`Asked`), and answers
-with as many (`Answer`). What it is, its `Acting` knows: RLlib's modules, a trainer, a script, the
+with as many (`Answer`). What it is, its `Acting` knows: a trainer, a script, the
 networks of a checkpoint, or whoever of a pool plays an episode.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +22,9 @@ from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.episodes.blocks import Block, Chosen, PartOf, shaped
 from muxrl.servers.episodes.trajectories import concatenated, flat
+
+TORCH_DRAWS = threading.RLock()
+"""Held while torch's global generator has somebody's own state: servers may share a process."""
 
 
 class Answer(NamedTuple):
@@ -105,11 +109,10 @@ class Asked(msgspec.Struct, gc=False):
 
     def agents(self) -> tuple[str, ...]:
         """Returns the seat of each row."""
-        return tuple(
-            seat_id
-            for block, one in self._each()
-            for seat_id in [seat.seat_id for seat in one.part.seats] * len(block)
-        )
+        found: tuple[str, ...] = ()
+        for block, one in self._each():
+            found += one.seat_ids * len(block)
+        return found
 
     def episodes(self) -> list[tuple[Block, int]]:
         """Returns the block of each row, and the row of its episode there."""
@@ -132,7 +135,8 @@ class Asked(msgspec.Struct, gc=False):
 
 
 def _repeated(states: Any, num: int) -> Any:
-    return each_array(lambda one: np.broadcast_to(one, (num, *np.shape(one))), states)
+    # Copied, since torch takes no arrays that cannot be written into.
+    return each_array(lambda one: np.array(np.broadcast_to(one, (num, *np.shape(one)))), states)
 
 
 def _where(have: np.ndarray, states: Any, initial: Any) -> Any:

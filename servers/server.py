@@ -28,11 +28,11 @@ from muxrl.servers.checkpoints.checkpoint import find_newest
 from muxrl.servers.checkpoints.folder_lock import held
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.end_with_main import end_with_main
-from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.fixed_policies import FixedAlgorithm
+from muxrl.servers.lookup import find
 from muxrl.servers.network.listening import CannotListen, Network
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.entry import TrainerEntry
-from muxrl.servers.trainers.lookup import find_trainer
 from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.training.policies import Policies, Record, ServerProblem, StillLearning
 from muxrl.servers.training.thread import limit_torch_threads
@@ -125,7 +125,7 @@ class PolicyServer:
         """Ends the learner, then the network; returns whether both ended in time.
 
         Args:
-            checkpoint: folder for a last RLlib checkpoint, None for none. None is written if the
+            checkpoint: folder for a last checkpoint, None for none. None is written if the
                 current update does not end in time.
 
         Raises:
@@ -277,27 +277,16 @@ def make_policies(
         ServerProblem: they cannot be built.
     """
     try:
-        trainer = trainer or find_trainer(plan.algorithm)
-        if trainer is not None:
-            limit_torch_threads(plan.resources.num_torch_threads)
-            return TrainerPolicies(plan, trainer, on_failure=on_failure)
+        algorithm = trainer or find(plan.algorithm).configured(plan)
     except AlgorithmProblem as problem:
         raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
-    fixed = find_fixed(plan.algorithm)
-    if fixed is None:
-        from muxrl.servers.algorithms.registry import get_algorithm
-        from muxrl.servers.learned.learned_policies import LearnedPolicies
-
-        limit_torch_threads(plan.resources.num_torch_threads)
-        entry = get_algorithm(plan.algorithm)
-        return LearnedPolicies(plan, entry, on_failure=on_failure)
-    try:
-        algorithm = fixed(plan.settings, plan.model)
-    except AlgorithmProblem as problem:
-        raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
-    for sentence in algorithm.find_problems(plan):
-        raise ServerProblem(f"server {plan.server_id!r}: {sentence}")
-    return algorithm.make(plan)
+    if isinstance(algorithm, FixedAlgorithm):
+        for sentence in algorithm.find_problems(plan):
+            raise ServerProblem(f"server {plan.server_id!r}: {sentence}")
+        return algorithm.make(plan)
+    limit_torch_threads(plan.resources.num_torch_threads)
+    assert isinstance(algorithm, TrainerEntry)
+    return TrainerPolicies(plan, algorithm, on_failure=on_failure)
 
 
 def serve_forever(

@@ -164,13 +164,13 @@ class Serving:
         plan = msgspec.convert({**asked.plan, **own}, ServerPlan)
         if not plan.agents:
             raise ServerProblem(f"server {plan.server_id!r} has no agents")
-        if plan.groups and not self._entry.forms_teams:
+        if plan.groups and not self._entry.seating.is_joint:
             raise ServerProblem(
                 f"server {plan.server_id!r} has groups ({listed(plan.groups)}), but {self.name} "
                 "learns for each agent alone; leave out the groups, or set its forms_teams"
             )
         plan = self._entry.seating.with_groups(plan)
-        if not self._entry.reads_state:
+        if not self._entry.asks_for_state:
             plan = replace(plan, state_size=None)
         if plan.while_learning == "auto":
             plan = replace(plan, while_learning=self._entry.default_while_learning)

@@ -89,8 +89,8 @@ def rllib(tmp_path_factory: pytest.TempPathFactory) -> None:
     import torch
     from ray.tune.trainable import trainable
 
-    from muxrl.servers.rllib.connector_callers import find_callers_without_source
-    from muxrl.servers.rllib.object_store import keep_objects_here
+    from muxrl.servers.trainers.rllib.connector_callers import find_callers_without_source
+    from muxrl.servers.trainers.rllib.object_store import keep_objects_here
 
     keep_objects_here()
     find_callers_without_source()

@@ -8,7 +8,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 WRITTEN_DOWN = {
     "servers/checkpoints/checkpoint.py",
-    "servers/rllib/env_runner.py",
     "orchestrator/trackers/mlflow.py",
     "orchestrator/trackers/tensorboard.py",
 }

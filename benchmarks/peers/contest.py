@@ -124,8 +124,8 @@ class Updater:
 
 OUR_UPDATE = "muxrl"
 UPDATERS = (
-    Updater(OUR_UPDATE, OWN, (f"{_CONTESTANTS}.update_rllib", "ours")),
-    Updater("RLlib 2.60", OWN, (f"{_CONTESTANTS}.update_rllib", "rllib")),
+    Updater(OUR_UPDATE, OWN, (f"{_CONTESTANTS}.update_ours",)),
+    Updater("RLlib 2.60", OWN, (f"{_CONTESTANTS}.update_rllib",)),
     Updater("RLlib 2.6.3", "old_rllib", (f"{_CONTESTANTS}.update_old_rllib",)),
     Updater("BenchMARL 1.5.2", "benchmarl", (f"{_CONTESTANTS}.update_benchmarl",)),
 )

@@ -14,16 +14,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-import tree
-from ray.rllib.core import Columns
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from torch.nn.functional import cross_entropy
 
 from muxrl.orchestrator.records.played import read_episodes
+from muxrl.servers.checkpoints.checkpoint import STATE_FILE, Checkpoint
+from muxrl.servers.checkpoints.state_file import write_state
+from muxrl.servers.fixed_policies.frozen import open_policies, plan_of
 from muxrl.servers.fixed_policies.loaded_policies import load_checkpoint
-
-MODULES = "learner_group/learner/rl_module"  # where RLlib has them
 
 
 def clone(
@@ -31,33 +30,39 @@ def clone(
 ) -> dict[str, float]:
     """Writes a checkpoint whose policies do what agents of the same names did; returns losses."""
     policies = load_checkpoint(checkpoint)
-    folder = shutil.copytree(checkpoint, out) / MODULES
     played: dict[str, list[tuple[Any, int]]] = {}
-    losses = {}
     for path in records:
         for rows, _ in read_episodes(path):
             for row in rows:
                 if row["agent"] in policies and row["action"] is not None:
                     policy_id, seen = policies[row["agent"]].reads(row["observation"])
-                    played.setdefault(policy_id, []).append((seen, row["action"]))
-    modules = MultiRLModule.from_checkpoint(folder.absolute())
-    for policy_id, module in modules.items():
-        if policy_id not in played:
-            continue
-        seen, actions = zip(*played[policy_id], strict=True)
-        inputs = tree.map_structure(lambda *x: torch.stack([*map(torch.as_tensor, x)]), *seen)
-        targets = torch.tensor(actions)
-        optimizer = torch.optim.Adam(module.parameters(), lr)
+                    parts = seen if isinstance(seen, dict) else {"obs": seen}
+                    played.setdefault(policy_id, []).append((parts, row["action"]))
+    saved = Checkpoint.open(checkpoint)
+    frozen, state = open_policies(saved, {}), saved.read_state()
+    actors = frozen.make_inference(plan_of(saved.about))
+    actors.set_state(state["trainers"])
+    losses = {}
+    for policy_id, pairs in played.items():
+        trainer: Any = actors.learners[policy_id]
+        network = trainer.network()
+        seen = {k: torch.tensor(np.array([one[k] for one, _ in pairs])) for k in pairs[0][0]}
+        mask = seen.pop("action_mask", torch.ones(len(pairs), 1))
+        inputs = [seen[key] for key in trainer.acting_keys if key in seen]
+        targets = torch.tensor([action for _, action in pairs])
+        optimizer = torch.optim.Adam(network.parameters(), lr)
         for _ in range(epochs):
             for rows in torch.randperm(len(targets)).split(256):
-                batch = tree.map_structure(lambda x, rows=rows: x[rows], inputs)
-                logits = module.forward_train({Columns.OBS: batch})[Columns.ACTION_DIST_INPUTS]
-                loss = cross_entropy(logits, targets[rows])
+                logits = network(*(one[rows] for one in inputs))
+                loss = cross_entropy(logits.masked_fill(mask[rows] == 0, -1e30), targets[rows])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
         losses[policy_id] = loss.item()
-        module.save_to_path(folder.absolute() / policy_id)
+    actors.publish()
+    state["trainers"], state["networks"] = actors.get_state(), actors.get_networks()
+    state["weights"] = actors.get_weights()
+    write_state(shutil.copytree(checkpoint, out) / STATE_FILE, state)
     return losses
 
 

@@ -1,7 +1,7 @@
-"""An RLModule of one's own: a policy and a value on a small shared network, for PPO, A2C, IMPALA.
+"""An RLModule of one's own: a policy and a value on a small shared network.
 
-In a config: ``rl_module: muxrl.experiments.examples.own_module:SharedTrunk``, and under
-``model`` what it reads.
+In a config: ``algorithm: RLLIB_PPO`` or ``RLLIB_IMPALA``, ``rl_module:
+muxrl.experiments.examples.own_module:SharedTrunk``, and under ``model`` what it reads.
 """
 
 from __future__ import annotations

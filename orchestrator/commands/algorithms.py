@@ -20,13 +20,9 @@ def run(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
     from muxrl.orchestrator.reports.plain_table import plain_table
-    from muxrl.servers.algorithms.registry import (
-        AlgorithmEntry,
-        AlgorithmProblem,
-        find_entry,
-        own_algorithms,
-    )
     from muxrl.servers.fixed_policies import FIXED
+    from muxrl.servers.lookup import find, own_algorithms
+    from muxrl.servers.setting_values import AlgorithmProblem
     from muxrl.servers.trainers.lookup import registered
 
     table = plain_table("algorithms: servers.NAME.algorithm, or your own as package.module:Class")
@@ -37,16 +33,14 @@ def run(args: argparse.Namespace) -> int:
     for name in sorted(registered(), key=lambda name: name not in own):
         path = "" if name in own else registered()[name]
         try:
-            entry = find_entry(name)
+            entry = find(name)
         except AlgorithmProblem as error:
             table.add_row(name, *[""] * 4, escape(str(error)))
             continue
         who = "teams" if entry.seating.forms_teams else "agents"
         who = "agents, groups" if entry.seating.is_joint and who == "agents" else who
         what = f"{entry.summary} ({path})" if path else entry.summary
-        kinds = ("", "")  # its class says so, or refuses
-        if isinstance(entry, AlgorithmEntry):
-            kinds = entry.takes_actions(), entry.memory()
+        kinds = entry.takes_actions(), entry.memory()
         table.add_row(name, entry.learns_from, who, *kinds, escape(what))
     for fixed in FIXED:
         table.add_row(fixed.name, "-", "agents", "any", "", escape(fixed.summary))

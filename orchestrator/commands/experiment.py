@@ -234,12 +234,7 @@ def _prepare(config: ExperimentConfig, *, needs_stop: bool, is_check: bool = Fal
     from muxrl.orchestrator.config import prepare
 
     with quiet():
-        return prepare(
-            config,
-            needs_stop=needs_stop,
-            may_run_checkpoints=not is_check,
-            plays_episode=is_check,
-        )
+        return prepare(config, needs_stop=needs_stop, plays_episode=is_check)
 
 
 def _print_seats(experiment: Experiment) -> None:

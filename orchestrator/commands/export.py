@@ -84,13 +84,13 @@ def _find_checkpoints(
     """
     from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
     from muxrl.protocol.suggestions import similar_or_known
-    from muxrl.servers.fixed_policies import find_fixed
+    from muxrl.servers.fixed_names import is_fixed
 
     try:
         servers = directory.read_config().servers
     except FileNotFoundError as error:
         raise CannotExport(f"run {directory.name!r} has no config.yaml: it never began") from error
-    learned = [name for name, server in servers.items() if find_fixed(server.algorithm) is None]
+    learned = [name for name, server in servers.items() if not is_fixed(server.algorithm)]
     if server_id is not None and server_id not in servers:
         hint = similar_or_known(server_id, servers, "its servers are")
         raise CannotExport(f"run {directory.name!r} has no server {server_id!r}{hint}")

@@ -25,7 +25,7 @@ def table_console() -> Console:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps what RLlib and environments print while they load off the terminal.
+    """Keeps what libraries and environments print while they load off the terminal.
 
     File descriptors are redirected, not `sys.stderr`: loggers that are made meanwhile keep the
     stream they find, and must work later. After an unexpected exception all output is shown.

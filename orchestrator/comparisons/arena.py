@@ -45,13 +45,12 @@ from muxrl.orchestrator.supervise.episodes import (
     truncated_text,
 )
 from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
-from muxrl.servers.algorithms.registry import find_entry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
-from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.fixed_names import is_fixed
+from muxrl.servers.lookup import find
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.lookup import find_trainer
 
 _REST = "rest"
 
@@ -117,7 +116,7 @@ def player_of(
         CannotCompare: there is no such checkpoint, or a team has members outside the role.
     """
     server_id, server = server_of_role(run, agents)
-    if find_fixed(server.algorithm) is not None:
+    if is_fixed(server.algorithm):
         if server.algorithm.upper() == "RANDOM":
             return random_player(run, role, agents)
         settings = with_members(server, run.config, RunDirectory(run.path), pool_of)
@@ -134,13 +133,11 @@ def player_of(
             own = dataclasses.replace(on_free_port(server), agents=list(agents))
             return Player(label, role, own, run, run.path, str(path.absolute()), should_explore)
         learned = about.get("trainer") or server.algorithm  # the class, of a process of its own
-        forms_teams = find_entry(learned).seating.forms_teams
+        forms_teams = find(learned).seating.forms_teams
     except AlgorithmProblem as error:
         raise CannotCompare(f"run {run.name!r}, server {server_id!r}: {error}") from error
-    groups = _teams_of_role(about, server, agents, run.name, role)
-    policies = server.policies
-    if "agents" in about:
-        policies = policies_of(about, agents, groups if forms_teams else {})
+    groups = _teams_of_role(about, agents, run.name, role)
+    policies = policies_of(about, agents, groups if forms_teams else {})
     served = dataclasses.replace(frozen, agents=list(agents), policies=policies, groups=groups)
     return Player(label, role, served, run, run.path)
 
@@ -148,17 +145,18 @@ def player_of(
 def _can_import(about: Mapping[str, Any]) -> bool:
     """Returns whether the class of a process of its own can act here, too."""
     try:
-        return find_trainer(about.get("trainer") or "") is not None
+        find(about.get("trainer") or "")
     except AlgorithmProblem:
         return False
+    return True
 
 
 def _teams_of_role(
-    about: Mapping[str, Any], server: ServerConfig, agents: Sequence[str], run: str, role: str
+    about: Mapping[str, Any], agents: Sequence[str], run: str, role: str
 ) -> dict[str, list[str]]:
     """Returns a role's teams on a server that may have had more agents."""
     groups: dict[str, list[str]] = {}
-    for team, members in about.get("groups", server.groups).items():
+    for team, members in about["groups"].items():
         inside = [member for member in members if member in agents]
         if inside and len(inside) < len(members):
             raise CannotCompare(

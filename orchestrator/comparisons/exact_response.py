@@ -125,7 +125,7 @@ def _players(
         if path is None or name == SCRIPTED:
             raise AlgorithmProblem(f"server {server_id!r} has no checkpoint with its policies")
         if name == FROZEN:
-            plan = plan_of(Checkpoint.open(path, has_networks=False).about)
+            plan = plan_of(Checkpoint.open(path).about)
             policy = load_policies(plan, **{"policies": {}, **member})[agent]
         else:
             policy, is_greedy = load_checkpoint(path)[agent], not should_explore

@@ -10,8 +10,7 @@ from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig
 from muxrl.protocol import assignment
 from muxrl.servers.config import ServerPlan, algorithm_label
-from muxrl.servers.fixed_names import POOL
-from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.fixed_names import POOL, is_fixed
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Experiment:
     @property
     def fixed_servers(self) -> frozenset[str]:
         """Servers whose policies never change."""
-        return frozenset(s for s, p in self.servers.items() if find_fixed(p.algorithm) is not None)
+        return frozenset(s for s, p in self.servers.items() if is_fixed(p.algorithm))
 
     @property
     def learning(self) -> dict[str, ServerPlan]:

@@ -6,24 +6,18 @@ Only `muxrl.json` is read; the server that loads the weights compares them once 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
 from muxrl.protocol.spaces import Space
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.algorithms.registry import TrainerEntry, find_entry
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, READ_ALIKE, Checkpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.fixed_policies.frozen import plan_of
-from muxrl.servers.learned.algorithm_config import build_networks
 from muxrl.servers.setting_values import AlgorithmProblem
 
 
@@ -48,63 +42,7 @@ def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:
         checkpoint = Checkpoint.open(path)
     except AlgorithmProblem as problem:
         return "", [str(problem)]
-    about = checkpoint.about
-    return str(checkpoint.path), list(_misfits(given, about, plan)) if about else []
-
-
-def find_other_networks(given: str, plan: ServerPlan) -> Iterator[str]:
-    """Yields a sentence for each policy whose network is not built as that of its initial weights
-    was: for a team of another size, say.
-
-    Both are built, and no code of the checkpoint runs. The plan must be one without problems.
-    """
-    about = Checkpoint.open(Path(plan.initialize_from)).about
-    entry = find_entry(plan.algorithm)
-    if isinstance(entry, TrainerEntry):
-        return  # what it brings is known to nobody else
-    try:
-        saved = dataclasses.replace(
-            plan_of(about),
-            settings=about["settings"],
-            model=about["model"],
-            use_global_state=about["use_global_state"],
-            late_members=plan.late_members,
-            rl_module=plan.rl_module,
-        )
-        acting_only = plan.initialize_only == "actor"
-        theirs, ours = (_shapes(each, entry, acting_only) for each in (saved, plan))
-        actors, own_actors = (_shapes(each, entry, True) for each in (saved, plan))
-    except Exception:  # noqa: BLE001  # of an old note; the server that loads it compares, too
-        return
-    for policy_id, networks in ours.items():
-        source = plan.initialize_policies.get(policy_id, policy_id)
-        before = theirs.get(source, {})
-        does_actor_fit = actors.get(source) == own_actors[policy_id]
-        way = "; its actor fits, so set initialize_only: actor" if does_actor_fit else ""
-        cause = (
-            f"was trained with {len(saved.agents)} agents, and the server has {len(plan.agents)}"
-        )
-        if len(saved.agents) == len(plan.agents):
-            cause = "has another network, since its run had other settings of it, or other groups"
-        for key in {**before, **networks}:
-            if networks.get(key) != before.get(key):
-                yield (
-                    f"policy {policy_id!r} of {given!r} {cause}; in its network {key!r} has the "
-                    f"shape {before.get(key, 'none')} there and {networks.get(key, 'none')} here"
-                    f"{way}"
-                )
-                break
-
-
-def _shapes(
-    plan: ServerPlan, entry: AlgorithmEntry, acting_only: bool
-) -> dict[str, dict[str, tuple[int, ...]]]:
-    seats = entry.seating.make_seats(plan)
-    modules = build_networks(plan, entry, seats, inference_only=acting_only)
-    return {
-        policy_id: {key: np.shape(value) for key, value in module.get_state().items()}
-        for policy_id, module in modules.items()
-    }
+    return str(checkpoint.path), list(_misfits(given, checkpoint.about, plan))
 
 
 def _are_same(ours: Any, theirs: Any) -> bool:

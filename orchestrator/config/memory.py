@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from muxrl.orchestrator.config.experiment import Experiment
-from muxrl.servers.agents.observing import Observing
-from muxrl.servers.algorithms.registry import AlgorithmEntry, find_entry
-from muxrl.servers.algorithms.replay_size import ReplaySize
+from muxrl.servers.lookup import find
+from muxrl.servers.trainers.replay_size import ReplaySize
 
 _SHOWN_LENGTH = 100
 """Env steps of an episode for which a size is shown where their length is not known yet."""
@@ -31,11 +30,9 @@ def find_replays(experiment: Experiment) -> list[_Replay]:
     """Returns the replays of the servers that learn from one."""
     found = []
     for server_id, plan in experiment.learning.items():
-        algorithm = find_entry(plan.algorithm)
-        if isinstance(algorithm, AlgorithmEntry) and algorithm.replay_size is not None:
-            config = algorithm.make_config(plan.settings, plan.model, plan.rl_module)
-            seats = algorithm.seating.make_seats(plan, Observing.of(plan))
-            found.append(_Replay(server_id, algorithm.replay_size(config, seats)))
+        size = find(plan.algorithm).find_replay_size(plan)
+        if size is not None:
+            found.append(_Replay(server_id, size))
     return found
 
 
@@ -98,7 +95,8 @@ def find_overflow(experiment: Experiment, episode_length: float | None = None) -
 
 def free_bytes() -> int:
     """Returns what can be used without swapping: of the machine, or of the container's limit."""
-    import psutil  # type: ignore[import-untyped]  # Ray brings it along, once it is imported
+    import ray  # noqa: F401, I001  # which brings psutil along
+    import psutil  # type: ignore[import-untyped]
 
     free: int = psutil.virtual_memory().available
     try:

@@ -18,9 +18,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.suggestions import did_you_mean, listed
-from muxrl.servers.algorithms.brought_settings import where_it_went
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.setting_values import misfit
+from muxrl.servers.trainers.brought_settings import where_it_went
 
 KeyPath = tuple[Any, ...]
 """Keys from the top down; those of lists are integers."""
@@ -219,12 +219,12 @@ def _unknown_key(parent: KeyPath, key: str, schema: type, root: type, algorithm:
 
 def _settings(parent: KeyPath, key: str, algorithm: str) -> str:
     """Returns where a server's key belongs, of whichever library it is; "": nobody knows."""
-    from muxrl.servers.algorithms.registry import own_algorithms  # imports RLlib
+    from muxrl.servers.lookup import own_algorithms
 
     entry = next((one for one in own_algorithms() if one.name == algorithm.upper()), None)
     if entry is None:
         return where_it_went(key, (), ())
-    at, known = dotted((*parent, "settings")), entry.training.known()
+    at, known = dotted((*parent, "settings")), entry.settings()
     if key in known:
         return f"; it is a setting of {entry.name}, and belongs at {at}.{key}"
     return where_it_went(key, known, entry.model_settings(), at)

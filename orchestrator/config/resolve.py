@@ -24,7 +24,7 @@ from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.fixed_names import is_fixed
 from muxrl.servers.setting_values import AlgorithmProblem
 
 
@@ -32,13 +32,12 @@ def prepare(
     config: ExperimentConfig,
     *,
     needs_stop: bool = True,
-    may_run_checkpoints: bool = True,
     plays_episode: bool = False,
 ) -> Experiment:
     """Probes the simulation and resolves the experiment.
 
     Args:
-        config, needs_stop, may_run_checkpoints: see `resolve`.
+        config, needs_stop: see `resolve`.
         plays_episode: whether the probe plays a whole one; see `probe`.
 
     Raises:
@@ -52,15 +51,11 @@ def prepare(
         known = find_problems(config, needs_stop=needs_stop)
         about_simulation = any(p.startswith("simulation.") for p in known)
         raise ConfigError([*known, *([] if about_simulation else error.problems)]) from error
-    return resolve(config, facts, needs_stop=needs_stop, may_run_checkpoints=may_run_checkpoints)
+    return resolve(config, facts, needs_stop=needs_stop)
 
 
 def resolve(
-    config: ExperimentConfig,
-    facts: SimulationFacts,
-    *,
-    needs_stop: bool = True,
-    may_run_checkpoints: bool = True,
+    config: ExperimentConfig, facts: SimulationFacts, *, needs_stop: bool = True
 ) -> Experiment:
     """Turns a config into a plan for each server.
 
@@ -68,13 +63,11 @@ def resolve(
         config: the experiment.
         facts: the simulation's agents and spaces, from `probe`.
         needs_stop: whether the run has to end by itself.
-        may_run_checkpoints: whether the code in a checkpoint may be run to see what is in it, where
-            muxrl has not written it down; otherwise such a checkpoint is a problem.
 
     Raises:
         ConfigError: with all problems.
     """
-    # Here, not above: they import RLlib, which takes seconds.
+    # Here, not above: they import torch, which takes seconds.
     from muxrl.orchestrator.config.server_plan import ServerResolver
     from muxrl.orchestrator.config.warnings import warned
 
@@ -88,7 +81,6 @@ def resolve(
             agents_of,
             facts,
             problems,
-            may_run_checkpoints,
         ).plan(config.seed)
         for server_id, server in config.servers.items()
     }
@@ -101,7 +93,7 @@ def resolve(
                 p,
                 keep_replay_mib=keep_mib,
                 agents_return=config.simulation.respawn != "refuse",
-                keeps_untrained=compares_untrained(config) and find_fixed(p.algorithm) is None,
+                keeps_untrained=compares_untrained(config) and not is_fixed(p.algorithm),
             )
             for s, p in plans.items()
             if p is not None
@@ -119,7 +111,6 @@ def resolve(
         )
     if not problems:  # it builds networks, of settings that are right
         problems += local_inference_problems(experiment)
-        problems += initial_weights_problems(experiment)
     if problems:
         raise ConfigError(problems)
     return warned(experiment)
@@ -129,8 +120,8 @@ def _source_problems(
     experiment: Experiment, pool: str, entry: str, kind: str, source: str
 ) -> Iterator[str]:
     """Yields a sentence for each reason why a pool cannot play with a server's weights."""
-    from muxrl.servers.fixed_policies.frozen_trainers import open_policies  # it imports RLlib
-    from muxrl.servers.trainers.lookup import find_trainer
+    from muxrl.servers.fixed_policies.frozen import open_policies  # it imports torch
+    from muxrl.servers.lookup import find
 
     if source not in experiment.config.servers:
         hint = similar_or_known(source, experiment.config.servers, "there are")
@@ -142,8 +133,7 @@ def _source_problems(
     if source in experiment.fixed_servers:
         yield f"{kind}: server {source!r} does not learn; name one that does"
         return
-    trainer = find_trainer(theirs.algorithm)
-    if trainer is not None and not trainer.has_weights:
+    if not find(theirs.algorithm).has_weights:
         yield (
             f"{kind}: server {source!r} is {theirs.algorithm}, which has no weights() and "
             "set_weights() to bring its newest weights by; give a checkpoint of it with algorithm: "
@@ -156,7 +146,7 @@ def _source_problems(
     policies = plan.settings["members"][entry].get("policies", {})
     try:
         live = LiveCheckpoint.of_plan(theirs, {}, {})
-        modules = open_policies(live, policies, may_run_code=False)
+        modules = open_policies(live, policies)
     except AlgorithmProblem as problem:
         yield str(problem)
         return
@@ -204,7 +194,7 @@ def _as_found(given: Any, found: Any) -> Any:
 
 def local_inference_problems(experiment: Experiment) -> Iterator[str]:
     """Yields the sentence of each client that would be refused local inference."""
-    from muxrl.servers.learned.local_inference import find_local_problem
+    from muxrl.servers.trainers.local_inference import find_local_problem
 
     simulation = experiment.config.simulation
     modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
@@ -212,17 +202,6 @@ def local_inference_problems(experiment: Experiment) -> Iterator[str]:
         if modes.is_local(server_id) and (problem := find_local_problem(plan)):
             story = no_local_inference(server_id, plan.algorithm, problem)
             yield f"simulation.inference_mode: {story}"
-
-
-def initial_weights_problems(experiment: Experiment) -> Iterator[str]:
-    """Yields the sentence of each policy that would be refused its initial weights."""
-    from muxrl.orchestrator.config.initial_weights import find_other_networks
-
-    for server_id, plan in experiment.servers.items():
-        if plan.initialize_from:
-            given = experiment.config.servers[server_id].initialize_from
-            for sentence in find_other_networks(given, plan):
-                yield f"server {server_id!r}: initialize_from: {sentence}"
 
 
 def compares_untrained(config: ExperimentConfig) -> bool:

@@ -5,7 +5,7 @@
   a network, else one for each, named after it. How agents form teams, who looks alike, and whether
   these may share a policy at all, is for the algorithm's `Seating` to say.
 
-Importing this module imports RLlib.
+Resolving imports torch, by the algorithms' classes.
 """
 
 from __future__ import annotations
@@ -29,33 +29,21 @@ from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.agents.scaling import Scaling, scales_any
 from muxrl.servers.agents.spaces import has_numbers
-from muxrl.servers.algorithms.registry import (
-    AlgorithmEntry,
-    TrainerEntry,
-    find_entry,
-    own_algorithms,
-)
 from muxrl.servers.config import EXTERNAL, AgentPlan, ServerConfig, ServerPlan
-from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
-from muxrl.servers.trainers.lookup import ExternalEntry
+from muxrl.servers.lookup import find, own_algorithms
+from muxrl.servers.trainers.algorithm import Algorithm
 from muxrl.servers.training.callbacks import find_callback_problems
 
 DEFAULT_POLICY = "default"
-
-Algorithm = AlgorithmEntry | TrainerEntry | FixedAlgorithm
 
 
 def default_settings(plan: ServerPlan) -> dict[str, Any]:
     """Returns, as plain data, a config's ``settings`` and ``model`` that holds where it gives
     none."""
-    found: dict[str, Any]
-    if fixed := find_fixed(plan.algorithm):
-        found = {"settings": fixed.defaults}
-    else:
-        entry = find_entry(plan.algorithm)
-        found = {"settings": entry.settings()}
-        if isinstance(entry, AlgorithmEntry) and not plan.rl_module:
-            found["model"] = entry.model_settings()
+    algorithm = find(plan.algorithm)
+    found = {"settings": algorithm.settings()}
+    if algorithm.kinds() and algorithm.learns and not plan.rl_module:
+        found["model"] = algorithm.model_settings()
     return finite(msgspec.to_builtins(found, str_keys=True, enc_hook=repr))
 
 
@@ -70,24 +58,15 @@ class ServerResolver:
     """Of all servers."""
     facts: SimulationFacts
     problems: list[str]
-    may_run_checkpoints: bool
 
     def plan(self, seed: int) -> ServerPlan | None:
         """Returns the plan, None if there is no way to make one."""
         config = self.config
-        find = find_fixed(config.algorithm)
-        algorithm: Algorithm
         try:
-            algorithm = (
-                find(config.settings, config.model, may_run_code=self.may_run_checkpoints)
-                if find
-                else find_entry(config.algorithm)
-            )
+            algorithm = find(config.algorithm).configured(config)
         except ValueError as error:
             self._refuse(self._or_inherited(str(error)))
             return None
-        if isinstance(algorithm, ExternalEntry):
-            algorithm = replace(algorithm, has_groups=bool(config.groups))
         for problem in algorithm.find_config_problems(config):
             self._refuse(self._or_inherited(problem))
         if config.callbacks and not algorithm.learns:
@@ -107,11 +86,7 @@ class ServerResolver:
             policy_id = policies.get(team or agent_id)
             if policy_id is not None:  # else that has been refused already
                 agents[agent_id] = replace(agent, policy_id=policy_id)
-        sees_state = algorithm.learns and (
-            algorithm.seating.is_joint
-            or (isinstance(algorithm, TrainerEntry) and algorithm.reads_state)
-            or algorithm.name == EXTERNAL  # for which the process says so
-        )
+        sees_state = algorithm.learns and algorithm.asks_for_state
         if sees_state and config.use_global_state and self.facts.state_problem:
             self._refuse(
                 f"{algorithm.name} reads the global state, and {self.facts.state_problem}; have "
@@ -131,12 +106,7 @@ class ServerResolver:
                 "observation; 1 stacks none"
             )
         if algorithm.learns or len(agents) == len(self.agents):
-            problems = (
-                algorithm.find_problems(plan, own_algorithms())
-                if isinstance(algorithm, AlgorithmEntry)
-                else algorithm.find_problems(plan)
-            )
-            for problem in problems:
+            for problem in algorithm.find_problems(plan, own_algorithms()):
                 self._refuse(problem)
         if algorithm.learns:
             for problem in algorithm.seating.find_problems(draft):
@@ -180,7 +150,7 @@ class ServerResolver:
         return "none"
 
     def _check_normalization(self, algorithm: Algorithm, plan: ServerPlan) -> None:
-        if isinstance(algorithm, FixedAlgorithm):
+        if not algorithm.learns:
             return  # it refuses them by itself
         if plan.normalize_rewards and algorithm.learns_from != "newest":
             self._refuse(

@@ -1,9 +1,8 @@
 """What is right in a config and hardly meant: what its budget, its simulations or the machine's
 memory cannot give, teams of one, settings without effect.
 
-What an algorithm needs is declared by its entry (`muxrl.servers.algorithms.milestones`). Only
-`stop.env_steps` is a budget that is known beforehand. Of memory see `memory`. Importing this module
-imports RLlib.
+What an algorithm needs it declares itself (`muxrl.servers.trainers.milestones`). Only
+`stop.env_steps` is a budget that is known beforehand. Of memory see `memory`.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.orchestrator.config.memory import find_overflow, find_replays
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.protocol.spaces import Box
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.algorithms.milestones import Milestone, Schedule
-from muxrl.servers.algorithms.registry import AlgorithmEntry, TrainerEntry, find_entry
-from muxrl.servers.config import ServerPlan, WhileLearning
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.lookup import find
+from muxrl.servers.trainers.algorithm import Algorithm
+from muxrl.servers.trainers.milestones import Milestone, Schedule
 
 _LONG_EPISODE = 100
 """Env steps. How long the episodes of an external simulation are nobody knows beforehand; where
@@ -39,14 +38,18 @@ class _Learner(NamedTuple):
     """A server that learns."""
 
     who: str
-    algorithm: AlgorithmEntry
-    config: AlgorithmConfig
+    algorithm: Algorithm
+    plan: ServerPlan
     num_sharing: int
     """Teams, or agents that are in none, that share a policy, at most."""
-    while_learning: WhileLearning
+
+    @property
+    def milestones(self) -> Iterator[Milestone]:
+        return self.algorithm.find_milestones(self.plan)
 
     def needs(self, milestone: Milestone, num: str) -> str:
-        values = (f"{name}: {getattr(self.config, name)}" for name in milestone.settings)
+        given = self.algorithm.values(self.plan)
+        values = (f"{name}: {given[name]}" for name in milestone.settings)
         return f"{self.who}: {milestone.what} needs {num} ({', '.join(values)})"
 
     def num_env_steps(self, milestone: Milestone) -> int:
@@ -67,7 +70,7 @@ def warned(experiment: Experiment) -> Experiment:
         or any(
             milestone.episodes
             for learner in _learners(experiment)
-            for milestone in learner.algorithm.find_milestones(learner.config)
+            for milestone in learner.milestones
         ),
     )
 
@@ -84,7 +87,7 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
         return
     yield from _find_idle_intervals(experiment.config, budget)
     for learner in _learners(experiment):
-        for milestone in learner.algorithm.find_milestones(learner.config):
+        for milestone in learner.milestones:
             env_steps = learner.num_env_steps(milestone)
             if env_steps > budget:
                 needs = learner.needs(milestone, f"{env_steps:,} env steps")
@@ -95,7 +98,7 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
                     f"{learner.needs(milestone, f'{num:,} episodes')}: where they are longer than "
                     f"{budget // num:,} env steps, it never happens in the {budget:,} of the run"
                 )
-        for schedule in learner.algorithm.find_schedules(learner.config):
+        for schedule in learner.algorithm.find_schedules(learner.plan):
             if text := _cut_short(schedule, budget):
                 yield f"{learner.who}: {text}"
 
@@ -126,7 +129,7 @@ def find_late(experiment: Experiment, episode_length: float) -> Iterator[str]:
     if budget is None:
         return
     for learner in _learners(experiment):
-        for milestone in learner.algorithm.find_milestones(learner.config):
+        for milestone in learner.milestones:
             num = learner.num_episodes(milestone)
             if num * episode_length > budget:
                 yield (
@@ -138,12 +141,10 @@ def find_late(experiment: Experiment, episode_length: float) -> Iterator[str]:
 def _find_teams_of_one(experiment: Experiment) -> Iterator[str]:
     """Yields a sentence for each server whose algorithm is for teams, and that has none."""
     for server_id, plan in experiment.learning.items():
-        algorithm, server = find_entry(plan.algorithm), experiment.config.servers[server_id]
+        algorithm, server = find(plan.algorithm), experiment.config.servers[server_id]
         if server.groups or len(plan.agents) == 1 or not algorithm.seating.forms_teams:
             continue
-        if isinstance(algorithm, TrainerEntry) or algorithm.joins_members(
-            algorithm.make_config(plan.settings)
-        ):
+        if algorithm.learns_jointly(plan):
             name = "team" if server_id in plan.agents else server_id
             yield (
                 f"server {server_id!r}: {plan.algorithm} learns for teams, and without groups each "
@@ -171,10 +172,10 @@ def _find_lag(experiment: Experiment) -> Iterator[str]:
     if experiment.is_external:
         return  # how many episodes are open is for others to say
     for learner in _learners(experiment):
-        if learner.algorithm.learns_from != "newest" or learner.while_learning != "wait":
+        if learner.algorithm.learns_from != "newest" or learner.plan.while_learning != "wait":
             continue
-        batch = learner.algorithm.batch_env_steps(learner.config)
-        if num >= _MANY * batch:
+        batch = learner.algorithm.find_batch_env_steps(learner.plan)
+        if batch is not None and num >= _MANY * batch:
             yield (
                 f"{learner.who}: {num:,} simulations are many for a batch of {batch:,} env steps "
                 f"(train_batch_size_per_learner): each plays on by a step while the batch is made, "
@@ -186,12 +187,7 @@ def _find_lag(experiment: Experiment) -> Iterator[str]:
 
 def _learners(experiment: Experiment) -> Iterator[_Learner]:
     for server_id, plan in experiment.learning.items():
-        algorithm = find_entry(plan.algorithm)
-        if isinstance(algorithm, TrainerEntry):
-            continue  # its settings mean something to it alone
-        config = algorithm.make_config(plan.settings, plan.model, plan.rl_module)
-        who = f"server {server_id!r}"
-        yield _Learner(who, algorithm, config, _num_sharing(plan), plan.while_learning)
+        yield _Learner(f"server {server_id!r}", find(plan.algorithm), plan, _num_sharing(plan))
 
 
 def _num_sharing(plan: ServerPlan) -> int:

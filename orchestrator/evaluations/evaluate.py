@@ -57,7 +57,6 @@ from muxrl.protocol.suggestions import similar_or_known
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import algorithm_label
-from muxrl.servers.fixed_policies import find_fixed
 
 FORMAT = 2
 
@@ -286,8 +285,7 @@ def _trained_by(config: ExperimentConfig, server_id: str, checkpoint: Path | Non
     server = config.servers[server_id]
     if server.algorithm == OWN_PROCESS:
         return algorithm_label(OWN_PROCESS, server.command)  # whose files are its own
-    written = Checkpoint.open(checkpoint).algorithm
-    return written or (None if find_fixed(server.algorithm) else server.algorithm.upper())
+    return Checkpoint.open(checkpoint).algorithm
 
 
 def _shown(path: Path, folder: RunDirectory) -> str:

@@ -17,12 +17,11 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.protocol.patterns import match
 from muxrl.protocol.spaces import Box, Space, bounds
-from muxrl.servers.algorithms.registry import find_entry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig, algorithm_label
-from muxrl.servers.fixed_names import POOL
-from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.fixed_names import POOL, is_fixed
+from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
 
 RANDOM = "random"
@@ -69,7 +68,7 @@ def frozen_servers(
             elif instead is not None:
                 agents = _agents_of(folder, server_id)
                 servers[server_id] = _other(server, Path(instead), should_explore, agents)
-            elif find_fixed(server.algorithm) is not None:
+            elif is_fixed(server.algorithm):
                 servers[server_id] = dataclasses.replace(
                     on_free_port(server),
                     label=label_of(server),
@@ -144,17 +143,16 @@ def _other(
     """
     checkpoint = Checkpoint.open(path)
     about, algorithm = checkpoint.about, checkpoint.algorithm
-    groups = about.get("groups", server.groups)
-    noted: Mapping[str, Any] = about.get("agents", {})
+    groups, noted = about["groups"], about["agents"]
     policies: dict[str, list[str]] = {}
     if len({agent["policy"] for agent in noted.values()}) > 1:  # else the only one acts for all
-        teams = groups if algorithm and find_entry(algorithm).seating.forms_teams else {}
+        teams = groups if find(algorithm).seating.forms_teams else {}
         mine = agents or match(server.agents, list(noted))[0]
         policies = policies_of(about, [agent for agent in mine if agent in noted], teams)
     return dataclasses.replace(
         freeze(server, path, algorithm, should_explore=should_explore),
         action_bounds=_bounds_of(noted, server.action_bounds),
-        label=algorithm_label(algorithm or ""),
+        label=algorithm_label(algorithm),
         groups=groups,
         policies=policies,
     )
@@ -170,8 +168,8 @@ def _agents_of(folder: RunDirectory, server_id: str) -> Sequence[str]:
 
 def _bounds_of(noted: Mapping[str, Any], otherwise: list[float]) -> list[float]:
     """Returns `action_bounds` with which agents act in a checkpoint's spaces."""
-    told = [agent["action_space"] for agent in noted.values() if "action_space" in agent]
-    boxes = [space for one in told if isinstance(space := msgspec.convert(one, Space), Box)]
+    spaces = [msgspec.convert(agent["action_space"], Space) for agent in noted.values()]
+    boxes = [space for space in spaces if isinstance(space, Box)]
     lows, highs = set[float](), set[float]()
     for box in boxes:
         low, high = bounds(box)
@@ -229,7 +227,7 @@ def freeze(
     Raises:
         AlgorithmProblem: there is no such algorithm.
     """
-    can_sample = trained_by is None or find_entry(trained_by).samples_actions
+    can_sample = trained_by is None or find(trained_by).samples_actions
     return ServerConfig(
         algorithm="FROZEN",
         agents=server.agents,
@@ -265,4 +263,4 @@ def label_of(server: ServerConfig) -> str:
     if server.label or server.algorithm.upper() != "FROZEN":
         return server.label or algorithm_label(server.algorithm, server.command)
     trained_by = Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm
-    return algorithm_label(trained_by or "")
+    return algorithm_label(trained_by)

@@ -234,7 +234,7 @@ class Run:
                 self._servers.report_now()
         self.tally.tick()
         if not self._is_warned and self.tally.num_episodes >= _TELLING_EPISODES:
-            from muxrl.orchestrator.config.warnings import find_late  # it imports RLlib
+            from muxrl.orchestrator.config.warnings import find_late  # it imports torch
 
             self._is_warned = True
             length = self.tally.env_steps / self.tally.num_episodes

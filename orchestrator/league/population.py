@@ -27,9 +27,9 @@ from muxrl.protocol.patterns import match
 from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.fixed_names import is_fixed
+from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.lookup import ExternalEntry, find_trainer
 
 POOL_PREFIX = "pool-"
 """Of the names of templates that are no members."""
@@ -127,7 +127,7 @@ def make_league(config: LeagueConfig) -> League:
     in_roles = {agent for those in agents.values() for agent in those}
     for server_id, server in config.experiment.servers.items():
         rest = [agent for agent in match(server.agents, names)[0] if agent not in in_roles]
-        if rest and find_fixed(server.algorithm) is None:
+        if rest and not is_fixed(server.algorithm):
             problems.append(
                 f"experiment.servers.{server_id}: learns, and would begin again in each round; "
                 f"make a role of {listed(rest)}, with a member, or take a fixed policy"
@@ -141,13 +141,13 @@ def _template(config: LeagueConfig, name: str, number: int) -> tuple[AlgorithmTe
     """Returns a member's server, and a sentence for each key that is wrong."""
     member = config.members[name]
     base = config.experiment.servers.get(member.role)
-    if base is None or find_fixed(base.algorithm) or base.algorithm == OWN_PROCESS:
+    if base is None or is_fixed(base.algorithm) or base.algorithm == OWN_PROCESS:
         base = ServerConfig()
     values = {f.name: copy.deepcopy(getattr(base, f.name)) for f in fields(ServerConfig)}
     template = AlgorithmTemplate(**values | {"agents": [], "label": "", "port": 0})
     template, problems = set_values(template, member.server)
     found = [f"members.{name}.server.{problem}" for problem in problems]
-    if find_fixed(template.algorithm):
+    if is_fixed(template.algorithm):
         found.append(f"members.{name}.server: {template.algorithm} does not learn; it is no member")
     if config.exploit.role == member.role and not list(_parameter_problems(config)):
         said = {dotted(path) for path, _ in leaves(member.server)}
@@ -186,13 +186,11 @@ def _problems(league: League) -> Iterator[str]:
     for name, template in league.templates.items():
         if config.rounds > 1 and not config.members[name].is_fresh:
             with contextlib.suppress(AlgorithmProblem):  # which the first round's plan tells
-                trainer = find_trainer(template.algorithm)
-                if trainer is None or isinstance(trainer, ExternalEntry):  # its own affair
-                    continue
-                if not hasattr(trainer.make, "set_weights"):
+                algorithm = find(template.algorithm)
+                if algorithm.name != OWN_PROCESS and not algorithm.has_weights:
                     yield (
-                        f"members.{name}: {trainer.name} has no weights() and set_weights(), with "
-                        "which it would go on in its next round; or set is_fresh"
+                        f"members.{name}: {algorithm.name} has no weights() and set_weights(), "
+                        "with which it would go on in its next round; or set is_fresh"
                     )
     for number in range(1, config.rounds + 1 if members else 1):
         if not league.training(number):

@@ -129,7 +129,7 @@ def training_frame(run_dirs: Iterable[Path]) -> DataFrame:
 
     Columns: `run`, `assignment`, `seed`, `server`, `algorithm`, those of a server's rows (see
     `records.rows.IterationRow`: `time_s` and `env_steps` of the iteration, `episode_return_mean`
-    with exploration, `loss`, ...), and ``learner.MODULE.NAME`` for each number of RLlib's learner.
+    with exploration, `loss`, ...), and ``learner.POLICY.NAME`` for each number of its learner.
     What a server does not have is NaN. Servers that do not learn have no rows.
 
     Raises:

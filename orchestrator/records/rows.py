@@ -41,8 +41,8 @@ class IterationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             were in it, raw; None: no episode has ended.
         weights_seq_no: version of the weights, 0 before any update.
         policy_lag_mean, policy_lag_max: versions by which the batch's actions were behind.
-        loss: sum over the learner's modules; None: it names none.
-        learner: by module the numbers of RLlib's learner.
+        loss: sum over the policies; None: it names none.
+        learner: by policy the numbers of its learner.
     """
 
     env_steps: int

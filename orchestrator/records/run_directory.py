@@ -291,7 +291,7 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
     Raises:
         OSError: it exists, or cannot be made.
     """
-    # Here, not above: it imports RLlib, as resolving has.
+    # Here, not above: it imports torch, as resolving has.
     from muxrl.orchestrator.config.server_plan import default_settings
 
     if run_dir is None:

@@ -5,7 +5,7 @@
     checkpoints/
     ├── 120000/              env steps of training before it
     │   ├── manifest.json    written last: a folder that has it is whole
-    │   ├── ppo/             a server's own: RLlib's files, muxrl.json and what RLlib leaves out
+    │   ├── ppo/             a server's own: muxrl.json and arrays
     │   └── qmix/
     ├── last -> 120000
     ├── best -> 80000        with `checkpoint.best`

@@ -33,7 +33,7 @@ def start_actor(
         process: the object's class.
         arguments: with which it is made there.
         scheduling: Ray's scheduling strategy; None: Ray's own choice.
-        is_forked: whether it comes from the `fork_server`, if there is one: it needs RLlib, and no
+        is_forked: whether it comes from the `fork_server`, if there is one: it needs torch, and no
             GPU.
         has_main_thread: whether what is marked so runs there; see `main_thread`.
         options: of the actor, as Ray takes them.

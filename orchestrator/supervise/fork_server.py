@@ -1,8 +1,8 @@
-"""Starts servers' processes as copies of one that has imported RLlib and torch already.
+"""Starts servers' processes as copies of one that has imported torch and Ray already.
 
 Importing them takes seconds of processor time and hundreds of MiB, in every server anew. Here one
 process per local Ray does it, and is forked for each: copies start at once, those of servers that
-were lost, too, and share the memory of what was imported. It imports RLlib when the first server
+were lost, too, and share the memory of what was imported. It imports Ray when the first server
 starts, and all else before, beside a command that looks at its experiment (`begin_early`).
 
 Ray starts a worker by the command that ``py_executable`` in its runtime environment names; here
@@ -31,10 +31,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 _SOCKET = "fork_server"
 """Its name in the folder of the local Ray, in which only this user may look."""
@@ -181,7 +180,7 @@ def main() -> None:
                 if of_ray is None:
                     os.environ.clear()  # this process may have begun before a local Ray was set up
                     os.environ.update(request["environment"])
-                    _import_rllib()
+                    _import_ray()
                     of_ray = _of_ray(request)
                 is_ours = _of_ray(request) == of_ray
                 if is_ours and _is_single_threaded() and os.fork() == 0:
@@ -196,39 +195,19 @@ def main() -> None:
 
 def _import_libraries() -> None:
     """Imports what knows nothing of Ray, whose environment the first client brings along."""
-    # Else the allocator of pyarrow begins a thread; a copy inherits its locks.
-    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     gc.disable()  # nothing is garbage yet, and there is much to look through
-    import pandas  # noqa: F401
-    import pyarrow  # noqa: F401
+    import gymnasium  # noqa: F401  # for spaces of trainers
     import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it
 
+    import muxrl.servers.algorithms.qmix.trainer
+    import muxrl.servers.server  # noqa: F401
 
-def _import_rllib() -> None:
-    with _ids_by_python():
-        import muxrl.servers.learned.learned_policies
-        import muxrl.servers.server  # noqa: F401
+
+def _import_ray() -> None:
+    import ray  # noqa: F401
 
     gc.freeze()  # nor does a copy look through it, and so make it its own
     gc.enable()
-
-
-@contextlib.contextmanager
-def _ids_by_python() -> Iterator[None]:
-    """Has classes that become actors on import get their ids without Ray's own random numbers.
-
-    Those begin with the first that is drawn. If it were drawn here, all copies would go on from it,
-    and two that start at the same time put one object into Ray's store, of which one copy dies.
-    """
-    import ray
-
-    class Ids:
-        @staticmethod
-        def from_random() -> Any:
-            return ray.ActorClassID(os.urandom(ray.ActorClassID.size()))
-
-    with mock.patch.object(ray.actor, "ActorClassID", Ids):
-        yield
 
 
 def _is_single_threaded() -> bool:

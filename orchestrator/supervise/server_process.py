@@ -105,7 +105,7 @@ class ServerProcess(Sends):
         return Started(address, ProcessId.of_this())
 
     def live(self) -> LiveCheckpoint:
-        """See `LearnedPolicies.live`."""
+        """See `TrainerPolicies.live`."""
         policies: Any = self._server.policies
         live: LiveCheckpoint = policies.live()
         return live

@@ -37,7 +37,7 @@ from muxrl.protocol.assignment import canonical, file_name, server_labels
 from muxrl.protocol.patterns import match
 from muxrl.protocol.suggestions import did_you_mean, listed
 from muxrl.servers.config import ServerConfig, algorithm_label
-from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.fixed_names import is_fixed
 
 
 @dataclass
@@ -69,7 +69,7 @@ class SweepPlan:
         if problems:
             raise ConfigError(problems)
         facts = self.facts(config.simulation)
-        return resolve(config, facts, may_run_checkpoints=not self.is_check)
+        return resolve(config, facts)
 
     def config_of(self, trial: TrialRecord) -> ExperimentConfig:
         """Returns the config of a trial's experiment, resolved or not."""
@@ -140,8 +140,8 @@ class SweepPlan:
 
 def _is_baseline(config: ExperimentConfig) -> bool:
     """Whether nothing learns, so that the evaluation at the end is all that there is to play."""
-    is_fixed = all(find_fixed(server.algorithm) for server in config.servers.values())
-    return is_fixed and config.evaluation.final_num_episodes > 0
+    learns = any(not is_fixed(server.algorithm) for server in config.servers.values())
+    return not learns and config.evaluation.final_num_episodes > 0
 
 
 def make_plan(config: SweepConfig, *, is_check: bool = False) -> SweepPlan:
@@ -384,12 +384,9 @@ def _server(role: str, name: str, template: AlgorithmTemplate, agents: list[str]
 
 def needs_teams(server: ServerConfig) -> bool:
     """Whether the algorithm acts for teams; False if it is unknown, as `resolve` will say."""
-    from muxrl.servers.algorithms.registry import find_entry
+    from muxrl.servers.lookup import find
 
     try:
-        find = find_fixed(server.algorithm)
-        if find is not None:
-            return find(dict(server.settings), dict(server.model)).seating.forms_teams
-        return find_entry(server.algorithm).seating.forms_teams
+        return find(server.algorithm).configured(server).seating.forms_teams
     except ValueError:
         return False

@@ -14,5 +14,9 @@ AGENT_ID = "agent_id"
 ALIVE = "alive"
 LAST_ACTION = "last_action"
 
+BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
+"""Parts of truth values, which replays store in a byte each: with many actions a mask would take
+most of the memory."""
+
 NO_ACTION = -1
 """``last_action`` before a member's first action, and the logged action of a member without one."""

@@ -1,4 +1,4 @@
-"""Log-probabilities of actions, and under which names they are recorded with them."""
+"""What is recorded with actions, under which names, and log-probabilities."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ LOG_PROB = "action_logp"
 """Of the action that was taken; RLlib's ``Columns.ACTION_LOGP``."""
 DISTRIBUTION = "action_dist_inputs"
 """What the action was drawn from, such as logits; RLlib's ``Columns.ACTION_DIST_INPUTS``."""
+IS_LOGGED = "is_logged"
+"""With a trainer: whether the client chose the action, of a team's by member."""
 
 
 def log_probs_of(logits: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""How a server's agents become RLlib's, and what their policies see of them: an algorithm's choice.
+"""Who of a server's agents acts and learns as one, and what policies see: an algorithm's choice.
 
-An algorithm declares a `Seating`. `Seating()`, with an RLlib agent and an observation for each
+An algorithm declares a `Seating`. `Seating()`, with a seat and an observation for each
 agent, is the least. The config asks it which agents can share a policy, the server for its seats.
 """
 
@@ -13,16 +13,13 @@ from typing import Any, Literal
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.action_forms import ActionForm, action_form
 from muxrl.servers.agents.inputs import Alive, LastAction, Mask, Own, State
-from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
+from muxrl.servers.agents.keys import ACTION_MASK, STATE
 from muxrl.servers.agents.observing import Observing, Reader
 from muxrl.servers.agents.parts import Input
 from muxrl.servers.agents.seat_actions import OwnAction, SeatActions, TeamActions, TeamChoices
 from muxrl.servers.agents.seats import Member, RewardRule, Seat
 from muxrl.servers.agents.spaces import flat_size, split_mask, split_state, without_bounds
 from muxrl.servers.config import AgentPlan, ServerPlan
-
-_OPTIONAL = frozenset({ACTION_MASK, AGENT_ID, ALIVE})
-"""Inputs that not all policies of a seating have."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,10 @@ class PolicySignature:
 
 @dataclass(frozen=True)
 class Seating:
-    """What an RLlib agent is, and what its policy sees and does.
+    """What a seat is, and what its policy sees and does.
 
     Attributes:
-        unit: what is one RLlib agent with one policy: an agent, or a team, which is a group, or an
+        unit: what is one seat with one policy: an agent, or a team, which is a group, or an
             agent that is in none. Teams are alike if they have as many members, and pad
             observations and actions to the same sizes.
         inputs: what policies read. Where `Mask` is not among them, an action mask is flattened with
@@ -75,7 +72,7 @@ class Seating:
 
     @property
     def forms_teams(self) -> bool:
-        """Whether a group is one RLlib agent with one policy."""
+        """Whether a group is one seat with one policy."""
         return self.unit == "team"
 
     @property
@@ -92,16 +89,6 @@ class Seating:
     def _shares_state(self) -> bool:
         """Whether agents in a group see one state."""
         return self.is_joint and State in self.inputs
-
-    def has_made(self, observation_space: Any) -> bool:
-        """Whether a module's observation space, Gymnasium's too, is of this seating."""
-        keys, declared = keys_of(observation_space), {one.key for one in self.inputs}
-        if declared == {OBS} or not keys:
-            return not keys and declared == {OBS}
-        if not declared - _OPTIONAL <= keys <= declared:
-            return False
-        # A team's observations are rows, one for each member.
-        return (len(observation_space.spaces[OBS].shape or ()) == 2) == self.forms_teams
 
     def complete_groups(
         self, groups: Mapping[str, tuple[str, ...]], agents: list[str]

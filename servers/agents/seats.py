@@ -1,9 +1,8 @@
-"""Seats: a server's agents as RLlib records them.
+"""Seats: a server's agents as they are recorded.
 
-A simulation's agents and RLlib's need not be the same: a team is one RLlib agent. A seat is one
-RLlib agent, and acts for one or more of the simulation's. Seats are made once for a server, by its
-`muxrl.servers.agents.seating.Seating`, and say what there is; what they read and write are arrays
-of many episodes, see `muxrl.servers.agents.parts`.
+A seat is an agent, or a team, which acts for several of the simulation's agents. Seats are made
+once for a server, by its `muxrl.servers.agents.seating.Seating`, and say what there is; what they
+read and write are arrays of many episodes, see `muxrl.servers.agents.parts`.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Seat:
-    """One agent in RLlib's sense.
+    """One that acts and learns by a policy.
 
     Attributes:
         seat_id: the agent's, or its group's.

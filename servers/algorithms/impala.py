@@ -1,202 +1,276 @@
-"""IMPALA and APPO on a policy server: RLlib's losses and networks, without RLlib's asynchrony.
+"""IMPALA and APPO: actor-critics whose targets V-trace corrects for samples of older weights.
 
-RLlib's IMPALA samples, batches and learns in separate processes and threads, so that none of them
-waits. A policy server does so already: it serves while it learns, and V-trace corrects for samples
-of older weights. RLlib's asynchrony on top would only add lag (weights come one update late, after
-every second update) and a third thread. Here a batch is learned when it arrives, and the new
-weights are in use at once.
-
-IMPALA: Espeholt et al. 2018 (arXiv 1802.01561). APPO, as RLlib has it, is IMPACT: Luo et al. 2020
-(arXiv 1912.00167), PPO's clipped ratio against a target policy, with V-trace.
+A server serves while it learns, so a batch may be some versions old. IMPALA: Espeholt et al. 2018
+(arXiv 1802.01561). APPO, as RLlib has it, is IMPACT: Luo et al. 2020 (arXiv 1912.00167), PPO's
+clipped ratio against a target policy, with V-trace.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.appo import appo as rllib_appo
-from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
-from ray.rllib.algorithms.appo.torch.default_appo_torch_rl_module import (
-    DefaultAPPOTorchRLModule,
-)
-from ray.rllib.algorithms.impala import impala as rllib_impala
-from ray.rllib.algorithms.impala.torch.impala_torch_learner import IMPALATorchLearner
-from ray.rllib.core import COMPONENT_RL_MODULE
-from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.learner import Learner
-from ray.rllib.core.learner.training_data import TrainingData
-from ray.rllib.core.rl_module.apis import TARGET_NETWORK_ACTION_DIST_INPUTS
-from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
-from muxrl.servers.agents.seating import MASKED_AGENTS
-from muxrl.servers.algorithms.declared_settings import ActorCriticSettings, Share, configured_by
-from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.algorithms.networks import Networks
-from muxrl.servers.algorithms.settings import TrainingSettings
-from muxrl.servers.algorithms.sound_updates import SoundUpdates
-from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule, masked, unmasked
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.log_probs import LOG_PROB
+from muxrl.servers.algorithms.actor_critic import STATES, ActorCritic, ActorCriticNet
+from muxrl.servers.algorithms.actor_critic_settings import ActorCriticSettings
+from muxrl.servers.algorithms.columns import ACTIONS, REWARDS
+from muxrl.servers.algorithms.ppo import KL, AdaptiveKL
+from muxrl.servers.algorithms.rollout import Padded, Rollout, vtrace
+from muxrl.servers.algorithms.update import Targets
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.trainers.declared_settings import Count, NotNegative, Share
+
+_RATIO_CAP = 2.0
+"""Of mu / pi_target in IMPACT's surrogate, "clip" in its equation 3; RLlib's."""
 
 
-class _InPlaceConfig(ActorCriticSettings):
-    """Makes the learner a part of this process."""
+class IMPALASettings(ActorCriticSettings):
+    """IMPALA's, with RLlib's defaults."""
 
-    min_time_s_per_iteration = None
+    lr = 5e-4
+    entropy_coeff = 0.01
+    grad_clip = 40.0
+    train_batch_size = 500
+    train_batch_size_per_learner = 500
+    vf_loss_coeff = 0.5
     min_sample_timesteps_per_iteration = 1_000
 
-    rollout_fragment_length: int
+    rollout_fragment_length: Count = 50
     """Steps after which V-trace restarts from the value function."""
-    vtrace_clip_pg_rho_threshold: float
+    vtrace_clip_pg_rho_threshold: NotNegative = 1.0
     """Largest weight of V-trace in the policy's gradient."""
-    vtrace_clip_rho_threshold: float
+    vtrace_clip_rho_threshold: NotNegative = 1.0
     """Largest weight of V-trace in the correction of values."""
 
-    def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class)
-        self.num_learners = 0
-        self.num_env_runners = 0
-        self.use_env_runner_state_server = False
-        # RLlib compares this to its count of steps since it last sent weights before it raises
-        # that count, so that 1 would be every second step.
-        self.broadcast_interval = 0
 
+class APPOSettings(IMPALASettings):
+    """APPO's, with RLlib's defaults."""
 
-class IMPALAConfig(_InPlaceConfig, rllib_impala.IMPALAConfig):
-    """RLlib's, run in this process."""
-
-
-class APPOConfig(_InPlaceConfig, rllib_appo.APPOConfig):
-    """RLlib's, run in this process."""
-
-    circular_buffer_iterations_per_batch: int
+    circular_buffer_iterations_per_batch: Count = 2
     """Updates on each batch."""
-    clip_param: float
+    clip_param: NotNegative = 0.4
     """Clip range of the probability ratio."""
-    kl_coeff: float
+    kl_coeff: NotNegative = 1.0
     """Weight of the KL penalty; it adapts."""
-    kl_target: float
+    kl_target: NotNegative = 0.01
     """KL divergence that the weight is adapted to."""
-    target_network_update_freq: int
+    target_network_update_freq: Count = 2
     """Batches between two updates of the target policy, each counted with its updates."""
-    tau: Share
+    tau: Share = 1.0
     """How far the target policy moves towards the policy then."""
-    use_kl_loss: bool
+    use_kl_loss: bool = False
     """Whether there is a KL penalty to the target policy."""
 
-    def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        super().__init__(algo_class=algo_class)
-        # Batches are learned as they come; more would only lengthen the target's interval.
-        self.circular_buffer_num_batches = 1
+
+@dataclass(frozen=True)
+class Corrected:
+    """Terms of one update, of sequences ``[S, L]``; `where` leaves the padding out."""
+
+    where: Tensor
+    num: int
+    values: Tensor
+    targets: Tensor
+    advantages: Tensor
+
+    def mean(self, terms: Tensor) -> Tensor:
+        """Returns the mean over steps."""
+        return terms[self.where].sum() / self.num
 
 
-class MaskableAPPOTorchRLModule(MaskablePPOTorchRLModule, DefaultAPPOTorchRLModule):
-    """RLlib's default module of APPO, which follows masks; its target policy, too."""
+class IMPALA(ActorCritic):
+    """actor-critic corrected for lag by V-trace (Espeholt et al. 2018)
 
-    def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """RLlib's, with the logits of unavailable actions masked."""
-        outputs = super().forward_target(unmasked(batch))
-        key = TARGET_NETWORK_ACTION_DIST_INPUTS
-        return {**outputs, key: masked(outputs[key], batch)}
+    ::
 
-
-class IMPALALearner(SoundUpdates, IMPALATorchLearner):
-    """IMPALA's loss, with V-trace; updates in the calling thread, which RLlib leaves to another.
-
-    V-trace keeps its bootstrap values. RLlib appends a step to every chunk whose value stands for
-    all that was cut off, but computes that step's own correction with a discount of 0, so that
-    ``vs = V + rho * (0 - V)``, which is 0 with rho = 1, and nothing is bootstrapped at cuts and
-    time limits. Here an infinite behaviour probability makes that step's rho exactly 0, however
-    dense the policy is, and ``vs = V``, as the paper has it for the last state (Espeholt et al.
-    2018, section 4.1).
+        - log pi(a|s) rho (r + gamma v' - V(s)) + c_v (V(s) - v)^2 / 2 - c_e H(pi)
     """
 
-    def build(self) -> None:
-        super().build()
-        self.shutdown()  # the learner thread, before it has seen anything
-        # At the interpreter's exit RLlib stops it again if it is still set, and APPO's buffer
-        # raises when it is stopped twice.
-        self._learner_thread = None
+    learns_from = "recent"
+    Settings = IMPALASettings
+    settings: IMPALASettings
 
-    def update(
-        self,
-        training_data: TrainingData,
-        *,
-        timesteps: dict[str, Any],
-        return_state: bool = False,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        """Learns a batch and returns metrics and, if asked for, the new weights."""
-        training_data.solve_refs()
-        batch = self._make_batch_if_necessary(training_data=training_data)
-        results: dict[str, Any] = {}
-        # Of APPO alone: K of the paper's circular buffer.
-        num_updates = getattr(self.config, "circular_buffer_iterations_per_batch", 1)
+    def learn_batch(
+        self, rollout: Rollout, trajectories: Sequence[Trajectory]
+    ) -> Mapping[str, Any]:
+        batch = self._sequences(rollout)
+        num_updates = getattr(self.settings, "circular_buffer_iterations_per_batch", 1)
+        metrics: Mapping[str, Any] = {}
         for i in range(num_updates):
-            results = Learner.update(
-                self,
-                training_data=TrainingData(batch=batch),
-                timesteps=timesteps,
-                _no_metrics_reduce=i < num_updates - 1,
-                **kwargs,
+            self.note_progress((i + 1) / num_updates)
+            loss, metrics = self.loss(batch)
+            self.update("", loss, trajectories)
+        return metrics
+
+    def _sequences(self, rollout: Rollout) -> dict[str, Any]:
+        """Returns the batch as sequences, each with the observation after its last action."""
+        own = self.settings
+        limit = own.rollout_fragment_length
+        if self.net.is_recurrent:
+            limit = min(limit, own.model.max_seq_len)
+        padded = Padded.of(rollout.lengths, limit)
+        num, longest = padded.is_step.shape
+        sizes = padded.is_step.sum(1)
+        # Observations of a piece are one more than its actions.
+        piece = np.searchsorted(np.cumsum(rollout.lengths), padded.begins, "right")
+        places = (padded.begins + piece)[:, None] + np.minimum(
+            np.arange(longest + 1), sizes[:, None]
+        )
+        ends = np.cumsum(rollout.lengths)[piece] == padded.begins + sizes
+        is_over = rollout.terminated[piece] & ends
+        discounts = np.full((num, longest), own.gamma, np.float32)
+        discounts[is_over, sizes[is_over] - 1] = 0.0
+        arrays: dict[str, Any] = {key: part[places] for key, part in rollout.parts.items()}
+        arrays |= {
+            ACTIONS: rollout.actions[padded.rows],
+            LOG_PROB: rollout.outputs[LOG_PROB][padded.rows],
+            REWARDS: rollout.rewards[padded.rows],
+            "discounts": discounts,
+            "where": padded.is_step,
+        }
+        batch: dict[str, Any] = {
+            key: torch.from_numpy(one).to(self.device) for key, one in arrays.items()
+        }
+        if self.net.is_recurrent:
+            batch[STATES] = self._states_at(rollout, padded, has_last=False)
+        return batch
+
+    def terms(self, batch: Mapping[str, Any], judge: Tensor | None = None) -> tuple[Corrected, Any]:
+        """Returns V-trace's targets and advantages, and the terms of the policy.
+
+        Args:
+            batch: of `_sequences`.
+            judge: log-probabilities of the policy that the correction is for, ``[S, L]``; None:
+                the one that is learned.
+        """
+        own, where = self.settings, batch["where"]
+        inputs, all_values = self._asked(batch, self.net)
+        values = all_values[:, :-1]
+        terms = self.distribution.terms(inputs, batch[ACTIONS])
+        with torch.no_grad():
+            log_rhos = (terms.log_prob if judge is None else judge) - batch[LOG_PROB]
+            targets, advantages = vtrace(
+                log_rhos.masked_fill(~where, -torch.inf),
+                values,
+                batch[REWARDS],
+                batch["discounts"],
+                all_values[:, 1:],
+                clip_rho=own.vtrace_clip_rho_threshold,
+                clip_pg_rho=own.vtrace_clip_pg_rho_threshold,
             )
-        if return_state:
-            state = self.get_state(
-                components=[
-                    f"{COMPONENT_RL_MODULE}/{module_id}"
-                    for module_id in self.module.keys()  # noqa: SIM118
-                    if self.should_module_be_updated(module_id)
-                ],
-                inference_only=True,
-            )
-            results["_rl_module_state_after_update"] = {
-                COMPONENT_RL_MODULE: state[COMPONENT_RL_MODULE],
-                WEIGHTS_SEQ_NO: state[WEIGHTS_SEQ_NO],
-            }
-        return results
+        found = Corrected(where, int(where.sum()), values, targets, advantages)
+        return found, (inputs, terms)
 
-    def compute_loss_for_module(
-        self, *, batch: dict[str, Any], fwd_out: dict[str, Any], **kwargs: Any
-    ) -> Tensor:
-        """RLlib's loss with its bootstrap values kept, as above."""
-        logp, is_appended = batch[Columns.ACTION_LOGP], ~batch[Columns.LOSS_MASK].bool()
-        batch = {**batch, Columns.ACTION_LOGP: logp.masked_fill(is_appended, torch.inf)}
-        # Its action is the last one's, and may be masked in several parts: -inf times 0 is NaN.
-        inputs = fwd_out[Columns.ACTION_DIST_INPUTS].masked_fill(is_appended[..., None], 0.0)
-        fwd_out = {**fwd_out, Columns.ACTION_DIST_INPUTS: inputs}
-        return super().compute_loss_for_module(batch=batch, fwd_out=fwd_out, **kwargs)
+    def _asked(self, batch: Mapping[str, Any], net: ActorCriticNet) -> tuple[Tensor, Tensor]:
+        """Returns a distribution's inputs ``[S, L, k]``, and values ``[S, L + 1]``."""
+        if net.is_recurrent:
+            inputs, values = self.said(batch, net)
+        else:
+            lead = batch[OBS].shape[:2]
+            rows = {key: batch[key].flatten(0, 1) for key in (OBS, ACTION_MASK) if key in batch}
+            inputs, values = (one.unflatten(0, lead) for one in self.said(rows, net))
+        # Where a sequence is shorter the observation after its end fills the padding.
+        return inputs[:, :-1].masked_fill(~batch["where"][..., None], 0.0), values
 
+    def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """Returns the loss above, and its metrics."""
+        found, (_, terms) = self.terms(batch)
+        # Of an action that was chosen elsewhere the advantage is 0, and its logarithm may not be.
+        gain = torch.where(found.advantages == 0.0, 0.0, terms.log_prob * found.advantages)
+        policy_loss = -found.mean(gain)
+        loss, metrics = self.with_value(policy_loss, found, terms.entropy)
+        return loss, {"mean_pi_loss": policy_loss.detach(), **metrics}
 
-class APPOLearner(IMPALALearner, APPOTorchLearner):
-    """APPO's loss, with V-trace."""
-
-
-@configured_by(IMPALAConfig, IMPALALearner)
-class IMPALA(rllib_impala.IMPALA):
-    """See `IMPALAConfig`."""
-
-
-IMPALA_ENTRY = AlgorithmEntry(
-    name="IMPALA",
-    summary="actor-critic corrected for lag by V-trace (Espeholt et al. 2018)",
-    learns_from="recent",
-    training=TrainingSettings(IMPALAConfig),
-    networks=Networks(module=MaskablePPOTorchRLModule),
-    seating=MASKED_AGENTS,
-)
+    def with_value(
+        self, policy_loss: Tensor, found: Corrected, entropy: Tensor
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Returns the whole loss of a policy's, and metrics."""
+        vf_loss = 0.5 * found.mean((found.values - found.targets).square())
+        mean_entropy = found.mean(entropy)
+        loss = policy_loss + self.settings.vf_loss_coeff * vf_loss
+        loss = loss - self.entropy_coeff * mean_entropy
+        return loss, {
+            "total_loss": loss.detach(),
+            "mean_vf_loss": vf_loss.detach(),
+            "entropy": mean_entropy.detach(),
+        }
 
 
-@configured_by(APPOConfig, APPOLearner)
-class APPO(rllib_appo.APPO):
-    """See `APPOConfig`."""
+class APPO(IMPALA):
+    """PPO's ratio against a target policy, with V-trace (Luo et al. 2020)"""
 
+    Settings = APPOSettings
+    settings: APPOSettings
 
-APPO_ENTRY = AlgorithmEntry(
-    name="APPO",
-    summary="PPO's ratio against a target policy, with V-trace (Luo et al. 2020)",
-    learns_from="recent",
-    training=TrainingSettings(APPOConfig),
-    networks=Networks(module=MaskableAPPOTorchRLModule),
-    seating=MASKED_AGENTS,
-)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.kl = AdaptiveKL(self.settings.kl_coeff, self.settings.kl_target)
+        self.target = copy.deepcopy(self.net)
+        self._targets = Targets((self.net, self.target))
+        self._num_batches = 0
+
+    def learn_batch(
+        self, rollout: Rollout, trajectories: Sequence[Trajectory]
+    ) -> Mapping[str, Any]:
+        own = self.settings
+        metrics = super().learn_batch(rollout, trajectories)
+        before = self._num_batches
+        self._num_batches += own.circular_buffer_iterations_per_batch
+        every = own.target_network_update_freq * own.circular_buffer_iterations_per_batch
+        if before // every != self._num_batches // every:
+            self._targets.follow(own.tau)
+            if own.use_kl_loss:
+                self.kl.adapt(float(metrics[KL]))
+        return {**metrics, "curr_kl_coeff": self.kl.coeff}
+
+    def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        own = self.settings
+        with torch.no_grad():
+            old_inputs, _ = self._asked(batch, self.target)
+            old = self.distribution.terms(old_inputs, batch[ACTIONS])
+        found, (inputs, terms) = self.terms(batch, judge=old.log_prob)
+        acted = batch[LOG_PROB]
+        # Infinite where an action was chosen elsewhere: its advantage is 0.
+        is_own = torch.isfinite(acted) & found.where
+        weight = (acted - old.log_prob).exp().clamp(max=_RATIO_CAP)
+        ratio = weight * (terms.log_prob - acted).exp()
+        ratio = torch.where(is_own, ratio, 0.0)
+        clipped = ratio.clamp(1.0 - own.clip_param, 1.0 + own.clip_param)
+        surrogate = torch.min(found.advantages * ratio, found.advantages * clipped)
+        policy_loss = -found.mean(surrogate)
+        loss, metrics = self.with_value(policy_loss, found, terms.entropy)
+        mean_kl: Any = 0.0
+        if own.use_kl_loss:
+            kl = self.distribution.terms(inputs, batch[ACTIONS], old_inputs).kl
+            assert kl is not None
+            mean_kl = found.mean(kl)
+            loss = loss + self.kl.coeff * mean_kl
+            mean_kl = mean_kl.detach()
+        metrics |= {"total_loss": loss.detach(), "vf_loss": metrics.pop("mean_vf_loss")}
+        return loss, {"policy_loss": policy_loss.detach(), KL: mean_kl, **metrics}
+
+    def networks(self) -> dict[str, Any]:
+        return {**self.net.state_dict(prefix="net."), **self.target.state_dict(prefix="target.")}
+
+    def set_networks(self, networks: Mapping[str, Any]) -> None:
+        for prefix, module in (("net.", self.net), ("target.", self.target)):
+            own = {k.removeprefix(prefix): v for k, v in networks.items() if k.startswith(prefix)}
+            module.load_state_dict(own)
+
+    def more_state(self) -> dict[str, Any]:
+        return {
+            "kl": self.kl.state(),
+            "target": dict(self.target.state_dict()),
+            "num_batches": self._num_batches,
+        }
+
+    def load_more(self, state: Mapping[str, Any]) -> None:
+        self.kl.load(state["kl"])
+        self.target.load_state_dict(state["target"])
+        self._num_batches = state["num_batches"]

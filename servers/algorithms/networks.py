@@ -1,181 +1,250 @@
-"""What a user may set of an algorithm's networks: RLlib's default ones, or their own module."""
+"""Networks from a user's settings: encoders of arrays and images, LSTMs, heads.
+
+They are those of RLlib's default modules, under the same settings. `dense_layers` tells the layers
+of those that numpy computes as well: to act, for clients, pools and files.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
-import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
 
-from gymnasium import spaces
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
-from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
-from ray.rllib.models.utils import get_filter_config
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-from muxrl.servers.agents.keys import OBS
-from muxrl.servers.import_by_name import CannotImport, import_by_name
-from muxrl.servers.setting_values import AlgorithmProblem, kind_of, read_as, suggestion
+from muxrl.protocol.messages import DenseLayer
+from muxrl.servers.trainers.declared_settings import Settings
 
 _BOARD_SIZE = 10
 """Cells a side that are seen without a stride."""
 _LARGE_SIZE = 64
-
-_MODEL_TYPES: Mapping[str, Any] = {
-    **typing.get_type_hints(DefaultModelConfig),
-    "conv_filters": list,  # of which RLlib takes more than it says, "valid" as the fourth of each
+_KNOWN_IMAGES: dict[int, list[list[Any]]] = {
+    96: [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 2]],
+    84: [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 1]],
+    64: [[16, [4, 4], 2], [32, [4, 4], 2], [64, [4, 4], 2], [128, [4, 4], 2]],
+    42: [[16, [4, 4], 2], [32, [4, 4], 2], [256, [11, 11], 1]],
+    10: [[16, [5, 5], 2], [32, [5, 5], 2]],
 }
+"""RLlib's filters for square images of these sides."""
+_ACTIVATIONS: dict[type[nn.Module], Literal["tanh", "relu"]] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
-EXAMPLE = "my_package.my_module:MyRLModule"
+Initializer = str | Callable[..., Any] | None
 
 
-@dataclass(frozen=True)
-class Networks:
-    """The networks of an algorithm: RLlib's default ones, unless its attributes say otherwise.
+class ModelSettings(Settings):
+    """Network settings, as RLlib's ``DefaultModelConfig`` calls them."""
 
-    Attributes:
-        defaults: network settings whose default here is not RLlib's.
-        refused: network settings that the algorithm cannot have, with the reason.
-        model_refused: why there are no network settings at all; "": there are.
-        own_module_refused: why a user's RLModule cannot take the networks' place; "": it can.
-        module: the RLModule for observations with an action mask apart, and for recurrent
-            networks, of which RLlib's default has old critics act; None: it is RLlib's default.
-        is_module_for_all: whether ``module`` takes RLlib's default's place without these, too; not
-            that of a class which a brought config names.
+    fcnet_hiddens: list[int] = [64, 64]
+    """Units of each layer of the encoder."""
+    fcnet_activation: str = "tanh"
+    """`tanh`, `relu`, `elu`, `silu` (`swish`) or `linear`, or a class of `torch.nn`."""
+    fcnet_kernel_initializer: Initializer = None
+    """What weights begin with: a function of `torch.nn.init`; None: torch's own."""
+    fcnet_kernel_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+    fcnet_bias_initializer: Initializer = None
+    """Likewise, of biases."""
+    fcnet_bias_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+    fcnet_use_layernorm: bool = False
+    """Whether layers are normalised before their activation."""
+    conv_filters: list[Any] | None = None
+    """Of images `[channels, kernel, stride]` of each layer, perhaps with `"valid"`; None: by
+    size."""
+    conv_activation: str = "relu"
+    """As `fcnet_activation`."""
+    conv_kernel_initializer: Initializer = None
+    """As `fcnet_kernel_initializer`."""
+    conv_kernel_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+    conv_bias_initializer: Initializer = None
+    """As `fcnet_bias_initializer`."""
+    conv_bias_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+    head_fcnet_hiddens: list[int] = []
+    """Units of each hidden layer of the heads."""
+    head_fcnet_activation: str = "relu"
+    """As `fcnet_activation`."""
+    head_fcnet_kernel_initializer: Initializer = None
+    """As `fcnet_kernel_initializer`."""
+    head_fcnet_kernel_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+    head_fcnet_bias_initializer: Initializer = None
+    """As `fcnet_bias_initializer`."""
+    head_fcnet_bias_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+    head_fcnet_use_layernorm: bool = False
+    """As `fcnet_use_layernorm`."""
+    free_log_std: bool = False
+    """Whether the deviation of continuous actions is one for all observations."""
+    log_std_clip_param: float = 20.0
+    """Largest magnitude of its logarithm."""
+    vf_share_layers: bool = False
+    """Whether the policy and the value share the encoder."""
+    use_lstm: bool = False
+    """Whether an LSTM follows the encoder."""
+    max_seq_len: int = 20
+    """Steps of the sequences that it learns from."""
+    lstm_cell_size: int = 256
+    """Its units."""
+    lstm_kernel_initializer: Initializer = None
+    """As `fcnet_kernel_initializer`."""
+    lstm_kernel_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+    lstm_bias_initializer: Initializer = None
+    """As `fcnet_bias_initializer`."""
+    lstm_bias_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+
+    def validate(self) -> None:
+        super().validate()
+        for prefix in ("fcnet", "conv", "head_fcnet"):
+            activation_of(getattr(self, f"{prefix}_activation"))
+        for prefix in ("fcnet", "conv", "head_fcnet", "lstm"):
+            Initializers(self, prefix)
+
+
+def activation_of(name: str) -> type[nn.Module] | None:
+    """Returns the class of an activation, None for "linear".
+
+    Raises:
+        ValueError: torch has none of that name.
+    """
+    known: dict[str, type[nn.Module] | None] = {
+        "linear": None,
+        "tanh": nn.Tanh,
+        "relu": nn.ReLU,
+        "elu": nn.ELU,
+        "silu": nn.SiLU,
+        "swish": nn.SiLU,
+    }
+    if name.lower() in known:
+        return known[name.lower()]
+    found = getattr(nn, name, None)
+    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        raise ValueError(f"{name!r} is no activation: {', '.join(known)}, or a class of torch.nn")
+    return found
+
+
+class Initializers:
+    """Sets what the parameters of some layers begin with.
+
+    Args:
+        model: the settings.
+        prefix: which of them: ``fcnet``, ``conv``, ``head_fcnet`` or ``lstm``.
     """
 
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-    model_refused: str = ""
-    own_module_refused: str = ""
-    module: type[RLModule] | None = None
-    is_module_for_all: bool = False
-
-    def settings(self) -> dict[str, Any]:
-        """Every network setting that a user may give, with its default."""
-        if self.model_refused:
-            return {}
-        fields = dataclasses.asdict(self._default_model())
-        return {name: value for name, value in fields.items() if name not in self.refused}
-
-    def configure(
-        self,
-        config: AlgorithmConfig,
-        algorithm: str,
-        model: Mapping[str, Any],
-        rl_module: str,
-        *,
-        has_masks: bool,
-    ) -> None:
-        """Sets the networks in an RLlib config; see `AlgorithmEntry.make_config`.
-
-        Raises:
-            AlgorithmProblem: the algorithm cannot have these; it is named in the message.
-        """
-        if rl_module and self.own_module_refused:
-            raise AlgorithmProblem(
-                f"{algorithm} cannot take an RLModule of your own ({rl_module!r} was given): "
-                f"{self.own_module_refused}; leave out rl_module"
+    def __init__(self, model: ModelSettings, prefix: str) -> None:
+        self._makers = {
+            kind: self._maker(
+                getattr(model, f"{prefix}_{kind}_initializer"),
+                getattr(model, f"{prefix}_{kind}_initializer_kwargs"),
             )
-        if rl_module:
-            module_class = load_module_class(rl_module, algorithm, config)
-            config.rl_module(
-                rl_module_spec=RLModuleSpec(module_class=module_class, model_config=dict(model))
-            )
-            return
-        model = self._read(algorithm, model)
-        if self.model_refused:
-            return
-        config.rl_module(model_config=dataclasses.replace(self._default_model(), **model))
-        needs_module = has_masks or model.get("use_lstm")
-        if self.is_module_for_all and not needs_module:
-            default = config.get_default_rl_module_spec()
-            needs_module = issubclass(self.module, getattr(default, "module_class", ()))  # type: ignore[arg-type]
-        if self.module is not None and needs_module:
-            config.rl_module(rl_module_spec=RLModuleSpec(module_class=self.module))
-
-    def configure_images(
-        self, config: AlgorithmConfig, observation_spaces: Mapping[str, spaces.Space]
-    ) -> None:
-        """Gives policies that see images their convolutions, where the user has given none.
-
-        RLlib has them for five sizes, and raises for others.
-
-        Args:
-            config: as `configure` has left it.
-            observation_spaces: by policy, as its RLModule reads them.
-        """
-        if self.model_refused or config.model_config.get("conv_filters"):
-            return
-        filters = {policy_id: find_convolutions(s) for policy_id, s in observation_spaces.items()}
-        if not any(filters.values()):
-            return
-        base = config.rl_module_spec
-        specs = {
-            policy_id: dataclasses.replace(
-                base, model_config={"conv_filters": found} if found else None
-            )
-            for policy_id, found in filters.items()
+            for kind in ("kernel", "bias")
         }
-        config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
 
-    def _read(self, algorithm: str, model: Mapping[str, Any]) -> dict[str, Any]:
-        defaults, read = self.settings(), {}
-        for name, value in model.items():
-            if self.model_refused:
-                raise AlgorithmProblem(
-                    f"{algorithm} has no separate model settings ({name!r} was given): "
-                    f"{self.model_refused}"
-                )
-            if name in self.refused:
-                raise AlgorithmProblem(
-                    f"{algorithm} cannot have the model setting {name!r}: {self.refused[name]}"
-                )
-            if name not in defaults:
-                raise AlgorithmProblem(
-                    f"{algorithm} has no model setting {name!r}{suggestion(name, defaults)}"
-                )
-            kind = kind_of(_MODEL_TYPES[name], defaults[name])
-            read[name] = read_as(f"{algorithm}'s model setting {name!r}", value, kind)
-        return read
+    @staticmethod
+    def _maker(given: Initializer, kwargs: dict[str, Any] | None) -> Callable[[Tensor], Any] | None:
+        if given is None:
+            return None
+        found = given if callable(given) else getattr(nn.init, given.lower(), None)
+        if found is None or (isinstance(given, str) and not given.endswith("_")):
+            raise ValueError(f"{given!r} is no function of torch.nn.init that ends with '_'")
+        return lambda tensor: found(tensor, **kwargs or {})
 
-    def _default_model(self) -> DefaultModelConfig:
-        # vf_share_layers: RLlib's PPO says False, but a DefaultModelConfig overrides that by True.
-        defaults = {
-            "fcnet_hiddens": [64, 64],
-            "fcnet_activation": "tanh",
-            "vf_share_layers": False,
-            **self.defaults,
-        }
-        return DefaultModelConfig(**defaults)
+    def __call__(self, module: nn.Module) -> None:
+        for name, parameter in module.named_parameters():
+            maker = self._makers["bias" if "bias" in name else "kernel"]
+            if maker is not None:
+                maker(parameter)
 
 
-def find_convolutions(observation_space: spaces.Space) -> list[list[Any]] | None:
-    """Returns RLlib's `conv_filters` for an image or a board, channels last, of any size.
+def mlp(model: ModelSettings, prefix: str, num_inputs: int) -> list[nn.Module]:
+    """Returns the hidden layers of an encoder (``fcnet``) or of a head (``head_fcnet``)."""
+    activation = activation_of(getattr(model, f"{prefix}_activation"))
+    initialize = Initializers(model, prefix)
+    layers: list[nn.Module] = []
+    for num in getattr(model, f"{prefix}_hiddens"):
+        layers.append(nn.Linear(num_inputs, num))
+        initialize(layers[-1])
+        if getattr(model, f"{prefix}_use_layernorm"):
+            layers.append(nn.LayerNorm(num, eps=0.001))
+        if activation is not None:
+            layers.append(activation())
+        num_inputs = num
+    return layers
 
-    Strides bring it down to ten cells a side or fewer, and a last layer as large as what is left
-    makes 256 features of it.
 
-    Returns:
-        None where RLlib has a default, or the space is no image.
+def head(
+    model: ModelSettings, num_inputs: int, num_outputs: int, *, initializes_last: bool = False
+) -> nn.Sequential:
+    """Returns the layers from an encoder's features to some numbers.
+
+    Args:
+        model: the settings.
+        num_inputs: of the features.
+        num_outputs: of the numbers.
+        initializes_last: whether the last layer begins as the hidden ones do; else as torch's.
     """
-    if isinstance(observation_space, spaces.Dict):
-        observation_space = observation_space[OBS]
-    shape = observation_space.shape or ()
-    if len(shape) != 3:
-        return None
-    try:
-        get_filter_config(shape)
-    except ValueError:
-        pass
-    else:
-        return None
+    hidden = mlp(model, "head_fcnet", num_inputs)
+    size = model.head_fcnet_hiddens[-1] if model.head_fcnet_hiddens else num_inputs
+    last = nn.Linear(size, num_outputs)
+    if initializes_last:
+        Initializers(model, "head_fcnet")(last)
+    return nn.Sequential(*hidden, last)
+
+
+class Pixels(nn.Module):
+    """Convolutions of images ``[B, H, W, C]`` to features ``[B, size]``."""
+
+    def __init__(self, model: ModelSettings, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        filters = model.conv_filters or convolutions_for(shape)
+        activation, initialize = activation_of(model.conv_activation), Initializers(model, "conv")
+        layers: list[nn.Module] = []
+        height, width, channels = shape
+        for out, kernel, stride, *padding in filters:
+            kernel, stride = (
+                [one, one] if isinstance(one, int) else one for one in (kernel, stride)
+            )
+            if padding != ["valid"]:  # as many outputs as the size over the stride, rounded up
+                around: list[int] = []
+                for side, k, s in ((width, kernel[1], stride[1]), (height, kernel[0], stride[0])):
+                    more = max((math.ceil(side / s) - 1) * s + k - side, 0)
+                    around += [more // 2, more - more // 2]
+                layers.append(nn.ZeroPad2d((around[0], around[1], around[2], around[3])))
+                height, width = math.ceil(height / stride[0]), math.ceil(width / stride[1])
+            else:
+                height = (height - kernel[0]) // stride[0] + 1
+                width = (width - kernel[1]) // stride[1] + 1
+            if min(height, width) < 1:
+                raise ValueError(f"conv_filters leave nothing of an image of {list(shape)}")
+            layers.append(nn.Conv2d(channels, out, tuple(kernel), tuple(stride)))
+            initialize(layers[-1])
+            if activation is not None:
+                layers.append(activation())
+            channels = out
+        self.net = nn.Sequential(*layers, nn.Flatten())
+        self.size = channels * height * width
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.net(images.movedim(-1, -3))
+        return features
+
+
+def convolutions_for(shape: tuple[int, ...]) -> list[list[Any]]:
+    """Returns `conv_filters` for an image or a board, channels last, of any size.
+
+    RLlib's where it has some. Else strides bring it down to ten cells a side or fewer, and a last
+    layer as large as what is left makes 256 features of it.
+    """
     sides = list(shape[:2])
+    if sides[0] == sides[1] and sides[0] in _KNOWN_IMAGES:
+        return _KNOWN_IMAGES[sides[0]]
     filters: list[list[Any]] = []
     while max(sides) > _BOARD_SIZE:
         kernel, stride = (8, 4) if max(sides) > _LARGE_SIZE else (4, 2)
@@ -186,45 +255,100 @@ def find_convolutions(observation_space: spaces.Space) -> list[list[Any]] | None
     return [*filters, [64, [3, 3], 1], [256, sides, 1, "valid"]]
 
 
-def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> type[TorchRLModule]:
-    """Returns the class at "package.module:Class" if it fits the algorithm.
+State = dict[str, Tensor]
+
+
+class Encoder(nn.Module):
+    """Features ``[..., size]`` of observations.
 
     Args:
-        path: as the user wrote it.
-        algorithm: named in the message.
-        config: its learner says which of RLlib's module APIs it calls.
-
-    Raises:
-        AlgorithmProblem: it cannot be imported, is no torch RLModule, or lacks an interface.
+        model: its settings.
+        shape: of an observation, one or three dimensions.
     """
-    try:
-        cls = import_by_name(path, EXAMPLE)
-    except CannotImport as error:
-        raise AlgorithmProblem(f"rl_module {error}") from error
-    if not (isinstance(cls, type) and issubclass(cls, TorchRLModule)):
-        raise AlgorithmProblem(
-            f"rl_module {path!r} is {_kind_of(cls)}, and {algorithm} needs a subclass of RLlib's "
-            "TorchRLModule"
-        )
-    learner: Any = config.get_default_learner_class()
-    missing = [
-        api.__name__ for api in learner.rl_module_required_apis() if not issubclass(cls, api)
-    ]
-    if missing:
-        raise AlgorithmProblem(
-            f"rl_module {path!r} lacks {' and '.join(missing)}, which {algorithm}'s learner "
-            "calls; inherit from it (ray.rllib.core.rl_module.apis)"
-        )
-    if inspect.isabstract(cls):
-        abstract: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
-        raise AlgorithmProblem(
-            f"rl_module {path!r} leaves {', '.join(sorted(abstract))} abstract; implement it"
-        )
-    return cls
+
+    def __init__(self, model: ModelSettings, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self._num_dims = len(shape)
+        if self._num_dims == 3:
+            pixels = Pixels(model, shape)
+            self.layers, self.size = nn.Sequential(pixels), pixels.size
+        else:
+            self.layers = nn.Sequential(*mlp(model, "fcnet", math.prod(shape)))
+            self.size = model.fcnet_hiddens[-1] if model.fcnet_hiddens else math.prod(shape)
+        self.lstm: nn.LSTM | None = None
+        if model.use_lstm:
+            self.lstm = nn.LSTM(self.size, model.lstm_cell_size, batch_first=True)
+            Initializers(model, "lstm")(self.lstm)
+            self.size = model.lstm_cell_size
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Of an encoder without an LSTM; ``[B, ...]`` to ``[B, size]``."""
+        features: Tensor = self.layers(obs)
+        return features
+
+    def unroll(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns features ``[B, T, size]`` of sequences ``[B, T, ...]``, and the state after them.
+
+        Args:
+            obs: the sequences.
+            h, c: state before them, ``[B, size]``.
+        """
+        assert self.lstm is not None
+        lead = obs.shape[: obs.dim() - self._num_dims]
+        tokens = self.layers(obs.flatten(0, 1)).unflatten(0, lead)
+        features, (h, c) = self.lstm(tokens, (h.unsqueeze(0), c.unsqueeze(0)))
+        return features, h.squeeze(0), c.squeeze(0)
 
 
-def _kind_of(value: Any) -> str:
-    if isinstance(value, type):
-        bases = ", ".join(base.__name__ for base in value.__bases__)
-        return f"the class {value.__name__}({bases})"
-    return f"an object of {type(value).__name__}"
+def joined(parts: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """Returns some parts of observations side by side, of numpy or torch; one of them as it is."""
+    if len(keys) == 1:
+        return parts[keys[0]]
+    some = [parts[key] for key in keys]
+    return np.concatenate(some, -1) if isinstance(some[0], np.ndarray) else torch.cat(some, -1)
+
+
+class ParallelMLP(nn.Module):
+    """K networks of Linear layers with ReLU between them, computed at once.
+
+    They begin as `torch.nn.Linear` does: uniform in ``+-1 / sqrt(inputs)``.
+
+    Args:
+        num: K.
+        dims: of the inputs, the hidden layers and the outputs.
+    """
+
+    def __init__(self, num: int, dims: Sequence[int]) -> None:
+        super().__init__()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for inputs, outputs in pairwise(dims):
+            bound = inputs**-0.5
+            for store, rows in ((self.weights, inputs), (self.biases, 1)):
+                store.append(nn.Parameter(torch.empty(num, rows, outputs).uniform_(-bound, bound)))
+
+    def forward(self, x: Tensor, num: int | None = None) -> Tensor:
+        """Returns ``[K, B, outputs]`` for ``[B, inputs]``; of the first `num` networks alone."""
+        x = x.expand(num or len(self.weights[0]), *x.shape)
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias[:num], x if layer == 0 else torch.relu(x), weight[:num])
+        return x
+
+
+def dense_layers(*parts: nn.Module) -> list[DenseLayer] | None:
+    """Returns the layers of networks one after another; their arrays are views of the parameters.
+
+    None: they are no chain of Linear layers, tanh and ReLU on the CPU.
+    """
+    layers: list[DenseLayer] = []
+    for part in parts:
+        for layer in part.modules() if isinstance(part, nn.Sequential) else (part,):
+            if isinstance(layer, nn.Sequential):
+                continue
+            if isinstance(layer, nn.Linear) and layer.weight.device.type == "cpu":
+                bias = None if layer.bias is None else layer.bias.detach().numpy()
+                layers.append(DenseLayer(layer.weight.detach().numpy().T, bias))
+            elif type(layer) in _ACTIVATIONS and layers and layers[-1].activation == "none":
+                layers[-1].activation = _ACTIVATIONS[type(layer)]
+            else:
+                return None
+    return layers

@@ -1,165 +1,130 @@
-"""Proximal policy optimisation: RLlib's algorithm and loss, with a lean update."""
+"""Proximal policy optimisation; Schulman et al. 2017 (arXiv 1707.06347)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_KL_KEY as KL
-from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY as VF_EXPLAINED_VAR
-from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY as VF_LOSS_UNCLIPPED
-from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.core.columns import Columns
-from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical
-from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
-from ray.rllib.evaluation.postprocessing import Postprocessing
-from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
-from muxrl.servers.agents.seating import MASKED_AGENTS
-from muxrl.servers.algorithms.declared_settings import Limit
-from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.algorithms.networks import Networks
-from muxrl.servers.algorithms.on_policy.config import ClippedRatioConfig
-from muxrl.servers.algorithms.on_policy.learner import (
-    LeanUpdate,
-    advantages_of_own_actions,
-    mean_over,
-)
-from muxrl.servers.algorithms.settings import TrainingSettings
-from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
+from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
+from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, steps_of
+from muxrl.servers.algorithms.actor_critic_settings import ClippedRatioSettings
+from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
+from muxrl.servers.algorithms.rollout import explained_variance
+from muxrl.servers.trainers.declared_settings import Limit, NotNegative
+
+KL = "mean_kl_loss"
 
 
-class LeanPPOTorchLearner(LeanUpdate, PPOTorchLearner):
-    """RLlib's learner, with `LeanUpdate` for modules without a state."""
+class AdaptiveKL:
+    """Weight of a KL penalty, which is adapted to a target divergence.
 
-    def compute_loss_for_module(
-        self,
-        *,
-        module_id: str,
-        config: AlgorithmConfig,
-        batch: dict[str, Any],
-        fwd_out: dict[str, Any],
-    ) -> Tensor:
-        """RLlib's loss and metrics, with fewer operations on tensors.
-
-        Actions that were chosen elsewhere have no weight in the policy's part.
-        """
-        module = self.module[module_id].unwrapped()
-        mean = mean_over(batch)
-        logp, entropy, kl = policy_terms(
-            module, fwd_out[Columns.ACTION_DIST_INPUTS], batch, needs_kl=config.use_kl_loss
-        )
-        advantages = advantages_of_own_actions(batch)
-        ratio = (logp - batch[Columns.ACTION_LOGP]).exp()
-        clipped = ratio.clamp(1.0 - config.clip_param, 1.0 + config.clip_param)
-        surrogate = torch.min(advantages * ratio, advantages * clipped)
-
-        targets = batch[Postprocessing.VALUE_TARGETS]
-        if config.use_critic:
-            values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
-            squares = (values - targets).square()
-        else:
-            values = squares = torch.zeros_like(targets)
-        vf_loss = (
-            squares if config.vf_clip_param is None else squares.clamp(0, config.vf_clip_param)
-        )
-
-        entropy_coeff = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
-        loss = mean(config.vf_loss_coeff * vf_loss - surrogate - entropy_coeff * entropy)
-        mean_kl = torch.zeros(()) if kl is None else mean(kl)
-        if kl is not None:
-            loss = loss + self.curr_kl_coeffs_per_module[module_id] * mean_kl
-        if self.is_reporting:
-            parts = {
-                POLICY_LOSS_KEY: -mean(surrogate),
-                VF_LOSS_KEY: mean(vf_loss),
-                VF_LOSS_UNCLIPPED: mean(squares),
-                VF_EXPLAINED_VAR: explained_variance(targets, values),
-                ENTROPY_KEY: mean(entropy),
-                KL: mean_kl,
-            }
-            detached = {name: part.detach() for name, part in parts.items()}
-            self.metrics.log_dict(detached, key=module_id, window=1)
-        return loss
-
-
-class PPOConfig(ClippedRatioConfig):
-    """RLlib's PPO, Schulman et al. 2017 (arXiv 1707.06347), with another learner.
-
-    Advantages are standardised over a batch's transitions. (RLlib includes the step that it adds
-    to every piece of an episode to compute the bootstrap value, and still does with an LSTM.)
+    Args:
+        first: weight to begin with.
+        target: divergence.
     """
 
-    kl_coeff: float
+    def __init__(self, first: float, target: float) -> None:
+        self._first, self._target = first, target
+        self.coeff = first
+
+    def adapt(self, kl: float) -> None:
+        """Moves the weight by the divergence of a batch."""
+        if kl > 2.0 * self._target:
+            self.coeff *= 1.5
+        elif kl < 0.5 * self._target:
+            self.coeff *= 0.5
+
+    def state(self) -> dict[str, float]:
+        """Returns the weight, and with which one it began."""
+        return {"coeff": self.coeff, "first": self._first}
+
+    def load(self, state: Mapping[str, float]) -> None:
+        """Continues, unless the setting has changed since."""
+        if state["first"] == self._first:
+            self.coeff = state["coeff"]
+
+
+class PPOSettings(ClippedRatioSettings):
+    """PPO's, with RLlib's defaults.
+
+    Advantages are standardised over a batch's transitions of own actions.
+    """
+
+    kl_coeff: NotNegative = 0.2
     """First weight of the KL penalty; it adapts."""
-    kl_target: float
+    kl_target: NotNegative = 0.01
     """KL divergence that the weight is adapted to."""
-    use_critic: bool
+    use_critic: bool = True
     """Whether a value function is the baseline."""
-    use_kl_loss: bool
+    use_kl_loss: bool = True
     """Whether the KL penalty is used."""
     vf_clip_param: Limit = None
     """Where the squared error of a value is cut off; None: nowhere."""
 
-    def get_default_learner_class(self) -> type:
-        return LeanPPOTorchLearner
 
+class PPO(OnPolicy):
+    """proximal policy optimisation (Schulman et al. 2017)
 
-PPO_ENTRY = AlgorithmEntry(
-    name="PPO",
-    summary="proximal policy optimisation, RLlib's (Schulman et al. 2017)",
-    learns_from="newest",
-    training=TrainingSettings(PPOConfig),
-    networks=Networks(module=MaskablePPOTorchRLModule),
-    seating=MASKED_AGENTS,
-)
+    ::
 
+        - min(r A, clip(r, 1 - e, 1 + e) A) + c_v (V - R)^2 - c_e H(pi) + c_kl KL(old || pi)
 
-def policy_terms(
-    module: Any, inputs: Tensor, batch: dict[str, Any], *, needs_kl: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns the terms of each row, as RLlib's distributions have them, in few operations.
-
-    For Discrete actions, `torch.distributions` normalises the numbers, and makes probabilities of
-    them, again for each of these terms. In an update of a small network each operation takes as
-    long to start as to compute.
-
-    But of Discrete actions the divergence is finite, also where RLlib's is not, because a
-    probability is 0 in float32.
-
-    Args:
-        module: says which distributions they are.
-        inputs: of the distribution that is learned, ``[..., k]``.
-        batch: has ``ACTIONS``, and ``ACTION_DIST_INPUTS`` of the policy that acted.
-        needs_kl: whether the last of the terms is wanted.
-
-    Returns:
-        Log-probabilities of the actions, entropies, and the divergence of the distribution from
-        that of the policy that acted, KL(acted || learned), all ``[...]``.
+    Actions that were chosen elsewhere have no weight in the policy's part.
     """
-    learned, acted = module.get_train_action_dist_cls(), module.get_exploration_action_dist_cls()
-    if learned is TorchCategorical and acted is TorchCategorical:
-        return _categorical_terms(inputs, batch, needs_kl=needs_kl)
-    distribution = learned.from_logits(inputs)
-    kl = None
-    if needs_kl:
-        kl = acted.from_logits(batch[Columns.ACTION_DIST_INPUTS]).kl(distribution)
-    return distribution.logp(batch[Columns.ACTIONS]), distribution.entropy(), kl
 
+    Settings = PPOSettings
+    settings: PPOSettings
 
-def _categorical_terms(
-    logits: Tensor, batch: dict[str, Any], *, needs_kl: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    log_probs = logits.log_softmax(-1)
-    actions = batch[Columns.ACTIONS].long().unsqueeze(-1)
-    # A masked action's may be infinite; times its probability it is 0.
-    finite = log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
-    entropy = -(finite * log_probs.exp()).sum(-1)
-    kl = None
-    if needs_kl:
-        acted = batch[Columns.ACTION_DIST_INPUTS].log_softmax(-1)
-        probs = acted.exp()
-        kl = (probs * (acted - log_probs)).masked_fill(probs == 0, 0.0).sum(-1)
-    return log_probs.gather(-1, actions).squeeze(-1), entropy, kl
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.kl = AdaptiveKL(self.settings.kl_coeff, self.settings.kl_target)
+
+    def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
+        own = self.settings
+        inputs, values = self.said(batch)
+        acted = batch[DISTRIBUTION] if own.use_kl_loss else None
+        log_prob, entropy, kl = self.distribution.terms(inputs, batch[ACTIONS], acted)
+        targets = batch[TARGETS]
+        if not own.use_critic:
+            values = targets
+        advantages = batch[ADVANTAGES].masked_fill(~batch[OWN], 0.0)
+        ratio = (log_prob - batch[LOG_PROB]).exp()
+        clipped = ratio.clamp(1.0 - own.clip_param, 1.0 + own.clip_param)
+        surrogate = torch.min(advantages * ratio, advantages * clipped)
+        squares = (values - targets).square()
+        vf_loss = squares if own.vf_clip_param is None else squares.clamp(max=own.vf_clip_param)
+        coeff = self.entropy_coeff
+        (terms,) = steps_of(batch, own.vf_loss_coeff * vf_loss - surrogate - coeff * entropy)
+        loss = terms.mean()
+        mean_kl = None
+        if kl is not None:
+            mean_kl = steps_of(batch, kl)[0].mean()
+            loss = loss + self.kl.coeff * mean_kl
+        if not is_reported:
+            return loss, {}
+        parts = steps_of(batch, surrogate, vf_loss, squares, entropy, targets, values)
+        with torch.no_grad():
+            return loss, {
+                "total_loss": loss.detach(),
+                "policy_loss": -parts[0].mean(),
+                "vf_loss": parts[1].mean(),
+                "vf_loss_unclipped": parts[2].mean(),
+                "vf_explained_var": explained_variance(parts[4], parts[5]),
+                "entropy": parts[3].mean(),
+                KL: 0.0 if mean_kl is None else mean_kl.detach(),
+            }
+
+    def after_batch(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self.settings.use_kl_loss:
+            return metrics
+        self.kl.adapt(float(metrics[KL]))
+        return {**metrics, "curr_kl_coeff": self.kl.coeff}
+
+    def more_state(self) -> dict[str, Any]:
+        return {"kl": self.kl.state()}
+
+    def load_more(self, state: Mapping[str, Any]) -> None:
+        self.kl.load(state["kl"])

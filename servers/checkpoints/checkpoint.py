@@ -1,12 +1,8 @@
-"""Checkpoints: RLlib's files, and a note of what they are of.
+"""Checkpoints: what a server has learned and needs to go on, and a note of what it is of.
 
-RLlib stores modules with their classes, spaces, settings and weights, so that they can be built
-again without the algorithm and its config. The note, ``muxrl.json``, says how a server used them.
-It is written last, so that a checkpoint that has it is complete. A checkpoint of plain RLlib, which
-has none, can be read, too. Beside it is what a server needs to go on and RLlib leaves out.
-
-RLlib's files are pickles, and loading a pickle runs the code in it: load only what you trust. Ours
-are none.
+All of it is data: plain values in JSON, and arrays. The note, ``muxrl.json``, says how a server
+used its policies, so that they act again without its config. It is written last, so that a
+checkpoint that has it is complete.
 """
 
 from __future__ import annotations
@@ -14,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
 import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -30,17 +25,14 @@ from muxrl.servers.checkpoints.state_file import read_state, write_state
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.setting_values import AlgorithmProblem
 
-if TYPE_CHECKING:
-    from ray.rllib.algorithms.algorithm import Algorithm
-    from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
-
 ABOUT_FILE = "muxrl.json"
 STATE_FILE = "muxrl_state.npz"
 REPLAY_FILE = "muxrl_replay.npz"
-_FORMAT = 3
-"""2 has another replay of steps."""
-_MODULES = Path("learner_group") / "learner" / "rl_module"
-"""Where RLlib puts the modules that learn, critics and target networks included."""
+_FORMAT = 1
+_OF_RLLIB = "learner_group"
+"""Folder of RLlib's checkpoints, which muxrl's were, too, before format 1."""
+_BEFORE = (2, 3)
+"""Formats of that time, which are not given again."""
 _HALF = ".half"
 SET_ASIDE = ".unused"
 """Ends the name of a checkpoint from which its run does not go on; an earlier one was taken."""
@@ -68,7 +60,6 @@ def save_checkpoint(
     counts: Mapping[str, Any],
     state: Mapping[str, Any],
     *,
-    algo: Algorithm | None = None,
     replay: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> None:
@@ -78,8 +69,7 @@ def save_checkpoint(
         plan: the server's; its token is not written.
         path: a folder, replaced if it is there.
         counts: how far training has come, such as ``env_steps``.
-        state: what RLlib leaves out, as plain values and arrays; see `resume`.
-        algo: of the server, None if it does not learn.
+        state: what the server needs to go on, as plain values and arrays.
         replay: like `state`; None if there is none, or it is not to be saved.
         defaults: every setting of its algorithm at its default, with which `plan.settings` are
             whole; None if it does not learn.
@@ -94,8 +84,6 @@ def save_checkpoint(
     shutil.rmtree(half, ignore_errors=True)  # of a process that was killed
     half.mkdir(parents=True)
     try:
-        if algo is not None:
-            algo.save_to_path(half)
         write_state(half / STATE_FILE, state)
         if replay is not None:
             write_state(half / REPLAY_FILE, replay)
@@ -119,9 +107,9 @@ def find_newest(run_dir: Path, server_id: str) -> Path | None:
             place = path if path.parent.name == server_id else path.parent
             if place.name.startswith(".") or place.name.endswith((_HALF, SET_ASIDE)):
                 continue  # it grows, nobody finished it, or its run goes on from an earlier one
-            with contextlib.suppress(OSError, ValueError):  # no checkpoint, or half of one
+            with contextlib.suppress(OSError, ValueError, KeyError):  # none, or half of one
                 note = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
-                found[path] = note.get("written_at", 0.0)  # 0.1 wrote no time
+                found[path] = note["written_at"]
     return max(found, key=lambda path: found[path], default=None)
 
 
@@ -188,29 +176,26 @@ class Checkpoint:
 
     Attributes:
         path: its folder, absolute.
-        about: the content of ``muxrl.json``, {} if there is none.
+        about: the content of ``muxrl.json``.
     """
 
     path: Path
     about: Mapping[str, Any]
 
     @classmethod
-    def open(cls, path: Path, *, has_networks: bool = True) -> Checkpoint:
-        """Finds a checkpoint, without loading RLlib's files.
-
-        Args:
-            path: its folder.
-            has_networks: False for that of a server that does not learn.
+    def open(cls, path: Path) -> Checkpoint:
+        """Finds a checkpoint in its folder.
 
         Raises:
-            AlgorithmProblem: there is none, it is damaged, or another version of muxrl wrote it.
+            AlgorithmProblem: there is none, it is damaged, or another version of muxrl, or plain
+                RLlib, wrote it.
         """
         path = path.expanduser().resolve()  # a link such as `last` may move
         if not path.exists() and _old(path).is_dir():
             path = _old(path)
         if not path.is_dir():
             raise AlgorithmProblem(f"there is no checkpoint at {str(path)!r}: no such folder")
-        about: Any = {}
+        about: Any = None
         with contextlib.suppress(FileNotFoundError):
             try:
                 about = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
@@ -219,56 +204,29 @@ class Checkpoint:
                     f"the {ABOUT_FILE} of checkpoint {str(path)!r} is not JSON ({error}); was it "
                     "edited?"
                 ) from error
-        found = cls(path, about)
-        if has_networks:
-            found.check_networks()
-        if about and (problem := format_problem(about.get("format"), _FORMAT)):
+        if about is None:
+            raise AlgorithmProblem(_no_checkpoint(path))
+        if (path / _OF_RLLIB).is_dir() or about.get("format") in _BEFORE:
+            raise AlgorithmProblem(
+                f"checkpoint {str(path)!r} is of a muxrl that wrote RLlib's files, which this one "
+                "does not read: train the policies again, or export them with that one"
+            )
+        if problem := format_problem(about.get("format"), _FORMAT):
             raise AlgorithmProblem(f"the {ABOUT_FILE} of checkpoint {str(path)!r} {problem}")
         # A replay may be large, and policies do not need it.
         if damage := damage_of_server(path, but=(REPLAY_FILE,)):
             raise AlgorithmProblem(damage)
-        return found
-
-    def check_networks(self) -> None:
-        """Checks that it is of policies that learn.
-
-        Raises:
-            AlgorithmProblem: it is not; the sentence names checkpoints inside of it.
-        """
-        if (self.path / _MODULES).is_dir() or self.about.get("is_of_trainers"):
-            return
-        inside = sorted(str(p.relative_to(self.path)) for p in _checkpoints_below(self.path))
-        shown = ", ".join(map(repr, inside[:_MOST_LISTED]))
-        raise AlgorithmProblem(
-            f"{str(self.path)!r} is no RLlib checkpoint: it has no folder {str(_MODULES)!r}"
-            + (f"; did you mean one of those in it: {shown}?" if inside else "")
-        )
+        return cls(path, about)
 
     @property
-    def algorithm(self) -> str | None:
-        """Name of the algorithm that trained it, None if there is no note."""
-        return self.about.get("algorithm")
+    def algorithm(self) -> str:
+        """Name of the server's algorithm."""
+        return str(self.about["algorithm"])
 
     @property
     def env_steps(self) -> int:
-        """Env steps of training so far, which exploration schedules go by.
-
-        Without a note, they are in a pickle, whose code is run.
-
-        Raises:
-            AlgorithmProblem: RLlib's file with this count is broken.
-        """
-        if "env_steps" in self.about:
-            return int(self.about["env_steps"])
-        path = self.path / "env_runner" / "state.pkl"
-        try:
-            return int(pickle.loads(path.read_bytes()).get("num_env_steps_sampled_lifetime", 0))
-        except FileNotFoundError:
-            return 0
-        except Exception as error:  # of a broken pickle, anything
-            raise AlgorithmProblem(
-                f"{str(path)!r} cannot be loaded: {type(error).__name__}: {error}"
-            ) from error
+        """Env steps of training so far, which exploration schedules go by."""
+        return int(self.about["env_steps"])
 
     # --- going on -----------------------------------------------------------------------
 
@@ -278,11 +236,6 @@ class Checkpoint:
         Raises:
             AlgorithmProblem: it is no whole checkpoint of this version, or of another server.
         """
-        if not self.about:
-            raise AlgorithmProblem(
-                "it was written by RLlib without muxrl, without counts, replay and random numbers; "
-                "take its policies only, with initialize_from"
-            )
         ours = json.loads(json.dumps(note_of(plan)))
         differences = [
             difference
@@ -297,17 +250,13 @@ class Checkpoint:
             )
 
     def check_same_policies(self, plan: ServerPlan) -> None:
-        """Checks that a server's policies may begin with its weights.
-
-        A checkpoint of plain RLlib does not say what its policies observed: their networks are
-        compared when they are loaded.
+        """Checks that a server's policies may begin with its weights; the networks are compared
+        when they are loaded.
 
         Raises:
             AlgorithmProblem: another algorithm trained it, or a policy has other agents.
         """
-        if not self.about:
-            return
-        if str(self.algorithm).lower() != plan.algorithm.lower():
+        if self.algorithm.lower() != plan.algorithm.lower():
             raise AlgorithmProblem(f"it is of {self.algorithm}, and the server is {plan.algorithm}")
         ours_now = note_of(plan)
         for part in READ_ALIKE:
@@ -357,7 +306,7 @@ class Checkpoint:
         }
 
     def read_state(self) -> dict[str, Any]:
-        """Returns what RLlib leaves out.
+        """Returns what the server needs to go on.
 
         Raises:
             ValueError: the file is broken.
@@ -367,16 +316,13 @@ class Checkpoint:
         return state
 
     def read_normalization(self) -> dict[str, Any]:
-        """Returns the running statistics, empty where nothing was normalised; see `Normalization`.
+        """Returns the running statistics; see `Normalization`.
 
         Raises:
             ValueError: the file is broken.
             OSError: it cannot be read.
         """
-        nothing: dict[str, Any] = {"observations": {"policies": {}, "states": {}}, "rewards": {}}
-        if not (self.path / STATE_FILE).exists():
-            return nothing
-        found: dict[str, Any] = self.read_state().get("normalization", nothing)
+        found: dict[str, Any] = self.read_state()["normalization"]
         return found
 
     def read_replay(self) -> dict[str, Any] | None:
@@ -390,64 +336,6 @@ class Checkpoint:
             return None
         replay: dict[str, Any] = read_state(self.path / REPLAY_FILE)
         return replay
-
-    def read_networks(self) -> dict[str, dict[str, Any]]:
-        """Returns the parameters of each policy's module, critics and target networks included.
-
-        Raises:
-            AlgorithmProblem: a file is broken.
-        """
-        networks = {}
-        for path in (self.path / _MODULES).glob("*/module_state.pkl"):
-            try:
-                networks[path.parent.name] = pickle.loads(path.read_bytes())
-            except Exception as error:  # of a broken pickle, anything
-                raise AlgorithmProblem(
-                    f"{str(path)!r} cannot be loaded: {type(error).__name__}: {error}"
-                ) from error
-        return networks
-
-    def load_modules(self, *, only_acting: bool = True) -> dict[str, RLModule]:
-        """Builds the modules, for acting: without critics, mixers and targets.
-
-        A module may have another ``model_config`` for this, its `frozen_model_config`. Their files
-        are pickles, whose code is run.
-
-        Args:
-            only_acting: False: as they were saved, with all that they have.
-
-        Raises:
-            AlgorithmProblem: a file is missing or broken, or a class cannot be imported.
-        """
-        from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
-
-        modules: dict[str, RLModule] = {}
-        try:
-            whole = MultiRLModule.from_checkpoint(self.path / _MODULES)
-            for name, module in whole.items():
-                spec = acting_spec(module)
-                if not only_acting:
-                    modules[name] = module
-                elif not spec.learner_only:
-                    modules[name] = spec.build()
-                    modules[name].set_state(module.get_state(inference_only=True))
-        except Exception as error:  # pickles of foreign code may raise anything
-            raise AlgorithmProblem(
-                f"checkpoint {str(self.path)!r} cannot be loaded: {type(error).__name__}: {error}"
-            ) from error
-        return modules
-
-
-def acting_spec(module: RLModule) -> RLModuleSpec:
-    """Returns what a module's equal is built from that only acts."""
-    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-
-    spec = RLModuleSpec.from_module(module)
-    if not spec.learner_only:
-        spec.inference_only = True
-        config = getattr(module, "frozen_model_config", None)
-        spec.model_config = spec.model_config if config is None else config
-    return spec
 
 
 def _differences(what: str, theirs: Any, ours: Any) -> list[str]:
@@ -479,7 +367,18 @@ def _spaces_by_policy(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, list
     return spaces
 
 
-def _checkpoints_below(path: Path) -> list[Path]:
-    """Returns the checkpoints in a run's folder, in its `checkpoints`, or in one server's."""
-    candidates = (p for depth in ("*", "*/*", "*/*/*") for p in path.glob(depth))
-    return [p for p in candidates if (p / _MODULES).is_dir()]
+def _no_checkpoint(path: Path) -> str:
+    """Says why a folder without a note is no checkpoint; names those in a run's folder, in its
+    `checkpoints`, or in one server's."""
+    if (path / _OF_RLLIB).is_dir():
+        return (
+            f"checkpoint {str(path)!r} has no {ABOUT_FILE}, which says what its policies observe "
+            "and do: plain RLlib wrote it; act with it in a script (SCRIPTED), or train the "
+            "policies on a server of muxrl"
+        )
+    notes = (note for depth in ("*", "*/*", "*/*/*") for note in path.glob(f"{depth}/{ABOUT_FILE}"))
+    inside = sorted(str(note.parent.relative_to(path)) for note in notes)
+    shown = ", ".join(map(repr, inside[:_MOST_LISTED]))
+    return f"{str(path)!r} is no checkpoint: it has no {ABOUT_FILE}" + (
+        f"; did you mean one of those in it: {shown}?" if inside else ""
+    )

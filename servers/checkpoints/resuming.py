@@ -30,7 +30,7 @@ def told_of(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
     """Makes what is raised a `ServerProblem` that names the server and the checkpoint."""
     try:
         yield
-    except Exception as error:  # RLlib's files are pickles, which may raise anything
+    except Exception as error:  # a trainer may raise anything
         # Those of `Checkpoint` are sentences already.
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ServerProblem(

@@ -155,7 +155,7 @@ class SavedPolicies(ABC):
         """Goes on with what `_get_serving_state` returned; to be called last, since what is built
         and loaded draws from the generators."""
         self.store.restore(EpisodeCounts(**state["counts"]), unpack_chunks(state["pending"]))
-        self.store.warnings.restore(ServerWarning(**one) for one in state.get("warnings", ()))
+        self.store.warnings.restore(ServerWarning(**one) for one in state["warnings"])
         for batch in state["batches"]:
             self.feed.put(unpack_chunks(batch))
         self.acting.set_random_state(state["acting"])

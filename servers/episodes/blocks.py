@@ -44,7 +44,7 @@ class PartOf:
         self.action_space = part.seats[0].action_space
         self.is_untrained = is_untrained
         self.writes_as_is = part.writes_as_is
-        ids = [seat.seat_id for seat in part.seats]
+        self.seat_ids = ids = tuple(seat.seat_id for seat in part.seats)
         self.places = compact(np.array([memory.places[seat_id] for seat_id in ids]))
         """Of its seats among all of the server."""
         places = [memory.places_in_policy[seat_id] for seat_id in ids]

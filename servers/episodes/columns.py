@@ -41,7 +41,6 @@ def _pack_group(places: np.ndarray, group: list[Trajectory]) -> dict[str, Any]:
         "agent_ids": [one.seat_id for one in group],
         "multi_agent_episode_ids": [one.episode_id for one in group],
         "t_started": np.array([one.t for one in group]),
-        "lookbacks": np.array([one.num_lookback for one in group]),
         "is_terminated": np.array([one.is_terminated for one in group]),
         "is_truncated": np.array([one.is_truncated for one in group]),
         "num_steps": np.array([len(one.rewards) for one in group]),
@@ -77,7 +76,6 @@ def unpack_trajectories(state: Mapping[str, Any]) -> list[Trajectory]:
                 rewards=group["rewards"][steps],
                 outputs={n: at(column, steps) for n, column in group["extra_outputs"].items()},
                 t=int(group["t_started"][i]),
-                num_lookback=int(group["lookbacks"][i]),
                 is_terminated=bool(group["is_terminated"][i]),
                 is_truncated=bool(group["is_truncated"][i]),
             )

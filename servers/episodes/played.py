@@ -22,7 +22,7 @@ from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.agents.keys import NO_ACTION
-from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB, log_probs_of
+from muxrl.servers.agents.log_probs import DISTRIBUTION, IS_LOGGED, LOG_PROB, log_probs_of
 from muxrl.servers.episodes.blocks import Block, Chosen
 from muxrl.servers.episodes.step_check import MIN_LOG_PROB
 from muxrl.servers.episodes.trajectories import stack
@@ -55,6 +55,8 @@ class PlayedCheck:
             learner reads no log-probabilities, so that logits are not wanted, and all teach it.
         states: of seats with a recurrent network, by id.
         epsilon: returns the probability of an action at random; see `PolicyWeights`.
+        tells_logged: whether the server records of its actions which a client chose, `IS_LOGGED`.
+            Those of played steps are its own, unless they are stale.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class PlayedCheck:
         max_lag: int | None,
         states: Mapping[str, StateShape] = MappingProxyType({}),
         epsilon: Callable[[], float | None] = lambda: None,
+        *,
+        tells_logged: bool = False,
     ) -> None:
         self._action_spaces = {
             agent_id: agent.action_space
@@ -76,6 +80,7 @@ class PlayedCheck:
         self._max_lag = max_lag
         self._states = states
         self.epsilon = epsilon
+        self.tells_logged = tells_logged
 
     @property
     def min_wanted(self) -> int:
@@ -210,13 +215,17 @@ def _check_drawn(step: Step, agent_id: str, space: Discrete, log_probs: np.ndarr
 
 
 def chosen_by_client(
-    block: Block, rows: Mapping[str, Row], states: Mapping[str, Any]
+    block: Block,
+    rows: Mapping[str, Row],
+    states: Mapping[str, Any],
+    is_logged: bool | None = None,
 ) -> list[Chosen]:
     """Returns the actions of a recorded step as inference would have.
 
     Args:
         block: of one episode, with the actions that the client has chosen.
         rows, states: as `PlayedCheck.read` returned them.
+        is_logged: what is recorded as `IS_LOGGED`; None: nothing.
     """
     assert block.logged is not None
     chosen = []
@@ -230,6 +239,8 @@ def chosen_by_client(
             logits, log_probs = (np.stack(part) for part in zip(*own, strict=True))
             outputs[LOG_PROB] = log_probs[np.arange(len(actions)), actions][None]
             outputs[DISTRIBUTION] = logits[None]
+        if is_logged is not None:
+            outputs[IS_LOGGED] = np.full((1, *actions.shape), is_logged)
         have_all = all(state is not None for state in kept)
         after = stack(kept) if have_all else None
         chosen.append(Chosen(actions[None], outputs, each_array(lambda x: x[None], after)))

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from muxrl.protocol.rows import each_array
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.blocks import Block, ServedLineup
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory, at, concatenated, stack
@@ -207,8 +208,7 @@ class Track:
     """The record of one seat in one life; its columns are in pieces, arrays ``[n, ...]``."""
 
     __slots__ = ("actions", "awaits_first", "is_terminated", "is_truncated", "key", "num_before",
-                 "num_lookback", "num_steps", "observations", "open", "outputs", "rewards",
-                 "seat_id")  # fmt: skip
+                 "num_steps", "observations", "open", "outputs", "rewards", "seat_id")  # fmt: skip
 
     def __init__(self, seat_id: str, key: str) -> None:
         self.seat_id = seat_id
@@ -225,8 +225,6 @@ class Track:
         """Transitions since the last cut."""
         self.num_before = 0
         """Transitions cut off already."""
-        self.num_lookback = 0
-        """How many at the front have been handed over, and are kept for recurrent modules."""
         self.is_terminated = False
         self.is_truncated = False
 
@@ -294,51 +292,27 @@ class Track:
             rewards=_one(self.rewards),
             outputs=_one(self.outputs),
             t=self.num_before,
-            num_lookback=self.num_lookback,
             is_terminated=self.is_terminated,
             is_truncated=self.is_truncated,
         )
 
-    def go_on(self, lookback: int, *, comes_again: bool) -> None:
+    def go_on(self, *, comes_again: bool) -> None:
         """Goes on behind what has been handed over.
 
         Args:
-            lookback: transitions that are kept of it.
             comes_again: whether the last observation is that of a block whose actions were left
                 out, so that it is the first of the next piece.
         """
-        num = sum(map(len, self.actions)) if lookback else 0
-        kept = min(lookback, num)
         self.num_before += self.num_steps
-        self.num_steps, self.num_lookback = 0, kept
+        self.num_steps = 0
         self.awaits_first = comes_again
-        if comes_again and not kept:
-            self.observations, self.actions, self.rewards, self.outputs = [], [], [], []
-            return
-        seen = _one(self.observations)
-        last = slice(_len(seen) - kept - 1, _len(seen) - comes_again)
-        self.observations = [_copied(at(seen, last))]
-        for name in ("actions", "rewards", "outputs"):
-            pieces = getattr(self, name)
-            tail = slice(num - kept, None)
-            setattr(self, name, [_copied(at(_one(pieces), tail))] if kept else [])
+        # Copied, so that the rows beside it are not kept.
+        self.observations = [] if comes_again else [each_array(np.copy, self.last_observation())]
+        self.actions, self.rewards, self.outputs = [], [], []
 
 
 def _one(pieces: list[Any]) -> Any:
     return pieces[0] if len(pieces) == 1 else concatenated(pieces)
-
-
-def _copied(rows: Any) -> Any:
-    """Returns rows that do not keep those beside them."""
-    if isinstance(rows, dict):
-        return {key: _copied(part) for key, part in rows.items()}
-    return rows.copy()
-
-
-def _len(rows: Any) -> int:
-    while isinstance(rows, dict):
-        rows = next(iter(rows.values()))
-    return len(rows)
 
 
 class Record:
@@ -350,13 +324,11 @@ class Record:
     Args:
         episode_id: unique.
         seats: who may appear, by seat id.
-        lookback: steps that a piece has of the one before it; 1 for recurrent modules.
     """
 
-    def __init__(self, episode_id: str, seats: Mapping[str, Seat], lookback: int) -> None:
+    def __init__(self, episode_id: str, seats: Mapping[str, Seat]) -> None:
         self._episode_id = episode_id
         self._seats = seats
-        self._lookback = lookback
         self.paid_late = ""
         self.tracks: dict[str, Track] = {}
         """By seat id, those of the lives that seats lead now."""
@@ -425,14 +397,14 @@ class Record:
         """
         if not self._versions:
             for seat_id in coming:
-                self.tracks[seat_id].go_on(self._lookback, comes_again=True)
+                self.tracks[seat_id].go_on(comes_again=True)
             return None
         chunk = self._chunk()
         for seat_id, track in list(self.tracks.items()):
             if track.is_done:
                 del self.tracks[seat_id]
                 continue
-            track.go_on(self._lookback, comes_again=seat_id in coming)
+            track.go_on(comes_again=seat_id in coming)
         return chunk
 
     def finish(self, *, is_aborted: bool) -> Chunk | None:

@@ -74,7 +74,6 @@ class EpisodeStore:
         max_sequence_steps: longer ones come in pieces of so many env steps; None: they are whole.
         cuts_after_frames: a batch holds all that its last frame has brought, of however many
             episodes, be it more than `batch_env_steps`.
-        lookback: see `Record`.
         records: whether training episodes are recorded; else they are only counted.
         observing: has statistics of training episodes; None: there are none.
         played: reads steps in which clients acted by themselves; None: none are taken.
@@ -91,7 +90,6 @@ class EpisodeStore:
         needs_whole_episodes: bool,
         max_sequence_steps: int | None = None,
         cuts_after_frames: bool = False,
-        lookback: int,
         records: bool = True,
         observing: Observing | None = None,
         played: PlayedCheck | None = None,
@@ -113,7 +111,6 @@ class EpisodeStore:
         self._needs_whole_episodes = needs_whole_episodes
         self._max_sequence_steps = max_sequence_steps or math.inf
         self._cuts_after_frames = cuts_after_frames
-        self._lookback = lookback
         self._played_check = played
         self._table = EpisodeTable(list(plan.agents))
         self._steps = Steps(
@@ -252,7 +249,7 @@ class EpisodeStore:
         mode = Mode(seats, trains, explores, untrained)
         if member is None:
             mode = self._modes.setdefault(mode, mode)  # those of all episodes are few objects
-        record = Record(episode_id, seats.seats, self._lookback) if trains else None
+        record = Record(episode_id, seats.seats) if trains else None
         table.open(item, mode, record, member, now)
         return _started(episode_id, member)
 
@@ -362,7 +359,8 @@ class EpisodeStore:
                 error.message = f"step t={step.t}: {error.message}"
                 raise
             assert isinstance(pending, AwaitedStep)  # of a new step
-            chosen = chosen_by_client(pending.block, rows, states)
+            is_logged = is_stale if check.tells_logged else None
+            chosen = chosen_by_client(pending.block, rows, states, is_logged)
             pending.block.finish(chosen, item.weights_seq_no)
             if is_stale and is_training:
                 num = sum(len(one.part.seats) for one in pending.block.served.parts)

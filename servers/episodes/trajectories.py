@@ -18,6 +18,9 @@ import numpy as np
 
 from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
 
+_NAMED = frozenset({OBS, ACTION_MASK, STATE, ALIVE})
+"""Parts of observations that have a place of their own where they are apart."""
+
 
 @dataclass(slots=True)
 class Trajectory:
@@ -28,19 +31,19 @@ class Trajectory:
         episode_id: of the episode.
         seat_id: the seat, an agent or a team.
         policy_id: the policy that acts for it.
-        observations: rows ``[num_lookback + T + 1]``: one more than there are transitions, the
+        observations: rows ``[T + 1]``: one more than there are transitions, the
             final one included.
-        actions: rows ``[num_lookback + T]``, as the policy chose them.
+        actions: rows ``[T]``, as the policy chose them.
         rewards: likewise, float.
         outputs: by name, what the policy returned with each action (log-probability and the like).
         t: transitions of this life in earlier pieces.
-        num_lookback: how many at the front were in the piece before, too.
         is_terminated: the seat ended, and nothing follows.
         is_truncated: it ended by a limit; its value is bootstrapped from the last observation, as
             that of a piece which goes on (neither of both).
         masks: action masks beside the observations, see `apart`; None: they are part of them.
         states: global states beside the observations, likewise.
         present: of a team beside the observations: 1 for the members that were asked to act.
+        inputs: further parts beside the observations, by key: agent id, last action.
     """
 
     id: str
@@ -52,12 +55,18 @@ class Trajectory:
     rewards: Any
     outputs: Mapping[str, Any]
     t: int = 0
-    num_lookback: int = 0
     is_terminated: bool = False
     is_truncated: bool = False
     masks: Any = None
     states: Any = None
     present: Any = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """All parts of the observations by key, where they are apart."""
+        parts = parts_of(self.observations, self.masks, self.present, self.inputs)
+        return parts if self.states is None else {**parts, STATE: self.states}
 
     @property
     def agent_id(self) -> str:
@@ -65,7 +74,7 @@ class Trajectory:
         return self.seat_id
 
     def __len__(self) -> int:
-        return len(self.rewards) - self.num_lookback
+        return len(self.rewards)
 
     @property
     def key(self) -> str:
@@ -114,7 +123,20 @@ def apart(one: Trajectory) -> Trajectory:
         masks=parts.get(ACTION_MASK),
         states=parts.get(STATE),
         present=parts.get(ALIVE),
+        inputs={key: part for key, part in parts.items() if key not in _NAMED},
     )
+
+
+def parts_of(
+    observations: Any, masks: Any, present: Any, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the parts of observations by key; see `muxrl.servers.agents.keys`."""
+    parts = {OBS: observations, **inputs}
+    if masks is not None:
+        parts[ACTION_MASK] = masks
+    if present is not None:
+        parts[ALIVE] = present
+    return parts
 
 
 def concatenated(parts: Sequence[Any]) -> Any:

@@ -1,28 +1,23 @@
 """A policy from the simulation's own values to its actions, as one torch module to export.
 
 What a server does before and after a network is inside: flattening, masks, the agent's id, the
-greedy choice, clipping and scaling to the action's bounds. An algorithm whose policies are asked in
-another way has a subclass in its own folder, which its entry names.
+greedy choice, clipping and scaling to the action's bounds. A subclass knows the network.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from ray.rllib.core.columns import Columns
-from ray.rllib.core.models.base import CRITIC, StatefulActorCriticEncoder
-from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor, nn
 
 from muxrl.protocol import spaces as plain
-from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
-from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, OBS
-from muxrl.servers.agents.masks import has_action_mask
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
@@ -53,7 +48,7 @@ class ServerRow(NamedTuple):
 
 
 class PolicyGraph(nn.Module):
-    """The policy of agents that act alone, from the distribution inputs of `forward_inference`.
+    """The policy of agents, each of which acts by itself.
 
     Attributes:
         inputs: in the order of `forward`'s arguments.
@@ -66,9 +61,9 @@ class PolicyGraph(nn.Module):
             dimension behind the batch's, of frames, the oldest first.
 
     Args:
-        module: an inference-only copy.
+        module: the network.
         plan: of its server.
-        policy_id: the module's.
+        policy_id: its policy.
         seating: the algorithm's.
         observing: how the server reads observations.
 
@@ -76,8 +71,8 @@ class PolicyGraph(nn.Module):
         CannotExport: it does not act in this way.
     """
 
-    scores: ClassVar[str] = "logits"
-    """Name of the output that decides on the action: RLlib's ``action_dist_inputs``, or values."""
+    scores: str = "logits"
+    """Name of the output that decides on the action."""
 
     _low: Tensor
     _high: Tensor
@@ -90,7 +85,7 @@ class PolicyGraph(nn.Module):
 
     def __init__(
         self,
-        module: RLModule,
+        module: nn.Module,
         plan: ServerPlan,
         policy_id: str,
         seating: Seating,
@@ -123,15 +118,15 @@ class PolicyGraph(nn.Module):
         if self.mask_space is not None:
             self.inputs += ports_of(self.mask_space, ACTION_MASK)
         self.inputs += self.more_inputs(plan)
-        state = _paths(self.initial_state())
+        state = paths_of(self.initial_state())
         if any(np.any(np.asarray(value)) for value in state.values()):
             raise CannotExport("its recurrent state does not begin with zeros")
-        self._state = list(state)
+        self.state_paths = list(state)
         self.inputs += [
             Port(STATE_IN + path, tuple(np.shape(value)), "float32")
             for path, value in state.items()
         ]
-        self.outputs = [ACTION, self.scores, *(STATE_OUT + path for path in self._state)]
+        self.outputs = [ACTION, self.scores, *(STATE_OUT + path for path in self.state_paths)]
         names = [*(port.name for port in self.inputs), *self.outputs]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise CannotExport(
@@ -167,8 +162,7 @@ class PolicyGraph(nn.Module):
         self, plan: ServerPlan, agent: AgentPlan, seating: Seating
     ) -> tuple[Space, Space | None]:
         """Returns the space of what the network flattens, and the mask's, None if it has none."""
-        has_mask = has_action_mask(self.module.observation_space)
-        return seating.network_space(agent), mask_space(agent) if has_mask else None
+        return seating.network_space(agent), mask_space(agent)
 
     def find_reading(
         self, plan: ServerPlan, observing: Observing, seating: Seating
@@ -201,18 +195,9 @@ class PolicyGraph(nn.Module):
         for members in plan.groups.values():
             self.agents |= {a: members.index(a) for a in self.agents if a in members}
 
+    @abstractmethod
     def initial_state(self) -> Any:
-        """Returns the recurrent state of one agent, {} if there is none.
-
-        A critic's, which RLlib's encoders have beside the actor's, is not in it: no action depends
-        on it.
-        """
-        if not self.module.is_stateful():
-            return {}
-        state = self.module.get_initial_state()
-        if isinstance(getattr(self.module, "encoder", None), StatefulActorCriticEncoder):
-            return {key: part for key, part in state.items() if key != CRITIC}
-        return state
+        """Returns the recurrent state of one agent, {} if there is none."""
 
     def feed(self, agent_id: str, values: Sequence[Any], last_action: Any) -> dict[str, np.ndarray]:
         """Returns the inputs for one agent at one step, ``[1, ...]`` each, without the state.
@@ -267,58 +252,18 @@ class PolicyGraph(nn.Module):
             obs = torch.minimum(torch.maximum(obs, -self._limit), self._limit)
         return obs.to(torch.float32)
 
-    def observe(self, given: dict[str, Tensor]) -> Any:
-        """Returns what the module observes, ``[B, ...]``, from the inputs."""
-        obs = self.flatten(given)
-        if self.mask_space is None:
-            return obs
-        return {OBS: obs, ACTION_MASK: given[ACTION_MASK].to(torch.float32)}
-
+    @abstractmethod
     def act(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Any]:
-        """Returns actions as the module gives them, scores ``[B, k]``, and the next state."""
-        batch: dict[str, Any] = {Columns.OBS: self.observe(given)}
-        if not self._state:
-            return self.decide(batch)
-        # Recurrent modules take sequences; here of one step.
-        batch[Columns.OBS] = each_array(lambda x: x.unsqueeze(1), batch[Columns.OBS])
-        num_rows = next(iter(given.values())).shape[0]
-        start = _paths(self.module.get_initial_state())
-        batch[Columns.STATE_IN] = _nested(
-            {
-                path: given[STATE_IN + path]
-                if path in self._state
-                else value.new_zeros(num_rows, *value.shape)
-                for path, value in start.items()
-            }
-        )
-        action, scores, state = self.decide(batch)
-        return action.squeeze(1), scores.squeeze(1), state
+        """Returns actions as a network chooses them, scores ``[B, k]``, and the next state."""
 
-    def decide(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor, Any]:
-        """Does what `act` does, from the batch that an RLModule takes."""
-        outputs = self.module.forward_inference(batch)
-        if Columns.ACTION_DIST_INPUTS not in outputs:
-            raise CannotExport(
-                f"the forward_inference of {type(self.module).__name__} returns "
-                f"{', '.join(outputs)} and no {Columns.ACTION_DIST_INPUTS}"
-            )
-        scores: Tensor = outputs[Columns.ACTION_DIST_INPUTS]
-        if isinstance(self.action_space, plain.Discrete):
-            action = scores.argmax(-1)
-        else:
-            distribution = self.module.get_exploration_action_dist_cls().from_logits(scores)
-            action = distribution.to_deterministic().sample()
-        return action, scores, outputs.get(Columns.STATE_OUT)
-
-    def server_scores(self, module: Any, row: ServerRow, agent_id: str) -> np.ndarray | None:
+    @abstractmethod
+    def server_scores(self, row: ServerRow, agent_id: str) -> np.ndarray | None:
         """Returns the scores behind an answer of a server's, ``[k]``; None: nobody knows them.
 
         Args:
-            module: the server's.
             row: what it was asked, and answered.
             agent_id: one of the agents that this was for.
         """
-        return np.asarray(row.outputs[Columns.ACTION_DIST_INPUTS])
 
     # --- the graph ----------------------------------------------------------------------
 
@@ -326,16 +271,17 @@ class PolicyGraph(nn.Module):
         """Returns the greedy action, its scores and the next recurrent state."""
         given = {port.name: value for port, value in zip(self.inputs, values, strict=True)}
         action, scores, state = self.act(given)
-        after = _paths(state or {})
-        return self._to_simulation(action), scores, *(after[path] for path in self._state)
+        after = paths_of(state or {})
+        return self._to_simulation(action), scores, *(after[path] for path in self.state_paths)
 
     def _to_simulation(self, action: Tensor) -> Tensor:
         """As a seat's ``act``; the constants are those of RLlib's `unsquash_action`."""
         space, kind, shape = self.action_space, self.form.kind, self.form.shape
         if isinstance(space, plain.Box):
-            if self.form.has_bounds:
+            if self.form.has_bounds and self.form.is_scaled:
                 action = self._low + (action + 1.0) * (self._high - self._low) / 2.0
-                action = torch.clamp(action, self._low, self._high)
+            if self.form.has_bounds or not self.form.is_scaled:
+                action = torch.minimum(torch.maximum(action, self._low), self._high)
             return action if shape is None else action.unflatten(-1, shape)
         if isinstance(kind, plain.Discrete):
             return action.to(torch.int64) + kind.start
@@ -358,20 +304,8 @@ def _path_of(own: Space, space: Space) -> str:
     return next((key for key, part in parts if part is own), "")
 
 
-def _paths(state: Any, path: str = "") -> dict[str, Any]:
+def paths_of(state: Any, path: str = "") -> dict[str, Any]:
     """Returns the arrays of nested dicts by their path, such as ``.actor.h``."""
     if not isinstance(state, dict):
         return {path: state}
-    return {p: v for key, sub in state.items() for p, v in _paths(sub, f"{path}.{key}").items()}
-
-
-def _nested(state: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `_paths`."""
-    nested: dict[str, Any] = {}
-    for path, value in state.items():
-        *above, last = path.split(".")[1:]
-        place = nested
-        for key in above:
-            place = place.setdefault(key, {})
-        place[last] = value
-    return nested
+    return {p: v for key, sub in state.items() for p, v in paths_of(sub, f"{path}.{key}").items()}

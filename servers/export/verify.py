@@ -19,6 +19,7 @@ from muxrl.protocol.spaces import (
     typed_bounds,
 )
 from muxrl.protocol.values import sample
+from muxrl.servers.acting import Acting
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import leaves
 from muxrl.servers.alone import Alone
@@ -27,8 +28,6 @@ from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.export.graph import ACTION, STATE_IN, STATE_OUT, PolicyGraph, ServerRow
 from muxrl.servers.export.onnx_file import OnnxPolicy
 from muxrl.servers.export.ports import tame
-from muxrl.servers.rllib.inference import Inference
-from muxrl.servers.trainers.acting import Actors
 
 NUM_OBSERVATIONS = 1_000
 TOLERANCE = 1e-5
@@ -80,7 +79,6 @@ class Verification:
         seats: all of the server's that the policy acts for, by id.
         graph: the policy.
         acting: the frozen server's.
-        modules: what it asks, by policy.
         tolerance: see `TOLERANCE`.
     """
 
@@ -89,8 +87,7 @@ class Verification:
         plan: ServerPlan,
         seats: Mapping[str, Seat],
         graph: PolicyGraph,
-        acting: Inference | Actors,
-        modules: Mapping[str, Any],
+        acting: Acting,
         *,
         tolerance: float = TOLERANCE,
     ) -> None:
@@ -98,7 +95,6 @@ class Verification:
         self._agents = plan.agents
         self._graph = graph
         self._acting = acting
-        self._modules = modules
         self._tolerance = tolerance
         self._largest = 1.0
         """Of all scores so far; at least 1."""
@@ -163,8 +159,7 @@ class Verification:
                     row = _Row(episode, agent_id, feed)
                     if agent_id in actions:
                         row.action = actions[agent_id]
-                        module = self._modules[seat.policy_id]
-                        row.scores = self._graph.server_scores(module, server, agent_id)
+                        row.scores = self._graph.server_scores(server, agent_id)
                     rows.append(row)
         episode.last_actions |= actions
         return rows

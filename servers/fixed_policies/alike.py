@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.servers.acting import Acting, Answer, Asked
+from muxrl.servers.agents.dense_policy import DensePolicy, Stack
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.blocks import Seats
 from muxrl.servers.episodes.trajectories import at
@@ -23,7 +24,7 @@ def form_of(seats: Mapping[str, Seat], acting: Acting) -> Any:
         seats: its own, of the server's agents.
         acting: `FrozenActing` tells of its networks.
     """
-    networks: Mapping[str, Any] = getattr(acting, "networks", dict)()
+    networks: Mapping[str, DensePolicy] = getattr(acting, "networks", dict)()
     read = [seat.reads_as for seat in seats.values()]
     if not networks or None in read:
         return None
@@ -41,7 +42,7 @@ class Alike:
         self.seats = seats
         self._acting: list[Any] = []
         """Those whose networks are stacked."""
-        self._stacks: dict[str, Any] = {}
+        self._stacks: dict[str, Stack] = {}
         """By policy."""
 
     def forget(self) -> None:
@@ -76,8 +77,6 @@ class Alike:
         return Answer(actions, {})
 
     def _stack(self, more: list[Any]) -> None:
-        from muxrl.servers.rllib.numpy_mlp import Stack
-
         if more:
             self._acting += more
             networks = [acting.networks() for acting in self._acting]

@@ -6,15 +6,23 @@ What acts is imported only when it is made, so that naming these algorithms load
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_names import FROZEN, POOL, RANDOM, SCRIPTED
-from muxrl.servers.setting_values import AlgorithmProblem, check_kind, read_count, suggestion
+from muxrl.servers.setting_values import (
+    AlgorithmProblem,
+    check_kind,
+    kind_of,
+    read_count,
+    suggestion,
+)
+from muxrl.servers.trainers.algorithm import Algorithm
 
 if TYPE_CHECKING:
     from muxrl.servers.acting import Acting
@@ -24,34 +32,38 @@ if TYPE_CHECKING:
     from muxrl.servers.fixed_policies.pool import Pool
 
 
-class FixedAlgorithm(ABC):
+class FixedAlgorithm(Algorithm):
     """An algorithm that does not learn, with a user's settings.
 
     Attributes:
         name: as users write it.
         summary: one line for lists.
         defaults: every setting a user may give, with its default.
-        settings: what was given, the defaults added, paths absolute.
+        given: what was given, the defaults added, paths absolute.
 
     Args:
-        settings: what was given.
+        settings: what was given; None: it is asked for what does not depend on that.
         model: network settings; there must be none.
-        may_run_code: whether code in a checkpoint may be run.
 
     Raises:
         AlgorithmProblem: an unknown name, or a value of the wrong kind.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
+    name = ""
+    summary = ""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    learns: ClassVar[bool] = False
-    samples_actions: ClassVar[bool] = False
-    default_while_learning: ClassVar[Literal["serve"]] = "serve"
+    learns = False
+    learns_from = "-"
+    samples_actions = False
+    space_check = None
 
     def __init__(
-        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
+        self,
+        settings: Mapping[str, Any] | None = None,
+        model: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        if settings is None:
+            return
         for name, value in settings.items():
             if name not in self.defaults:
                 raise AlgorithmProblem(
@@ -64,10 +76,10 @@ class FixedAlgorithm(ABC):
                 f"{self.name} does not learn and makes no network of its own: leave out model "
                 f"({', '.join(model)})"
             )
-        self.settings: dict[str, Any] = {**self.defaults, **settings}
-        self._take_settings(may_run_code=may_run_code)
+        self.given: dict[str, Any] = {**self.defaults, **settings}
+        self._take_settings()
 
-    def _take_settings(self, *, may_run_code: bool) -> None:
+    def _take_settings(self) -> None:
         """Checks the settings' values, and makes of them what does not depend on a plan."""
         return
 
@@ -78,12 +90,19 @@ class FixedAlgorithm(ABC):
 
         return RAW
 
+    def configured(self, config: ServerConfig | ServerPlan) -> Self:
+        return type(self)(config.settings, config.model)
+
+    def settings(self) -> dict[str, Any]:
+        return dict(self.defaults)
+
+    def kinds(self) -> dict[str, Any]:
+        return {name: kind_of("", default) for name, default in self.defaults.items()}
+
     def complete_settings(self, config: ServerConfig) -> dict[str, Any]:
-        """Returns the settings for the server's plan."""
-        return self.settings
+        return self.given
 
     def find_config_problems(self, config: ServerConfig) -> Iterator[str]:
-        """Yields a sentence for each entry of the config that makes no sense here."""
         if config.while_learning == "wait":
             yield (f"{self.name} does not learn, so nobody waits for it; leave out while_learning")
         if config.rl_module:
@@ -100,8 +119,7 @@ class FixedAlgorithm(ABC):
                 "frame_stack (FROZEN stacks them as in its checkpoint's training)"
             )
 
-    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
-        """Yields a sentence for each reason why it cannot act for a plan's agents."""
+    def find_problems(self, plan: ServerPlan, others: Sequence[Algorithm] = ()) -> Iterator[str]:
         yield from ()
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
@@ -159,15 +177,15 @@ class ScriptedAlgorithm(FixedAlgorithm):
     summary = "a Python function of your own"
     defaults: ClassVar[Mapping[str, Any]] = {"policy": "", "kwargs": {}}
 
-    def _take_settings(self, *, may_run_code: bool) -> None:
+    def _take_settings(self) -> None:
         from muxrl.servers.fixed_policies.plain import find_script
 
-        find_script(self.settings["policy"])
+        find_script(self.given["policy"])
 
-    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
+    def find_problems(self, plan: ServerPlan, others: Sequence[Algorithm] = ()) -> Iterator[str]:
         from muxrl.servers.fixed_policies.plain import scripted
 
-        make_policy = scripted(plan, self.settings)
+        make_policy = scripted(plan, self.given)
         for agent_id in plan.agents:
             try:
                 make_policy(agent_id, 0)
@@ -178,7 +196,7 @@ class ScriptedAlgorithm(FixedAlgorithm):
     def make_acting(self, plan: ServerPlan) -> Acting:
         from muxrl.servers.fixed_policies.plain import PlainActing, scripted
 
-        return PlainActing(plan, scripted(plan, self.settings))
+        return PlainActing(plan, scripted(plan, self.given))
 
 
 class FrozenAlgorithm(FixedAlgorithm):
@@ -192,10 +210,10 @@ class FrozenAlgorithm(FixedAlgorithm):
         "should_explore": False,
     }
 
-    def _take_settings(self, *, may_run_code: bool) -> None:
-        from muxrl.servers.fixed_policies.frozen_trainers import open_policies
+    def _take_settings(self) -> None:
+        from muxrl.servers.fixed_policies.frozen import open_policies
 
-        path = self.settings["checkpoint"]
+        path = self.given["checkpoint"]
         if path and not isinstance(path, str):
             raise AlgorithmProblem(
                 f"{self.name}'s setting 'checkpoint' is the folder of one checkpoint, not "
@@ -210,16 +228,14 @@ class FrozenAlgorithm(FixedAlgorithm):
             )
         checkpoint = Checkpoint.open(Path(path))
         # Absolute, since a server's process may run in another folder than the command did.
-        self.settings["checkpoint"] = str(checkpoint.path)
-        self._modules = open_policies(
-            checkpoint, self.settings["policies"], may_run_code=may_run_code
-        )
+        self.given["checkpoint"] = str(checkpoint.path)
+        self._modules = open_policies(checkpoint, self.given["policies"])
 
     @property
     def seating(self) -> Seating:
         return self._modules.seating
 
-    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
+    def find_problems(self, plan: ServerPlan, others: Sequence[Algorithm] = ()) -> Iterator[str]:
         return self._modules.find_problems(plan)
 
     def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
@@ -228,7 +244,7 @@ class FrozenAlgorithm(FixedAlgorithm):
     def make_acting(self, plan: ServerPlan) -> Acting:
         from muxrl.servers.fixed_policies.frozen import FrozenActing
 
-        return FrozenActing(plan, self._modules, should_explore=self.settings["should_explore"])
+        return FrozenActing(plan, self._modules, should_explore=self.given["should_explore"])
 
 
 class PoolAlgorithm(FixedAlgorithm):
@@ -243,27 +259,26 @@ class PoolAlgorithm(FixedAlgorithm):
         "should_explore": True,
     }
 
-    def _take_settings(self, *, may_run_code: bool) -> None:
-        if self.settings["draw"] not in _DRAWS:
+    def _take_settings(self) -> None:
+        if self.given["draw"] not in _DRAWS:
             raise AlgorithmProblem(
-                f"POOL's setting 'draw' is one of {', '.join(_DRAWS)}, not "
-                f"{self.settings['draw']!r}"
+                f"POOL's setting 'draw' is one of {', '.join(_DRAWS)}, not {self.given['draw']!r}"
             )
-        if not self.settings["members"]:
+        if not self.given["members"]:
             raise AlgorithmProblem(
                 "POOL needs the setting 'members', such as {now: {live: SERVER}, past: "
                 "{snapshots: SERVER, last: 5}, chance: {algorithm: RANDOM}}"
             )
         self._brought: dict[str, FixedAlgorithm] = {}
         members: dict[str, dict[str, Any]] = {}
-        for entry, given in self.settings["members"].items():
+        for entry, given in self.given["members"].items():
             try:
-                members[entry] = self._read(entry, given, may_run_code)
+                members[entry] = self._read(entry, given)
             except AlgorithmProblem as problem:
                 raise AlgorithmProblem(f"POOL's member {entry!r}: {problem}") from problem
-        self.settings["members"] = members
+        self.given["members"] = members
 
-    def _read(self, entry: str, given: Any, may_run_code: bool) -> dict[str, Any]:
+    def _read(self, entry: str, given: Any) -> dict[str, Any]:
         """Returns a member's settings, whole; what does not change is made."""
         is_read = isinstance(given, Mapping)
         # As a run calls snapshots: those of an entry are one in its metrics.
@@ -285,8 +300,8 @@ class PoolAlgorithm(FixedAlgorithm):
             find = find_fixed(str(read["algorithm"]))
             if find is None or find is PoolAlgorithm:
                 raise AlgorithmProblem(f"{read['algorithm']!r} is not FROZEN, SCRIPTED or RANDOM")
-            self._brought[entry] = find(own, {}, may_run_code=may_run_code)
-            return {**read, **self._brought[entry].settings}
+            self._brought[entry] = find(own, {})
+            return {**read, **self._brought[entry].given}
         known = {"live": {}, "snapshots": {"last": 5}}[kinds[0]]
         names = (kinds[0], "weight", "policies", *known)
         for key in read:
@@ -305,7 +320,7 @@ class PoolAlgorithm(FixedAlgorithm):
 
         return RAW_POOL
 
-    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
+    def find_problems(self, plan: ServerPlan, others: Sequence[Algorithm] = ()) -> Iterator[str]:
         for entry, one in self._brought.items():
             for problem in one.find_problems(one.seating.with_groups(plan)):
                 yield f"member {entry!r}: {problem}"
@@ -318,11 +333,11 @@ class PoolAlgorithm(FixedAlgorithm):
     def make_acting(self, plan: ServerPlan) -> Pool:
         from muxrl.servers.fixed_policies.pool import Pool
 
-        return Pool(plan, self.settings, self._brought, self._open)
+        return Pool(plan, self.given, self._brought, self._open)
 
     def _open(self, entry: str, path: str) -> FixedAlgorithm:
-        policies = self.settings["members"][entry].get("policies", {})
-        should_explore = self.settings["should_explore"]
+        policies = self.given["members"][entry].get("policies", {})
+        should_explore = self.given["should_explore"]
         settings = {"checkpoint": path, "policies": policies, "should_explore": should_explore}
         return FrozenAlgorithm(settings, {})
 

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.export.graph import CannotExport, PolicyGraph
 from muxrl.servers.export.onnx_file import OnnxPolicy, to_onnx
-from muxrl.servers.export.trainer_graph import TrainerGraph
 from muxrl.servers.export.verify import TOLERANCE, Differs, Verification
-from muxrl.servers.fixed_policies.frozen import plan_of
-from muxrl.servers.fixed_policies.frozen_trainers import open_policies
-from muxrl.servers.trainers.acting import Actors
+from muxrl.servers.fixed_policies.frozen import open_policies, plan_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ def export_checkpoint(
 ) -> Iterator[ExportedPolicy]:
     """Writes ``POLICY.onnx`` for each policy of a checkpoint, and yields it.
 
-    The checkpoint's files are pickles, whose code is run: load only what you trust.
+    What an RLlib algorithm has counted is a pickle, whose code is run: load only what you trust.
 
     Args:
         checkpoint: of one server.
@@ -62,34 +57,20 @@ def export_checkpoint(
         OSError: a file cannot be written.
     """
     found = Checkpoint.open(checkpoint)
-    if not found.about:
-        raise CannotExport(
-            f"checkpoint {str(found.path)!r} has no {ABOUT_FILE}, which says what the "
-            "simulation's agents observe and do; was it written by plain RLlib?"
-        )
-    frozen = open_policies(found, {}, may_run_code=True)
+    frozen = open_policies(found, {})
     plan = plan_of(found.about)
     acting = frozen.make_inference(plan)
     observing = frozen.observing(plan)
     seats = frozen.make_seats(plan, observing)
-    modules: Mapping[str, Any]
-    make_graph: Callable[..., PolicyGraph]
-    if isinstance(acting, Actors):
-        modules = asked = acting.learners
-        make_graph, seating, name = TrainerGraph, frozen.seating, plan.algorithm
-    else:
-        entry = get_algorithm(plan.algorithm)
-        modules, asked = frozen.build(plan), acting.modules
-        make_graph, seating, name = entry.graph, entry.seating, entry.name
-    for policy_id, module in modules.items():
+    for policy_id in acting.learners:
         path = folder / f"{policy_id}.onnx"
         path.unlink(missing_ok=True)
-        what = f"policy {policy_id!r} ({name})"
+        what = f"policy {policy_id!r} ({frozen.name})"
         try:
-            graph = make_graph(module, plan, policy_id, seating, observing)
+            graph = frozen.make_graph(plan, policy_id, acting, observing)
             content = to_onnx(graph, _about(found, plan, graph, policy_id, tolerance))
             ours = {i: seat for i, seat in seats.items() if seat.policy_id == policy_id}
-            verification = Verification(plan, ours, graph, acting, asked, tolerance=tolerance)
+            verification = Verification(plan, ours, graph, acting, tolerance=tolerance)
             num_verified = verification.check(OnnxPolicy(content))
         except CannotExport as error:
             raise CannotExport(f"{what} cannot be exported: {error}") from error

@@ -1,8 +1,7 @@
 """The policies of a checkpoint, acting as they were saved.
 
-A module's observation space says how its policy was used: for a team, with an action mask apart,
-beside a global state. So the config of the run that trained it is not needed, and a checkpoint of
-plain RLlib will do.
+The note beside them says how they were used, so that the config of the run that trained them is not
+needed: for a team, with an action mask apart, beside a global state.
 """
 
 from __future__ import annotations
@@ -15,117 +14,159 @@ from typing import Any
 import gymnasium
 import msgspec
 import numpy as np
-import torch
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
-from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 from muxrl.protocol.spaces import Space
 from muxrl.servers.acting import Acting, Answer, Asked
+from muxrl.servers.agents.dense_policy import DensePolicy
+from muxrl.servers.agents.keys import STATE
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.running_statistics import RunningStatistics
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import split_state, without_bounds
-from muxrl.servers.algorithms.registry import find_entry, seating_of
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.export.graph import PolicyGraph
+from muxrl.servers.export.trainer_graph import TrainerGraph
 from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
-from muxrl.servers.rllib.inference import TORCH_DRAWS, Inference
-from muxrl.servers.rllib.numpy_mlp import NumpyPolicy, numpy_policy
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.acting import Actors
+from muxrl.servers.trainers.acting import Actors, TrainerFailed
+from muxrl.servers.trainers.entry import TrainerEntry
+from muxrl.servers.trainers.lookup import find_trainer
 
 _OF_STATES = ("state_size", "use_global_state", "late_members")
 """Parts of a note that say what a central critic reads."""
+_OF_TRAINERS = ("settings", "model", "rl_module", "state_size")
+"""Parts of a note that trainers are made by, as a plan has them."""
 
 
-class FrozenModules:
-    """The modules of a checkpoint, and how agents are seated for them.
-
-    Their files are pickles, which run the code in them when they are loaded. So they are loaded
-    only to act; what they observe and do is read from the note beside them, if there is one.
+class Critics:
+    """Whole trainers, with which states are valued.
 
     Attributes:
+        seats: by id; they observe what critics read.
+    """
+
+    def __init__(self, actors: Actors, seats: Mapping[str, Seat]) -> None:
+        self._actors = actors
+        self.seats = seats
+
+    def go_on_from(self, policy_id: str) -> bool:
+        """Whether a critic needs no other recurrent states than acting has."""
+        return not getattr(self._actors.learners[policy_id], "critic_remembers", False)
+
+    def value(self, asked: Asked) -> Any:
+        """Returns the value of one row; None: nothing values it."""
+        return self._actors.tell("value", asked)
+
+
+class FrozenPolicies:
+    """The policies of a checkpoint, and how agents are seated for them.
+
+    Attributes:
+        name: of the algorithm.
         seating: the one that they were trained with.
+        spaces: by policy, what it observes and does.
 
     Args:
+        entry: the algorithm.
         checkpoint: where they are.
         names: what a server's policies are called in the checkpoint, where that differs.
-        may_run_code: whether a checkpoint without a note may be loaded to see what is in it.
 
     Raises:
         AlgorithmProblem: the checkpoint cannot be read, or has no policy of such a name.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, names: Mapping[str, str], *, may_run_code: bool
+        self, entry: TrainerEntry, checkpoint: Checkpoint, names: Mapping[str, str]
     ) -> None:
         self._names = dict(names)
         self._checkpoint = checkpoint
-        self._saved: dict[str, RLModule] = {}
-        self._spaces = saved_spaces(checkpoint)
-        if not self._spaces:
-            if not may_run_code:
-                raise AlgorithmProblem(
-                    f"checkpoint {str(checkpoint.path)!r} has no {ABOUT_FILE}, so only its pickles "
-                    "say what its policies observe. Reading these would run the code in them, "
-                    "which a check does not do; a launch does, so trust the checkpoint first"
-                )
-            self._load()
-        self.seating = seating_of([observed for observed, _ in self._spaces.values()])
-        if checkpoint.algorithm is not None:
-            # What a policy observes does not say whether it was one agent's by default.
-            trained = find_entry(checkpoint.algorithm).seating
-            self.seating = replace(
-                self.seating,
-                shares_policies=trained.shares_policies,
-                one_choice=trained.one_choice,
-            )
+        self._entry = entry
+        self.name, self.seating = entry.name, entry.seating
+        with understood(checkpoint):
+            seats = self.seating.make_seats(plan_of(checkpoint.about))
+        self.spaces: dict[str, Spaces] = {s.policy_id: spaces_of(s) for s in seats.values()}
         for policy_id, name in self._names.items():
-            if name not in self._spaces:
+            if name not in self.spaces:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))
 
-    def _load(self) -> None:
-        self._saved = self._checkpoint.load_modules()
-        self._spaces = {
-            name: (module.observation_space, module.action_space)
-            for name, module in self._saved.items()
-        }
-
-    def make_inference(self, plan: ServerPlan) -> Inference | Actors:
-        """Loads the modules for a server, with the code in their files; returns what acts.
+    def make_inference(self, plan: ServerPlan) -> Actors:
+        """Returns what acts for a server.
 
         Raises:
-            AlgorithmProblem: they cannot be loaded, or are not what the note says.
+            AlgorithmProblem: the policies cannot be loaded, or are not what the note says.
         """
-        if not self._saved:
-            self._load()
-            for problem in self.find_problems(plan):
-                raise AlgorithmProblem(f"{problem} (its {ABOUT_FILE} says otherwise)")
-        num_env_steps = self._checkpoint.env_steps
-        inference = Inference(
-            lambda: self.build(plan), seed=plan.seed, on_gpu=plan.resources.num_gpus > 0
-        )
-        inference.num_env_steps_sampled = num_env_steps
-        return inference
+        seats = self.seating.make_seats(plan, self.observing(plan))
+        return self._load(plan, seats, only_acting=True)
 
-    def build(self, plan: ServerPlan) -> MultiRLModule:
-        """Builds a module for each of a server's policies; they have been loaded.
+    def make_graph(
+        self, plan: ServerPlan, policy_id: str, acting: Actors, observing: Observing
+    ) -> PolicyGraph:
+        """Returns a policy as a graph to export.
+
+        Args:
+            plan: the server.
+            policy_id: the policy.
+            acting: of `make_inference`.
+            observing: how the server reads observations.
 
         Raises:
-            AlgorithmProblem: the checkpoint lacks one.
+            CannotExport: it cannot become one.
         """
-        names = self.names_of(plan)
-        modules = MultiRLModuleSpec(
-            rl_module_specs={
-                policy_id: RLModuleSpec.from_module(self._saved[name])
-                for policy_id, name in names.items()
-            }
-        ).build()
-        modules.set_state({p: self._saved[name].get_state() for p, name in names.items()})
-        for _, module in modules.items():
-            module.eval()
-        return modules
+        trainer, spec = acting.learners[policy_id], acting.specs[policy_id]
+        return TrainerGraph(trainer, spec, plan, policy_id, self.seating, observing)
+
+    def load_critics(self, plan: ServerPlan) -> Critics:
+        """Returns the critics of a server's policies.
+
+        Raises:
+            AlgorithmProblem: they cannot be loaded.
+        """
+        with_states = self.with_states(plan)
+        seats = self.make_seats(with_states, self.observing(with_states), has_states=True)
+        actors = self._load(with_states, seats, only_acting=False)
+        if not any(map(_reads_state, actors.learners.values())):
+            alone = replace(plan, late_members="allow", state_size=None)
+            seats = self.make_seats(alone, self.observing(alone))
+        return Critics(actors, seats)
+
+    def _load(self, plan: ServerPlan, seats: Mapping[str, Seat], *, only_acting: bool) -> Actors:
+        """Returns trainers for a server.
+
+        Args:
+            plan: the server.
+            seats: its own.
+            only_acting: whether critics are left out where trainers tell them apart: they need not
+                fit then.
+
+        Raises:
+            AlgorithmProblem: they cannot be loaded.
+        """
+        about, names = self._checkpoint.about, self.names_of(plan)
+        with understood(self._checkpoint):
+            sizes = {policy_id: about["state_sizes"][name] for policy_id, name in names.items()}
+            begun = replace(plan, **{part: about[part] for part in _OF_TRAINERS})
+        actors = self._entry.make_actors(begun, seats, sizes)
+        actors.is_learned_from = False
+        try:
+            saved = self._checkpoint.read_state()
+            if "trainers" in saved and not (only_acting and saved["networks"]):
+                actors.set_state({p: saved["trainers"][name] for p, name in names.items()})
+            else:  # live, among others
+                actors.load({p: saved["weights"][name] for p, name in names.items()}, 0)
+        except (OSError, KeyError, ValueError, TrainerFailed) as error:
+            raise AlgorithmProblem(
+                f"checkpoint {str(self._checkpoint.path)!r} cannot be loaded: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        actors.num_env_steps_sampled = self._checkpoint.env_steps
+        return actors
+
+    def with_states(self, plan: ServerPlan) -> ServerPlan:
+        """Returns a plan in which agents see the global state as in training."""
+        about = self._checkpoint.about
+        return replace(plan, **{p: about[p] for p in _OF_STATES})
 
     def observing(self, plan: ServerPlan) -> Observing:
         """Returns what reads a server's observations as they were read in training, without the
@@ -133,27 +174,16 @@ class FrozenModules:
         about = self._checkpoint.about
         return Observing(
             plan.agents,
-            about.get("scale_observations", "none"),
-            normalizes=about.get("normalize_observations", False),
-            frame_stack=about.get("frame_stack", 1),
+            about["scale_observations"],
+            normalizes=about["normalize_observations"],
+            frame_stack=about["frame_stack"],
         )
 
     @property
     def state_size(self) -> int | None:
         """Length of the simulation's global state in training; None: it sent none."""
-        size: int | None = self._checkpoint.about.get("state_size")
+        size: int | None = self._checkpoint.about["state_size"]
         return size
-
-    def load_critics(self, plan: ServerPlan) -> tuple[dict[str, RLModule], dict[str, Seat]]:
-        """Returns whole modules by a server's policies, and seats that observe what they read.
-
-        Raises:
-            AlgorithmProblem: they cannot be loaded.
-        """
-        about, whole = self._checkpoint.about, self._checkpoint.load_modules(only_acting=False)
-        modules = {policy_id: whole[name] for policy_id, name in self.names_of(plan).items()}
-        plan = replace(plan, **{part: about[part] for part in _OF_STATES if part in about})
-        return modules, self.make_seats(plan, self.observing(plan), has_states=True)
 
     def reward_deviation(self, plan: ServerPlan, policy_id: str) -> float:
         """Returns what a policy's rewards were divided by in the end, 1 if they were not."""
@@ -211,7 +241,7 @@ class FrozenModules:
         for seat_id, seat in seats.items():
             if seat.policy_id in told:
                 continue
-            observation_space, action_space = self._spaces[names[seat.policy_id]]
+            observation_space, action_space = self.spaces[names[seat.policy_id]]
             sees, acts = spaces_of(seat)
             unread = self.seating.unread(self._checkpoint.about)
             seen = _observed(sees, unread)
@@ -235,8 +265,8 @@ class FrozenModules:
     def _unlike_readings(self, plan: ServerPlan, names: Mapping[str, str]) -> Iterator[str]:
         """Yields a sentence for each agent whose observations were read in another way."""
         about = self._checkpoint.about
-        scales = about.get("scale_observations", "none") != "none"
-        if not scales and not about.get("normalize_observations", False):
+        scales = about["scale_observations"] != "none"
+        if not scales and not about["normalize_observations"]:
             return
         theirs: dict[str, set[str]] = {}
         for agent in plan_of(about).agents.values():
@@ -255,9 +285,9 @@ class FrozenModules:
         names: dict[str, str] = {}
         for policy_id in dict.fromkeys(agent.policy_id for agent in plan.agents.values()):
             name = self._names.get(policy_id, policy_id)
-            if name not in self._spaces and len(self._spaces) == 1:
-                name = next(iter(self._spaces))  # only one can be meant
-            if name not in self._spaces:
+            if name not in self.spaces and len(self.spaces) == 1:
+                name = next(iter(self.spaces))  # only one can be meant
+            if name not in self.spaces:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))
             names[policy_id] = name
         return names
@@ -265,8 +295,8 @@ class FrozenModules:
     def _no_policy(self, policy_id: str, name: str) -> str:
         return (
             f"checkpoint {str(self._checkpoint.path)!r} has no policy {name!r}, it has "
-            f"{', '.join(self._spaces)}; say which is which with the setting 'policies', as "
-            f"{{{policy_id}: {next(iter(self._spaces), '...')}}}"
+            f"{', '.join(self.spaces)}; say which is which with the setting 'policies', as "
+            f"{{{policy_id}: {next(iter(self.spaces), '...')}}}"
         )
 
 
@@ -278,72 +308,70 @@ class FrozenActing(Acting):
 
     Args:
         plan: the server.
-        modules: that fit it.
+        policies: that fit it.
         should_explore: whether actions are drawn as in training, at the point where it ended;
             else the likeliest one, or the one of the highest value, is taken.
 
     Raises:
-        AlgorithmProblem: the modules cannot be loaded, or do not fit after all.
+        AlgorithmProblem: the policies cannot be loaded, or do not fit after all.
     """
 
-    def __init__(self, plan: ServerPlan, modules: FrozenModules, *, should_explore: bool) -> None:
+    def __init__(self, plan: ServerPlan, policies: FrozenPolicies, *, should_explore: bool) -> None:
         self._should_explore = should_explore
-        self._inference = modules.make_inference(plan)
-        self._inference.needs_log_probabilities = False
-        self._torch_state = torch.Generator().manual_seed(plan.seed).get_state()
+        self._actors = policies.make_inference(plan)
 
-    def networks(self) -> dict[str, NumpyPolicy] | None:
+    def networks(self) -> dict[str, DensePolicy] | None:
         """Returns those that choose one of n, as they are now; None: not all policies are such."""
-        if not isinstance(self._inference, Inference) or self._inference.is_on_gpu:
-            return None
-        modules = dict(self._inference.modules.items())
-        if not all(isinstance(m.action_space, gymnasium.spaces.Discrete) for m in modules.values()):
-            return None
-        found = {policy_id: numpy_policy(module) for policy_id, module in modules.items()}
-        return None if None in found.values() else found  # type: ignore[return-value]
+        return self._actors.dense_policies()
 
     def noise(self, shape: tuple[int, ...], *, is_training: bool) -> np.ndarray:
-        """Returns what the logits of `networks` are drawn with next; see `Inference.noise`."""
+        """Returns what the logits of `networks` are drawn with next; see `Actors.noise`."""
         if not self._should_explore:
             return np.ones(shape)
-        assert isinstance(self._inference, Inference)
-        return self._inference.noise(shape, is_training=is_training)
+        return self._actors.noise(shape, is_training=is_training)
 
-    def load(self, state: Mapping[str, Any], newer: LiveCheckpoint) -> None:
+    def load(self, weights: Mapping[str, Any], newer: LiveCheckpoint) -> None:
         """Acts with newer weights from now on, by the server's policies."""
-        self._inference.load(state, newer.about["weights_seq_no"])
-        self._inference.num_env_steps_sampled = newer.env_steps
+        self._actors.load(weights, newer.about["weights_seq_no"])
+        self._actors.num_env_steps_sampled = newer.env_steps
 
     def get_random_state(self) -> dict[str, Any]:
-        return {**self._inference.get_random_state(), "torch": self._torch_state.numpy()}
+        return self._actors.get_random_state()
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        self._inference.set_random_state(state)
-        self._torch_state = torch.from_numpy(state["torch"])
+        self._actors.set_random_state(state)
 
     def answer(self, asked: Asked) -> Answer:
         asked.should_explore = self._should_explore
-        with self._exploring(), self._inference.lock:
-            return self._inference.answer(asked)
+        with self._actors.lock:
+            return self._actors.answer(asked)
 
-    @contextlib.contextmanager
-    def _exploring(self) -> Iterator[None]:
-        """Has draws go on from this object's own generator.
 
-        Most modules and distributions draw from torch's global one, which nobody seeds here, and
-        which a learner in the same process draws from.
-        """
-        if not self._should_explore:
-            yield
-            return
-        with TORCH_DRAWS:
-            before = torch.get_rng_state()  # `fork_rng` would take twice as long
-            torch.set_rng_state(self._torch_state)
-            try:
-                yield
-            finally:
-                self._torch_state = torch.get_rng_state()
-                torch.set_rng_state(before)
+def _reads_state(trainer: Any) -> bool:
+    return STATE in getattr(trainer, "value_keys", ())
+
+
+def open_policies(checkpoint: Checkpoint, names: Mapping[str, str]) -> FrozenPolicies:
+    """Returns the policies of a checkpoint, which its algorithm loads.
+
+    Args:
+        checkpoint, names: see `FrozenPolicies`.
+
+    Raises:
+        AlgorithmProblem: as `FrozenPolicies`; or the trainer's class cannot be imported.
+    """
+    # Of a process of its own the note names the class.
+    name = checkpoint.about.get("trainer") or checkpoint.algorithm
+    try:
+        entry = find_trainer(name)
+    except AlgorithmProblem as error:
+        raise AlgorithmProblem(f"checkpoint {str(checkpoint.path)!r}: {error}") from error
+    if entry is None:
+        raise AlgorithmProblem(
+            f"the {ABOUT_FILE} of checkpoint {str(checkpoint.path)!r} names "
+            f"{name or 'no algorithm'}, which does not learn or is not known; was it edited?"
+        )
+    return FrozenPolicies(entry, checkpoint, names)
 
 
 def _kind(agent: AgentPlan, *, with_bounds: bool) -> str:
@@ -365,28 +393,16 @@ def _shown(space: Any) -> str:
     return f"shape {space}" if isinstance(space, tuple) else str(space)
 
 
-def saved_spaces(checkpoint: Checkpoint) -> dict[str, Spaces]:
-    """Returns the spaces of each policy by its name, read from the checkpoint's note.
-
-    RLlib's own files hold them, too, but they are pickles: reading one runs the code in it.
-
-    Returns:
-        {} if the checkpoint has no note.
-
-    Raises:
-        AlgorithmProblem: the note cannot be understood.
-    """
-    if not checkpoint.about:
-        return {}
+@contextlib.contextmanager
+def understood(checkpoint: Checkpoint) -> Iterator[None]:
+    """Makes what is raised over a checkpoint's note an `AlgorithmProblem` that says so."""
     try:
-        algorithm = find_entry(checkpoint.about["algorithm"])
-        seats = algorithm.seating.make_seats(plan_of(checkpoint.about))
+        yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # it may have been edited
         raise AlgorithmProblem(
             f"the {ABOUT_FILE} of checkpoint {str(checkpoint.path)!r} cannot be understood: "
             f"{type(error).__name__}: {error}; was it edited?"
         ) from error
-    return {seat.policy_id: spaces_of(seat) for seat in seats.values()}
 
 
 def plan_of(about: Mapping[str, Any]) -> ServerPlan:

@@ -9,29 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from ray.rllib.core.rl_module.rl_module import RLModule
 
 from muxrl.protocol.spaces import Discrete
 from muxrl.protocol.values import conform
 from muxrl.servers.acting import Answer, Asked
 from muxrl.servers.agents.keys import STATE
-from muxrl.servers.agents.log_probs import DISTRIBUTION, log_probs_of
 from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import split_state
 from muxrl.servers.alone import Alone, Look
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.fixed_names import FIXED_NAMES, FROZEN
-from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
-from muxrl.servers.fixed_policies.frozen_trainers import open_policies
-from muxrl.servers.rllib.inference import Inference, batch_of
-from muxrl.servers.rllib.state_values import state_values
+from muxrl.servers.fixed_policies.frozen import Critics, FrozenPolicies, open_policies, plan_of
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.entry import asked_of, drawn_observation
 
 
@@ -52,14 +45,14 @@ class NoFunction(AlgorithmProblem):
 class _Saved:
     """A checkpoint's policies for a server's agents, and its critics once they are asked for."""
 
-    modules: FrozenModules
+    policies: FrozenPolicies
     plan: ServerPlan
-    inference: Inference | Actors
+    inference: Any
 
     @functools.cached_property
-    def critics(self) -> tuple[dict[str, RLModule], dict[str, Seat]]:
-        """See `FrozenModules.load_critics`."""
-        return self.modules.load_critics(self.plan)
+    def critics(self) -> Critics:
+        """See `FrozenPolicies.load_critics`."""
+        return self.policies.load_critics(self.plan)
 
 
 class LoadedPolicy:
@@ -68,7 +61,7 @@ class LoadedPolicy:
     Args:
         agent_id: the agent.
         saved: whose it is.
-        seat: its own, or its team's, of which it acts alone: RLlib's act on nothing of the others.
+        seat: its own, or its team's, of which it acts alone: on nothing of the others.
     """
 
     def __init__(self, agent_id: str, saved: _Saved, seat: Seat) -> None:
@@ -76,7 +69,7 @@ class LoadedPolicy:
         self._saved = saved
         self._action_space = saved.plan.agents[agent_id].action_space
         self._seat = seat
-        self._inference: Inference | Actors = saved.inference
+        self._inference = saved.inference
         self._episode = Alone(saved.plan.agents, {seat.seat_id: seat})
 
     def reset(self) -> None:
@@ -86,12 +79,15 @@ class LoadedPolicy:
     @property
     def remembers(self) -> bool:
         """Whether more than the observation may decide: recurrent state, frames."""
-        if isinstance(self._inference, Actors):  # which tell by their answers
-            drawn = asked_of([self._seat], [drawn_observation(self._seat)], self._saved.plan.agents)
-            is_stateful = self._answer(drawn).states is not None
-        else:
-            is_stateful = self._inference.is_stateful
-        return is_stateful or self._seat.frame_stack > 1
+        return self._is_stateful or self._seat.frame_stack > 1
+
+    @property
+    def _is_stateful(self) -> bool:
+        policy_id = self._seat.policy_id
+        if hasattr(self._inference.acting(policy_id), "initial_state"):
+            return bool(self._inference.initial_state(policy_id))
+        drawn = asked_of([self._seat], [drawn_observation(self._seat)], self._saved.plan.agents)
+        return self._answer(drawn).states is not None
 
     def __call__(self, observation: Any, is_asked: bool = True) -> Any:
         """Returns the action for an observation, both as the simulation has them.
@@ -124,15 +120,9 @@ class LoadedPolicy:
             AlgorithmProblem: the policy draws no Discrete actions.
             Mismatch, ValueMismatch: as when it is called.
         """
-        found = logits = None
-        asked = self._look(observation).asked()
-        is_discrete = isinstance(self._action_space, Discrete)
-        if is_discrete and isinstance(self._inference, Actors):
-            found = self._inference.tell("probabilities", asked)
-        elif is_discrete:
-            logits = self._answer(asked).outputs.get(DISTRIBUTION)
-        if logits is not None:
-            found = np.exp(log_probs_of(np.asarray(logits[0], np.float64)))
+        found = None
+        if isinstance(self._action_space, Discrete):
+            found = self._inference.tell("probabilities", self._look(observation).asked())
         if found is not None:
             return found
         raise AlgorithmProblem(
@@ -156,41 +146,32 @@ class LoadedPolicy:
             AlgorithmProblem: there is no critic, or it reads a state that is not given.
             Mismatch, ValueMismatch: as when it is called.
         """
-        found: Any
-        if isinstance(self._inference, Actors):
-            found = self._inference.tell("value", self._look(observation).asked())
-        else:
-            found = self._value(observation, state)
+        found = self._value(observation, state)
         if found is None:
             raise AlgorithmProblem(
                 f"no critic values what agent {self._agent_id!r} observes; those of PPO, A2C, "
                 "IMPALA, APPO, MAPPO and HAPPO do, with Discrete actions DQN's and SAC's, and a "
                 "trainer of one's own with a method value(rows)"
             )
-        modules, policy_id = self._saved.modules, self._seat.policy_id
-        return float(found) * modules.reward_deviation(self._saved.plan, policy_id)
+        policies, policy_id = self._saved.policies, self._seat.policy_id
+        return float(found) * policies.reward_deviation(self._saved.plan, policy_id)
 
-    def _value(self, observation: Any, state: Any) -> torch.Tensor | None:
+    def _value(self, observation: Any, state: Any) -> Any:
         if self._seat.is_team:
             return None  # it values what the team does
-        modules, seats = self._saved.critics
-        module: Any = modules[self._seat.policy_id]
-        seat = seats[self._agent_id]
+        critics = self._saved.critics
+        seat = critics.seats[self._agent_id]
         parts = observed_parts(seat.observation_space)
         others = self._others(parts[STATE].shape, state) if STATE in parts else {}
         seen = self._conforming({self._agent_id: observation, **others})
         before = self._episode.states(self._seat)
-        if before is not None and before.keys() != module.get_initial_state().keys():
+        if before is not None and not critics.go_on_from(seat.policy_id):
             raise AlgorithmProblem(
                 f"the critic of agent {self._agent_id!r} remembers the states of its episode, "
                 "which acting does not tell it; it values the first step alone"
             )
         given = None if isinstance(state, Mapping) else state
-        asked = self._episode.look_as(seat, seen, given).asked()
-        states_of = module if module.is_stateful() else None
-        with torch.inference_mode():
-            values = state_values(module, batch_of(asked, None, states_of))
-        return None if values is None else values.squeeze()
+        return critics.value(self._episode.look_as(seat, seen, given).asked())
 
     def _others(self, shape: tuple[int, ...], state: Any) -> Mapping[str, Any]:
         """Returns others' observations that a central critic reads, if it reads any.
@@ -202,7 +183,7 @@ class LoadedPolicy:
         agent, observed = plan.agents[self._agent_id], isinstance(state, Mapping)
         view = plan.agents if agent.group is None else plan.groups[agent.group]
         others = [other for other in view if other != self._agent_id]
-        if self._saved.modules.state_size is not None:
+        if self._saved.policies.state_size is not None:
             wanted, is_right = f"the global state, of shape {shape}", np.shape(state) == shape
         elif not others or split_state(agent.observation_space)[1] is not None:
             return {}
@@ -233,21 +214,16 @@ class LoadedPolicy:
 def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
     """Returns the policy of each agent of a server's checkpoint; of FROZEN's, those it acts with.
 
-    Its files are pickles, whose code is run: load only what you trust.
+    What an RLlib algorithm has counted is a pickle, whose code is run: load only what you trust.
 
     Raises:
         NoFunction: it acts for a team at once, or has no network.
-        AlgorithmProblem: it cannot be read, or plain RLlib wrote it.
+        AlgorithmProblem: it cannot be read.
     """
-    checkpoint = Checkpoint.open(path, has_networks=False)
-    about = checkpoint.about
-    if about.get("algorithm") not in FIXED_NAMES:
-        checkpoint.check_networks()
-    if not about:
-        raise AlgorithmProblem(f"checkpoint {str(path)!r} has no {ABOUT_FILE}: did RLlib write it?")
-    plan = plan_of(about)
+    checkpoint = Checkpoint.open(path)
+    plan = plan_of(checkpoint.about)
     if plan.algorithm == FROZEN:
-        return load_policies(plan, **about["settings"])
+        return load_policies(plan, **checkpoint.about["settings"])
     if plan.algorithm in FIXED_NAMES:
         raise NoFunction(
             f"server {plan.server_id!r} is {plan.algorithm}, which is no function of what an agent "
@@ -274,13 +250,13 @@ def load_policies(
 def _policies_of(
     checkpoint: Checkpoint, plan: ServerPlan, names: Mapping[str, str]
 ) -> dict[str, LoadedPolicy]:
-    modules = open_policies(checkpoint, names, may_run_code=True)
+    policies = open_policies(checkpoint, names)
     # A member acts alone here; what a mixer or critic sees does not matter.
     alone = dataclasses.replace(plan, late_members="allow", state_size=None)
-    saved = _Saved(modules, plan, modules.make_inference(alone))
-    seats = modules.make_seats(alone, modules.observing(alone))
-    is_team = any(len(seat.members) > 1 for seat in seats.values())
-    if is_team and isinstance(saved.inference, Actors):
+    saved = _Saved(policies, plan, policies.make_inference(alone))
+    seats = policies.make_seats(alone, policies.observing(alone))
+    teams = {seat.policy_id for seat in seats.values() if len(seat.agents) > 1}
+    if any(not hasattr(saved.inference.acting(policy_id), "network") for policy_id in teams):
         raise NoFunction(
             f"{checkpoint.algorithm} acts for a team at once, and these are policies of one agent "
             "each; a FROZEN server acts for the team",

@@ -49,12 +49,11 @@ class FixedPolicies:
             self.feed,
             batch_env_steps=sys.maxsize,  # no batch is ever complete
             needs_whole_episodes=False,
-            lookback=0,
             records=False,
         )
         if plan.resume_from:
             with told_of(plan, "go on from", plan.resume_from):
-                checkpoint = Checkpoint.open(Path(plan.resume_from), has_networks=False)
+                checkpoint = Checkpoint.open(Path(plan.resume_from))
                 checkpoint.check_resumable(plan)
                 state = checkpoint.read_state()
                 self.store.restore(EpisodeCounts(**state["counts"]))

@@ -190,10 +190,9 @@ class Pool(Acting):
         return self._member(name, entry, one.make_seats(plan), one.make_acting(plan))
 
     def _live(self, entry: str, live: LiveCheckpoint) -> Member:
-        from muxrl.servers.fixed_policies.frozen import FrozenActing
-        from muxrl.servers.fixed_policies.frozen_trainers import open_policies
+        from muxrl.servers.fixed_policies.frozen import FrozenActing, open_policies
 
-        modules = open_policies(live, self._entries[entry].get("policies", {}), may_run_code=True)
+        modules = open_policies(live, self._entries[entry].get("policies", {}))
         plan = modules.seating.with_groups(self._plan)
         observing = modules.observing(plan)
         seats = modules.make_seats(plan, observing)
@@ -201,7 +200,7 @@ class Pool(Acting):
         names = modules.names_of(plan)
 
         def follow(newer: LiveCheckpoint) -> None:
-            acting.load({ours: newer.modules[name][1] for ours, name in names.items()}, newer)
+            acting.load({ours: newer.weights[name] for ours, name in names.items()}, newer)
             if observing.normalizes:
                 observing.set_state(newer.observations, names=names, has_states=False)
 

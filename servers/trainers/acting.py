@@ -11,10 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from muxrl.protocol.messages import PolicyNetwork
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import choices, from_gymnasium
 from muxrl.servers.acting import Acting, Answer, Asked
+from muxrl.servers.agents.dense_policy import DensePolicy
 from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, NO_ACTION, OBS
+from muxrl.servers.agents.log_probs import IS_LOGGED, LOG_PROB
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.episodes.warnings import Warnings
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
@@ -31,9 +34,6 @@ from muxrl.servers.training.skipped_updates import (
     largest_of,
 )
 from muxrl.servers.training.thread import LOSS
-
-IS_LOGGED = "is_logged"
-"""Output of each action, of a team's by member: whether the client chose it, not the trainer."""
 
 STATE = "state"
 """Part of a recurrent state, which is a dict of arrays, that a trainer's own of an agent is."""
@@ -61,7 +61,7 @@ class Actors(Acting):
     def __init__(
         self, name: str, specs: Mapping[str, PolicySpec], make: MakeTrainer, seed: int
     ) -> None:
-        self._name = name
+        self.name = name
         self.specs = specs
         self._make = make
         self.learners = {policy_id: make(spec) for policy_id, spec in specs.items()}
@@ -78,17 +78,24 @@ class Actors(Acting):
         """Whether steps of training episodes are; not where the trainers are frozen."""
         first = next(iter(self.learners.values()))
         self.has_weights = hasattr(first, "weights")
+        self._is_trusted = getattr(first, "is_trusted", False)
+        self._corrects_off_policy = getattr(first, "learns_from", "") == "recent"
         self.has_copies = getattr(first, "acts_while_learning", False)
         has_replay = getattr(first, "learns_from", "") == "replay"
         most = MAX_SKIPPED_FROM_REPLAY if has_replay else MAX_SKIPPED
         self.skipped = SkippedUpdates(most, Warnings())
+        for learner in self.learners.values():
+            if hasattr(learner, "skipped"):
+                learner.skipped = self.skipped
         self.largest_seen: Callable[[], Iterable[Number]] = tuple
         """Returns the largest numbers that were ever learned from, with what each is."""
         self._sound: dict[str, SoundState] = {}  # from the first update on
         self._actors = dict(self.learners)
         if self.has_copies:
-            self._actors = {policy_id: make(spec) for policy_id, spec in specs.items()}
+            self._actors = self._copies()
             self.publish()
+        self._initial = {policy_id: _initial_of(one) for policy_id, one in self.learners.items()}
+        self._keys = {p: _keys_of(one, specs[p]) for p, one in self.learners.items()}
         self.untrained: dict[str, Any] | None = None
         """State of each trainer at its beginning, if they are kept, as plain values."""
         self._untrained_actors: dict[str, Trainer] | None = None  # made when it is first asked for
@@ -99,13 +106,34 @@ class Actors(Acting):
         """Has the copies act with what was learned."""
         if self.has_copies:
             for policy_id, learner in self.learners.items():
+                actor: Any = self._actors[policy_id]
+                if hasattr(actor, "follow"):
+                    with self.lock:
+                        self._call("follow", policy_id, partial(actor.follow, learner))
+                    continue
                 weights = self._call("weights", policy_id, partial(_plain_weights_of, learner))
                 with self.lock:
-                    self._actors[policy_id].set_weights(from_plain(weights))  # type: ignore[attr-defined]
+                    actor.set_weights(from_plain(weights))
+
+    def _copies(self) -> dict[str, Trainer]:
+        """Returns trainers that only act."""
+        made = {policy_id: self._make(spec) for policy_id, spec in self.specs.items()}
+        for one in made.values():
+            if hasattr(one, "begin_acting"):
+                one.begin_acting()
+        return made
+
+    @property
+    def num_updates(self) -> int | None:
+        """Updates of all trainers so far; None: they do not count them."""
+        learners: list[Any] = list(self.learners.values())
+        if not all(hasattr(one, "num_updates") for one in learners):
+            return None
+        return sum(one.num_updates for one in learners)
 
     def keep_untrained(self) -> None:
         """Keeps what the trainers begin with, for agents that act untrained."""
-        self.untrained = self.get_state()
+        self.untrained = self.get_weights() if self.has_copies else self.get_state()
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state of each trainer, as plain values.
@@ -171,21 +199,35 @@ class Actors(Acting):
     # --- acting -------------------------------------------------------------------------
 
     def answer(self, asked: Asked) -> Answer:
-        rows = self._rows(asked)
-        acted = self.ask(asked.policy_id, rows, is_untrained=asked.is_untrained)
-        actions, outputs = acted.actions, dict(acted.outputs)
-        asked.put_logged(actions)
-        is_logged = np.zeros(len(rows) if rows.present is None else rows.present.shape, bool)
-        for row, action, _ in asked.logged:
-            is_logged[row] = True if rows.present is None else action != NO_ACTION
-        outputs[IS_LOGGED] = is_logged
+        policy_id = asked.policy_id
+        rows = self._rows(asked, self._keys[policy_id])
+        acted = self.ask(policy_id, rows, is_untrained=asked.is_untrained)
+        actions, outputs = acted.actions, acted.outputs
+        if asked.logged:
+            asked.put_logged(actions)
+            self._note_logged(asked, outputs)
+        if not self._is_trusted:
+            outputs = {**outputs, IS_LOGGED: _are_logged(asked, rows)}
         states = None
-        if acted.states is not None:
+        if self._initial[policy_id]:
+            states = acted.states
+        elif acted.states is not None:
             kept = np.empty(len(rows), object)
             for i, state in enumerate(acted.states):
                 kept[i] = Kept(state)
             states = {STATE: kept}
         return Answer(actions, outputs, states)
+
+    def _note_logged(self, asked: Asked, outputs: Mapping[str, Any]) -> None:
+        """Puts the probabilities with which clients chose actions in the place of the policy's.
+
+        Where one is unknown, infinity stands for it: any ratio of the policy's probability to it is
+        0, so that learners give the action no weight.
+        """
+        if LOG_PROB in outputs:
+            for row, _, log_prob in asked.logged:
+                known = log_prob if self._corrects_off_policy else None
+                outputs[LOG_PROB][row] = np.inf if known is None else known
 
     def tell(self, what: Literal["probabilities", "value"], asked: Asked) -> np.ndarray | None:
         """Returns what a trainer's method of that name says of a row, float64; None: it has none.
@@ -194,13 +236,21 @@ class Actors(Acting):
             TrainerFailed: it raised, or said what it must not.
         """
         policy_id = asked.policy_id
-        method = getattr(self._actors[policy_id], what, None)
+        # A copy that acts need not have the critic that was learned.
+        trainer = (self.learners if what == "value" else self._actors)[policy_id]
+        method = getattr(trainer, what, None)
         if not callable(method):
             return None
         rows = replace(self._rows(asked), should_explore=True)
+
+        def ask() -> np.ndarray | None:
+            said = method(rows)
+            return None if said is None else np.asarray(_on_cpu(said), float)
+
         with self.lock:
-            said = self._call(what, policy_id, lambda: np.asarray(_on_cpu(method(rows)), float))
-        found: np.ndarray = said
+            found: np.ndarray | None = self._call(what, policy_id, ask)
+        if found is None:
+            return None
         expected, is_right = "one finite number", found.shape == (1,) and np.isfinite(found).all()
         if what == "probabilities":
             num = int(self._num_choices[policy_id].sum())
@@ -221,27 +271,53 @@ class Actors(Acting):
             TrainerFailed: it raised, or gave no actions of the space.
         """
         trainer = (self._untrained() if is_untrained else self._actors)[policy_id]
-        answer = self._call("act", policy_id, lambda: trainer.act(rows))
+        try:
+            answer = trainer.act(rows)
+        except (Exception, SystemExit) as error:
+            raise self._raised("act", policy_id, error) from error
+        if self._is_trusted:
+            return answer
         acted = answer if isinstance(answer, Acted) else Acted(answer)
         # Copied, like the actions: a trainer may write the next answer into the same arrays.
         outputs = {name: np.array(column) for name, column in acted.outputs.items()}
-        states = None if acted.states is None else [_own(state) for state in acted.states]
+        states = acted.states
+        if isinstance(states, dict):
+            states = _own(states)
+        elif states is not None:
+            states = [_own(state) for state in states]
         return Acted(self._checked(policy_id, rows, acted), outputs, states)
 
-    def _rows(self, asked: Asked) -> Rows:
-        # Copied: they are recorded, and a trainer may write into its rows.
-        seen = each_array(np.array, asked.observations())
-        parts = seen if isinstance(seen, dict) else {OBS: seen}
-        states = asked.states(no_state)[STATE]
+    def _rows(self, asked: Asked, keys: tuple[str, ...] | None = None) -> Rows:
+        """Returns what is asked; of the parts of observations these, all with None."""
+        seen = asked.observations(keys)
+        if not self._is_trusted:
+            # Copied: they are recorded, and a trainer may write into its rows.
+            seen = each_array(np.array, seen)
+        observations, masks, present, inputs = seen, None, None, {}
+        if isinstance(seen, dict):
+            inputs = dict(seen)
+            observations, present = inputs.pop(OBS), inputs.pop(ALIVE, None)
+            masks = inputs.pop(ACTION_MASK, None)
+        initial = self._initial[asked.policy_id]
+        states: Any
+        if initial:
+            states = asked.states(lambda: initial)
+        elif self._is_trusted:
+            states = None
+        else:
+            states = asked.states(no_state)[STATE]
+            states = [None if state is None else state.value for state in states]
         return Rows(
-            parts[OBS],
-            parts[ACTION_MASK] if self.specs[asked.policy_id].has_masks else None,
-            [None if state is None else state.value for state in states],
+            observations,
+            masks,
+            states,
             asked.agents(),
             asked.should_explore,
             asked.is_training and self.is_learned_from,
             self._rng if asked.is_training else self._evaluation_rng,
-            parts.get(ALIVE),
+            present,
+            inputs,
+            self.num_env_steps_sampled,
         )
 
     def _checked(self, policy_id: str, rows: Rows, acted: Acted) -> np.ndarray:
@@ -279,12 +355,112 @@ class Actors(Acting):
     def _untrained(self) -> Mapping[str, Trainer]:
         if self._untrained_actors is None:
             assert self.untrained is not None, "the store refuses what is not kept"
-            made = {policy_id: self._make(spec) for policy_id, spec in self.specs.items()}
-            _load(made, self.untrained, self._call)
+            made = self._copies()
+            load = "set_weights" if self.has_copies and self.has_weights else "load"
+            _load(made, self.untrained, self._call, load)
             self._untrained_actors = made
         return self._untrained_actors
 
+    # --- networks -----------------------------------------------------------------------
+
+    def acting(self, policy_id: str) -> Any:
+        """Returns the trainer that acts now."""
+        return self._actors[policy_id]
+
+    def acting_network(self, policy_id: str) -> PolicyNetwork | None:
+        """Returns the layers that act, views of the parameters; None: they are not plain, or the
+        trainer does not tell.
+
+        Raises:
+            TrainerFailed: it raised.
+        """
+        method = getattr(self.acting(policy_id), "acting_network", None)
+        return self._call("acting_network", policy_id, method) if callable(method) else None
+
+    def initial_state(self, policy_id: str) -> Mapping[str, np.ndarray]:
+        """Returns the recurrent state of a row that has none yet; {}: there is none, or the trainer
+        does not tell."""
+        return self._initial[policy_id]
+
+    def epsilon(self, policy_id: str) -> float | None:
+        """Returns the probability of an action at random now; None: a trainer draws otherwise."""
+        actor = self.acting(policy_id)
+        if hasattr(actor, "env_steps"):
+            actor.env_steps = self.num_env_steps_sampled
+        found = getattr(actor, "epsilon", None)
+        return None if found is None else float(found)
+
+    def dense_policies(self) -> dict[str, DensePolicy] | None:
+        """Returns the policies as they are now; None: not all are plain layers to logits.
+
+        Raises:
+            TrainerFailed: a trainer raised.
+        """
+        found: dict[str, DensePolicy] = {}
+        for policy_id, spec in self.specs.items():
+            keys = None
+            if len(spec.parts) > 1 or spec.has_masks:  # of a dict
+                keys = (OBS, ACTION_MASK) if spec.has_masks else (OBS,)
+                keys = getattr(self.acting(policy_id), "acting_keys", keys)
+            one = DensePolicy.of(self.acting_network(policy_id), keys)
+            is_discrete = self._num_choices[policy_id].shape == (1,) and not spec.members
+            if one is None or not is_discrete or self.epsilon(policy_id) is not None:
+                return None
+            found[policy_id] = one
+        return found
+
+    def noise(self, shape: tuple[int, ...], *, is_training: bool) -> np.ndarray:
+        """Draws ``noise`` for Gumbel-max: the action is the argmax of logits - log(noise)."""
+        rng = self._rng if is_training else self._evaluation_rng
+        return rng.standard_exponential(shape)
+
+    def get_networks(self) -> dict[str, Any]:
+        """Returns all that each trainer has learned, as plain values; {} if they do not tell.
+
+        Raises:
+            TrainerFailed: one raised, or gave what cannot be saved.
+        """
+        with self.lock:
+            return {
+                policy_id: self._call("networks", policy_id, partial(_plain_networks_of, one))
+                for policy_id, one in self.learners.items()
+                if hasattr(one, "networks")
+            }
+
+    def set_networks(self, networks: Mapping[str, Any]) -> None:
+        """Acts, and learns further, with what `get_networks` returned of some or all policies.
+
+        Raises:
+            TrainerFailed: a trainer cannot take them.
+        """
+        with self.lock:
+            for policy_id, own in networks.items():
+                put = partial(self.learners[policy_id].set_networks, from_plain(own))  # type: ignore[attr-defined]
+                self._call("set_networks", policy_id, put)
+        self.publish()
+
     # --- failures -----------------------------------------------------------------------
+
+    def learn_all(self, played: Mapping[str, Sequence[Trajectory]]) -> dict[str, dict[str, float]]:
+        """Has the trainers learn what was played, by policy; returns their metrics.
+
+        Raises:
+            TrainerFailed, LearnerDiverged: see `learn`.
+        """
+        first: Any = next(iter(self.learners.values()))
+        if not hasattr(first, "learn_together"):
+            always = self.learners if getattr(first, "learns_when_absent", False) else ()
+            return {p: self.learn(p, played.get(p, ())) for p in dict.fromkeys([*played, *always])}
+        for trainer in self.learners.values():
+            trainer.env_steps = self.num_env_steps_sampled  # type: ignore[attr-defined]
+        policy_id = next(iter(played), "")
+        found = self._call(
+            "learn_together", policy_id, lambda: first.learn_together(self.learners, played)
+        )
+        return {
+            policy_id: self._counted(policy_id, self._metrics(policy_id, own))
+            for policy_id, own in found.items()
+        }
 
     def learn(self, policy_id: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Has a trainer learn; returns its metrics.
@@ -295,7 +471,12 @@ class Actors(Acting):
             TrainerFailed: it raised, or returned no metrics.
             LearnerDiverged: too many updates in a row were skipped.
         """
-        trainer = self.learners[policy_id]
+        trainer: Any = self.learners[policy_id]
+        if hasattr(trainer, "env_steps"):
+            trainer.env_steps = self.num_env_steps_sampled
+        if hasattr(trainer, "skipped"):
+            found = self._call("learn", policy_id, lambda: trainer.learn(trajectories))
+            return self._counted(policy_id, self._metrics(policy_id, found))
         if policy_id not in self._sound:
             self._sound[policy_id] = self._call(
                 "state", policy_id, lambda: SoundState(trainer, self.skipped.most)
@@ -318,9 +499,11 @@ class Actors(Acting):
             self.skipped.end_row(policy_id)
             if is_due:
                 self._call("state", policy_id, sound.keep)
-        if num := self.skipped.num[policy_id]:
-            metrics[NUM_SKIPPED_UPDATES] = num
-        return metrics
+        return self._counted(policy_id, metrics)
+
+    def _counted(self, policy_id: str, metrics: dict[str, float]) -> dict[str, float]:
+        num = self.skipped.num[policy_id]
+        return {**metrics, NUM_SKIPPED_UPDATES: num} if num else metrics
 
     def undo_if_spoilt(self) -> None:
         """Has trainers that are not sound go back to where they were; before they are saved.
@@ -374,14 +557,16 @@ class Actors(Acting):
     def _call(self, method: str, policy_id: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except TrainerFailed:
+        except (TrainerFailed, LearnerDiverged):
             raise
         except (Exception, SystemExit) as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise self._failure(method, policy_id, problem) from error
+            raise self._raised(method, policy_id, error) from error
+
+    def _raised(self, method: str, policy_id: str, error: BaseException) -> TrainerFailed:
+        return self._failure(method, policy_id, f"{type(error).__name__}: {error}")
 
     def _failure(self, method: str, policy_id: str, problem: str) -> TrainerFailed:
-        return TrainerFailed(f"{self._name}.{method} of policy {policy_id!r}: {problem}")
+        return TrainerFailed(f"{self.name}.{method} of policy {policy_id!r}: {problem}")
 
 
 class Kept:
@@ -409,6 +594,14 @@ def _own(state: Any) -> Any:
     return state.clone() if hasattr(state, "clone") else state
 
 
+def _are_logged(asked: Asked, rows: Rows) -> np.ndarray:
+    """Returns whether a client chose each action; of a team by member."""
+    found = np.zeros(len(rows) if rows.present is None else rows.present.shape, bool)
+    for row, action, _ in asked.logged:
+        found[row] = True if rows.present is None else action != NO_ACTION
+    return found
+
+
 def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if hasattr(value, "detach") else value
 
@@ -427,11 +620,30 @@ def _plain_weights_of(trainer: Any) -> Any:
     return to_plain(trainer.weights(), "weights()")
 
 
+def _plain_networks_of(trainer: Any) -> Any:
+    return to_plain(trainer.networks(), "networks()")
+
+
 def _load(
-    trainers: Mapping[str, Trainer], state: Mapping[str, Any], call: Callable[..., Any]
+    trainers: Mapping[str, Any],
+    state: Mapping[str, Any],
+    call: Callable[..., Any],
+    method: str = "load",
 ) -> None:
     for policy_id, one in trainers.items():
-        call("load", policy_id, partial(one.load, from_plain(state[policy_id])))
+        call(method, policy_id, partial(getattr(one, method), from_plain(state[policy_id])))
+
+
+def _keys_of(trainer: Any, spec: PolicySpec) -> tuple[str, ...] | None:
+    """Returns the parts of observations that rows to act on have; None: all."""
+    keys: tuple[str, ...] | None = getattr(trainer, "asked_keys", None)
+    return keys if keys is not None and set(keys) < spec.parts.keys() else None
+
+
+def _initial_of(trainer: Any) -> dict[str, np.ndarray]:
+    """Returns the recurrent state of a row that has none, {} where states are of any kind."""
+    initial: dict[str, np.ndarray] = getattr(trainer, "initial_state", dict)()
+    return initial
 
 
 def _no_choice(num: np.ndarray, rows: Rows, actions: np.ndarray) -> str:

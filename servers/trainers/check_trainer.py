@@ -16,6 +16,7 @@ from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.interface import PolicySpec, Rows
+from muxrl.servers.trainers.plain_state import from_plain, to_plain
 from muxrl.servers.training.thread import limit_torch_threads
 
 if TYPE_CHECKING:
@@ -75,8 +76,12 @@ def check_trainer(
     )  # fmt: skip
     name = getattr(make, "__name__", repr(make))
 
+    def made(policy: PolicySpec) -> Any:
+        declared = getattr(make, "Settings", None)
+        return make(policy, declared(**settings)) if declared else make(policy, **settings)
+
     def fresh() -> _Tried:
-        actors = Actors(name, {"default": spec}, lambda s: make(s, **settings), seed)
+        actors = Actors(name, {"default": spec}, made, seed)
         return _Tried(actors, seed, forbids=has_masks)
 
     limit_torch_threads(1)
@@ -134,6 +139,10 @@ class _Tried:
             path = Path(folder) / "state.npz"
             write_state(path, other.actors.get_state())
             self.actors.set_state(read_state(path))
+        if hasattr(self._trainer, "replay_state"):  # which is saved apart
+            replay = to_plain(other._trainer.replay_state())
+            self._trainer.load_replay(from_plain(replay))
+        self.actors.num_env_steps_sampled = other.actors.num_env_steps_sampled
         self._rng.bit_generator.state = other._rng.bit_generator.state
         self._act_rng.bit_generator.state = other._act_rng.bit_generator.state
         self._num_played = other._num_played
@@ -147,6 +156,7 @@ class _Tried:
             left -= num
             pieces += [self._piece(agent, num) for agent in self._present()]
             self._num_played += 1
+        self.actors.num_env_steps_sampled += int(self._trainer.batch_env_steps)
         self.actors.learn("default", pieces)
         self.actors.publish()
 
@@ -159,6 +169,7 @@ class _Tried:
         rows = Rows(
             observations[:-1], None if masks is None else masks[:-1], [None] * num,
             (agent,) * num, True, True, self._act_rng, None if present is None else present[:-1],
+            env_steps=self.actors.num_env_steps_sampled,
         )  # fmt: skip
         acted = self.actors.ask("default", rows)
         kind = self._num_played % 3

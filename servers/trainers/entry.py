@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,12 @@ from muxrl.protocol.spaces import DictSpace, bounds
 from muxrl.servers.acting import Asked
 from muxrl.servers.agents.action_forms import counted_from_0
 from muxrl.servers.agents.inputs import State
-from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
+from muxrl.servers.agents.keys import ACTION_MASK, BINARY_KEYS, OBS, STATE
 from muxrl.servers.agents.masks import has_action_mask, observed_parts
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan, WhileLearning
+from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.episodes.trajectories import stack
 from muxrl.servers.gymnasium_spaces import to_gymnasium
@@ -33,14 +33,30 @@ from muxrl.servers.setting_values import (
     suggestion,
 )
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
+from muxrl.servers.trainers.algorithm import Algorithm, find_minibatch_problem
+from muxrl.servers.trainers.declared_settings import Settings
 from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
+from muxrl.servers.trainers.milestones import (
+    BATCH,
+    Milestone,
+    Schedule,
+    find_schedules,
+    first_batch,
+)
+from muxrl.servers.trainers.replay_size import ReplaySize
+from muxrl.servers.trainers.settings import TrainingSettings, first_line, model_of, set_model
+from muxrl.servers.trainers.spaces import SpaceCheck
 
+OWN = "muxrl.servers.algorithms."
+"""Where muxrl's own classes are."""
 METHODS = ("act", "learn", "state", "load")
+_OF_RLLIB = ("PPO", "APPO", "IMPALA", "DQN", "SAC")
+"""What RLlib has, too, as RLLIB_PPO and so on."""
 _LEARNS_FROM = ("newest", "recent", "replay")
 
 
 @dataclass(frozen=True)
-class TrainerEntry:
+class TrainerEntry(Algorithm):
     """A trainer's class as an algorithm.
 
     Attributes:
@@ -51,8 +67,22 @@ class TrainerEntry:
     name: str
     make: Any
 
-    learns: ClassVar[bool] = True
-    samples_actions: ClassVar[bool] = True
+    @property
+    def training(self) -> TrainingSettings | None:
+        """What a user may set, as the class declares it; None: the arguments behind the first."""
+        declared = getattr(self.make, "Settings", None)
+        if not (isinstance(declared, type) and issubclass(declared, Settings)):
+            return None
+        return TrainingSettings(declared, getattr(self.make, "preset", {}))
+
+    @property
+    def samples_actions(self) -> bool:
+        return bool(getattr(self.make, "samples_actions", True))
+
+    @property
+    def space_check(self) -> SpaceCheck | None:
+        check: SpaceCheck | None = getattr(self.make, "space_check", None)
+        return check
 
     @property
     def summary(self) -> str:
@@ -60,23 +90,36 @@ class TrainerEntry:
         return (inspect.getdoc(self.make) or "").partition("\n")[0]
 
     @property
+    def _declared_seating(self) -> Seating | None:
+        seating = getattr(self.make, "seating", None)
+        return seating if isinstance(seating, Seating) else None
+
+    @property
     def forms_teams(self) -> bool:
         """Whether it learns for teams."""
+        if seating := self._declared_seating:
+            return seating.forms_teams
         return bool(getattr(self.make, "forms_teams", False))
 
     @property
     def reads_state(self) -> bool:
         """Whether it learns with the global state."""
+        if seating := self._declared_seating:
+            return State in seating.inputs
         return self.forms_teams or bool(getattr(self.make, "reads_state", False))
 
     @property
+    def asks_for_state(self) -> bool:
+        return self.reads_state or self.seating.is_joint
+
+    @property
     def has_weights(self) -> bool:
-        """Whether its weights may go to another one of its class."""
         return hasattr(self.make, "weights") and hasattr(self.make, "set_weights")
 
     @property
     def seating(self) -> Seating:
-        """How its agents are seated."""
+        if declared := self._declared_seating:
+            return declared
         if self.forms_teams:
             return TEAMS
         own = replace(MASKED_AGENTS, is_scaled=False)  # in the simulation's own bounds
@@ -87,16 +130,13 @@ class TrainerEntry:
         found: LearnsFrom = getattr(self.make, "learns_from", "newest")
         return found
 
-    @property
-    def default_while_learning(self) -> WhileLearning:
-        """Whether simulations wait for an update."""
-        return "wait" if self.learns_from == "newest" else "serve"
-
     # --- settings -----------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Every setting that has a default: the arguments of the class behind the first. Defaults
-        that no config can hold, such as a class, are left out."""
+        """Returns those that its class declares; else the arguments of the class behind the first,
+        without defaults that no config can hold, such as a class."""
+        if self.training:
+            return self.training.known()
         found = {n: p.default for n, p in self._parameters().items() if p.default is not p.empty}
         return {name: default for name, default in found.items() if _is_json(default)}
 
@@ -107,12 +147,64 @@ class TrainerEntry:
             return {"settings": inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)}
         return {p.name: p for p in parameters[1:] if p.kind is not p.VAR_POSITIONAL}
 
-    def complete_settings(self, config: ServerConfig) -> dict[str, Any]:
-        """Returns the settings for the server's plan."""
-        return dict(config.settings)
+    def kinds(self) -> dict[str, Any]:
+        return self.training.kinds() if self.training else {}
+
+    def declaring_classes(self) -> Sequence[type]:
+        return self.training.declaring_classes() if self.training else ()
+
+    def model_settings(self) -> dict[str, Any]:
+        return model_of(self.training.config_class()) if self.training else {}
+
+    def make_settings(self, config: ServerConfig | ServerPlan) -> Any:
+        """Returns the object of its class's ``Settings`` with what a user gave.
+
+        Raises:
+            AlgorithmProblem: an unknown name, a value of the wrong kind or beyond its range, or
+                values that do not go together.
+        """
+        assert self.training is not None
+        made = self.training.make_config(self.name, config.settings, self.model_settings())
+        set_model(made, config.model, self.name)
+        try:
+            made.validate()
+        except (TypeError, ValueError) as error:
+            raise AlgorithmProblem(f"{self.name}: {first_line(error)}") from None
+        return made
 
     def find_config_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
-        """Yields a sentence for each entry of the config that makes no sense for it."""
+        if self.training:
+            try:
+                self.make_settings(config)
+            except AlgorithmProblem as error:
+                yield from str(error).splitlines()
+        else:
+            yield from self._find_argument_problems(config)
+        yield from self._network_problems(config)
+        has_networks = hasattr(self.make, "networks") and hasattr(self.make, "set_networks")
+        if config.initialize_only != "all" and not has_networks:
+            yield f"what acts of {self.name} is not known apart; leave out initialize_only"
+        if config.initialize_from and not self.has_weights:
+            yield f"{self.name} has no weights() and set_weights(), which initialize_from needs"
+        has_discount = hasattr(self.make, "gamma") or "gamma" in self.kinds()
+        if config.normalize_rewards and not has_discount:
+            yield f"{self.name} has no attribute gamma, which normalize_rewards needs"
+
+    def _network_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
+        if config.model and not self.training:
+            yield f"{self.name} makes its networks itself; leave out model"
+        if not config.rl_module:
+            return
+        given = f"an RLModule of your own ({config.rl_module!r} was given)"
+        if self.training and (reason := self.training.config_class.own_module_refused):
+            yield f"{self.name} cannot take {given}: {reason}; leave out rl_module"
+        elif getattr(self.make, "__module__", "").startswith(OWN):
+            instead = self.name if self.name in _OF_RLLIB else "PPO"
+            yield f"{self.name} makes its networks itself; for {given} use RLLIB_{instead}"
+        else:
+            yield f"{self.name} makes its networks itself; leave out rl_module"
+
+    def _find_argument_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
         parameters = self._parameters()
         known = {n: p for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
         for name, value in config.settings.items():
@@ -127,15 +219,6 @@ class TrainerEntry:
         for name, parameter in known.items():
             if parameter.default is parameter.empty and name not in config.settings:
                 yield f"{self.name} needs the setting {name!r}, which has no default"
-        for name in ("rl_module", "model"):
-            if getattr(config, name):
-                yield f"{self.name} makes its networks itself; leave out {name}"
-        if config.initialize_only != "all":
-            yield f"what acts of {self.name} is not known apart; leave out initialize_only"
-        if config.initialize_from and not self.has_weights:
-            yield f"{self.name} has no weights() and set_weights(), which initialize_from needs"
-        if config.normalize_rewards and not hasattr(self.make, "gamma"):
-            yield f"{self.name} has no attribute gamma, which normalize_rewards needs"
 
     def _read(self, parameter: inspect.Parameter, value: Any) -> Any:
         kind = kind_of(parameter.annotation, parameter.default)
@@ -143,22 +226,29 @@ class TrainerEntry:
 
     # --- agents -------------------------------------------------------------------------
 
-    def find_problems(self, plan: ServerPlan, others: Sequence[Any] = ()) -> Iterator[str]:
+    def find_problems(self, plan: ServerPlan, others: Sequence[Algorithm] = ()) -> Iterator[str]:
         """Yields a sentence for each reason why it cannot learn for a plan's agents.
 
-        It makes trainers, which act on drawn observations, and load what they call their state.
+        It makes trainers, which act on drawn observations, and load what they call their state; not
+        those whose answers are trusted, of which the spaces tell.
         """
-        if self.reads_state and not self.forms_teams and plan.agents and plan.state_size is None:
+        needs_state = self.reads_state and not self.seating.is_joint  # which observe one, too
+        if needs_state and plan.agents and plan.state_size is None:
             yield (
                 f"{self.name} learns with the global state (reads_state), and none is sent: give "
                 "the simulation a method state(), or leave out use_global_state: false"
             )
             return
-        for agent_id, agent in plan.agents.items():
-            if problem := self.seating.find_mask_problem(agent_id, agent):
-                yield problem
-                return
+        if problems := [*self._find_agent_problems(plan, others)]:
+            yield from problems
+            return
         if not plan.agents or any(True for _ in self.find_config_problems(plan)):
+            return
+        batch = self.find_batch_env_steps(plan)
+        if batch is not None:
+            minibatch = self.values(plan).get("minibatch_size")
+            yield from find_minibatch_problem(plan, self.name, minibatch, batch)
+        if getattr(self.make, "is_trusted", False):
             return
         try:
             seats = self.seating.make_seats(plan, Observing.of(plan))
@@ -166,9 +256,9 @@ class TrainerEntry:
             first = next(iter(actors.learners.values()))
             yield from self._attribute_problems(first)
             for policy_id in actors.learners:
-                ours = [seat for seat in seats.values() if seat.policy_id == policy_id]
-                drawn = [drawn_observation(seat) for seat in ours]
-                actors.answer(asked_of(ours, drawn, plan.agents))
+                # One is enough, and others may be unlike it, which is said elsewhere.
+                seat = next(one for one in seats.values() if one.policy_id == policy_id)
+                actors.answer(asked_of([seat], [drawn_observation(seat)], plan.agents))
             actors.set_state(actors.get_state())
             actors.get_weights()
         except (TrainerFailed, ValueError, TypeError) as error:
@@ -208,12 +298,14 @@ class TrainerEntry:
             ours = [seat for seat in seats.values() if seat.policy_id == policy_id]
             observed = ours[0].observation_space
             parts = observed_parts(observed)
-            own: Any = to_gymnasium(parts[OBS])
+            boxes: dict[str, Any] = {key: to_gymnasium(part) for key, part in parts.items()}
+            alone = [seat.seat_id for seat in ours if not seat.is_team]
+            teams = {agent_id: plan.agents[agent_id].group or "" for agent_id in alone}
             state = parts.get(STATE)
             specs[policy_id] = PolicySpec(
                 policy_id,
                 tuple(seat.seat_id for seat in ours),
-                own,
+                boxes[OBS],
                 to_gymnasium(counted_from_0(ours[0].action_space)),
                 has_action_mask(observed),
                 int(np.random.SeedSequence((plan.seed, i)).generate_state(1)[0]),
@@ -224,18 +316,25 @@ class TrainerEntry:
                 if self.reads_state
                 else 0,
                 {seat.seat_id: seat.members for seat in ours} if self.forms_teams else {},
+                boxes,
+                {agent_id: group for agent_id, group in teams.items() if group},
             )
-        return Actors(self.name, specs, lambda spec: self._made(spec, plan.settings), plan.seed)
+        return Actors(self.name, specs, lambda spec: self._made(spec, plan), plan.seed)
 
-    def _made(self, spec: PolicySpec, settings: Mapping[str, Any]) -> Any:
-        known = self._parameters()
-        settings = {n: self._read(known[n], v) if n in known else v for n, v in settings.items()}
+    def _made(self, spec: PolicySpec, plan: ServerPlan) -> Any:
+        settings: Any
+        if self.training:
+            way, settings = "settings", self.make_settings(plan)
+        else:
+            known, given = self._parameters(), plan.settings.items()
+            read = {n: self._read(known[n], v) if n in known else v for n, v in given}
+            way, settings = "**settings", read
         try:
-            trainer = self.make(spec, **settings)
+            trainer = self._make(spec, plan, settings)
         except (Exception, SystemExit) as error:  # the class is the user's
             raise AlgorithmProblem(
                 f"{self.name} cannot be made for policy {spec.policy_id!r}: "
-                f"{type(error).__name__}: {error}; it is called with (policy, **settings)"
+                f"{type(error).__name__}: {error}; it is called with (policy, {way})"
             ) from error
         needed: tuple[str, ...] = METHODS
         why = "a trainer"
@@ -249,6 +348,44 @@ class TrainerEntry:
             )
         return trainer
 
+    def _make(self, spec: PolicySpec, plan: ServerPlan, settings: Any) -> Any:
+        return self.make(spec, settings) if self.training else self.make(spec, **settings)
+
+    # --- the budget ---------------------------------------------------------------------
+
+    def values(self, plan: ServerPlan) -> Mapping[str, Any]:
+        values: dict[str, Any] = self.make_settings(plan).values() if self.training else {}
+        return values
+
+    def find_milestones(self, plan: ServerPlan) -> Iterator[Milestone]:
+        batch = self.find_batch_env_steps(plan)
+        if batch is not None:
+            yield first_batch(batch)
+        if self.training and hasattr(self.make, "find_milestones"):
+            yield from self.make.find_milestones(self.make_settings(plan))
+
+    def find_schedules(self, plan: ServerPlan) -> Iterator[Schedule]:
+        yield from find_schedules(self.values(plan))
+
+    def find_batch_env_steps(self, plan: ServerPlan) -> int | None:
+        if not self.training or self.learns_from == "replay":
+            return None
+        made = self.make_settings(plan)
+        batch: int | None = getattr(made, "batch_env_steps", None) or getattr(made, BATCH, None)
+        return batch
+
+    def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
+        if not self.training or not hasattr(self.make, "replay_size"):
+            return None
+        seats = self.seating.make_seats(plan, Observing.of(plan))
+        size: ReplaySize | None = self.make.replay_size(self.make_settings(plan), seats)
+        return size
+
+    def learns_jointly(self, plan: ServerPlan) -> bool:
+        if not self.training or not hasattr(self.make, "learns_jointly"):
+            return True
+        return bool(self.make.learns_jointly(self.make_settings(plan)))
+
 
 def _is_json(value: Any) -> bool:
     try:
@@ -259,18 +396,18 @@ def _is_json(value: Any) -> bool:
 
 
 def drawn_observation(seat: Seat) -> Any:
-    """Returns an observation of a seat's space, every action available."""
+    """Returns an observation of a seat's space, every action available and nobody absent."""
     space = seat.observation_space
-    parts = observed_parts(space)
     rng = np.random.default_rng(0)
-    low, high = (np.clip(bound, -1.0, 1.0) for bound in bounds(parts[OBS]))
-    observed = rng.uniform(low, high).astype(np.float32)
-    if seat.is_team:
-        mask, present = seat.actions.masks, np.ones(len(seat.members), np.float32)
-        return {OBS: observed, ACTION_MASK: mask, ALIVE: present}
-    if not has_action_mask(space):
-        return {OBS: observed} if isinstance(space, DictSpace) else observed
-    return {OBS: observed, ACTION_MASK: np.ones(parts[ACTION_MASK].shape, np.float32)}
+    drawn: dict[str, np.ndarray] = {}
+    for key, part in observed_parts(space).items():
+        low, high = (np.clip(bound, -1.0, 1.0) for bound in bounds(part))
+        drawn[key] = rng.uniform(low, high).astype(np.float32)
+    for key in BINARY_KEYS & drawn.keys():
+        drawn[key] = np.ones_like(drawn[key])
+    if seat.is_team and ACTION_MASK in drawn:  # whose members may have fewer actions than others
+        drawn[ACTION_MASK] = seat.actions.masks
+    return drawn if isinstance(space, DictSpace) else drawn[OBS]
 
 
 def asked_of(

@@ -13,10 +13,10 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.import_by_name import CannotImport, import_by_name
@@ -80,8 +80,12 @@ def find_trainer(name: str) -> TrainerEntry | None:
         return ExternalEntry()
     found = import_brought(name)
     is_class = isinstance(found, type)
+    if is_class and any(one.__name__ == "AlgorithmConfig" for one in found.__mro__):
+        from muxrl.servers.trainers.rllib.entry import entry_of  # which imports RLlib
+
+        return entry_of(name, found)
     if is_class and any(hasattr(found, method) for method in ("act", "learn")):
-        return TrainerEntry(name, found)
+        return TrainerEntry(registered_name(name), found)
     return TrainerEntry(name, found) if callable(found) and not is_class else None
 
 
@@ -115,6 +119,14 @@ class ExternalEntry(TrainerEntry):
     def reads_state(self) -> bool:
         """The process drops what it does not need."""
         return False
+
+    @property
+    def asks_for_state(self) -> bool:
+        """It is for the process to say."""
+        return True
+
+    def configured(self, config: ServerConfig | ServerPlan) -> Self:
+        return replace(self, has_groups=bool(config.groups))
 
     @property
     def default_while_learning(self) -> WhileLearning:

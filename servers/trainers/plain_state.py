@@ -65,6 +65,21 @@ def from_plain(value: Any) -> Any:
     return {key: from_plain(v) for key, v in value.items()}
 
 
+def shapes_of(value: Any, path: str = "") -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a plain state's arrays and tensors by path, such as "net.bias"."""
+    if isinstance(value, np.ndarray):
+        return {path.removeprefix("."): value.shape}
+    if isinstance(value, dict):
+        if value.keys() == {_TENSOR}:
+            return shapes_of(value[_TENSOR], path)
+        parts = list(value.items())
+    elif isinstance(value, list | tuple):
+        parts = [(str(i), v) for i, v in enumerate(value)]
+    else:
+        return {}
+    return {p: s for key, v in parts for p, s in shapes_of(v, f"{path}.{key}").items()}
+
+
 def find_not_finite(value: Any, path: str = "state") -> str:
     """Returns where a plain state has a tensor with NaN or infinity; "" if it has none.
 
@@ -74,7 +89,8 @@ def find_not_finite(value: Any, path: str = "state") -> str:
         tensor = value[_TENSOR]
         return path if tensor.dtype.kind == "f" and not np.isfinite(tensor).all() else ""
     if isinstance(value, dict):
-        parts = [(f"{path}[{key!r}]", v) for key, v in value.items()]
+        items = value[_ITEMS] if value.keys() == {_ITEMS} else value.items()
+        parts = [(f"{path}[{key!r}]", v) for key, v in items]
     elif isinstance(value, list | tuple):
         parts = [(f"{path}[{i}]", v) for i, v in enumerate(value)]
     else:

@@ -16,9 +16,9 @@ import gymnasium
 import numpy as np
 import torch
 
+from muxrl.servers.agents.log_probs import IS_LOGGED
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.setting_values import signature_of
-from muxrl.servers.trainers.acting import IS_LOGGED
 from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
 from muxrl.servers.training.skipped_updates import LARGE
 

@@ -44,8 +44,7 @@ class Update:
         iteration: from 1, of resumed runs too.
         env_steps: learned from so far.
         metrics: by policy and name.
-        learners: what learns, to read and to set: trainers of one's own by policy, or RLlib's
-            ``Algorithm`` as "rllib".
+        learners: the trainers by policy, to read and to set.
     """
 
     iteration: int
@@ -78,8 +77,6 @@ class Callbacks:
 
     def shape(self, batch: Sequence[Chunk]) -> None:
         """Puts what ``shape_rewards`` returns in the place of a batch's rewards.
-
-        Rows that a piece has from the one before (``num_lookback``) are shaped in both.
 
         Raises:
             CallbackFailed: it raised, or returned no finite numbers of the rewards' shape.

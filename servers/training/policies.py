@@ -1,7 +1,6 @@
 """The policies of a server, as `PolicyServer` sees them, whether they learn or not.
 
-`muxrl.servers.rllib` has those that RLlib trains, `muxrl.servers.fixed_policies` those that do not
-learn.
+`muxrl.servers.trainers` has those that learn, `muxrl.servers.fixed_policies` the others.
 """
 
 from __future__ import annotations

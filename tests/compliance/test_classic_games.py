@@ -17,8 +17,8 @@ from tests.servers.resumable import CASES
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
-from muxrl.servers.algorithms.registry import own_algorithms
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.lookup import own_algorithms
 
 GAMES: dict[str, dict[str, Any]] = {
     "tictactoe_v3": {},

@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, MakeServer, make_plan
 from tests.nights import at_night
 
 from muxrl.client import PolicyClient
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.algorithms.networks import find_convolutions
+from muxrl.servers.algorithms.networks import convolutions_for
 from muxrl.servers.config import AgentPlan
 
 SEES: dict[str, Space] = {
     "tictactoe": Box((3, 3, 2)),
     "connect4": Box((6, 7, 2)),
     "pursuit": Box((13, 13, 5)),
-    "small": Box((42, 42, 3), "uint8", 0, 255),  # of this size RLlib has networks
+    "small": Box((42, 42, 3), "uint8", 0, 255),  # of RLlib's filters
     "matrix": Box((5, 4)),
     "number": Box(()),
 }
@@ -72,8 +71,7 @@ def test_policies_learn_from_boards_images_and_matrices(
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 3, 2), (13, 13, 5), (280, 480, 3), (400, 9, 1)])
 def test_convolutions_end_in_256_features(shape: tuple[int, ...]) -> None:
-    filters = find_convolutions(spaces.Box(0.0, 1.0, shape, np.float32))
-    assert filters is not None
+    filters = convolutions_for(shape)
     sides = np.array(shape[:2])
     for _, _, stride in filters[:-1]:
         sides = -(-sides // stride)
@@ -81,6 +79,6 @@ def test_convolutions_end_in_256_features(shape: tuple[int, ...]) -> None:
     assert filters[-1] == [256, sides.tolist(), 1, "valid"]
 
 
-def test_sizes_that_rllib_knows_keep_its_networks() -> None:
-    assert find_convolutions(spaces.Box(0.0, 1.0, (84, 84, 4), np.float32)) is None
-    assert find_convolutions(spaces.Box(0.0, 1.0, (9,), np.float32)) is None
+def test_sizes_that_rllib_knows_keep_its_filters() -> None:
+    known = [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 1]]
+    assert convolutions_for((84, 84, 4)) == known

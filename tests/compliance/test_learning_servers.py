@@ -10,8 +10,8 @@ import pytest
 from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
 
 from muxrl.client import MultiplexingClient, RefusedByServer
-from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import PolicyServer
+from muxrl.servers.trainers.policies import TrainerPolicies
 
 SOON_S = 1.0
 PATIENCE_S = 20.0
@@ -30,13 +30,10 @@ def flat(weights: Any) -> dict[str, bytes]:
 
 
 def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Returns what the learner has learned, and what acts."""
-    assert isinstance(server.policies, LearnedPolicies)
-    learner = server.policies.algo.learner_group._learner
-    acting = server.policies.algo.env_runner
-    assert learner is not None
-    assert acting is not None
-    return flat(learner.module.get_state()), flat(acting.get_state()["rl_module"])
+    """Returns all that was learned, and what acts."""
+    assert isinstance(server.policies, TrainerPolicies)
+    acting = server.policies.acting
+    return flat(acting.get_networks()), flat(acting.get_weights())
 
 
 def play(client: MultiplexingClient, num_steps: int, is_training: bool) -> None:
@@ -83,7 +80,7 @@ def test_evaluation_changes_no_weight_and_counts_no_step(
 
 
 def test_agents_in_turns_over_many_batches(make_server: MakeServer) -> None:
-    """A turn game is cut in the middle of moves; RLlib's own recorder fails there."""
+    """A turn game is cut in the middle of moves."""
     agents = {agent: SEES[agent] for agent in "ab"}
     server = make_server(
         make_plan("PPO", agents, server_id="turns", settings=PPO_SETTINGS, model=SMALL_MODEL)

@@ -147,8 +147,9 @@ def test_exploration_follows_the_servers_schedule(make_server: MakeServer) -> No
 
 def settled_epsilon(server: PolicyServer, most: float) -> None:
     deadline = time.monotonic() + 30.0
-    policies: Any = server.policies
-    while policies._local.epsilon() > most:
+    acting: Any = server.policies.acting
+    (policy_id,) = acting.learners
+    while acting.epsilon(policy_id) > most:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

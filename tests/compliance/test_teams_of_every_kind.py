@@ -20,8 +20,9 @@ from muxrl.orchestrator.config import (
 )
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import PolicyServer
+from muxrl.servers.trainers.plain_state import find_not_finite
+from muxrl.servers.trainers.policies import TrainerPolicies
 
 PATIENCE_S = 60.0
 NUM_EPISODES = 34  # of 6 env steps: one batch of whole episodes, which has 200 or more
@@ -109,15 +110,17 @@ def test_each_team_learns_whoever_is_missing(make_server: MakeServer, algorithm:
             client.end_episode(episode_id, observe("bcdefg", len(asked)), truncated=True)
         assert client.num_mismatches == 0
     policies = server.policies
-    assert isinstance(policies, LearnedPolicies)
-    learner = policies.algo.learner_group._learner
-    assert learner is not None
+    assert isinstance(policies, TrainerPolicies)
+    learners: Any = policies.acting.learners
+
+    def num_updates() -> dict[str, int]:
+        return {policy_id: one.num_updates for policy_id, one in learners.items()}
+
     deadline = time.monotonic() + PATIENCE_S
     # The first three episodes of a policy only fill its replay; the pairs share theirs.
     expected = {"unlike": NUM_EPISODES - 3, "h": NUM_EPISODES - 3, "pair": 2 * NUM_EPISODES - 3}
-    while learner._num_updates != expected and time.monotonic() < deadline:
+    while num_updates() != expected and time.monotonic() < deadline:
         time.sleep(0.01)
     assert server.status().problem == ""
-    assert learner._num_updates == expected
-    for _, module in learner.module.items():
-        assert all(np.isfinite(p.detach().numpy()).all() for p in module.parameters())
+    assert num_updates() == expected
+    assert find_not_finite(policies.acting.get_networks()) == ""

@@ -128,8 +128,8 @@ def test_the_citation_has_what_its_format_requires() -> None:
 
 
 def algorithm_names() -> list[str]:
-    from muxrl.servers.algorithms.registry import own_algorithms
     from muxrl.servers.fixed_policies import FIXED
+    from muxrl.servers.lookup import own_algorithms
 
     return [entry.name for entry in (*own_algorithms(), *FIXED)]
 
@@ -150,7 +150,7 @@ def test_the_index_lists_every_algorithm() -> None:
 
 def test_settings_are_documented_as_they_are_declared() -> None:
     from muxrl.orchestrator.settings_reference import SHOWN_BY, with_tables
-    from muxrl.servers.algorithms.registry import get_algorithm, own_algorithms
+    from muxrl.servers.lookup import find, own_algorithms
 
     index = (DOCS / "algorithms.md").read_text()
     assert "<!-- common settings -->" in index
@@ -159,7 +159,7 @@ def test_settings_are_documented_as_they_are_declared() -> None:
         page = (DOCS / "algorithms" / f"{entry.name.lower()}.md").read_text()
         assert with_tables(page) == page, f"{entry.name}'s table is not new: run make docs"
         if entry.name in SHOWN_BY:
-            others = get_algorithm(SHOWN_BY[entry.name]).settings()
+            others = find(SHOWN_BY[entry.name]).settings()
             assert others == others | entry.settings(), entry.name
         else:
             assert SETTINGS.findall(page) == [entry.name], entry.name

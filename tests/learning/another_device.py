@@ -14,10 +14,10 @@ since the bound of their work is 0 here, and problems.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -26,24 +26,24 @@ import tree
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from muxrl.servers.rllib import on_gpu
+from muxrl.servers.algorithms import torch_trainer
+from muxrl.servers.trainers import entry
+from muxrl.servers.trainers.interface import PolicySpec
 
 NAME = "another"
 _setup_privateuseone_for_python_backend(NAME)
 DEVICE = torch.device(NAME, 0)
-TAKES_INDICES_OF_THE_CPU = {"copy_", "index", "index_put", "index_put_", "_index_put_impl_"}
+TAKES_THOSE_OF_THE_CPU = {
+    "copy_", "_foreach_copy_", "index", "index_put", "index_put_", "_index_put_impl_"
+}  # fmt: skip
 """Operations that CUDA, too, does with a tensor of the CPU beside its own."""
-LEFT_OUT = {
-    "PPO with schedules": "RLlib puts a tensor of the CPU in place of its own, which CUDA allows",
-    "PPO with an LSTM": "RLlib makes a tensor of a list of tensors, which CUDA allows",
-    "MAPPO with an LSTM": "likewise",
-}
 
 
 class There(torch.Tensor):
     """A tensor on the device; `held` is what it holds."""
 
     held: torch.Tensor
+    __module__ = "torch"  # as a tensor of a GPU is one of torch
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> There:
@@ -56,6 +56,9 @@ class There(torch.Tensor):
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"There({self.held})"
+
+    def tolist(self) -> Any:
+        return self.held.tolist()
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -70,7 +73,7 @@ def _compute(op: Any, *args: Any, **kwargs: Any) -> Any:
     there = [x for x in tensors if isinstance(x, There)]
     left_behind = [x for x in tensors if not isinstance(x, There) and x.dim() > 0]
     name = op.overloadpacket.__name__
-    if there and left_behind and name not in TAKES_INDICES_OF_THE_CPU:
+    if there and left_behind and name not in TAKES_THOSE_OF_THE_CPU:
         raise RuntimeError(f"{name}: tensors of two devices")
     device = kwargs.get("device")
     goes_there = bool(there) if device is None else torch.device(device).type == NAME
@@ -106,7 +109,7 @@ def _made_here_first(make: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 
 
 def _computed_here(cell: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `torch.gru`, whose parts for a GPU the CPU has not."""
+    """Wraps `torch.gru` or `torch.lstm`, whose parts for a GPU the CPU has not."""
 
     def moved(x: Any) -> Any:
         assert not isinstance(x, torch.Tensor) or x.device == DEVICE, "tensors of two devices"
@@ -123,18 +126,14 @@ def _computed_here(cell: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
-PASSES: list[str] = []
-"""A name for each pass that acted on the device."""
+class Counting(torch_trainer._OnGpu):
+    """Counts the passes that acted on the device."""
 
+    num_passes = 0
 
-def _counted(name: str) -> Callable[..., Any]:
-    forward = getattr(on_gpu.ModuleOnGpu, name)
-
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        PASSES.append(name)
-        return forward(self, *args, **kwargs)
-
-    return counted
+    def ask(self, *args: Any) -> Any:
+        Counting.num_passes += 1
+        return super().ask(*args)
 
 
 def _learn(case: str) -> dict[str, Any]:
@@ -142,45 +141,41 @@ def _learn(case: str) -> dict[str, Any]:
 
     from muxrl.servers.config import ResourcesConfig
 
-    PASSES.clear()
+    Counting.num_passes = 0
     served = Served(plan_of(case, resources=ResourcesConfig(num_cpus=1, num_gpus=1)))
-    before = tree.flatten(served.state()["modules"])
+    acting: Any = served.policies.acting
+    before = tree.flatten(acting.get_networks())
     served.play(0, 8)
     served.end()
-    after = tree.flatten(served.state()["modules"])
-    learner: Any = served.policies.algo.learner_group._learner
-    acting: Any = served.policies.acting
+    after = tree.flatten(acting.get_networks())
     return {
         "learned": any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True)),
-        "learner": _devices(learner.module),
-        "acting": _devices(acting.modules),
-        "num_acted": len(PASSES),
+        "learner": _devices(acting.learners.values()),
+        "acting": _devices(map(acting.acting, acting.learners)),
+        "num_acted": Counting.num_passes,
         "problems": served.problems,
     }
 
 
-def _devices(modules: Any) -> list[str]:
-    return sorted({p.device.type for _, module in modules.items() for p in module.parameters()})
+def _devices(trainers: Iterable[Any]) -> list[str]:
+    return sorted({p.device.type for one in trainers for p in one.net.parameters()})
+
+
+def _there(*args: Any) -> PolicySpec:
+    return dataclasses.replace(PolicySpec(*args), device=str(DEVICE))
 
 
 def main(cases: list[str]) -> None:
-    from ray.rllib.core.learner.torch import torch_learner
-    from ray.tune.trainable import trainable
     from tests.servers.resumable import CASES
-
-    from muxrl.servers.rllib.object_store import keep_objects_here
 
     torch.set_num_threads(1)
     torch.tensor, torch.as_tensor = map(_made_here_first, (torch.tensor, torch.as_tensor))
-    torch.gru = _computed_here(torch.gru)
-    torch_learner.get_device = lambda config, num_gpus=1: DEVICE if num_gpus else "cpu"
+    torch.gru, torch._VF.lstm = map(_computed_here, (torch.gru, torch.lstm))  # type: ignore[attr-defined]
+    entry.PolicySpec = _there  # type: ignore[assignment, misc]
     torch.inference_mode = torch.no_grad  # whose dispatch reaches `There` as any other
-    on_gpu.DEVICE, on_gpu.MIN_FLOPS = str(DEVICE), 0.0
-    on_gpu.ModuleOnGpu.forward_exploration = _counted("forward_exploration")  # type: ignore[method-assign]
-    keep_objects_here()
-    with tempfile.TemporaryDirectory() as trainable.DEFAULT_STORAGE_PATH:
-        cases = cases or [case for case in CASES if case not in LEFT_OUT]
-        sys.stdout.write(json.dumps({case: _learn(case) for case in cases}) + "\n")
+    torch_trainer._MIN_GPU_FLOPS, torch_trainer._OnGpu = 0.0, Counting  # type: ignore[misc]
+    told = {case: _learn(case) for case in cases or CASES}
+    sys.stdout.write(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":

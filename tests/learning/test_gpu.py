@@ -14,8 +14,8 @@ import torch
 import tree
 from tests.servers.resumable import CASES, Served, plan_of
 
+from muxrl.servers.algorithms import torch_trainer
 from muxrl.servers.config import ResourcesConfig
-from muxrl.servers.rllib import on_gpu
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(300)]
 
@@ -59,22 +59,20 @@ def test_learners_leave_nothing_behind_on_the_cpu() -> None:
         assert (seen["learner"], seen["acting"]) == (["another"], ["cpu"]), case
 
 
-@pytest.mark.ray  # RLlib asks Ray for its GPU
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("acts_there", [False, True])
 def test_every_algorithm_learns_on_a_gpu(acts_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if acts_there:
-        monkeypatch.setattr(on_gpu, "MIN_FLOPS", 0.0)
+        monkeypatch.setattr(torch_trainer, "_MIN_GPU_FLOPS", 0.0)
     for case in CASES:
         served = Served(plan_of(case, resources=ResourcesConfig(num_cpus=1, num_gpus=1)))
-        before = tree.flatten(served.state()["modules"])
+        acting: Any = served.policies.acting
+        before = tree.flatten(acting.get_networks())
         served.play(0, 8)
         served.end()
         assert served.problems == [], case
-        after = tree.flatten(served.state()["modules"])
+        after = tree.flatten(acting.get_networks())
         assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True)), case
-        learner: Any = served.policies.algo.learner_group._learner
-        acting: Any = served.policies.acting
-        for modules, device in ((learner.module, "cuda"), (acting.modules, "cpu")):
-            found = {p.device.type for _, m in modules.items() for p in m.parameters()}
-            assert found == {device}, case
+        for policy_id, learner in acting.learners.items():
+            for one, device in ((learner, "cuda"), (acting.acting(policy_id), "cpu")):
+                assert {p.device.type for p in one.net.parameters()} == {device}, case

@@ -12,8 +12,8 @@ from tests.nights import at_night
 
 from muxrl.experiments.studies.case_table import evaluated, held, train
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
-from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.lookup import find
 
 pytestmark = pytest.mark.learning
 
@@ -139,7 +139,7 @@ AT_NIGHT = [
 @pytest.mark.parametrize(("algorithm", "kind", "masked"), at_night([*BY_DAY, *AT_NIGHT], AT_NIGHT))
 def test_every_part_follows_its_cue(algorithm: str, kind: str, masked: bool) -> None:
     server = ServerConfig(algorithm, ["*"], settings=SETTINGS[algorithm])
-    if get_algorithm(algorithm).learns_from == "recent":
+    if find(algorithm).learns_from == "recent":
         server.while_learning = "wait"  # or what is learned depends on how busy the machine is
     config = ExperimentConfig(
         name="cues",
@@ -148,7 +148,7 @@ def test_every_part_follows_its_cue(algorithm: str, kind: str, masked: bool) -> 
         ),
         servers={"it": server},
     )
-    num_env_steps = 2_500 if get_algorithm(algorithm).learns_from == "replay" else 8_000
+    num_env_steps = 2_500 if find(algorithm).learns_from == "replay" else 8_000
     enough = held(lambda figures: figures["return"] > 6.9)
     every = num_env_steps // 8
     measured = train(config, num_env_steps, every, evaluated(50), is_enough=enough)

@@ -1,6 +1,6 @@
 """The proof that a mixer matters, through a real server: QMIX holds 8, where a sum holds 7.
 
-VDN's 7 is held by ``tests/servers/algorithms/qmix/test_algorithm.py``, with its values.
+VDN's 7 is held by ``tests/servers/algorithms/qmix/test_two_step.py``, with its values.
 """
 
 import pytest

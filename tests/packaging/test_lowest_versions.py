@@ -114,7 +114,7 @@ import numpy as np, torch, tree
 from ray.tune.trainable import trainable
 from tests.servers.resumable import Served, plan_of
 import muxrl
-from muxrl.servers.algorithms.registry import own_algorithms
+from muxrl.servers.lookup import own_algorithms
 
 trainable.DEFAULT_STORAGE_PATH = "."
 torch.set_num_threads(1)

@@ -92,10 +92,10 @@ def test_functions_refuse_it(name: str, read: Callable[[Path], object], newer: P
 
 def test_a_newer_checkpoint_is_refused(past: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = past / "one" / "checkpoints" / "400"
-    for name, written, newer in (("ppo/muxrl.json", 2, 4), ("manifest.json", 1, 3)):
+    for name, written, newer in (("ppo/muxrl.json", 1, 4), ("manifest.json", 1, 3)):
         path = checkpoint / name
         path.write_text(path.read_text().replace(f'"format": {written}', f'"format": {newer}'))
-    problem = re.escape("made by a newer muxrl (format 4; this one reads up to 3): update muxrl")
+    problem = re.escape("made by a newer muxrl (format 4; this one reads up to 1): update muxrl")
     with pytest.raises(AlgorithmProblem, match=rf"muxrl\.json of checkpoint .*{problem}"):
         load_policy(past / "one")
     before = files(past)

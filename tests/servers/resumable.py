@@ -19,8 +19,8 @@ from tests.servers.scripted_store import make_plan
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import make_policies
+from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.training.policies import ServerProblem
 
 T = 8
@@ -135,7 +135,7 @@ class Served:
     def __init__(self, plan: ServerPlan) -> None:
         self.problems: list[str] = []
         policies = make_policies(plan, self.problems.append)
-        assert isinstance(policies, LearnedPolicies)
+        assert isinstance(policies, TrainerPolicies)
         self.policies = policies
         self.policies.start()
 
@@ -184,11 +184,8 @@ class Served:
 
     def state(self) -> Any:
         """All that makes two learners the same: weights, targets, optimizers, counts."""
-        learner: Any = self.policies.algo.learner_group._learner
-        state = learner.get_state(not_components=["metrics_logger"])
         return {
-            "modules": copy.deepcopy(state["rl_module"]),
-            "optimizers": copy.deepcopy(state["optimizer"]),
+            "trainers": self.policies.acting.get_state(),
             "counts": dataclasses.asdict(self.policies.store.counts),
             "weights_seq_no": self.policies.acting.weights_seq_no,
             "env_steps": self.policies.acting.num_env_steps_sampled,

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import (
@@ -36,8 +35,6 @@ from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory
-from muxrl.servers.gymnasium_spaces import spaces_of
-from muxrl.servers.rllib.episodes import episode_of
 
 SEES = Box((2,))
 ACTS = Discrete(3)
@@ -138,7 +135,6 @@ class ScriptedStore:
             needs_whole_episodes=needs_whole_episodes,
             max_sequence_steps=max_sequence_steps,
             cuts_after_frames=cuts_after_frames,
-            lookback=0,
             reward_scales=reward_scales,
             observing=self.observing if self.observing.normalizes else None,
         )
@@ -224,12 +220,6 @@ class ScriptedStore:
     def trajectories(self, key: str) -> list[Trajectory]:
         """Returns the pieces of a seat's life, of all episodes."""
         return [one for chunk in self.chunks for one in chunk.trajectories if one.key == key]
-
-    def episode(self, chunk: Chunk) -> MultiAgentEpisode:
-        """Returns a chunk as RLlib gets it."""
-        policy_of = {seat_id: seat.policy_id for seat_id, seat in self.seats.items()}
-        spaces = {seat_id: spaces_of(seat) for seat_id, seat in self.seats.items()}
-        return episode_of(chunk, spaces, lambda seat_id, *_, **__: policy_of[seat_id])
 
     def recorded(self, seat_id: str, episode_id: str = "e") -> tuple[list[float], list[int], list]:
         """Returns the times a seat observed, its actions and its rewards, over all chunks."""

@@ -1,4 +1,4 @@
-"""MultiBinary actions: recorded as a MultiDiscrete of twos, which RLlib has a distribution for."""
+"""MultiBinary actions: recorded as a MultiDiscrete of twos."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ray.rllib.core.columns import Columns
 from tests.servers.scripted_store import make_plan, seat_of
 from tests.servers.untrained import act, sent
 
 from muxrl.protocol.spaces import Box, MultiBinary, MultiDiscrete
 from muxrl.protocol.values import Mismatch, conform
-from muxrl.servers.agents.log_probs import log_probs_of
+from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB, log_probs_of
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import AgentPlan
+from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
 
 LIGHTS = MultiBinary(3)
@@ -34,15 +33,15 @@ def test_the_log_probability_is_the_sum_over_the_bits(name: str) -> None:
     assert len(np.unique(chosen.actions, axis=0)) == 8
     lights = sent(who, chosen)
     assert all(conform(LIGHTS, one) is not None for one in lights)
-    log_probs = log_probs_of(chosen.outputs[Columns.ACTION_DIST_INPUTS].reshape(-1, 3, 2))
+    log_probs = log_probs_of(chosen.outputs[DISTRIBUTION].reshape(-1, 3, 2))
     expected = np.take_along_axis(log_probs, lights[..., None], axis=-1).sum(axis=(1, 2))
-    np.testing.assert_allclose(chosen.outputs[Columns.ACTION_LOGP], expected, atol=1e-5)
+    np.testing.assert_allclose(chosen.outputs[LOG_PROB], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", TAKING)
 def test_the_greedy_action_has_the_likelier_value_of_each_bit(name: str) -> None:
     chosen = act(name, seat(), 1, should_explore=False)
-    logits = chosen.outputs[Columns.ACTION_DIST_INPUTS].reshape(3, 2)
+    logits = chosen.outputs[DISTRIBUTION].reshape(3, 2)
     assert chosen.actions.tolist() == [logits.argmax(-1).tolist()]
 
 
@@ -57,7 +56,7 @@ def test_an_action_chosen_elsewhere_is_recorded_as_it_is() -> None:
 def test_a_central_critic_records_them_alike() -> None:
     plan = make_plan("ab", {"team": ("a", "b")})
     agents = {a: replace(agent, action_space=LIGHTS) for a, agent in plan.agents.items()}
-    seats: dict[str, Seat] = get_algorithm("MAPPO").seating.make_seats(replace(plan, agents=agents))
+    seats: dict[str, Seat] = find("MAPPO").seating.make_seats(replace(plan, agents=agents))
     assert seats["a"].action_space == MultiDiscrete((2, 2, 2))
 
 
@@ -74,6 +73,6 @@ def test_a_central_critic_records_them_alike() -> None:
 def test_elsewhere_they_are_refused_by_name(name: str, message: str) -> None:
     sees = Box((3,), "float32", -1.0, 1.0)
     with pytest.raises(AlgorithmProblem, match=message):
-        get_algorithm(name).check_spaces("x", sees, LIGHTS, "a")
+        find(name).check_spaces("x", sees, LIGHTS, "a")
     for taking in (*TAKING, "MAPPO"):
-        get_algorithm(taking).check_spaces("x", sees, LIGHTS, "a")
+        find(taking).check_spaces("x", sees, LIGHTS, "a")

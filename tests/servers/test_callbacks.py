@@ -59,7 +59,7 @@ def test_rewards_are_shaped_for_the_learner_alone() -> None:
     assert record["episode_return_mean"] in (None, 1.0 + 2.0 + 3.0 + 9.0), "as played"
 
 
-def test_built_in_algorithms_learn_what_the_callbacks_pay(rllib: None) -> None:
+def test_built_in_algorithms_learn_what_the_callbacks_pay() -> None:
     """Both would choose 0, for a return of 2; what they learn from is paid the other way round."""
     few = {"lr": 0.01, "train_batch_size_per_learner": 32}
     replay = {"num_steps_sampled_before_learning_starts": 64, "training_intensity": 32.0}

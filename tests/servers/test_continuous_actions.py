@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ray.rllib.core.columns import Columns
 from tests.servers.scripted_store import seat_of
 from tests.servers.untrained import act, sent
 
 from muxrl.protocol.spaces import Box
+from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.gymnasium_spaces import to_gymnasium
@@ -26,10 +26,10 @@ def test_the_log_probability_is_that_of_the_recorded_action(name: str) -> None:
     chosen = act(name, who, 400)
     actions = chosen.actions
     assert (np.abs(actions) > 1.0).any()  # so that clipping what was recorded would be seen
-    mean, log_std = np.split(chosen.outputs[Columns.ACTION_DIST_INPUTS], 2, axis=1)
+    mean, log_std = np.split(chosen.outputs[DISTRIBUTION], 2, axis=1)
     z = (actions - mean) / np.exp(log_std)
     expected = (-0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)).sum(axis=1)
-    np.testing.assert_allclose(chosen.outputs[Columns.ACTION_LOGP], expected, atol=1e-4)
+    np.testing.assert_allclose(chosen.outputs[LOG_PROB], expected, atol=1e-4)
     levers = sent(who, chosen)
     assert levers.dtype == np.float32
     assert all(map(to_gymnasium(who.action_space).contains, levers))

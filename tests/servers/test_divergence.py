@@ -42,9 +42,7 @@ def wild(algorithm: str, lr: float) -> ExperimentConfig:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of weights that are NaN
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C"])
-def test_a_learner_that_diverges_ends_with_a_sentence(
-    rllib: None, algorithm: str, tmp_path: Path
-) -> None:
+def test_a_learner_that_diverges_ends_with_a_sentence(algorithm: str, tmp_path: Path) -> None:
     with serve(wild(algorithm, lr=1e38)) as served, served.client() as client:
         server = served.servers["wild"]
         loop = EnvLoop([served.simulation()], client, seeds=iter(range(10**6)))
@@ -60,33 +58,34 @@ def test_a_learner_that_diverges_ends_with_a_sentence(
 
 
 def test_a_learner_that_has_failed_can_be_saved_unless_its_optimizer_is_not_finite(
-    rllib: None, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     with serve(wild("PPO", lr=1e-3)) as served, served.client() as client:
         server = served.servers["wild"]
         policies: Any = server.policies
-        train, learner = policies.algo.train, policies.algo.learner_group._learner
+        learning, learner = policies._learning, policies.acting.learners["default"]
+        train = learning.train
 
         def fails_later() -> dict[str, Any]:
             if policies.iteration == 3:
                 raise ZeroDivisionError
             return train()
 
-        policies.algo.train = fails_later
+        learning.train = fails_later
         loop = EnvLoop([served.simulation()], client, seeds=iter(range(10**6)))
         loop.run(should_stop=lambda: bool(server.status().problem) or loop.num_env_steps > 1_000)
         assert "training failed: ZeroDivisionError" in server.status().problem
         server.policies.save(tmp_path / "failed")
         about = json.loads((tmp_path / "failed" / ABOUT_FILE).read_text())
         assert about["iteration"] == 3
-        (optimizer,) = learner._named_optimizers.values()
-        next(iter(optimizer.state.values()))["exp_avg_sq"].fill_(math.inf)
-        with pytest.raises(ServerProblem, match="exp_avg_sq of parameter 0 in optimizer 'default"):
+        moments = next(iter(learner.steps[""].optimizer.state.values()))["exp_avg_sq"]
+        moments.fill_(math.inf)
+        with pytest.raises(ServerProblem, match=r"\[0\]\['exp_avg_sq'\]"):
             server.policies.save(tmp_path / "infinite")
-        assert "exp_avg_sq of parameter 0" in server.status().checkpoint_problem
+        assert "exp_avg_sq" in server.status().checkpoint_problem
         for name, number in (("checkpoint_refused", 1), ("checkpoints_refused_total", 1)):
             assert f'muxrl_{name}{{server="wild"}} {number}.0' in measured(server.address)
-        next(iter(optimizer.state.values()))["exp_avg_sq"].fill_(0.0)
+        moments.fill_(0.0)
         server.policies.save(tmp_path / "mended")
         for name, number in (("checkpoint_refused", 0), ("checkpoints_refused_total", 1)):
             assert f'muxrl_{name}{{server="wild"}} {number}.0' in measured(server.address)

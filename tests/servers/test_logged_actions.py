@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ray.rllib.core.columns import Columns
 from tests.servers.acted import actions_of
 from tests.servers.scripted_store import ScriptedStore, make_plan, seat_of, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
-from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.episodes.blocks import AwaitedStep
-from muxrl.servers.learned.learned_policies import LearnedPolicies
+from muxrl.servers.episodes.trajectories import apart
+from muxrl.servers.lookup import find
+from muxrl.servers.server import make_policies
+from muxrl.servers.trainers.policies import TrainerPolicies
 
 NUM_STEPS = 24
 BATCH = {"train_batch_size_per_learner": NUM_STEPS, "lr": 0.01}
@@ -38,16 +40,12 @@ ON_POLICY = [
 ]  # fmt: skip
 OFF_POLICY_CORRECTED = [("IMPALA", {}), ("IMPALA", LSTM), ("APPO", {}), ("APPO", LSTM)]
 
-rllib = pytest.mark.usefixtures("rllib")
-
 
 @contextmanager
 def policies_of(
     name: str, model: dict[str, Any] | None = None, **settings: Any
-) -> Iterator[LearnedPolicies]:
-    torch.manual_seed(0)
-    entry = get_algorithm(name)
-    is_team = entry.seating.forms_teams
+) -> Iterator[TrainerPolicies]:
+    is_team = find(name).seating.forms_teams
     plan = replace(
         make_plan("ab", {"team": ("a", "b")} if is_team else None),
         algorithm=name,
@@ -55,7 +53,8 @@ def policies_of(
         model={} if is_team else {"fcnet_hiddens": [8], **(model or {})},
     )
     failures: list[str] = []
-    policies = LearnedPolicies(plan, entry, on_failure=failures.append)
+    policies = make_policies(plan, failures.append)
+    assert isinstance(policies, TrainerPolicies)
     try:
         yield policies
     finally:
@@ -63,7 +62,7 @@ def policies_of(
     assert not failures
 
 
-def play(policies: LearnedPolicies, logged: Any, log_probs: Any = None) -> None:
+def play(policies: TrainerPolicies, logged: Any, log_probs: Any = None) -> None:
     """Plays one batch; `logged` and `log_probs` are functions of t, of agents to what is sent."""
     store = policies.store
     store.accept(StartEpisode("e"), 0.0)
@@ -78,9 +77,9 @@ def play(policies: LearnedPolicies, logged: Any, log_probs: Any = None) -> None:
     store.finish_frame()
 
 
-def parameters(policies: LearnedPolicies) -> dict[str, torch.Tensor]:
-    module = policies.algo.learner_group._learner.module["default"].unwrapped()
-    return {name: value.clone() for name, value in module.state_dict().items()}
+def parameters(policies: TrainerPolicies) -> dict[str, torch.Tensor]:
+    learner: Any = policies.acting.learners["default"]
+    return {name: value.clone() for name, value in learner.net.state_dict().items()}
 
 
 def updated(
@@ -90,23 +89,11 @@ def updated(
     with policies_of(name, model, **settings) as policies:
         before = parameters(policies)
         play(policies, logged, log_probs)
-        learner = policies.algo.learner_group._learner
-        losses: list[float] = []
-        compute = learner.compute_losses
-
-        def kept(**kwargs: Any) -> Any:
-            found = compute(**kwargs)
-            losses.extend(loss.item() for loss in found.values())
-            return found
-
-        learner.compute_losses = kept
-        torch.manual_seed(1)
-        policies.algo.training_step()
+        played = [apart(one) for chunk in policies.feed.take() for one in chunk.trajectories]
+        metrics = policies.acting.learn("default", played)
         after = parameters(policies)
-        coefficients = getattr(learner, "curr_kl_coeffs_per_module", {})
-        losses += [float(coefficient) for coefficient in coefficients.values()]
-    assert losses
-    assert np.isfinite(losses).all()
+    assert metrics
+    assert all(map(np.isfinite, metrics.values()))
     assert all(value.isfinite().all() for value in after.values())
     return before, after
 
@@ -123,7 +110,6 @@ def half_logged(action: int) -> Any:
     return lambda t: {"a": action} if t % 2 else {}
 
 
-@rllib
 @pytest.mark.parametrize(("name", "model"), ON_POLICY)
 def test_actions_of_others_teach_values_but_not_the_policy(
     name: str, model: dict[str, Any]
@@ -134,17 +120,15 @@ def test_actions_of_others_teach_values_but_not_the_policy(
     others = {"entropy_coeff": 0.0, **({"use_kl_loss": False} if name == "PPO" else {})}
     before, after = updated(name, model, all_logged(1), **others)
     names = changed(before, after)
-    assert not [n for n in names if n.startswith("pi")]
+    assert not [n for n in names if n.startswith(("pi", "actor"))]
     assert [n for n in names if n.startswith(("vf", "critic"))]
 
 
-@rllib
 @pytest.mark.parametrize(("name", "model"), OFF_POLICY_CORRECTED)
 def test_to_v_trace_actions_of_others_teach_nothing(name: str, model: dict[str, Any]) -> None:
     assert not changed(*updated(name, model, all_logged(1), entropy_coeff=0.0))
 
 
-@rllib
 @pytest.mark.parametrize(("name", "model"), ON_POLICY + OFF_POLICY_CORRECTED)
 def test_the_update_is_the_same_whatever_action_was_logged(
     name: str, model: dict[str, Any]
@@ -154,7 +138,6 @@ def test_the_update_is_the_same_whatever_action_was_logged(
     assert not changed(after, updated(name, model, half_logged(2))[1])
 
 
-@rllib
 @pytest.mark.parametrize("name", ["PPO", "A2C", "MAPPO", "IMPALA", "APPO"])
 def test_known_probabilities_are_used_where_the_algorithm_corrects_for_them(name: str) -> None:
     likely, unlikely = (
@@ -164,18 +147,16 @@ def test_known_probabilities_are_used_where_the_algorithm_corrects_for_them(name
     assert bool(changed(likely, unlikely)) == (name in ("IMPALA", "APPO"))
 
 
-@rllib
 @pytest.mark.parametrize("name", ["IMPALA", "APPO"])
 def test_the_given_log_probability_is_recorded(name: str) -> None:
     with policies_of(name) as policies:
         play(policies, lambda t: {"a": 1, "b": 1}, lambda t: {"b": -0.25 * t})
         (chunk,) = policies.feed.take()
-    logp = {one.seat_id: np.array(one.outputs[Columns.ACTION_LOGP]) for one in chunk.trajectories}
+    logp = {one.seat_id: np.array(one.outputs[LOG_PROB]) for one in chunk.trajectories}
     assert np.isposinf(logp["a"]).all()
     np.testing.assert_allclose(logp["b"], -0.25 * np.arange(NUM_STEPS))
 
 
-@rllib
 @pytest.mark.parametrize("name", ["DQN", "SAC", "QMIX", "VDN", "QPLEX", "IQL"])
 def test_to_a_replay_logged_actions_are_ordinary_data(name: str) -> None:
     with policies_of(name) as policies:
@@ -201,7 +182,7 @@ MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
 @pytest.mark.parametrize("name", ["PPO", "MAPPO", "DQN", "QMIX"])
 def test_a_logged_action_that_the_mask_forbids_is_refused(name: str, groups: Any) -> None:
     plan = make_plan(dict.fromkeys("ab", MASKED), groups)
-    store = ScriptedStore(plan, seating=get_algorithm(name).seating)
+    store = ScriptedStore(plan, seating=find(name).seating)
     store.start()
     value = {"observation": np.zeros(2, np.float32), "action_mask": np.array([1, 0, 1])}
     item = Step("e", 0, {"a": value, "b": value}, logged_actions={"a": 2, "b": 1})

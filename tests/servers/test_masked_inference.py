@@ -2,73 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from tests.servers.acted import actions_of
 from tests.servers.scripted_store import ScriptedStore, make_plan
+from tests.servers.untrained import actors_of
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.acting import Answer, Asked
-from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS
+from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
+from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.algorithms.impala import MaskableAPPOTorchRLModule
-from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
-from muxrl.servers.algorithms.mappo.seating import CENTRAL
-from muxrl.servers.algorithms.off_policy.rl_modules import (
-    MaskableDQNTorchRLModule,
-    MaskableSACTorchRLModule,
-)
-from muxrl.servers.algorithms.qmix import QMIXConfig
-from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
 from muxrl.servers.alone import Alone
-from muxrl.servers.gymnasium_spaces import spaces_of
-from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
-from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.lookup import find
+from muxrl.servers.trainers.acting import Actors
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
 PLAN = make_plan({"a": MASKED})
-KINDS = {"PPO": MaskablePPOTorchRLModule, "MAPPO": MAPPOTorchRLModule}
-OTHERS = {
-    "APPO": MaskableAPPOTorchRLModule,
-    "DQN": MaskableDQNTorchRLModule,
-    "SAC": MaskableSACTorchRLModule,
-}
-SETTINGS = {
+KINDS = ["PPO", "MAPPO"]
+OTHERS = ["APPO", "DQN", "SAC"]
+SETTINGS: dict[str, dict[str, Any]] = {
     "MAPPO": {"agent_specific_state": True, "obs_agent_id": True, "normalize_values": True},
-    "DQN": {"dueling": True, "double_q": True, "num_atoms": 1, "epsilon": 0.5},
-    "SAC": {"twin_q": True},
+    "DQN": {"epsilon": 0.5},
 }
 
 
-def make_seat(kind: str) -> Seat:
-    seating = CENTRAL if kind == "MAPPO" else MASKED_AGENTS
-    return seating.make_seats(PLAN)["a"]
+def make(kind: str) -> tuple[Seat, Actors]:
+    """Returns the agent's seat, and an untrained policy."""
+    settings = SETTINGS.get(kind, {})
+    plan = replace(PLAN, settings=settings, model={"fcnet_hiddens": [8]})
+    seats = find(kind).seating.make_seats(plan)
+    return seats["a"], actors_of(kind, seats, plan)
 
 
-def build(kind: str, seat: Seat) -> MultiRLModule:
-    torch.manual_seed(0)
-    model = vars(DefaultModelConfig(fcnet_hiddens=[8], vf_share_layers=False))
-    observed, acted = spaces_of(seat)
-    spec = RLModuleSpec(
-        module_class=(KINDS | OTHERS)[kind],
-        observation_space=observed,
-        action_space=acted,
-        inference_only=True,
-        model_config=model | SETTINGS.get(kind, {}),
-    )
-    return MultiRLModuleSpec(rl_module_specs={seat.policy_id: spec}).build()
-
-
-def act(seat: Seat, inference: Inference, masks: np.ndarray, should_explore: bool = True) -> Answer:
+def act(seat: Seat, actors: Actors, masks: np.ndarray, should_explore: bool = True) -> Answer:
     """Acts for an agent that observes the same, and these masks."""
     value = np.array([1.0, -2.0], np.float32)
     looks = [
@@ -79,27 +51,26 @@ def act(seat: Seat, inference: Inference, masks: np.ndarray, should_explore: boo
     ]
     blocks = [look.block for look in looks]
     asked = Asked(seat.policy_id, blocks, [0] * len(blocks), should_explore, is_training=True)
-    return inference.answer(asked)
+    return actors.answer(asked)
 
 
-@pytest.mark.parametrize("kind", KINDS | OTHERS)
+@pytest.mark.parametrize("kind", KINDS + OTHERS)
 @pytest.mark.parametrize("should_explore", [True, False])
 @pytest.mark.parametrize("is_fast", [True, False], ids=["numpy", "torch"])
 def test_an_unavailable_action_is_never_taken(
     kind: str, should_explore: bool, is_fast: bool
 ) -> None:
-    seat = make_seat(kind)
-    inference = Inference(lambda: build(kind, seat), seed=0)
+    seat, actors = make(kind)
     if not is_fast:
-        inference._live.numpy[seat.policy_id] = None
+        actors.acting(seat.policy_id)._in_numpy = None
     rng = np.random.default_rng(0)
     for _ in range(200):
         masks = rng.integers(2, size=(10, 3))
         masks[~masks.any(1)] = [0, 0, 1]
-        chosen = act(seat, inference, masks, should_explore)
+        chosen = act(seat, actors, masks, should_explore)
         assert masks[np.arange(10), chosen.actions].all()
-        if should_explore and kind != "DQN":
-            assert (chosen.outputs[Columns.ACTION_LOGP] <= 0).all()
+        if kind not in ("DQN", "SAC"):
+            assert (chosen.outputs[LOG_PROB] <= 0).all()
 
 
 @pytest.mark.parametrize("is_fast", [True, False], ids=["numpy", "forward"])
@@ -108,17 +79,9 @@ def test_a_member_s_logged_action_leaves_the_others_theirs(
     logged: dict[str, int], is_fast: bool
 ) -> None:
     store = ScriptedStore(make_plan(dict.fromkeys("abc", MASKED), {"team": ("a", "b", "c")}))
-    seat = TEAMS.make_seats(store.plan)["team"]
-    observed, acted = spaces_of(seat)
-    spec = RLModuleSpec(
-        module_class=QMIXTorchRLModule,
-        observation_space=observed,
-        action_space=acted,
-        inference_only=True,
-        model_config=QMIXConfig().model_config,
-    )
-    inference = Inference(MultiRLModuleSpec(rl_module_specs={"team": spec}).build, seed=0)
-    inference._live.acts_in_numpy["team"] = is_fast
+    actors = actors_of("QMIX", TEAMS.make_seats(store.plan), store.plan)
+    if not is_fast:
+        actors.acting("team")._member = None
     values = np.float32([1.0, -2.0])
     masks = {"a": [1, 1, 1], "b": [1, 1, 1], "c": [0, 1, 1]}
     seen_now = {m: {"observation": values, "action_mask": mask} for m, mask in masks.items()}
@@ -127,7 +90,7 @@ def test_a_member_s_logged_action_leaves_the_others_theirs(
         store.start(episode_id, mode="eval")
         step = Step(episode_id, 0, seen_now, logged_actions=logged)
         waiting: Any = store.store.accept(step, 0.0)
-        return actions_of(inference, waiting), waiting.block.chosen[0].actions[0, 0]
+        return actions_of(actors, waiting), waiting.block.chosen[0].actions[0, 0]
 
     own, _ = answer("own", {})
     assert own["c"] != 0
@@ -138,17 +101,16 @@ def test_a_member_s_logged_action_leaves_the_others_theirs(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_recorded_is_the_masked_distribution(kind: str) -> None:
-    seat = make_seat(kind)
-    inference = Inference(lambda: build(kind, seat), seed=0)
+    seat, actors = make(kind)
     masks = np.tile([1, 0, 1], (2000, 1))
     # In parts that are small enough for numpy.
-    chosen = [act(seat, inference, part) for part in np.array_split(masks, 40)]
+    chosen = [act(seat, actors, part) for part in np.array_split(masks, 40)]
     actions = np.concatenate([one.actions for one in chosen])
-    logits = np.concatenate([one.outputs[Columns.ACTION_DIST_INPUTS] for one in chosen])
+    logits = np.concatenate([one.outputs[DISTRIBUTION] for one in chosen])
     assert (logits[:, 1] == UNAVAILABLE).all()
     odds = np.exp(logits[0, [0, 2]])
     expected = odds[0] / odds.sum()
     assert (actions == 0).mean() == pytest.approx(expected, abs=4 * 0.5 / np.sqrt(2000))
     logp = np.where(actions == 0, np.log(expected), np.log(1 - expected))
-    recorded = np.concatenate([one.outputs[Columns.ACTION_LOGP] for one in chosen])
+    recorded = np.concatenate([one.outputs[LOG_PROB] for one in chosen])
     np.testing.assert_allclose(recorded, logp, atol=1e-5)

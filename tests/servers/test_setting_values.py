@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Optional, Union, get_origin
@@ -15,10 +16,9 @@ from tests.servers.scripted_store import make_plan
 from tests.servers.trainers.brought import Counting
 
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.algorithms.networks import _MODEL_TYPES
-from muxrl.servers.algorithms.registry import get_algorithm, own_algorithms
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies.entry import PoolAlgorithm
+from muxrl.servers.lookup import find, own_algorithms
 from muxrl.servers.setting_values import AlgorithmProblem, kind_of, read_as
 from muxrl.servers.trainers.lookup import find_trainer, registered
 
@@ -135,20 +135,57 @@ def some_mapping_or_text(kind: Any) -> Any:
     return "fast" if (get_origin(kind) or kind) is dict else {"of": 5}
 
 
+def set_in(name: str, settings: Any = (), model: Any = ()) -> Any:
+    """Returns an algorithm's settings with what a user gave."""
+    entry: Any = find(name)
+    return entry.make_settings(ServerConfig(name, settings=dict(settings), model=dict(model)))
+
+
 @pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
 def test_every_setting_of_every_algorithm_is_judged(entry: Any) -> None:
-    declared = entry.training.config_class.declared()
+    declared = entry.kinds()
     for name, default in entry.settings().items():
         assert read_as(name, default, declared[name]) == default
         for wrong in (some_mapping_or_text(declared[name]), "1e-3"):
             with pytest.raises(AlgorithmProblem, match=f"^{entry.name}'s setting '{name}' must be"):
-                entry.make_config({name: wrong})
+                set_in(entry.name, {name: wrong})
     for name, default in entry.model_settings().items():
-        kind = kind_of(_MODEL_TYPES[name], default)
+        kind = set_in(entry.name).model.declared()[name]
         assert read_as(name, default, kind) == default
+        wrong = "fast" if "kwargs" in name else some_mapping_or_text(kind)
         with pytest.raises(AlgorithmProblem, match=f"model setting '{name}' must be"):
-            entry.make_config({}, {name: some_mapping_or_text(_MODEL_TYPES[name])
-                                   if "kwargs" not in name else "fast"})  # fmt: skip
+            set_in(entry.name, model={name: wrong})
+
+
+ODD = ("500", "0.5", -1, 0, 1.5, True, None, float("nan"), [], [[0]], [[0, 1], [0]], {}, {"a": 1})
+
+
+@pytest.mark.parametrize("entry", own_algorithms(), ids=lambda entry: entry.name)
+def test_no_value_of_a_setting_is_a_traceback(entry: Any) -> None:
+    for name in entry.settings():
+        for value in ODD:
+            plan = dataclasses.replace(make_plan("ab"), settings={name: value})
+            for problem in (*entry.find_config_problems(plan), *entry.find_problems(plan)):
+                assert len(problem.splitlines()) == 1, problem
+
+
+@pytest.mark.parametrize("name", ["PPO", "MAPPO", "HAPPO"])
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"minibatch_size": "500"}, "'500' is text; leave out the quotes: 500"),
+        ({"minibatch_size": 0}, "minibatch_size=0 must be a whole number of at least 1"),
+        ({"grad_clip": "0.5"}, "'0.5' is text; leave out the quotes: 0.5"),
+        ({"grad_clip": -1}, "grad_clip=-1 must be above 0, or None"),
+        ({"train_batch_size_per_learner": 0}, "must be a whole number of at least 1"),
+    ],
+)
+def test_what_would_fail_while_learning_is_refused(
+    name: str, given: dict[str, Any], sentence: str
+) -> None:
+    config = ServerConfig(name, settings=given)
+    (problem,) = find(name).find_config_problems(config)
+    assert problem.endswith(sentence)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +199,7 @@ def test_every_setting_of_every_algorithm_is_judged(entry: Any) -> None:
     ],
 )
 def test_learners_get_whole_numbers(algorithm: str, given: dict[str, Any], type_of: type) -> None:
-    config = get_algorithm(algorithm).make_config(given)
+    config = set_in(algorithm, given)
     for name, value in given.items():
         found = getattr(config, name)
         assert found == value
@@ -170,60 +207,25 @@ def test_learners_get_whole_numbers(algorithm: str, given: dict[str, Any], type_
 
 
 def test_what_is_within_a_setting_is_whole_too() -> None:
-    config = get_algorithm("DQN").make_config(
+    config = set_in(
+        "DQN",
         {"epsilon": [[0, 1], [5e2, 0.05]], "replay_buffer_config": {"capacity": 5e3}},
         {"fcnet_hiddens": [3.2e1, 32], "conv_filters": [[16, [4, 4], 2, "valid"]]},
     )
-    assert type(config.epsilon[1][0]) is int  # type: ignore[attr-defined]
+    assert type(config.epsilon[1][0]) is int
     assert type(config.replay_buffer_config["capacity"]) is int
-    assert type(config.model_config["fcnet_hiddens"][0]) is int
+    assert type(config.model.fcnet_hiddens[0]) is int
     for settings, wrong in (
         ({"replay_buffer_config": {"capacity": "5e3"}}, "key 'capacity', must be an integer, but"),
         ({"replay_buffer_config": {"capacity": 5e-1}}, "'capacity', must be an integer, got 0.5"),
         ({"epsilon": []}, "epsilon"),
     ):
         with pytest.raises(AlgorithmProblem, match=wrong):
-            get_algorithm("DQN").make_config(settings)
+            set_in("DQN", settings)
     with pytest.raises(AlgorithmProblem, match="last must be an integer, but"):
         PoolAlgorithm({"members": {"a": {"snapshots": "x", "last": "5"}}}, {})
     pool = PoolAlgorithm({"members": {"a": {"snapshots": "x", "last": 5e0}}}, {})
-    assert type(pool.settings["members"]["a"]["last"]) is int
-
-
-class Penalised(PPOConfig):
-    def training(self, *, penalty: float = NotProvided, num: int = NotProvided, **kwargs: Any):  # type: ignore[override, no-untyped-def]
-        super().training(**kwargs)
-        if penalty is not NotProvided:
-            self.penalty = penalty
-        if num is not NotProvided:
-            self.num = num
-        return self
-
-    def __init__(self, algo_class: Any = None) -> None:
-        super().__init__(algo_class=algo_class)
-        self.penalty, self.num = 0.1, 3
-
-
-class Deep(DQNConfig):
-    pass
-
-
-def test_settings_of_a_brought_config_are_judged_as_it_says() -> None:
-    entry = get_algorithm(f"{__name__}:Penalised")
-    config = entry.make_config({
-        "minibatch_size": 5e1, "num": 4.0, "penalty": 1, "lr": [[0, 1e-3], [1e3, 1e-4]],
-        "entropy_coeff": [[0, 0.1], [5e2, 0.0]],  # which RLlib takes, and does not declare
-    })  # fmt: skip
-    assert [type(getattr(config, name)) for name in ("minibatch_size", "num")] == [int, int]
-    for wrong in (
-        {"minibatch_size": "50"}, {"minibatch_size": 50.5}, {"penalty": "1e-3"}, {"num": 0.5},
-        {"lr": [[0, "1e-3"]]}, {"use_kl_loss": 1}, {"gamma": "high"},
-    ):  # fmt: skip
-        (name,) = wrong
-        with pytest.raises(AlgorithmProblem, match=f"Penalised's setting '{name}' must be"):
-            entry.make_config(wrong)
-    deep = get_algorithm(f"{__name__}:Deep").make_config({"epsilon": [[0, 1], [5e2, 0.1]]})
-    assert type(deep.epsilon[1][0]) is int  # type: ignore[attr-defined]
+    assert type(pool.given["members"]["a"]["last"]) is int
 
 
 class Typed(Counting):
@@ -247,6 +249,42 @@ def made(name: str, **settings: Any) -> Any:
                          "algorithm": name, "settings": settings})  # fmt: skip
     seats = entry.seating.make_seats(plan, Observing.of(plan))
     return entry.make_actors(plan, seats).learners["default"]
+
+
+class Penalised(PPOConfig):
+    def training(self, *, penalty: float = NotProvided, num: int = NotProvided, **kwargs: Any):  # type: ignore[override, no-untyped-def]
+        super().training(**kwargs)
+        if penalty is not NotProvided:
+            self.penalty = penalty
+        if num is not NotProvided:
+            self.num = num
+        return self
+
+    def __init__(self, algo_class: Any = None) -> None:
+        super().__init__(algo_class=algo_class)
+        self.penalty, self.num = 0.1, 3
+
+
+class Deep(DQNConfig):
+    pass
+
+
+def test_settings_of_a_brought_config_are_judged_as_it_says() -> None:
+    name = f"{__name__}:Penalised"
+    config = made(name, **{
+        "minibatch_size": 5e1, "num": 4.0, "penalty": 1, "lr": [[0, 1e-3], [1e3, 1e-4]],
+        "entropy_coeff": [[0, 0.1], [5e2, 0.0]],  # which RLlib takes, and does not declare
+    })._algorithm.config  # fmt: skip
+    assert [type(config[one]) for one in ("minibatch_size", "num")] == [int, int]
+    for wrong in (
+        {"minibatch_size": "50"}, {"minibatch_size": 50.5}, {"penalty": "1e-3"}, {"num": 0.5},
+        {"lr": [[0, "1e-3"]]}, {"use_kl_loss": 1}, {"gamma": "high"},
+    ):  # fmt: skip
+        (known,) = wrong
+        with pytest.raises(AlgorithmProblem, match=f"Penalised's setting '{known}' must be"):
+            made(name, **wrong)  # type: ignore[arg-type]
+    deep = made(f"{__name__}:Deep", epsilon=[[0, 1], [5e2, 0.1]])._algorithm.config
+    assert type(deep.epsilon[1][0]) is int
 
 
 def test_a_trainer_of_ones_own_gets_what_its_annotations_say() -> None:

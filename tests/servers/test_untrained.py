@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.rllib.core.columns import Columns
+import torch
 from tests.servers.acted import act_on
 from tests.servers.resumable import Served, assert_same, plan_of, scramble
-from tests.servers.rllib.test_inference import act, inference
 from tests.servers.scripted_store import ScriptedStore, make_plan
+from tests.servers.untrained import actors_of, asked
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.servers.acting import Answer
+from muxrl.servers.agents.log_probs import DISTRIBUTION
 from muxrl.servers.agents.seating import Seating
 
 AGENTS = ["a", "b"]
-INPUTS = Columns.ACTION_DIST_INPUTS
 T_PLAYED = 3
 
 
@@ -42,26 +43,25 @@ def answers(served: Served, episode_id: str, untrained: list[str], explore: bool
 @pytest.mark.parametrize(
     "case", ["PPO", "PPO with an LSTM", "MAPPO", "DQN", "SAC", "IMPALA", "QMIX", "PPO, normalised"]
 )
-def test_after_training_all_act_as_before_it(rllib: None, case: str, tmp_path: Path) -> None:
+def test_after_training_all_act_as_before_it(case: str, tmp_path: Path) -> None:
     served = Served(plan_of(case, keeps_untrained=True))
     before = answers(served, "before", [])
-    weights = served.policies.acting.modules.get_state()
+    weights = served.policies.acting.get_weights()
     served.play(0, 14)
     served.end()
     assert served.policies.acting.weights_seq_no > 0
-    kept: Any = served.policies.acting.untrained
-    assert_same(kept, {m: dict(values) for m, values in weights.items()})
+    assert_same(served.policies.acting.untrained, weights)
     if "normalised" not in case:  # where it is, what both read has changed
         assert_same(answers(served, "untrained", AGENTS), before)
     learned = answers(served, "learned", [])
     with pytest.raises(AssertionError):
-        assert_same(served.policies.acting.modules.get_state(), weights)
+        assert_same(served.policies.acting.get_weights(), weights)
     # Untrained steps in between change nothing of the others.
     answers(served, "again", AGENTS)
     assert_same(answers(served, "once more", []), learned)
 
 
-def test_one_agent_alone_is_untrained_and_the_other_as_learned(rllib: None) -> None:
+def test_one_agent_alone_is_untrained_and_the_other_as_learned() -> None:
     served = Served(plan_of("PPO", keeps_untrained=True))
     before = answers(served, "before", [])
     served.play(0, 9)
@@ -69,15 +69,15 @@ def test_one_agent_alone_is_untrained_and_the_other_as_learned(rllib: None) -> N
     learned, mixed = answers(served, "learned", []), answers(served, "mixed", ["b"])
     for then, now, both in zip(before, learned, mixed, strict=True):
         # Each is one row of another pass, whose last bits may differ.
-        (first,), (second,) = ([one[1][INPUTS][0] for one in of] for of in (now, then))
+        (first,), (second,) = ([one[1][DISTRIBUTION][0] for one in of] for of in (now, then))
         for expected, (_, outputs, _) in zip((first[0], second[1]), both, strict=True):
-            np.testing.assert_allclose(outputs[INPUTS][0, 0], expected, rtol=1e-5)
+            np.testing.assert_allclose(outputs[DISTRIBUTION][0, 0], expected, rtol=1e-5)
         assert not np.allclose(first[0], second[0])
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["in the checkpoint", "by the seed"])
 def test_a_server_that_goes_on_has_the_weights_of_its_run_s_beginning(
-    rllib: None, tmp_path: Path, is_kept: bool
+    tmp_path: Path, is_kept: bool
 ) -> None:
     first = Served(plan_of("PPO", keeps_untrained=is_kept))
     before = answers(first, "before", [])
@@ -92,7 +92,7 @@ def test_a_server_that_goes_on_has_the_weights_of_its_run_s_beginning(
 
 
 def test_initialized_weights_are_those_that_it_began_with_after_a_restart_too(
-    rllib: None, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     teacher = Served(plan_of("PPO"))
     teacher.play(0, 9)
@@ -111,19 +111,27 @@ def test_initialized_weights_are_those_that_it_began_with_after_a_restart_too(
 
 
 def test_the_copy_is_made_when_it_is_wanted_and_draws_no_random_numbers() -> None:
-    import torch
+    plan = make_plan("a")
+    seats = Seating().make_seats(plan)
+    served = actors_of("PPO", seats, plan)
+    observations = np.array([[0.1, -0.4]], np.float32)
 
-    served = inference()
+    def act(**how: bool) -> Answer:
+        return served.answer(asked(seats["a"], plan.agents, observations, **how))
+
     served.keep_untrained()
-    before = act(served, 1, False)
-    served.load(inference().modules.get_state(), 3)
-    assert served._untrained_copy is None
+    before = act()
+    other = actors_of("PPO", seats, dataclasses.replace(plan, seed=1))
+    served.load(other.get_weights(), 3)
+    assert served._untrained_actors is None
     drawn = torch.get_rng_state()
-    after = act(served, 1, False, is_untrained=True, is_training=False)
+    after = act(is_untrained=True)
     assert served.weights_seq_no == 3
     assert_same(after.actions, before.actions)
-    assert_same(after.outputs[INPUTS], before.outputs[INPUTS])
+    assert_same(after.outputs, before.outputs)
     assert torch.equal(torch.get_rng_state(), drawn)
+    with pytest.raises(AssertionError):
+        assert_same(act().outputs, before.outputs)
 
 
 def refusal(store: ScriptedStore, mode: Any, untrained: list[str]) -> str:

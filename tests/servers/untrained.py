@@ -1,21 +1,21 @@
-"""Actions of an algorithm's untrained networks, through a server's own inference."""
+"""Actions of an algorithm's untrained networks, as a server asks for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.rows import each_array
 from muxrl.servers.acting import Answer, Asked, Logged
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.config import AgentPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.blocks import Block, Seats
-from muxrl.servers.gymnasium_spaces import spaces_of
-from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.lookup import find
+from muxrl.servers.trainers.acting import Actors
 
 
 def asked(seat: Seat, agents: Mapping[str, AgentPlan], rows: Any, **how: Any) -> Asked:
@@ -45,6 +45,13 @@ def _of_one(rows: Any) -> Any:
     return each_array(lambda one: one[:, None], rows)
 
 
+def actors_of(name: str, seats: Mapping[str, Seat], plan: ServerPlan) -> Actors:
+    """Returns the trainers of an algorithm for the seats of a plan."""
+    entry: Any = find(name)
+    actors: Actors = entry.make_actors(replace(plan, algorithm=name), seats)
+    return actors
+
+
 def act(
     name: str, who: Seat, num: int, *, should_explore: bool = True, logged: Any = None
 ) -> Answer:
@@ -57,18 +64,11 @@ def act(
         should_explore: whether they are drawn.
         logged: the action, where it was chosen elsewhere.
     """
-    entry = get_algorithm(name)
-    config = entry.make_config({}, {})
-    spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = spaces_of(who)
-    spec.inference_only = True
-    spec.model_config = config.model_config
-    served = Inference(MultiRLModuleSpec(rl_module_specs={"p": spec}).build, seed=0)
-    served.needs_log_probabilities = entry.needs_log_probabilities
+    agents = {"a": AgentPlan(who.policy_id, who.observation_space, who.agents[0].form.kind)}
+    actors = actors_of(name, {"a": who}, replace(make_plan("a"), agents=agents))
     observations = np.tile(np.array([0.1, -0.4, 0.9], np.float32), (num, 1))
     how = {"should_explore": should_explore, "is_training": True, "logged": logged}
-    agents = {"a": AgentPlan(who.policy_id, who.observation_space, who.agents[0].form.kind)}
-    return served.answer(asked(who, agents, observations, **how))
+    return actors.answer(asked(who, agents, observations, **how))
 
 
 def sent(who: Seat, answer: Answer) -> Any:

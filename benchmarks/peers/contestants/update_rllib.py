@@ -1,7 +1,4 @@
-"""One PPO update by our learner or by RLlib 2.60's, which have the same loss.
-
-A test holds that both move the weights alike: `tests/servers/algorithms/on_policy/test_update.py`.
-"""
+"""One PPO update by RLlib 2.60's learner, whose loss is ours."""
 
 from __future__ import annotations
 
@@ -14,22 +11,20 @@ import torch
 from benchmarks.peers.updates import update_arguments, write_updates
 from benchmarks.peers.work import AGENTS, BATCH_ENV_STEPS, HIDDEN, MINIBATCH, PPO_EPOCHS
 from gymnasium import spaces
-from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.policy.policy import PolicySpec
 
-from muxrl.servers.algorithms.ppo import PPOConfig
-
 BOX, DISCRETE = spaces.Box(-1.0, 1.0, (8,), np.float32), spaces.Discrete(5)
 _POLICY = "shared"
 _STEPS = 100  # of an episode
 
 
-def make_learner(learner_class: type | None = None) -> Any:
-    """Returns a built learner, ours unless another class is given."""
+def make_learner() -> Any:
+    """Returns a built learner."""
     model_config = DefaultModelConfig(fcnet_hiddens=list(HIDDEN), vf_share_layers=False)
     config = (
         PPOConfig()
@@ -42,15 +37,13 @@ def make_learner(learner_class: type | None = None) -> Any:
     )
     config.validate()
     module_spec = config.get_multi_rl_module_spec(spaces={_POLICY: (BOX, DISCRETE)})
-    learner = (learner_class or config.get_default_learner_class())(
-        config=config, module_spec=module_spec
-    )
+    learner = config.get_default_learner_class()(config=config, module_spec=module_spec)
     learner.build()
     return learner
 
 
 def episodes(seed: int) -> list[SingleAgentEpisode]:
-    """Returns a batch as a server hands it over: plain lists."""
+    """Returns a batch as it is played: plain lists."""
     rng = np.random.default_rng(seed)
     return [
         SingleAgentEpisode(
@@ -88,11 +81,9 @@ def update_s(learner: Any, seed: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("whose", choices=["ours", "rllib"])
-    args = update_arguments(parser)
+    args = update_arguments(argparse.ArgumentParser(description=__doc__.splitlines()[0]))
     torch.set_num_threads(1)
-    learner = make_learner(PPOTorchLearner if args.whose == "rllib" else None)
+    learner = make_learner()
     numbers = range(args.seed * args.updates, (args.seed + 1) * args.updates)
     write_updates(args.out, [update_s(learner, number) for number in numbers])
 

@@ -30,7 +30,7 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.storage.versions import software_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
-from muxrl.servers.algorithms.fused_adam import FusedAdam
+from muxrl.servers.algorithms.torch_trainer import TorchTrainer
 from muxrl.servers.config import ServerConfig
 
 
@@ -101,18 +101,17 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
 @contextlib.contextmanager
 def _steps() -> Iterator[list[None]]:
     """Yields a list that grows with each of MAPPO's updates; the others count theirs."""
-    step, steps = FusedAdam.step, list[None]()
+    update, steps = TorchTrainer.update, list[None]()
 
-    def counted(self: FusedAdam, closure: Any = None) -> Any:
+    def counted(self: TorchTrainer, *args: Any) -> bool:
         steps.append(None)
-        return step(self, closure)
+        return update(self, *args)
 
-    counted.hooked = True  # type: ignore[attr-defined]
-    FusedAdam.step = counted  # type: ignore[method-assign]
+    TorchTrainer.update = counted  # type: ignore[method-assign, assignment]
     try:
         yield steps
     finally:
-        FusedAdam.step = step  # type: ignore[method-assign]
+        TorchTrainer.update = update  # type: ignore[method-assign]
 
 
 def _timed(learning: Any) -> list[float]:

@@ -58,14 +58,16 @@ class InRllibsProcess(UntilThreshold):
 
     def train(self, seed: int, env_steps: int) -> dict[int, Figures]:
         """Trains without a server, and measures after each of RLlib's iterations."""
+        from ray.rllib.algorithms.ppo import PPOConfig
+        from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
         from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 
-        from muxrl.servers.algorithms.registry import get_algorithm
+        from muxrl.servers.algorithms.networks import ModelSettings
 
         experiment = self.experiment(seed)
         (server,) = experiment.servers.values()
-        config = get_algorithm(server.algorithm).make_config(server.settings, {})
-        config.environment("CartPole-v1")
+        config = PPOConfig().environment("CartPole-v1").training(**server.settings)
+        config.rl_module(model_config=DefaultModelConfig(**ModelSettings.defaults()))
         num_envs = experiment.simulation.num_envs_per_process
         config.env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs)
         config.debugging(seed=seed)

@@ -112,8 +112,8 @@ CASES: dict[str, Case] = {
     ),
     "IMPALA": _case("IMPALA", CUES, 8_000, {**_LAGGED, "gamma": 0.9}),
     "APPO": _case("APPO", CUES, 8_000, {**_LAGGED, "gamma": 0.9}),
-    "PPO, own module": _case(
-        "PPO",
+    "RLLIB_PPO, own module": _case(
+        "RLLIB_PPO",
         CUES,
         8_000,
         {**_PPO, "gamma": 0.9},

@@ -26,7 +26,7 @@ from muxrl.orchestrator.storage.versions import SHOWN, installed_version, short_
 from muxrl.servers.fixed_names import POOL
 
 _REFERENCES = Path(__file__).with_name("references.bib")
-_SOFTWARE = ("muxrl", "RLlib", "rliable")
+_SOFTWARE = ("muxrl", "rliable")
 _ALSO = {"MASAC": ("SAC", "MADDPG")}
 """Algorithms whose sources are those of others."""
 _NOTHING = ("None", "", "[]")
@@ -148,7 +148,7 @@ def _sentences(found: Findings) -> Iterator[str]:
     versions = versions_of(found.contestants)
     yield (
         f"We trained the contestants below on one shared simulation ({found.env}) with muxrl "
-        f"{', '.join(versions.get('muxrl', ['of unknown version']))} [muxrl] and RLlib [RLlib], "
+        f"{', '.join(versions.get('muxrl', ['of unknown version']))} [muxrl], "
         "each algorithm on a policy server of its own."
     )
     software = [
@@ -196,6 +196,8 @@ def _algorithm(label: str, algorithm: str, differing: tuple[tuple[str, str], ...
     keys = set(re.findall(r"^@\w+\{(\w+),", _REFERENCES.read_text(encoding="utf-8"), re.M))
     keys -= set(_SOFTWARE)
     sources = _ALSO.get(algorithm, (algorithm,) if algorithm in keys else ())
+    if algorithm.startswith("RLLIB_"):
+        sources = ("RLlib",)
     cited = "".join(f" [{source}]" for source in sources)
     told = [f"{key} {value}" for key, value in differing if not key.startswith("groups.")]
     given = ", ".join(told)

@@ -1,8 +1,10 @@
 """Mixers: one value of a team from the values of its members.
 
 All take ``q [..., n]``, ``state [..., state_dim]`` and ``alive [..., n]``; one that
-``mixes_advantages`` takes ``best [..., n]`` and ``actions [..., n]``, too, see `DuplexMixer`. All
-ignore absent members: their value is set to 0 before it is mixed, so that neither VDN's sum nor
+``mixes_advantages`` takes ``best [..., n]`` and ``actions [..., n]``, too, see `DuplexMixer`. One
+that ``is_joint`` returns the team's value ``[..., 1]``, else there is one of each member.
+
+All ignore absent members: their value is set to 0 before it is mixed, so that neither VDN's sum nor
 QMIX's first layer sees the network's value of an empty observation row. (PyMARL mixes the value of
 a dead agent's only action, "no-op", which the state-dependent bias can cancel; here it is exactly
 0.)
@@ -11,12 +13,13 @@ a dead agent's only action, "no-op", which the state-dependent bias can cancel; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from muxrl.servers.algorithms.networks import ParallelMLP
 
 MixerName = Literal["qmix", "vdn", "qplex", "none"]
 MIXERS: tuple[MixerName, ...] = ("qmix", "vdn", "qplex", "none")
@@ -51,6 +54,7 @@ class QMixer(nn.Module):
     """
 
     mixes_advantages: ClassVar[bool] = False
+    is_joint: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -96,6 +100,7 @@ class VDNMixer(nn.Module):
     """``Q_tot = sum_a q_a``: value decomposition, Sunehag et al. 2017 (arXiv 1706.05296)."""
 
     mixes_advantages: ClassVar[bool] = False
+    is_joint: ClassVar[bool] = True
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
         """The team's value ``[..., 1]``."""
@@ -105,11 +110,12 @@ class VDNMixer(nn.Module):
 class NoMixer(nn.Module):
     """Independent Q-learning (Tan 1993): every member learns the team's reward for itself.
 
-    The value of an absent member is 0 here; the learner replaces it by what the team earns
+    The value of an absent member is 0 here; the trainer replaces it by what the team earns
     meanwhile, see `follow_absent`.
     """
 
     mixes_advantages: ClassVar[bool] = False
+    is_joint: ClassVar[bool] = False
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
         """Each member's own value ``[..., n]``."""
@@ -151,6 +157,7 @@ class DuplexMixer(nn.Module):
     """
 
     mixes_advantages: ClassVar[bool] = True
+    is_joint: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -246,32 +253,6 @@ class ImportanceWeights(nn.Module):
         return heads.sum(0).view(shape)
 
 
-class ParallelMLP(nn.Module):
-    """K networks of Linear layers with ReLU between them, computed at once.
-
-    They begin as `torch.nn.Linear` does: uniform in ``+-1 / sqrt(inputs)``.
-
-    Args:
-        num: K.
-        dims: of the inputs, the hidden layers and the outputs.
-    """
-
-    def __init__(self, num: int, dims: Sequence[int]) -> None:
-        super().__init__()
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for inputs, outputs in pairwise(dims):
-            bound = inputs**-0.5
-            for store, rows in ((self.weights, inputs), (self.biases, 1)):
-                store.append(nn.Parameter(torch.empty(num, rows, outputs).uniform_(-bound, bound)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Returns ``[K, B, outputs]`` for ``[B, inputs]``."""
-        x = x.expand(len(self.weights[0]), *x.shape)
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, x if layer == 0 else torch.relu(x), weight)
-        return x
-
-
 Mixer = QMixer | VDNMixer | DuplexMixer | NoMixer
 
 
@@ -288,7 +269,7 @@ def make_mixer(
     adv_hypernet_layers: int = 3,
     adv_hypernet_embed: int = 64,
 ) -> Mixer:
-    """The mixer of that name; the sizes are settings of `QMIXConfig`."""
+    """The mixer of that name; the sizes are settings of `QMIXSettings`."""
     if name == "qmix":
         return QMixer(
             num_members, state_dim, mixing_embed_dim, hypernet_embed, bound_state=bound_state

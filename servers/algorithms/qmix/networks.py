@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,18 +11,46 @@ from torch import Tensor, nn
 
 from muxrl.protocol.dense import forward, gru_step
 from muxrl.protocol.messages import DenseLayer, GruLayer, Layer
+from muxrl.servers.agents.keys import LAST_ACTION, OBS
 
 AgentName = Literal["gru", "mlp"]
+HIDDEN = "h"
 
 
 class AgentNetwork(nn.Module):
     """One value for each action, from a member's own history; PyMARL's ``RNNAgent``.
 
-    ``Linear - ReLU - GRU - Linear``, or a Linear and ReLU in the GRU's place.
+    ``Linear - ReLU - GRU - Linear``, or a Linear and ReLU in the GRU's place. It reads what a
+    member observes, its last action, one-hot, and its id, one-hot.
+
+    Args:
+        kind: "gru" or "mlp".
+        num_members: n, of a team.
+        obs_dim: length of an observation.
+        num_actions: k.
+        hidden_dim: units.
+        has_last_action, has_ids: whether these are read.
     """
 
-    def __init__(self, kind: AgentName, input_dim: int, hidden_dim: int, num_actions: int):
+    _action_ids: Tensor
+    _member_ids: Tensor
+
+    def __init__(
+        self,
+        kind: AgentName,
+        num_members: int,
+        obs_dim: int,
+        num_actions: int,
+        hidden_dim: int,
+        *,
+        has_last_action: bool,
+        has_ids: bool,
+    ) -> None:
         super().__init__()
+        self.num_members, self.num_actions, self.hidden_dim = num_members, num_actions, hidden_dim
+        self.is_recurrent = kind == "gru"
+        self.has_last_action, self.has_ids = has_last_action, has_ids
+        input_dim = obs_dim + num_actions * has_last_action + num_members * has_ids
         self.fc_in = nn.Linear(input_dim, hidden_dim)
         self.core: nn.GRUCell | nn.Linear = (
             nn.GRUCell(hidden_dim, hidden_dim)
@@ -29,6 +58,44 @@ class AgentNetwork(nn.Module):
             else nn.Linear(hidden_dim, hidden_dim)
         )
         self.fc_out = nn.Linear(hidden_dim, num_actions)
+        self.register_buffer("_action_ids", torch.arange(num_actions), persistent=False)
+        self.register_buffer("_member_ids", torch.eye(num_members), persistent=False)
+
+    def inputs_of(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Returns what the layers read, time first ``[T, B, n, input_dim]``, contiguous.
+
+        Args:
+            obs: parts of a team's observations, ``[B, T, n, ...]``.
+        """
+        parts = [obs[OBS].transpose(0, 1)]
+        if self.has_last_action:
+            parts.append(self.one_hot(obs[LAST_ACTION].transpose(0, 1)))
+        if self.has_ids:
+            parts.append(self._member_ids.expand(*parts[0].shape[:-1], self.num_members))
+        return torch.cat(parts, -1) if len(parts) > 1 else parts[0].contiguous()
+
+    def one_hot(self, last_action: Tensor) -> Tensor:
+        """Returns last actions ``[..., k]``; -1, none yet, is a row of zeros."""
+        return (last_action.unsqueeze(-1) == self._action_ids).float()
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Returns the values ``[B, T, n, k]`` of whole episodes, from `inputs_of` them."""
+        length, batch_size, n, _ = inputs.shape
+        values, _ = self.unroll(inputs.view(length, batch_size * n, -1))
+        return values.view(length, batch_size, n, -1).transpose(0, 1)
+
+    def step(self, obs: Mapping[str, Tensor], h: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Returns the values ``[B, n, k]`` of one step, and the next h.
+
+        Args:
+            obs: ``[B, n, ...]``.
+            h: ``[B, n, hidden_dim]``, None for an mlp.
+        """
+        inputs = self.inputs_of({key: part.unsqueeze(1) for key, part in obs.items()})
+        before = None if h is None else h.flatten(0, 1)
+        values, after = self.unroll(inputs.flatten(1, 2), before)
+        shape = inputs.shape[1:3]
+        return values.view(*shape, -1), None if after is None else after.view(*shape, -1)
 
     def unroll(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Returns the values ``[T, N, n_actions]`` of a sequence, and the last h.
@@ -63,32 +130,21 @@ class NumpyAgent:
     serving is what a simulation waits for.
 
     The arrays are views of the parameters, so that weights that are loaded in place take effect
-    here, too. Only a network that was moved to another device needs a new `NumpyAgent`; see
-    `is_of`.
+    here, too. Only a network that was moved to another device needs a new `NumpyAgent`.
 
     Args:
         agent: a network on the CPU.
-        num_members: n.
-        num_actions: of the last-action input; 0 if there is none.
-        has_ids: whether the inputs end with the members' ids.
     """
 
-    def __init__(
-        self, agent: AgentNetwork, num_members: int, num_actions: int, has_ids: bool
-    ) -> None:
+    def __init__(self, agent: AgentNetwork) -> None:
         self._in, self._in_bias = _view(agent.fc_in.weight).T, _view(agent.fc_in.bias)
-        self._num_actions, self._has_ids = num_actions, has_ids
-        self._obs_dim = len(self._in) - num_actions - num_members * has_ids
+        self._num_members, self._has_ids = agent.num_members, agent.has_ids
+        self._num_actions = agent.num_actions if agent.has_last_action else 0
+        self._obs_dim = len(self._in) - self._num_actions - self._num_members * self._has_ids
         self._blank = np.zeros((0, 0), np.float32)
         self._rows: np.ndarray = np.zeros(0, np.intp)
         self._core = _core_layer(agent)
         self._out, self._out_bias = _view(agent.fc_out.weight).T, _view(agent.fc_out.bias)
-        self._pointer = agent.fc_in.weight.data_ptr()
-        self._num_members = num_members
-
-    def is_of(self, agent: AgentNetwork) -> bool:
-        """Whether the arrays still are views of this network's weights."""
-        return agent.fc_in.weight.data_ptr() == self._pointer
 
     def step(
         self, obs: np.ndarray, last_action: np.ndarray, h: np.ndarray | None
@@ -131,6 +187,35 @@ class NumpyAgent:
             inputs[self._rows, last_action.astype(np.intp) + self._obs_dim] = 1.0
         inputs[:, : self._obs_dim] = obs
         return inputs
+
+
+class MemberNetwork(nn.Module):
+    """One member's network, from the parts of an observation that it reads to its values.
+
+    Args:
+        agent: the network that it shares.
+    """
+
+    def __init__(self, agent: AgentNetwork) -> None:
+        super().__init__()
+        self.agent = agent
+
+    def forward(self, obs: Tensor, *more: Any) -> Any:
+        """Returns values ``[B, k]``; with a GRU ``(values, {"h": [B, hidden_dim]})``.
+
+        Args:
+            obs: ``[B, obs_dim]``.
+            more: as far as they are read, the last action ``[B]``, -1 for none, the id ``[B, n]``,
+                one-hot; and with a GRU ``{"h": [B, hidden_dim]}``.
+        """
+        agent, left, read = self.agent, iter(more), [obs]
+        if agent.has_last_action:
+            read.append(agent.one_hot(next(left)))
+        if agent.has_ids:
+            read.append(next(left))
+        h = next(left)[HIDDEN] if agent.is_recurrent else None
+        values, after = agent.unroll(torch.cat(read, -1).unsqueeze(0), h)
+        return values[0] if after is None else (values[0], {HIDDEN: after})
 
 
 def layers_of(agent: AgentNetwork) -> list[Layer]:

@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.servers.agents.keys import ACTION_MASK, ALIVE
+from muxrl.servers.agents.keys import BINARY_KEYS
 from muxrl.servers.episodes.trajectories import at, concatenated
-
-BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
-"""One byte for each number: with many actions a mask would take most of the memory."""
 
 
 def columns_of(name: str, value: Any) -> dict[str, np.ndarray]:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from ray.rllib.core.columns import Columns
 
+from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.replay.columns import (
     columns_of,
     read,
     stored_dtype,
     value_of,
-    without_first,
 )
 from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
 from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, Replay
@@ -69,14 +68,13 @@ class EpisodeReplay(Replay):
         return self._num_used * sum(column[:1].nbytes for column in self._columns.values())
 
     def add(self, trajectory: Trajectory) -> int:
-        skipped = trajectory.num_lookback
         if not len(trajectory):
             return 0
         self._write(
-            columns_of("obs", without_first(trajectory.observations, skipped)),
+            columns_of("obs", trajectory.observations),
             {
-                **columns_of("actions", without_first(trajectory.actions, skipped)),
-                "rewards": np.asarray(trajectory.rewards[skipped:], np.float32),
+                **columns_of("actions", trajectory.actions),
+                "rewards": np.asarray(trajectory.rewards, np.float32),
             },
             is_terminated=trajectory.is_terminated,
         )
@@ -143,11 +141,11 @@ class EpisodeReplay(Replay):
         steps = np.arange(rows.shape[1] - 1)
         ends = (steps == lengths - 1) & self._terminated[drawn][:, None]
         return {
-            Columns.OBS: value_of("obs", columns),
-            Columns.ACTIONS: value_of("actions", columns),
-            Columns.REWARDS: columns["rewards"],
-            Columns.TERMINATEDS: ends.astype(np.float32),
-            Columns.LOSS_MASK: (steps < lengths).astype(np.float32),
+            OBS: value_of("obs", columns),
+            ACTIONS: value_of("actions", columns),
+            REWARDS: columns["rewards"],
+            TERMINATEDS: ends.astype(np.float32),
+            LOSS_MASK: (steps < lengths).astype(np.float32),
             **by_priority,
         }
 

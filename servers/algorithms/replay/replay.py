@@ -51,7 +51,7 @@ class Replay(ABC):
 
     @abstractmethod
     def add(self, trajectory: Trajectory) -> int:
-        """Stores a seat's trajectory, without its lookback.
+        """Stores a seat's trajectory.
 
         Returns:
             The number of entries that it made, 0 if it has no step.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from ray.rllib.core.columns import Columns
 
+from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.replay.columns import (
     columns_of,
     joined,
@@ -20,12 +20,10 @@ from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySetti
 from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, Replay
 from muxrl.servers.checkpoints.formats import OtherFormat
 from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.trainers.replay_size import STEP_BYTES
 
 N_STEP = "n_step"
 """RLlib's name for the number of steps whose rewards were added up."""
-
-STEP_BYTES = 4 + 1 + 4
-"""What a row takes beside observation and action: reward, whether it terminated, `_ahead`."""
 
 
 class _Piece(NamedTuple):
@@ -135,17 +133,16 @@ class StepReplay(Replay):
             return
         nums = np.array([len(one) - first for one, _, first in pieces])
         is_new = np.array([last is None for _, last, _ in pieces])
-        skipped = [one.num_lookback + first for one, _, first in pieces]
         observed = columns_of(
             "obs",
             joined(
                 [
-                    without_first(one.observations, num + (last is not None))
-                    for (one, last, _), num in zip(pieces, skipped, strict=True)
+                    without_first(one.observations, first + (last is not None))
+                    for one, last, first in pieces
                 ]
             ),
         )
-        actions = columns_of("actions", _joined_after("actions", pieces, skipped))
+        actions = columns_of("actions", _joined_after("actions", pieces))
         if not self._columns:
             self._columns = {
                 name: np.zeros((self._size, *column.shape[1:]), stored_dtype(name, column))
@@ -166,7 +163,7 @@ class StepReplay(Replay):
         rows = begun % self._size
         for name, column in actions.items():
             self._columns[name][rows] = column
-        self._rewards[rows] = _joined_after("rewards", pieces, skipped)
+        self._rewards[rows] = _joined_after("rewards", pieces)
         self._ahead[rows] = following - begun
         self._terminated[rows] = False
         self._terminated[rows[last_steps]] = [one.is_terminated for one, _, _ in pieces]
@@ -208,11 +205,11 @@ class StepReplay(Replay):
         drawn = {name: read(c, rows) for name, c in self._columns.items()}
         after = {n: read(c, following) for n, c in self._columns.items() if n in self._observed}
         return {
-            Columns.OBS: value_of("obs", drawn),
-            Columns.NEXT_OBS: value_of("obs", after),
-            Columns.ACTIONS: value_of("actions", drawn),
-            Columns.REWARDS: rewards.astype(np.float32, copy=False),
-            Columns.TERMINATEDS: self._terminated[last].astype(np.float32),
+            OBS: value_of("obs", drawn),
+            NEXT_OBS: value_of("obs", after),
+            ACTIONS: value_of("actions", drawn),
+            REWARDS: rewards.astype(np.float32, copy=False),
+            TERMINATEDS: self._terminated[last].astype(np.float32),
             N_STEP: num_steps,
             WEIGHTS: np.ones(num, np.float32) if weights is None else weights,
             **({} if weights is None else {ROWS: rows}),
@@ -279,11 +276,6 @@ class StepReplay(Replay):
             self._priorities.set_state(rows[self._ahead[rows] > 0], None)
 
 
-def _joined_after(what: str, pieces: Sequence[_Piece], skipped: Sequence[int]) -> Any:
+def _joined_after(what: str, pieces: Sequence[_Piece]) -> Any:
     """Returns the actions or rewards of all pieces, but those that are skipped."""
-    return joined(
-        [
-            without_first(getattr(one, what), num)
-            for (one, _, _), num in zip(pieces, skipped, strict=True)
-        ]
-    )
+    return joined([without_first(getattr(one, what), first) for one, _, first in pieces])

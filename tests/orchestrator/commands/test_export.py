@@ -85,7 +85,8 @@ def test_one_server_that_cannot_be_exported_keeps_no_other_from_it(
     (run.checkpoints / "qmix" / "last" / ABOUT_FILE).unlink()
     assert cli.main(["export", str(run.path)]) == 2
     told = capsys.readouterr()
-    assert told.err.startswith("muxrl: server 'qmix': checkpoint '")
+    assert told.err.startswith("muxrl: server 'qmix': '")
+    assert told.err.endswith("is no checkpoint: it has no muxrl.json\n")
     assert "a2c/default.onnx" in told.out
     assert [path.parent.name for path in run.path.rglob("*.onnx")] == ["a2c"]
 

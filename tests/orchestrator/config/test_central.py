@@ -16,8 +16,8 @@ from muxrl.orchestrator.config import (
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.masks import has_action_mask
-from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.lookup import find
 
 SEES = Box((4,))
 ACTS = Discrete(3)
@@ -125,7 +125,7 @@ MASKED = DictSpace({"observation": SEES, "action_mask": MultiBinary(3)})
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO", "HAPPO"])
 def test_masks_are_followed(algorithm: str) -> None:
     plan = plan_of({"a": MASKED}, algorithm=algorithm)
-    seat = get_algorithm(algorithm).seating.make_seats(plan)["a"]
+    seat = find(algorithm).seating.make_seats(plan)["a"]
     assert has_action_mask(seat.observation_space)
 
 

@@ -26,7 +26,7 @@ def plan_of(server_id: str, **fields: Any) -> ServerPlan:
 
 
 def checkpoint(folder: Path, **about: Any) -> Path:
-    (folder / "learner_group" / "learner" / "rl_module").mkdir(parents=True)
+    folder.mkdir(parents=True)
     agent = {
         "policy": "default",
         "observation_space": msgspec.to_builtins(SEES),
@@ -34,7 +34,7 @@ def checkpoint(folder: Path, **about: Any) -> Path:
     }
     reads = {"scale_observations": "none", "normalize_observations": False, "frame_stack": 1}
     agents = {"x": {**agent, **about}}
-    note = {"format": 2, "algorithm": "PPO", "agents": agents, **reads}
+    note = {"format": 1, "algorithm": "PPO", "agents": agents, **reads}
     (folder / ABOUT_FILE).write_text(json.dumps(note))
     return folder
 

@@ -21,9 +21,8 @@ from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.orchestrator.config.memory import describe_replays, find_overflow, find_replays, shown
 from muxrl.orchestrator.config.warnings import find_late, find_warnings
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.agents.observing import Observing
-from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.lookup import find
 
 GIB = 2**30
 IMAGE = Box((84, 84, 4), "uint8", 0, 255)
@@ -69,21 +68,18 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 @pytest.mark.parametrize(
     "case", ["DQN", "SAC", "DQN by priority", "QMIX", "VDN", "IQL", "MASAC", "MADDPG"]
 )
-def test_a_replay_that_is_full_is_as_large_as_was_said(rllib: None, case: str) -> None:
+def test_a_replay_that_is_full_is_as_large_as_was_said(case: str) -> None:
     plan = plan_of(case)
-    entry = get_algorithm(plan.algorithm)
-    assert entry.replay_size is not None
-    config = entry.make_config(plan.settings, plan.model)
-    seats = entry.seating.make_seats(plan, Observing.of(plan))
-    size = entry.replay_size(config, seats)
+    size = find(plan.algorithm).find_replay_size(plan)
+    assert size is not None
     served = Served(plan)
     served.play(0, 12)  # 96 agent steps of 48 in episodes of 8, or 12 teams' episodes of 6
     served.end()
-    algo: Any = served.policies.algo
+    learners: dict[str, Any] = served.policies.acting.learners
+    stored = sum(learner.replay_bytes() for learner in learners.values())
     length = 40 if size.per_env_step else 8
-    # An episode stores one observation more than it has steps.
-    assert size.when_full(length) <= algo.count_replay_bytes()
-    assert algo.count_replay_bytes() <= size.when_full(length) * (length + 1) / length
+    # An episode stores one observation more than it has steps, and so does a replay of steps.
+    assert size.when_full(length) <= stored <= size.when_full(length) * (length + 1) / length
 
 
 def test_images_are_counted_as_networks_read_them() -> None:

@@ -33,7 +33,7 @@ def plan_of(algorithm: str, acts: Space, **server: Any) -> ServerPlan:
 
 
 def test_a_module_of_ones_own_is_part_of_the_plan() -> None:
-    plan = plan_of("A2C", Discrete(2), rl_module=OWN, model={"width": 8})
+    plan = plan_of("RLLIB_PPO", Discrete(2), rl_module=OWN, model={"width": 8})
     assert (plan.rl_module, plan.model) == (OWN, {"width": 8})
     assert plan_of("A2C", Discrete(2)).rl_module == ""
 
@@ -54,7 +54,8 @@ def test_integers_with_bounds_are_choices() -> None:
     [
         ("RANDOM", Discrete(2), {"rl_module": OWN}, "RANDOM has no networks of its own; leave"),
         ("QMIX", Discrete(2), {"rl_module": OWN}, "QMIX cannot take an RLModule of your own"),
-        ("PPO", Discrete(2), {"rl_module": "nowhere:X"}, "cannot be imported: ModuleNotFound"),
+        ("PPO", Discrete(2), {"rl_module": OWN}, "PPO makes its networks itself; .*RLLIB_PPO$"),
+        ("RLLIB_PPO", Discrete(2), {"rl_module": "nowhere:X"}, "cannot be imported: ModuleNotF"),
         ("DQN", DIALS, {}, "DQN cannot do the action space Box.* of agent 'a': it takes Disc"),
         (
             "SAC",

@@ -27,8 +27,8 @@ from muxrl.orchestrator.launch.whole_run import warner
 from muxrl.orchestrator.records.run_directory import make_folder
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.protocol.spaces import Box
-from muxrl.servers.algorithms.registry import own_algorithms
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.lookup import own_algorithms
 
 SIMULATION = CountingSimulation("abcd")
 FACTS = SimulationFacts({agent: (SIMULATION.observation_spaces[agent],

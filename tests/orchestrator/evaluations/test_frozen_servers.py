@@ -115,7 +115,7 @@ def served_from(tmp_path: Path, named: str, bound: float, server: ServerConfig) 
         agent: {"policy": policy, "action_space": space}
         for agent, policy in zip("xyz", named, strict=False)
     }
-    note = {"format": 3, "algorithm": "PPO", "agents": agents, "is_of_trainers": True}
+    note = {"format": 1, "algorithm": "PPO", "agents": agents, "groups": {}}
     (tmp_path / ABOUT_FILE).write_text(json.dumps(note))
     config = ExperimentConfig("x", simulation=SimulationConfig("e:E"), servers={"s": server})
     run = RunDirectory.create(tmp_path, "x", datetime(2026, 11, 21))

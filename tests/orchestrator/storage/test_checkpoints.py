@@ -88,7 +88,7 @@ def test_policies_of_a_damaged_one_are_refused(
 ) -> None:
     """A replay is not looked at: it may be large, and policies do not need it."""
     place = write(folder, 120)
-    (place / "ppo" / ABOUT_FILE).write_text("{}")
+    (place / "ppo" / ABOUT_FILE).write_text('{"format": 1}')
     manifest = Manifest.read(place)
     own = replace(
         manifest.servers["ppo"], files={**hash_files(place / "ppo"), REPLAY_FILE: "0" * 64}
@@ -97,10 +97,10 @@ def test_policies_of_a_damaged_one_are_refused(
     (place / name).write_text("other")
     last = folder.path / "last" / "ppo"
     if not is_refused:
-        assert Checkpoint.open(last, has_networks=False).path == place / "ppo"
+        assert Checkpoint.open(last).path == place / "ppo"
         return
     with pytest.raises(AlgorithmProblem, match=r"state\.pkl is not what was written: its SHA-256"):
-        Checkpoint.open(last, has_networks=False)
+        Checkpoint.open(last)
 
 
 def test_names_are_those_that_a_server_is_in(folder: CheckpointFolder) -> None:

@@ -22,8 +22,8 @@ from muxrl.protocol.spaces import (
 )
 from muxrl.protocol.values import Mismatch, available_actions, conform, sample, sample_action
 from muxrl.servers.agents.action_forms import MAX_COMBINATIONS, action_form
-from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.lookup import find
 
 DISCRETE = st.builds(Discrete, st.integers(1, 4), st.integers(-3, 3))
 CHOICES = st.one_of(
@@ -99,6 +99,6 @@ def test_too_many_combinations_stay_several_choices_and_are_refused_by_name() ->
     space = MultiDiscrete((40, 40))
     assert action_form(space, as_one_choice=True).space == space
     for name in ("DQN", "SAC"):
-        (problem,) = get_algorithm(name).find_problems(plan_of(name, space))
+        (problem,) = find(name).find_problems(plan_of(name, space))
         assert f"up to {MAX_COMBINATIONS} combinations as one" in problem
-    assert not list(get_algorithm("PPO").find_problems(plan_of("PPO", space)))
+    assert not list(find("PPO").find_problems(plan_of("PPO", space)))

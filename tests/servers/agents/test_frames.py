@@ -17,11 +17,11 @@ from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
-from muxrl.servers.algorithms.mappo.seating import CENTRAL
+from muxrl.servers.algorithms.mappo import CENTRAL
 from muxrl.servers.algorithms.replay.steps import StepReplay
-from muxrl.servers.algorithms.replay_size import bytes_of
 from muxrl.servers.alone import Alone
 from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.trainers.replay_size import bytes_of
 
 AGENTS = "ab"
 

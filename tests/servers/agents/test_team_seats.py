@@ -15,6 +15,7 @@ from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDi
 from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.spaces import split_state
 from muxrl.servers.alone import Alone
+from muxrl.servers.episodes.trajectories import Trajectory, apart
 
 TEAM = {"team": ("a", "b")}
 TOLD = {"obs": Box((2,)), "action_mask": MultiBinary(3), "state": Box((3,))}
@@ -27,9 +28,9 @@ def team_store(late_members: Any = "allow", **kwargs: Any) -> ScriptedStore:
     return store
 
 
-def team_steps(store: ScriptedStore) -> Any:
-    (chunk,) = store.chunks
-    return store.episode(chunk).agent_episodes["team"]
+def team_steps(store: ScriptedStore) -> Trajectory:
+    (team,) = store.trajectories("team")
+    return apart(team)
 
 
 # --- late members ---------------------------------------------------------------------------
@@ -50,11 +51,11 @@ def test_a_late_member_is_an_empty_row_until_it_acts() -> None:
     assert store.step(2, "ab", rewards={"a": 1.0}).actions == {"a": 2, "b": 2}
     assert store.end(3, rewards={"a": 1.0, "b": 5.0}).returns == {"a": 3.0, "b": 5.0}
     team = team_steps(store)
-    observed = each(team.get_observations())[:3]
+    observed = each(team.parts)[:3]
     assert [o["alive"].tolist() for o in observed] == [[1, 0], [1, 0], [1, 1]]
     assert not observed[0]["obs"][1].any()
     assert observed[2]["obs"][1].tolist() == [ord("b"), 2]
-    assert [float(r) for r in team.get_rewards()] == [1.0, 1.0, 6.0]
+    assert team.rewards.tolist() == [1.0, 1.0, 6.0]
     assert team.is_terminated
 
 
@@ -66,14 +67,14 @@ def test_members_in_turns_keep_their_last_actions() -> None:
         assert store.step(t, member, rewards=rewards).actions == {member: t % 3}
     store.end(4, is_truncated=True, final_observations={"a": seen("a", 4), "b": seen("b", 4)})
     team = team_steps(store)
-    observed = each(team.get_observations())
+    observed = each(team.parts)
     assert [o["alive"].tolist() for o in observed] == [[1, 0], [0, 1], [1, 0], [0, 1], [1, 1]]
     # Of an absent member there is nothing; who comes again has its own last action before it.
     assert [o["last_action"].tolist() for o in observed[:4]] == [
         [-1, -1], [-1, -1], [0, -1], [-1, 1],
     ]  # fmt: skip
     assert observed[4]["last_action"].tolist() == [2, 0]
-    assert [float(r) for r in team.get_rewards()] == [1.5, 1.5, 1.5, 0.0]
+    assert team.rewards.tolist() == [1.5, 1.5, 1.5, 0.0]
     assert (team.is_terminated, team.is_truncated) == (False, True)
 
 
@@ -120,7 +121,7 @@ def test_an_observed_state_is_shown_to_the_mixer_only() -> None:
     store.step(0, observations=told(0))
     store.step(1, observations=told(1, "b"))
     store.end(2, is_truncated=True, final_observations=told(2))
-    observed = each(team_steps(store).get_observations())
+    observed = each(team_steps(store).parts)
     assert [o["state"].tolist() for o in observed] == [[0, 0, 7], [1, 2, 7], [2, 4, 7]]
     assert [o["obs"][1].tolist() for o in observed] == [[ord("b"), t] for t in range(3)]
     assert observed[0]["action_mask"].tolist() == [[0, 1, 1], [0, 1, 1]]
@@ -131,8 +132,8 @@ def test_the_simulations_state_takes_precedence() -> None:
     store.step(0, observations=told(0), state=[5.0, 6.0])
     store.step(1, observations=told(1), state=[7.0, 8.0])
     store.abort()
-    assert team_steps(store).get_observations(0)["state"].tolist() == [5, 6]
-    assert team_steps(store).get_observations(0)["obs"].shape == (2, 2)
+    assert team_steps(store).states[0].tolist() == [5, 6]
+    assert team_steps(store).observations[0].shape == (2, 2)
 
 
 def test_without_use_global_state_observations_stand_side_by_side() -> None:
@@ -140,7 +141,7 @@ def test_without_use_global_state_observations_stand_side_by_side() -> None:
     store.step(0, observations=told(3))
     store.step(1, observations=told(4))
     store.abort()
-    observed = team_steps(store).get_observations(0)
+    observed = each(team_steps(store).parts)[0]
     assert observed["state"].tolist()[:4] == [ord("a"), 3, ord("b"), 3]
     assert observed["obs"].shape == (2, 2)
 
@@ -151,7 +152,7 @@ def test_with_late_members_the_state_marks_departed_members() -> None:
     store.step(1, "b", terminations={"a": True})
     store.step(2, "b")
     store.end(3, is_truncated=True, final_observations={"b": seen("b", 3)})
-    states = team_steps(store).get_observations()["state"].tolist()
+    states = team_steps(store).states.tolist()
     assert states[0] == [ord("a"), 0, 0, 0, 0, 0]
     assert states[1:3] == [[0, 0, ord("b"), t, 1, 0] for t in (1, 2)]
     assert states[3] == [0, 0, ord("b"), 3, 1, 0], "who is cut short has not left"
@@ -201,4 +202,4 @@ def test_a_state_of_another_kind_is_one_flat_array() -> None:
     store.step(0, observations=seen_now)
     store.step(1, observations=seen_now)
     store.abort()
-    assert team_steps(store).get_observations(0)["state"].tolist() == [0, 1, 0, 1, 1]
+    assert team_steps(store).states[0].tolist() == [0, 1, 0, 1, 1]

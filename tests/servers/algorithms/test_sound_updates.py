@@ -5,20 +5,21 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import tree
-from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.training_data import TrainingData
-from ray.rllib.policy.sample_batch import MultiAgentBatch
 from tests.nights import at_night
 from tests.servers.resumable import CASES, Served, plan_of
 
-from muxrl.servers.algorithms.replay.learner import ReplayLearner
-from muxrl.servers.learned.resume import find_not_finite
+from muxrl.protocol.rows import each_array
+from muxrl.servers.algorithms.columns import OBS, REWARDS
+from muxrl.servers.algorithms.replay.replay_trainer import ReplayTrainer
+from muxrl.servers.trainers.plain_state import find_not_finite
 from muxrl.servers.training.policies import LearnerDiverged
 
 LEARNERS = at_night(
@@ -29,68 +30,51 @@ LEARNERS = at_night(
 
 
 class Caught:
-    """A learner that has learned, and what its last update was made of."""
+    """Trainers that have learned, and what their last update was made of."""
 
-    def __init__(self, case: str, **fields: Any) -> None:
-        self.served = Served(plan_of(case, **fields))
-        self.learner: Any = self.served.policies.algo.learner_group._learner
-        name = "learn" if isinstance(self.learner, ReplayLearner) else "update"
-        update = getattr(self.learner, name)
-
-        def kept(*batches: Any, **arguments: Any) -> Any:
-            self.arguments = copy.deepcopy((batches, arguments))
-            return update(*batches, **arguments)
-
-        setattr(self.learner, name, kept)
+    def __init__(self, case: str) -> None:
+        self.served = Served(plan_of(case))
+        self.acting = self.served.policies.acting
+        self._learn_all = self.acting.learn_all
+        self.acting.learn_all = self._kept  # type: ignore[method-assign]
         self.served.play(0, 16)
         self.served.end()
-        self._update = update
+        self.trainers: dict[str, Any] = self.acting.learners  # type: ignore[assignment]
+
+    def _kept(self, played: Any) -> Any:
+        self.played = copy.deepcopy(played)
+        return self._learn_all(played)
 
     def update(self, spoil: str = "", value: float = 1e30) -> None:
-        batches, arguments = copy.deepcopy(self.arguments)
-        if batches:
-            data = TrainingData(batch=MultiAgentBatch({}, 0))
-            data.batch.policy_batches = batches[0]
-        else:
-            data = arguments.get("training_data") or TrainingData(
-                **{k: arguments[k] for k in ("batch", "episodes") if k in arguments}
-            )
-            data.solve_refs()
-        if spoil:
-            spoil_all(data, spoil, value)
-        self._update(*batches, **arguments)
+        """Makes the last update once more, perhaps with a number in its rewards or observations."""
+        played = copy.deepcopy(self.played)
+        for trainer in self.trainers.values():
+            if isinstance(trainer, ReplayTrainer):
+                played[trainer.policy.policy_id] = []
+                trainer._due = 1.0
+                trainer.draw = partial(drawn, type(trainer).draw, trainer, spoil, value)  # type: ignore[method-assign]
+        for one in (one for own in played.values() for one in own if spoil):
+            if spoil == "reward":
+                one.rewards[-1] = value
+            else:
+                one.observations[...] = value
+        self._learn_all(played)
 
     def trained(self) -> list[np.ndarray]:
         """All that is trained and what goes with it, but no targets, which move by themselves."""
-        state = {
-            f"{module_id}/{name}": value
-            for module_id, module in self.learner.module.items()
-            for name, value in module.unwrapped().state_dict().items()
-            if "target" not in name
-        }
-        state["optimizer"] = self.learner._get_optimizer_state()
-        leaves = [leaf for leaf in tree.flatten(state) if not isinstance(leaf, str)]
-        return [
-            np.asarray(torch.as_tensor(leaf).detach().clone())
-            for leaf in leaves
-            if leaf is not None
-        ]
+        found: list[Any] = []
+        for trainer in self.trainers.values():
+            found += [v for name, v in trainer.net.state_dict().items() if "target" not in name]
+            found += tree.flatten([step.state() for step in trainer.steps.values()])
+        return [torch.as_tensor(leaf).detach().clone().numpy() for leaf in found]
 
 
-def spoil_all(data: TrainingData, what: str, value: float) -> None:
-    """Puts the number into the last step of every episode, or all over a batch."""
-    for episode in data.episodes or ():
-        for one in getattr(episode, "agent_episodes", {"": episode}).values():
-            if what == "reward":
-                one.rewards.data[-1] = value
-            else:
-                tree.map_structure(lambda leaf: leaf.fill(value), one.observations.data)
-    if data.batch is not None:
-        for columns in data.batch.policy_batches.values():
-            if what == "reward":
-                columns[Columns.REWARDS].fill_(value)
-            else:
-                tree.map_structure(lambda leaf: leaf.fill_(value), columns[Columns.OBS])
+def drawn(draw: Callable[[Any], Any], trainer: Any, spoil: str, value: float) -> Any:
+    """Returns what is drawn from a replay, with the number all over its rewards or observations."""
+    batch = draw(trainer)
+    if spoil:
+        each_array(lambda rows: rows.fill(value), batch[REWARDS if spoil == "reward" else OBS])
+    return batch
 
 
 def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
@@ -100,7 +84,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the deviation of advantages
 @pytest.mark.parametrize("case", LEARNERS)
 def test_an_absurd_reward_leaves_weights_and_optimizers_as_they_were(
-    rllib: None, case: str, caplog: pytest.LogCaptureFixture
+    case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caught = Caught(case)
     before = caught.trained()
@@ -111,7 +95,7 @@ def test_an_absurd_reward_leaves_weights_and_optimizers_as_they_were(
     said = [m for m in caplog.messages if "an update is skipped" in m]
     assert "the largest number in its batch is the reward" in said[0]
     assert "1e+30" in said[0]
-    assert len({message.partition(":")[0] for message in said}) == len(caught.learner.module)
+    assert len({message.partition(":")[0] for message in said}) == len(caught.trainers)
     caught.update()
     after = caught.trained()
     assert not same(after, before)
@@ -120,20 +104,20 @@ def test_an_absurd_reward_leaves_weights_and_optimizers_as_they_were(
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("case", LEARNERS)
-def test_after_an_absurd_observation_it_goes_on_learning(rllib: None, case: str) -> None:
+def test_after_an_absurd_observation_it_goes_on_learning(case: str) -> None:
     caught = Caught(case)
     caught.update("observation")
-    assert not find_not_finite(caught.served.policies.algo)
+    assert not find_not_finite(caught.acting.get_state())
     before = caught.trained()
     caught.update()
     assert not same(caught.trained(), before)
-    assert not find_not_finite(caught.served.policies.algo)
+    assert not find_not_finite(caught.acting.get_state())
 
 
 @pytest.mark.parametrize("case", ["A2C", "QMIX"])
-def test_only_updates_that_are_skipped_in_a_row_end_it(rllib: None, case: str) -> None:
+def test_only_updates_that_are_skipped_in_a_row_end_it(case: str) -> None:
     caught = Caught(case)
-    most = caught.learner.max_skipped_in_a_row
+    most = caught.acting.skipped.most
     for spoil in ["reward"] * most + [""] + ["reward"] * most:
         caught.update(spoil)
     with pytest.raises(
@@ -155,25 +139,21 @@ def test_only_updates_that_are_skipped_in_a_row_end_it(rllib: None, case: str) -
     ),
 )
 def test_a_policy_whose_agent_stays_away_is_neither_updated_nor_judged(
-    rllib: None, case: str, comes_in: list[int]
+    case: str, comes_in: list[int]
 ) -> None:
     plan = plan_of(case)
     apart = {
         a: dataclasses.replace(p, policy_id=f"p{a}", group=None) for a, p in plan.agents.items()
     }
     served = Served(dataclasses.replace(plan, agents=apart, groups={}))
-    learner: Any = served.policies.algo.learner_group._learner
+    trainers: Any = served.policies.acting.learners
     states = []
     for first in (0, 24):
         served.play(first, first + 24, lambda number: "ab" if number in comes_in else "a")
-        states.append({m: copy.deepcopy(learner.module[m].get_state()) for m in ("pa", "pb")})
+        states.append({p: copy.deepcopy(trainers[p].networks()) for p in ("pa", "pb")})
     served.end()
     assert not served.problems
     one, other = states
     assert not same(tree.flatten(one["pa"]), tree.flatten(other["pa"]))
-    if 40 not in comes_in and case not in (
-        "DQN",
-        "DQN by priority",
-        "SAC",
-    ):  # which learn from what they keep
+    if 40 not in comes_in:
         assert same(tree.flatten(one["pb"]), tree.flatten(other["pb"]))

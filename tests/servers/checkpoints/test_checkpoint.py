@@ -33,7 +33,7 @@ def saved(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_checkpoint_is_as_of_one_moment_and_free_of_our_pickles(saved: Path) -> None:
     about = json.loads((saved / "muxrl.json").read_text())
-    assert (about["format"], about["algorithm"], about["env_steps"]) == (3, "DQN", 72)
+    assert (about["format"], about["algorithm"], about["env_steps"]) == (1, "DQN", 72)
     assert about["replay"]["mib"] < 1
     for name in ("muxrl_state.npz", "muxrl_replay.npz"):
         with np.load(saved / name, allow_pickle=False) as arrays:
@@ -88,7 +88,7 @@ def test_policies_are_begun_with_together_with_their_statistics(
     assert "its networks were trained with normalize_observations: true, and the server" in told
 
 
-@pytest.mark.parametrize("name", ["muxrl_state.npz", "muxrl_replay.npz", "algorithm_state.pkl"])
+@pytest.mark.parametrize("name", ["muxrl_state.npz", "muxrl_replay.npz"])
 def test_a_torn_file_is_named(saved: Path, tmp_path: Path, name: str) -> None:
     torn = shutil.copytree(saved, tmp_path / "torn")
     content = (torn / name).read_bytes()
@@ -104,8 +104,9 @@ def test_changed_settings_take_effect_and_are_told(
     served = Served(
         plan_of("DQN", resume_from=str(saved), settings={**DQN, "lr": 0.5, "gamma": 0.9})
     )
-    optimizers = served.state()["optimizers"].values()
-    assert [o["state"]["param_groups"][0]["lr"] for o in optimizers] == [0.5]
+    learner: Any = served.policies.acting.learners["default"]
+    assert [step.lr for step in learner.steps.values()] == [0.5]
+    assert learner.gamma == 0.9
     served.end()
     assert "lr: 0.5, was 0.01" in caplog.text
     assert "gamma: 0.9, was the default" in caplog.text
@@ -137,6 +138,27 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_and_learning_goe
     assert json.loads((tmp_path / "saved" / "muxrl.json").read_text())["env_steps"] == 96
 
 
+def test_a_checkpoint_of_the_time_before_format_1_is_refused(saved: Path, tmp_path: Path) -> None:
+    old = shutil.copytree(saved, tmp_path / "old")
+    (old / "learner_group").mkdir()
+    told = refusal(plan_of("DQN", resume_from=str(old)))
+    assert "is of a muxrl that wrote RLlib's files, which this one does not read: train" in told
+    (old / "learner_group").rmdir()
+    note = json.loads((old / "muxrl.json").read_text())
+    (old / "muxrl.json").write_text(json.dumps({**note, "format": 3}))
+    assert refusal(plan_of("DQN", initialize_from=str(old))).endswith(told.partition(": ")[2])
+
+
+def networks_of(served: Served) -> dict[str, Any]:
+    """Returns what was learned, by policy."""
+    return served.policies.acting.get_networks()
+
+
+def weights_of(served: Served) -> dict[str, Any]:
+    """Returns what acts, by policy."""
+    return served.policies.acting.get_weights()
+
+
 # --- initialize_from ---------------------------------------------------------------------------
 
 
@@ -146,11 +168,13 @@ def test_initialized_policies_have_the_weights_and_nothing_else(saved: Path) -> 
     resumed = Served(plan_of("DQN", resume_from=str(saved)))
     for one in (served, fresh, resumed):
         one.end()
-    assert_same(served.state()["modules"], resumed.state()["modules"])
-    acting = served.policies.acting.modules.get_state()
-    assert_same(acting, resumed.policies.acting.modules.get_state())
-    for part in ("optimizers", "counts", "weights_seq_no", "env_steps"):
+    ours, theirs = served.policies.acting, resumed.policies.acting
+    assert_same(ours.get_networks(), theirs.get_networks())
+    assert_same(ours.get_weights(), theirs.get_weights())
+    for part in ("counts", "weights_seq_no", "env_steps"):
         assert_same(served.state()[part], fresh.state()[part])
+    learner, new = (one.state()["trainers"]["default"] for one in (served, fresh))
+    assert_same(learner["steps"], new["steps"])
 
 
 def test_initial_weights_of_other_policies_are_refused(saved: Path) -> None:
@@ -183,18 +207,14 @@ def test_several_policies_may_begin_with_one_and_the_actor_alone(saved: Path) ->
     )
     for one in (teacher, fresh, whole, actor):
         one.end()
-    learned = teacher.state()["modules"]["default"]
-    acting = teacher.policies.acting.modules["default"].get_state().keys()
-    assert learned.keys() - acting
+    learned, acts = (get(teacher)["default"] for get in (networks_of, weights_of))
     for policy_id in apart:
-        assert_same(whole.state()["modules"][policy_id], learned)
-        assert_same(
-            actor.state()["modules"][policy_id],
-            {
-                key: value if key in acting else fresh.state()["modules"][policy_id][key]
-                for key, value in learned.items()
-            },
-        )
+        assert_same(networks_of(whole)[policy_id], learned)
+        assert_same(weights_of(actor)[policy_id], acts)
+        target = {key for key in learned if key.startswith("target")}
+        assert target
+        for key in target:
+            assert_same(networks_of(actor)[policy_id][key], networks_of(fresh)[policy_id][key])
 
 
 def test_the_actor_of_a_team_of_another_size(rllib: None, tmp_path: Path) -> None:
@@ -213,9 +233,7 @@ def test_the_actor_of_a_team_of_another_size(rllib: None, tmp_path: Path) -> Non
     assert "the network of policy 'team' is another" in refusal(trio)
     served = Served(dataclasses.replace(trio, initialize_only="actor"))
     served.end()
-    assert_same(
-        served.policies.acting.modules.get_state(), teacher.policies.acting.modules.get_state()
-    )
+    assert_same(weights_of(served), weights_of(teacher))
 
 
 # --- muxrl serve --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
-from muxrl.servers.algorithms.registry import get_algorithm, own_algorithms
+from muxrl.servers.lookup import find, own_algorithms
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
 TEAM = {"team": ("a", "b")}
@@ -31,7 +31,7 @@ def shown(*mask: int) -> dict[str, Any]:
 def test_a_final_observation_may_have_a_mask_of_zeros(
     name: str, groups: Any, is_truncated: bool
 ) -> None:
-    seating = get_algorithm(name).seating
+    seating = find(name).seating
     groups = seating.complete_groups(groups or {}, ["a", "b"])
     plan = replace(make_plan(dict.fromkeys("ab", MASKED), groups), late_members="allow")
     store = ScriptedStore(plan, seating=seating)
@@ -50,9 +50,7 @@ def test_a_final_observation_may_have_a_mask_of_zeros(
 
 
 def test_the_last_move_of_another_ends_a_player_that_waits() -> None:
-    store = ScriptedStore(
-        make_plan(dict.fromkeys("ab", MASKED)), seating=get_algorithm("PPO").seating
-    )
+    store = ScriptedStore(make_plan(dict.fromkeys("ab", MASKED)), seating=find("PPO").seating)
     store.start()
     store.step(0, observations={"a": shown(1, 1, 1)})
     item = Step("e", 1, {"b": shown(0, 1, 0)}, terminations={"a": True},

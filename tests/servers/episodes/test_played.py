@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.rllib.core.columns import Columns
 from tests.servers.scripted_store import ACTS, ScriptedStore, make_plan, seen
 
 from muxrl.protocol.errors import EpisodeGone, OutOfOrder, ProtocolError, ValueMismatch
 from muxrl.protocol.messages import PlayedSteps, Recorded, Step
+from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.episodes.played import PlayedCheck
 
 LOGITS = np.array([0.5, -1.0, 2.0], np.float32)
@@ -60,9 +60,9 @@ def test_they_are_recorded_as_the_servers_own() -> None:
     assert store.recorded("a")[1:] == ([0, 1, 2, 0], [1.0, 2.0, 3.0, 4.0])
     probabilities = np.exp(LOGITS) / np.exp(LOGITS).sum()
     np.testing.assert_allclose(
-        np.exp(store.outputs(Columns.ACTION_LOGP)), probabilities[[0, 1, 2, 0]], rtol=1e-6
+        np.exp(store.outputs(LOG_PROB)), probabilities[[0, 1, 2, 0]], rtol=1e-6
     )
-    np.testing.assert_array_equal(store.outputs(Columns.ACTION_DIST_INPUTS), [LOGITS] * 4)
+    np.testing.assert_array_equal(store.outputs(DISTRIBUTION), [LOGITS] * 4)
     assert [chunk.weights_seq_nos for chunk in store.chunks] == [[5] * 4]
     counts = store.store.counts
     assert (counts.num_env_steps, counts.num_agent_steps, counts.num_stale_steps) == (4, 8, 0)
@@ -118,7 +118,7 @@ def test_what_is_too_old_teaches_no_policy_and_is_counted() -> None:
     store.play(played(0, 2, version=4))  # as old as the server's own actions can be
     store.play(played(2, 4, version=3))
     store.end(4)
-    assert np.isinf(store.outputs(Columns.ACTION_LOGP)).tolist() == [False, False, True, True]
+    assert np.isinf(store.outputs(LOG_PROB)).tolist() == [False, False, True, True]
     assert store.chunks[0].weights_seq_nos == [4, 4, 3, 3]
     assert store.store.counts.num_stale_steps == 4
 
@@ -247,5 +247,5 @@ def test_a_replay_reads_no_logits_and_learns_from_actions_of_any_age() -> None:
     assert store.recorded("a")[1:] == ([0, 1, 2], [1.0, 2.0, 3.0])
     (chunk,) = store.chunks
     assert chunk.weights_seq_nos == [0, 0, 0], "lag is measured all the same"
-    assert all(Columns.ACTION_LOGP not in one.outputs for one in chunk.trajectories)
+    assert all(LOG_PROB not in one.outputs for one in chunk.trajectories)
     assert store.store.counts.num_stale_steps == 0

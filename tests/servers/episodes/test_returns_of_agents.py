@@ -10,9 +10,8 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.mappo.seating import CENTRAL
+from muxrl.servers.algorithms.mappo import CENTRAL
 from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
-from muxrl.servers.rllib.episodes import by_agent
 
 TERMINATED, TRUNCATED, GOES_ON = (True, False), (False, True), (False, False)
 
@@ -60,10 +59,10 @@ def test_an_episode_goes_on_though_all_had_ended_and_over_cuts() -> None:
         store.store.finish_frame()
     assert store.end(7, is_truncated=False).returns == {"a": 6.0, "b": 6.0}
     assert [c.is_done for c in store.chunks] == [False] * (len(store.chunks) - 1) + [True]
-    parts = [part for chunk in store.chunks for part in by_agent(store.episode(chunk))]
-    assert len({part.id_ for part in parts}) == len(parts) == 14  # a replay joins none of them
-    assert all(part.is_terminated for part in parts)
-    assert {single.agent_id for p in parts for single in p.agent_episodes.values()} == {"a", "b"}
+    parts = [one for chunk in store.chunks for one in chunk.trajectories]
+    assert len({one.id for one in parts}) == len(parts) == 14  # a replay joins none of them
+    assert all(one.is_terminated for one in parts)
+    assert {one.agent_id for one in parts} == {"a", "b"}
 
 
 def test_a_saved_chunk_keeps_the_lives_apart() -> None:

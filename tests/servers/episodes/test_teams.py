@@ -13,7 +13,7 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.agents.seating import TEAMS, Seating
-from muxrl.servers.algorithms.mappo.seating import CENTRAL
+from muxrl.servers.algorithms.mappo import CENTRAL
 from muxrl.servers.episodes.trajectories import at
 
 TEAM = {"team": ("a", "b")}

@@ -86,6 +86,12 @@ class Otherwise(Unmasked):
 _FEW = {"batch_env_steps": 8, "total_timesteps": 100}
 _NARROW = {**_FEW, "policy_kwargs": {"net_arch": [8]}}
 PLANS = {
+    "RLLIB_PPO, masked": plan_of("RLLIB_PPO", MASKED, Discrete(3)),
+    "RLLIB_PPO, continuous": plan_of(
+        "RLLIB_PPO", Box((3,)), Box((2, 1), "float64", [[-2.0], [0.0]], [[1.0], [5.0]])
+    ),
+    "RLLIB_DQN": plan_of("RLLIB_DQN", Box((3,)), MultiDiscrete((3, 2))),
+    "RLLIB_SAC": plan_of("RLLIB_SAC", Box((3,)), Box((2,), "float32", -1.0, 3.0)),
     "masked, stacked": plan_of(f"{__name__}:Linear", MASKED, Discrete(3), model={}, frame_stack=2),
     "SB3_PPO": plan_of(
         "SB3_PPO", MultiDiscrete((4, 5)), MultiDiscrete((3, 2)), settings=_NARROW, model={}
@@ -116,7 +122,9 @@ def save(plan: ServerPlan, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", at_night(PLANS, ["SB3_A2C", "SB3_DQN", "SB3_QRDQN", "SB3_TD3"]))
+@pytest.mark.parametrize(
+    "name", at_night(PLANS, ["SB3_A2C", "SB3_DQN", "SB3_QRDQN", "SB3_TD3", "RLLIB_DQN"])
+)
 def test_a_trainers_network_acts_as_the_trainer_does(name: str, tmp_path: Path) -> None:
     """By night: other ways to the same two kinds of answer."""
     plan = PLANS[name]

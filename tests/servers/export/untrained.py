@@ -1,4 +1,4 @@
-"""Checkpoints of servers that have not learned, without Ray: for what is done with a checkpoint."""
+"""Checkpoints of servers that have not learned: for what is done with a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import tree
-from ray.rllib.policy.policy import PolicySpec
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.spaces import Space
-from muxrl.servers.agents.masks import has_action_mask
-from muxrl.servers.agents.observing import Observing
-from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.checkpoints.checkpoint import _MODULES, ABOUT_FILE, STATE_FILE, note_of
-from muxrl.servers.checkpoints.resuming import Normalization
-from muxrl.servers.checkpoints.state_file import write_state
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.gymnasium_spaces import spaces_of, to_gymnasium
+from muxrl.servers.gymnasium_spaces import to_gymnasium
+from muxrl.servers.server import make_policies
 
 SMALL = {"fcnet_hiddens": [8]}
 
@@ -75,27 +71,19 @@ def save(
     plan: ServerPlan, folder: Path, put: Callable[[torch.Tensor], torch.Tensor] = elsewhere
 ) -> Path:
     """Writes the checkpoint of a server that has not learned, with weights where `put` has them."""
-    entry = get_algorithm(plan.algorithm)
-    observing = Observing.of(plan)
-    seats = entry.seating.make_seats(plan, observing)
-    for _ in range(20 if plan.normalize_observations else 0):
-        observing.add(far_from_zero(plan), None)
-    spaces = {seat.policy_id: spaces_of(seat) for seat in seats.values()}
-    config = entry.make_config(
-        plan.settings,
-        plan.model,
-        plan.rl_module,
-        has_masks=any(has_action_mask(seen) for seen, _ in spaces.values()),
-    )
-    config.multi_agent(policies={p: PolicySpec(None, *both) for p, both in spaces.items()})
-    modules = config.get_multi_rl_module_spec(spaces=spaces).build()
+    policies: Any = make_policies(plan, pytest.fail)
+    torch.manual_seed(0)
     with torch.no_grad():
-        for _, module in modules.items():
-            for parameter in module.parameters():
+        for trainer in policies.acting.learners.values():
+            net = trainer.net if hasattr(trainer, "net") else trainer._module
+            for parameter in net.parameters():
                 parameter.copy_(put(parameter))
-    modules.save_to_path(folder / _MODULES)
-    if plan.normalize_observations:
-        write_state(folder / STATE_FILE, {"normalization": Normalization(observing).get_state()})
-    note = {"format": 2, **note_of(plan), "env_steps": 400}
-    (folder / ABOUT_FILE).write_text(json.dumps(note))
+    policies.acting.publish()
+    for _ in range(20 if plan.normalize_observations else 0):
+        policies._normalization.observing.add(far_from_zero(plan), None)
+    policies.save(folder)
+    assert policies.finish(10.0)
+    policies.close()
+    note = json.loads((folder / ABOUT_FILE).read_text())
+    (folder / ABOUT_FILE).write_text(json.dumps({**note, "env_steps": 400}))
     return folder

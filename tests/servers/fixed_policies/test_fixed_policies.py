@@ -16,11 +16,11 @@ from tests.servers.acted import actions_of
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
-from muxrl.servers.algorithms.registry import AlgorithmProblem
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.fixed_policies import FIXED, FixedAlgorithm, find_fixed
 from muxrl.servers.fixed_policies.plain import PolicyFailed
 from muxrl.servers.fixed_policies.policies import FixedPolicies
+from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.training.policies import ServerProblem
 
 SEES = Box((2,))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.nights import at_night
+from tests.servers.export.untrained import plan_of, save
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation
@@ -23,12 +21,14 @@ from muxrl.client.env_loop import EnvLoop
 from muxrl.experiments.simulations.cue_game import CueGame
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import Served, serve
-from muxrl.servers.acting import Asked
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.protocol.spaces import Box, Discrete
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, STATE_FILE, Checkpoint
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.fixed_policies.frozen import FrozenActing, saved_spaces
-from muxrl.servers.learned.learned_policies import LearnedPolicies
+from muxrl.servers.fixed_policies.frozen import FrozenActing, open_policies
 from muxrl.servers.server import PolicyServer, ServerProblem
+from muxrl.servers.trainers.entry import asked_of
+from muxrl.servers.trainers.policies import TrainerPolicies
 
 pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("rllib")]
 
@@ -170,10 +170,8 @@ def flat(weights: Any) -> dict[str, bytes]:
 def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Returns the learner's weights, targets included, and those that act."""
     policies = server.policies
-    assert isinstance(policies, LearnedPolicies)
-    learner = policies.algo.learner_group._learner  # type: ignore[union-attr]
-    assert learner is not None
-    return flat(learner.module.get_state()), flat(policies.acting.modules.get_state())
+    assert isinstance(policies, TrainerPolicies)
+    return flat(policies.acting.get_networks()), flat(policies.acting.get_weights())
 
 
 _AT_NIGHT = ["mappo, recurrent", "qmix, normalised", "vdn", "mappo", "ppo, normalised",
@@ -198,9 +196,6 @@ def test_a_frozen_server_acts_like_the_live_one(name: str, tmp_path: Path) -> No
 
     about = json.loads((path / ABOUT_FILE).read_text())
     assert about["algorithm"] == live.algorithm
-    without_code = saved_spaces(Checkpoint.open(path))
-    loaded = Checkpoint.open(path).load_modules()
-    assert without_code == {n: (m.observation_space, m.action_space) for n, m in loaded.items()}
     assert about["env_steps"] > 0
     assert about["groups"] == {group: list(members) for group, members in plan.groups.items()}
 
@@ -216,20 +211,13 @@ def test_a_frozen_server_acts_like_the_live_one(name: str, tmp_path: Path) -> No
         status = server.status()
         assert (status.weights_seq_no, status.iteration) == (0, 0)
         assert (status.num_env_steps, status.num_episodes) == (60, 6)
-        assert not isinstance(server.policies, LearnedPolicies)
+        assert not isinstance(server.policies, TrainerPolicies)
 
     frozen.settings["should_explore"] = True
     with serve(experiment(frozen)) as served:
         explored = actions(served, 30)
         assert explored != expected
         assert actions(served, 30) != explored  # other random numbers
-    if live.normalize_observations or live.frame_stack > 1:
-        return  # the note alone says so
-    (path / ABOUT_FILE).unlink()  # as of plain RLlib
-    assert Checkpoint.open(path).env_steps == about["env_steps"]
-    frozen.settings["should_explore"] = False
-    with serve(experiment(frozen)) as served:
-        assert actions(served, 30) == expected
 
 
 def test_policies_that_no_agents_share_are_found_by_name(tmp_path: Path) -> None:
@@ -269,7 +257,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_serving(tmp_path: Path
     settings = {**plan.settings, "policies": {"one": "three"}}
     with pytest.raises(ServerProblem, match=r"has no policy 'three', it has one, two"):
         PolicyServer(dataclasses.replace(plan, settings=settings))
-    (path / "learner_group/learner/rl_module/one/module_state.pkl").write_bytes(b"broken")
+    (path / STATE_FILE).write_bytes(b"broken")
     with pytest.raises(ServerProblem, match=r"cannot be loaded: \w+"):
         PolicyServer(plan)
 
@@ -307,35 +295,20 @@ def test_evaluation_leaves_weights_and_the_training_s_random_numbers_alone(name:
     assert evaluated[1] == alone[1]
 
 
-class Drawing:
-    """Draws from torch's global generator, and lets the other thread run in between."""
-
-    def __init__(self) -> None:
-        self.drawn: list[float] = []
-
-    lock = contextlib.nullcontext()
-
-    def answer(self, asked: Any) -> None:
-        for _ in range(2):
-            self.drawn.append(float(torch.rand(())))
-            time.sleep(0.001)
-
-
-def test_servers_of_one_process_draw_what_they_would_draw_alone() -> None:
+def test_servers_of_one_process_draw_what_they_would_draw_alone(tmp_path: Path) -> None:
     """`muxrl evaluate --explore` has all of them in threads of its own."""
-    plan: Any = SimpleNamespace(seed=7)
+    plan = plan_of("PPO", Box((2,)), Discrete(5))
+    checkpoint = Checkpoint.open(save(plan, tmp_path))
 
-    def frozen() -> tuple[FrozenActing, Drawing]:
-        drawing: Any = Drawing()
-        modules: Any = SimpleNamespace(make_inference=lambda plan: drawing)
-        return FrozenActing(plan, modules, should_explore=True), drawing
+    def drawn(acting: FrozenActing) -> list[int]:
+        seats = open_policies(checkpoint, {}).make_seats(plan, Observing.of(plan))
+        asked = asked_of([seats["a"]], [np.zeros(2, np.float32)], plan.agents)
+        return [int(acting.answer(asked).actions[0]) for _ in range(200)]
 
-    (one, ours), (other, theirs) = frozen(), frozen()
+    def frozen() -> FrozenActing:
+        return FrozenActing(plan, open_policies(checkpoint, {}), should_explore=True)
+
+    alone = drawn(frozen())
+    assert len(set(alone)) > 1
     with ThreadPoolExecutor(2) as threads:
-        for played in [
-            threads.submit(acting.answer, Asked("", (), ())) for acting in [one, other] * 20
-        ]:
-            played.result()
-    alone = torch.rand(40, generator=torch.Generator().manual_seed(7)).tolist()
-    assert ours.drawn == pytest.approx(alone)
-    assert theirs.drawn == pytest.approx(alone)
+        assert list(threads.map(drawn, [frozen(), frozen()])) == [alone, alone]

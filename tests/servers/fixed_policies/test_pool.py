@@ -20,11 +20,14 @@ from tests.servers.fixed_policies.test_fixed_policies import (
 
 from muxrl.protocol.errors import NotServing
 from muxrl.protocol.messages import EndEpisode, Started, StartEpisode, Step
-from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies.entry import PoolAlgorithm
 from muxrl.servers.fixed_policies.pool import Member, Pool, PoolPolicies, Result, share_of, weigh
+from muxrl.servers.lookup import find
+from muxrl.servers.server import make_policies
+from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.plain_state import from_plain, to_plain
 
 CONSTANT = "tests.servers.fixed_policies.test_fixed_policies:make_constant"
 
@@ -242,14 +245,12 @@ def test_no_episode_begins_without_a_member() -> None:
 
 @pytest.fixture(scope="module")
 def main(rllib: None) -> Any:
-    from muxrl.servers.learned.learned_policies import LearnedPolicies
-
     ppo = plan("PPO", FIVE)
     ppo = dataclasses.replace(
         ppo, server_id="main", settings={}, model={"fcnet_hiddens": [4]},
         normalize_observations=True,
     )  # fmt: skip
-    policies = LearnedPolicies(ppo, get_algorithm("PPO"), on_failure=pytest.fail)
+    policies: Any = make_policies(ppo, pytest.fail)
     yield policies
     policies.close()
 
@@ -260,12 +261,11 @@ def members_of(pool: Pool) -> list[str]:
 
 def certain(live: LiveCheckpoint, action: int) -> LiveCheckpoint:
     """Returns weights with which one action is all but certain."""
-    spec, state = live.modules["default"]
-    biased = {k: np.array(v) for k, v in state.items()}
-    bias = next(k for k, v in biased.items() if k.startswith("pi") and v.shape == (5,))
-    biased[bias][:] = 0.0
-    biased[bias][action] = 50.0
-    return dataclasses.replace(live, modules={"default": (spec, biased)})
+    weights = from_plain(live.weights["default"])
+    (bias,) = (one for one in weights.values() if one.shape == (5,))
+    bias[:] = 0.0
+    bias[action] = 50.0
+    return dataclasses.replace(live, weights={"default": to_plain(weights)})
 
 
 def test_the_newest_weights_act_and_stand_for_snapshots_until_there_are_some(
@@ -336,11 +336,9 @@ def test_statistics_come_with_the_weights(main: Any) -> None:
 def test_live_weights_act_as_a_checkpoint_of_the_same_moment(
     algorithm: str, more: dict[str, Any], rllib: None, tmp_path: Path
 ) -> None:
-    from muxrl.servers.learned.learned_policies import LearnedPolicies
-
-    entry = get_algorithm(algorithm)
+    entry = find(algorithm)
     own = entry.seating.with_groups(dataclasses.replace(plan(algorithm, FIVE), settings={}, **more))
-    learner = LearnedPolicies(own, entry, on_failure=pytest.fail)
+    learner: Any = make_policies(own, pytest.fail)
     learner.save(tmp_path / "learner")
     live = learner.live()
     learner.close()
@@ -372,14 +370,14 @@ SB3 = {"batch_env_steps": 8, "total_timesteps": 100}
         ("tests.servers.trainers.brought:WithCopies", {}),
         ("SB3_PPO", SB3),
         ("SB3_DQN", SB3),
+        ("RLLIB_PPO", {}),
+        ("RLLIB_DQN", {}),
     ],
 )
 def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
     algorithm: str, settings: dict[str, Any], rllib: None, tmp_path: Path
 ) -> None:
     """Live, and as snapshots; statistics of observations come with them."""
-    from muxrl.servers.server import make_policies
-
     own = dataclasses.replace(
         plan(algorithm, FIVE), server_id="main", settings=settings, normalize_observations=True
     )
@@ -415,8 +413,6 @@ def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
 
 def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
     """Stable-Baselines3's DQN explores less the more it acts; a live one as much as its server."""
-    from muxrl.servers.server import make_policies
-
     own = dataclasses.replace(plan("SB3_DQN", FIVE), server_id="main", settings=SB3)
     learner: Any = make_policies(own, pytest.fail)
     trainer = learner.acting.learners["default"]
@@ -426,7 +422,7 @@ def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
     assert len({play(policies, f"e{i}")[1] for i in range(60)}) == 5
     (member,) = pool.members["now"]
     inner: Any = member.acting
-    copy = inner._inference.learners["default"]._model
+    copy = inner._actors.learners["default"]._model
     assert (copy.exploration_rate, copy.num_timesteps) == (1.0, 0)
 
 

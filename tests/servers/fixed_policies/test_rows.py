@@ -26,9 +26,9 @@ from muxrl.protocol.messages import (
 )
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space, TupleSpace
 from muxrl.protocol.values import sample
-from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.app import Batcher, PolicyServerApp
 from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.server import make_policies
 
 MASKED = DictSpace({"seen": Box((2,)), "action_mask": Box((5,), "int8", 0.0, 1.0)})
 is_weary: list[bool] = []
@@ -210,8 +210,6 @@ def test_plain_policies_act_in_rows_as_one_by_one(name: str) -> None:
 @pytest.fixture(scope="module")
 def learners(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Returns three checkpoints, the third of which normalises, and who has saved the first."""
-    from muxrl.servers.learned.learned_policies import LearnedPolicies
-
     folder = tmp_path_factory.mktemp("members")
     found = []
     for seed in range(3):
@@ -219,7 +217,7 @@ def learners(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
             plan("PPO", FIVE, MASKED), server_id="main", settings={}, seed=seed,
             model={"fcnet_hiddens": [8]}, normalize_observations=seed == 2,
         )  # fmt: skip
-        policies = LearnedPolicies(ppo, get_algorithm("PPO"), on_failure=pytest.fail)
+        policies: Any = make_policies(ppo, pytest.fail)
         found.append(str(policies.save(folder / str(seed))))
         if seed == 0:
             live = policies.live()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ from tests.servers.export.untrained import plan_of, save
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, STATE_FILE
+from muxrl.servers.checkpoints.checkpoint import STATE_FILE
 from muxrl.servers.checkpoints.resuming import Normalization
-from muxrl.servers.checkpoints.state_file import write_state
+from muxrl.servers.checkpoints.state_file import read_state, write_state
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.fixed_policies.loaded_policies import LoadedPolicy, load_checkpoint
+from muxrl.servers.lookup import find
 from muxrl.servers.setting_values import AlgorithmProblem
 
 SEES, THREE = Box((2,)), Discrete(3)
@@ -36,7 +35,7 @@ def counting(parameter: torch.Tensor) -> torch.Tensor:
     """Biases 1, 2, 3, ... alone: a network says so of whatever it sees."""
     if parameter.dim() > 1:
         return torch.zeros_like(parameter)
-    return torch.arange(1.0, 1 + len(parameter))
+    return torch.arange(1.0, 1 + parameter.numel()).reshape(parameter.shape)
 
 
 def critic(*inputs: float) -> float:
@@ -82,13 +81,14 @@ def test_a_value_is_in_the_rewards_own_units_and_of_what_the_network_reads(tmp_p
     plan = plan_of("PPO", SEES, THREE, normalize_observations=True, normalize_rewards=True)
     save(plan, tmp_path, constant)
     observing, scale = Observing.of(plan), RewardScale(0.9)
-    get_algorithm("PPO").seating.make_seats(plan, observing)
+    find("PPO").seating.make_seats(plan, observing)
     for number in (1.0, 3.0):  # mean 2, deviation 1
         observing.add({"a": np.full(2, number)}, None)
     for reward in (-7.0, 7.0):
         scale.add_number(reward)
+    path = tmp_path / STATE_FILE
     state = Normalization(observing, {"both": scale}).get_state()
-    write_state(tmp_path / STATE_FILE, {"normalization": state})
+    write_state(path, {**read_state(path), "normalization": state})
     value = load_checkpoint(tmp_path)["a"].value(SEEN)
     assert value == pytest.approx(7 * critic(0.5 - 2, -1.5 - 2), rel=1e-6)
 
@@ -179,23 +179,15 @@ def test_where_nothing_values_what_an_agent_observes_it_is_said(
         load(plan, tmp_path).value(SEEN)
 
 
-def test_checkpoints_without_a_word_on_states_have_values_too(tmp_path: Path) -> None:
-    """Those of 0.1 say nothing of `use_global_state`."""
-    save(plan_of("PPO", SEES, THREE), tmp_path, constant)
-    about = json.loads((tmp_path / ABOUT_FILE).read_text())
-    del about["use_global_state"]
-    (tmp_path / ABOUT_FILE).write_text(json.dumps(about))
-    assert load_checkpoint(tmp_path)["a"].value(SEEN) == pytest.approx(critic(-1), rel=1e-6)
-
-
 def test_a_normalised_state_is_read_as_in_training(tmp_path: Path) -> None:
     plan = central("MAPPO", state_size=3, normalize_observations=True)
     save(plan, tmp_path, constant)
     observing = Observing.of(plan)
-    get_algorithm("MAPPO").seating.make_seats(plan, observing)
+    find("MAPPO").seating.make_seats(plan, observing)
     for number in (1.0, 3.0):  # mean 2, deviation 1
         observing.add({a: np.full(2, number) for a in "ab"}, np.full(3, number))
+    path = tmp_path / STATE_FILE
     state = Normalization(observing).get_state()
-    write_state(tmp_path / STATE_FILE, {"normalization": state})
+    write_state(path, {**read_state(path), "normalization": state})
     value = load_checkpoint(tmp_path)["a"].value(SEEN, np.array([1.0, 2.0, 3.0]))
     assert value == pytest.approx(critic(6 - 3 * 2, 1, -1 - 2 * 2), rel=1e-6)

@@ -50,10 +50,10 @@ def test_settings_are_the_arguments_behind_the_first() -> None:
         ("NeedsASetting", {}, "NeedsASetting needs the setting 'width', which has no default"),
         ("WithoutLearn", {}, "made a WithoutLearn without learn, state, load"),
         ("FailsToBegin", {}, "cannot be made for policy 'default': RuntimeError: no such device"),
-        ("TooFewRows", {}, "act of policy 'default': expected an array of shape (2,), got shape"),
+        ("TooFewRows", {}, "act of policy 'default': expected an array of shape (1,), got shape"),
         ("EndsTheProcess", {}, "cannot be made for policy 'default': SystemExit: no such device"),
         ("CopiesWithoutWeights", {}, "without weights, set_weights; one that acts while it learns"),
-        ("ByAgent", {}, "expected an array of shape (2,), got dict"),
+        ("ByAgent", {}, "expected an array of shape (1,), got dict"),
         ("OutsideOfItsSpace", {}, "from 0 below [3], got 99 for agent 'a'"),
         ("Fractions", {}, "expected whole numbers from 0 below [3], got 0.5"),
         ("FailsToAct", {}, "FailsToAct.act of policy 'default': ValueError: lost my weights"),
@@ -135,7 +135,7 @@ def test_a_path_that_leads_nowhere(name: str, sentence: str) -> None:
 
 
 def test_a_name_without_a_colon_is_another_s() -> None:
-    assert find_trainer("PPO") is None
+    assert find_trainer("RANDOM") is None
 
 
 def test_packages_register_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 from muxrl.orchestrator.comparisons.output.methods import _algorithm
 from muxrl.orchestrator.comparisons.output.tables import TableName
 from muxrl.orchestrator.storage.json_files import write_json
-from muxrl.servers.algorithms.registry import own_algorithms
+from muxrl.servers.lookup import own_algorithms
 
 QMIX_PPO = "qmix hunters | ppo prey"
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from ray.rllib.core.columns import Columns
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.spaces import Box, Space
+from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
+from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS
+from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.gymnasium_spaces import spaces_of
+from muxrl.servers.trainers.interface import PolicySpec, Rows
 
 NUM_ROWS, OBS_DIM, STATE_SIZE = 12, 3, 4
 
@@ -38,43 +40,70 @@ TEAM = team_of(
 HAS_DIMENSION = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]])
 
 
-def build_module(config: JointCriticConfig, team: Seat = TEAM) -> Any:
-    """Returns the config's RLModule for a team; its targets are not the critics'."""
-    spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = spaces_of(team)
-    spec.model_config = config.model_config
+def make_trainer(make: Any, team: Seat = TEAM, **settings: Any) -> Any:
+    """Returns a trainer for a team; its targets are not the critics'."""
+    seen, acts = spaces_of(team)
+    parts: Any = seen.spaces  # type: ignore[attr-defined]
+    spec = PolicySpec(
+        "team",
+        ("team",),
+        parts[OBS],
+        acts,
+        ACTION_MASK in parts,
+        state_size=parts[STATE].shape[0],
+        members={"team": team.members},
+        parts=parts,
+    )
+    trainer = make(spec, make.Settings(**{"hidden_dim": 16, **settings}))
     torch.manual_seed(0)
-    module: Any = spec.build()
-    module.make_target_networks()
-    for _, target in module.get_target_network_pairs():
-        for parameter in target.parameters():
+    for copy in (trainer.net.target_critic, trainer.net.target_actor):
+        for parameter in [] if copy is None else copy.parameters():
             parameter.data.add_(0.1 * torch.randn_like(parameter))
-    return module
+    return trainer
+
+
+def observed(rng: np.random.Generator, num: int = NUM_ROWS) -> dict[str, np.ndarray]:
+    """Returns parts of observations in which members are absent."""
+    alive = (rng.random((num, 3)) < 0.7).astype(np.float32)
+    obs = rng.normal(size=(num, 3, OBS_DIM)) * alive[..., None]
+    state = rng.normal(size=(num, STATE_SIZE)).astype(np.float32)
+    return {OBS: obs.astype(np.float32), STATE: state, ALIVE: alive}
 
 
 def make_batch(rng: np.random.Generator) -> dict[str, Any]:
     """Steps before and after which members are absent, some of them terminated."""
-
-    def observed() -> dict[str, np.ndarray]:
-        alive = (rng.random((NUM_ROWS, 3)) < 0.7).astype(np.float32)
-        obs = rng.normal(size=(NUM_ROWS, 3, OBS_DIM)) * alive[..., None]
-        return {
-            "obs": obs.astype(np.float32),
-            "state": rng.normal(size=(NUM_ROWS, STATE_SIZE)).astype(np.float32),
-            "alive": alive,
-        }
-
     batch = {
-        Columns.OBS: observed(),
-        Columns.ACTIONS: rng.uniform(-1, 1, (NUM_ROWS, 3, 3)).astype(np.float32) * HAS_DIMENSION,
-        Columns.REWARDS: rng.normal(size=NUM_ROWS).astype(np.float32),
-        Columns.TERMINATEDS: (np.arange(NUM_ROWS) % 3 == 0).astype(np.float32),
-        Columns.NEXT_OBS: observed(),
+        OBS: observed(rng),
+        ACTIONS: rng.uniform(-1, 1, (NUM_ROWS, 3, 3)).astype(np.float32) * HAS_DIMENSION,
+        REWARDS: rng.normal(size=NUM_ROWS).astype(np.float32),
+        TERMINATEDS: (np.arange(NUM_ROWS) % 3 == 0).astype(np.float32),
+        NEXT_OBS: observed(rng),
     }
     as_tensors: dict[str, Any] = torch.utils._pytree.tree_map(
         lambda x: torch.from_numpy(np.asarray(x, np.float32)), batch
     )
     return as_tensors
+
+
+def piece_of(rng: np.random.Generator, num: int, name: str = "e", **fields: Any) -> Trajectory:
+    """Returns a piece of an episode of `TEAM`, of random steps."""
+    seen = observed(rng, num + 1)
+    actions = (rng.uniform(-1, 1, (num, 3, 3)) * HAS_DIMENSION).astype(np.float32)
+    return Trajectory(
+        f"{name}_team", name, "team", "team", seen[OBS], actions, rng.normal(size=num), {},
+        states=seen[STATE], present=seen[ALIVE], **fields,
+    )  # fmt: skip
+
+
+def rows_of(
+    seen: Mapping[str, Any], *, explores: bool = False, seed: int = 0, env_steps: int = 0
+) -> Rows:
+    """Returns rows of a team with these parts, arrays or tensors."""
+    parts = {key: np.asarray(part) for key, part in seen.items()}
+    obs, mask = parts.pop(OBS), parts.pop(ACTION_MASK, None)
+    alive = parts.pop(ALIVE, np.ones(obs.shape[:2], np.float32))
+    names, rng = ("team",) * len(obs), np.random.default_rng(seed)
+    return Rows(obs, mask, None, names, explores, explores, rng, alive, parts, env_steps)
 
 
 def numbers(tensor: torch.Tensor) -> np.ndarray:
@@ -93,10 +122,10 @@ def actor_output(actor: Any, obs: np.ndarray, member: int) -> np.ndarray:
 def critic_values(critic: Any, x: np.ndarray) -> list[float]:
     """Returns each critic's value of one input."""
     found = []
-    for which in range(critic.num):
+    for which in range(len(critic.weights[0])):
         y = x
-        for layer in (critic.layers[0], critic.layers[2], critic.layers[4]):
-            y = y @ numbers(layer.weight)[which] + numbers(layer.bias)[which, 0]
-            y = y if layer is critic.layers[4] else np.maximum(y, 0.0)
+        for layer, (weight, bias) in enumerate(zip(critic.weights, critic.biases, strict=True)):
+            y = (y if layer == 0 else np.maximum(y, 0.0)) @ numbers(weight)[which]
+            y = y + numbers(bias)[which, 0]
         found.append(float(y[0]))
     return found

@@ -20,15 +20,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import tree
 from tests.servers.acted import actions_of
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import make_policies
+from muxrl.servers.trainers.policies import TrainerPolicies
 
 COSTS = {"a": 0.1, "b": 0.4}
 SMALL = {
@@ -37,7 +36,7 @@ SMALL = {
     "num_steps_before_learning": 20,
     "min_sample_timesteps_per_iteration": 10,
 }
-"""Settings of a learner whose updates begin at once and take next to no time."""
+"""Settings of a trainer whose updates begin at once and take next to no time."""
 NUM_STEPS = 10
 PATIENCE_S = 60.0
 SEEN = np.linspace(-1.0, 1.0, 21)
@@ -80,16 +79,14 @@ def playing(plan: ServerPlan) -> Iterator[Game]:
         game.end()
 
 
-def learner_of(game: Game) -> Any:
-    """Returns RLlib's learner."""
-    return game.policies.algo.learner_group._learner
+def trainer_of(game: Game) -> Any:
+    """Returns what learns."""
+    return game.policies.acting.learners["team"]
 
 
 def weights_of(game: Game) -> dict[str, np.ndarray]:
-    """Returns copies of all weights of the team's module."""
-    state = learner_of(game).get_state(not_components=["metrics_logger"])["rl_module"]["team"]
-    weights: dict[str, np.ndarray] = tree.map_structure(np.copy, state)
-    return weights
+    """Returns copies of all weights of the team's networks."""
+    return {name: one.numpy().copy() for name, one in trainer_of(game).networks().items()}
 
 
 def parts_moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
@@ -108,7 +105,7 @@ class Game:
     def __init__(self, plan: ServerPlan, seed: int = 0) -> None:
         self.problems: list[str] = []
         policies = make_policies(plan, self.problems.append)
-        assert isinstance(policies, LearnedPolicies)
+        assert isinstance(policies, TrainerPolicies)
         self.policies = policies
         self._rng = np.random.default_rng(seed)
         self._num_episodes = 0

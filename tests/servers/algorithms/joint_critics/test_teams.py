@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from tests.servers.acted import actions_of
 from tests.servers.scripted_store import ScriptedStore, make_plan
 
@@ -29,16 +28,11 @@ from muxrl.servers.agents.action_forms import action_form
 from muxrl.servers.agents.seat_actions import TeamProblem
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS, TeamVectors
-from muxrl.servers.algorithms.registry import (
-    AlgorithmProblem,
-    get_algorithm,
-    own_algorithms,
-    seating_of,
-)
 from muxrl.servers.alone import Alone
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.gymnasium_spaces import spaces_of, to_gymnasium
-from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.gymnasium_spaces import to_gymnasium
+from muxrl.servers.lookup import find
+from muxrl.servers.setting_values import AlgorithmProblem
 
 SEES = Box((2,), "float32", -1.0, 1.0)
 BOUNDS = {"a": (-1.0, 3.0, 2), "b": (0.0, 0.5, 1), "c": (-4.0, -2.0, 3)}
@@ -125,18 +119,18 @@ def test_other_actions_are_refused(space: Space, kind: str) -> None:
     with pytest.raises(TeamProblem, match=rf"{kind}.* of agent 'a'.* one-dimensional Box"):
         TeamVectors({"a": action_form(space)})
     with pytest.raises(AlgorithmProblem, match=rf"MASAC cannot do the action space {kind}"):
-        get_algorithm("MASAC").check_spaces("x", SEES, space)
+        find("MASAC").check_spaces("x", SEES, space)
 
 
 def test_the_refusal_of_discrete_actions_names_who_takes_them() -> None:
     with pytest.raises(AlgorithmProblem) as caught:
-        get_algorithm("MASAC").check_spaces("x", SEES, Discrete(3), "a")
+        find("MASAC").check_spaces("x", SEES, Discrete(3), "a")
     assert str(caught.value) == (
         "policy 'x': MASAC cannot do the action space Discrete(3) of agent 'a': it takes a Box of "
         "one dimension"
     )
-    get_algorithm("MASAC").check_spaces("x", SEES, Box((5,), "float32", 0.0, 1.0))
-    get_algorithm("MASAC").check_spaces("x", seat().observation_space, ACTS)
+    find("MASAC").check_spaces("x", SEES, Box((5,), "float32", 0.0, 1.0))
+    find("MASAC").check_spaces("x", seat().observation_space, ACTS)
 
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
@@ -145,7 +139,7 @@ MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
 def test_an_action_mask_of_real_numbers_is_refused() -> None:
     plan = plan_of()
     plan.agents["a"] = replace(plan.agents["a"], observation_space=MASKED)
-    (problem,) = get_algorithm("MASAC").find_problems(plan)
+    (problem,) = find("MASAC").find_problems(plan)
     assert "agent 'a' observes the action mask MultiBinary(3), but acts Box(2,)" in problem
 
 
@@ -157,7 +151,7 @@ def masked_plan() -> ServerPlan:
 
 
 def test_masks_are_rows_of_what_a_team_observes() -> None:
-    assert not list(get_algorithm("MADDPG").find_problems(masked_plan()))
+    assert not list(find("MADDPG").find_problems(masked_plan()))
     plan, value = masked_plan(), np.zeros(2, np.float32)
     played = Alone(plan.agents, VECTOR_TEAMS.make_seats(plan))
 
@@ -215,14 +209,9 @@ def test_teams_are_alike_if_their_rows_have_the_same_dimensions() -> None:
 
 
 def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
-    who = seat()
-    config = get_algorithm("MASAC").make_config({"hidden_dim": 8})
-    spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = spaces_of(who)
-    spec.inference_only, spec.model_config = True, config.model_config
-    acting = Inference(MultiRLModuleSpec(rl_module_specs={"team": spec}).build, seed=0)
-    acting.needs_log_probabilities = False
-    store = ScriptedStore(plan_of(), seating=VECTOR_TEAMS)
+    who, plan = seat(), plan_of(settings={"hidden_dim": 8})
+    acting = find("MASAC").make_actors(plan, {"team": who})  # type: ignore[attr-defined]
+    store = ScriptedStore(plan, seating=VECTOR_TEAMS)
     store.start()
     seen = dict.fromkeys("abc", np.array([0.5, -0.5], np.float32))
     logged = {"b": np.array([0.125], np.float32)}
@@ -233,22 +222,3 @@ def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
     assert action[1, 0] == -0.5
     assert action[0, :2].all()
     assert who.read_logged({"stranger": 1}) is None
-
-
-def test_each_algorithm_knows_its_own_modules() -> None:
-    """FROZEN finds the seating by what a module observes."""
-    for entry in own_algorithms():
-        plan = plan_of()
-        if entry.name in ("DQN", "QMIX", "VDN", "QPLEX", "IQL"):
-            plan = replace(plan, agents={
-                a: replace(agent, action_space=Discrete(3)) for a, agent in plan.agents.items()
-            })  # fmt: skip
-        if not entry.seating.is_joint:
-            plan = replace(plan, groups={}, agents={
-                a: replace(agent, group=None) for a, agent in plan.agents.items()
-            })  # fmt: skip
-        seats = entry.seating.make_seats(plan).values()
-        found = seating_of([one.observation_space for one in seats])
-        kind = found.unit, found.actions, found.is_joint
-        own = entry.seating
-        assert kind == (own.unit, own.actions, own.is_joint), entry.name

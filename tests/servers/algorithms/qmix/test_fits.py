@@ -7,85 +7,59 @@ action on top than the best of all: in penalty with k = -25 that can be the opti
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ray.rllib.core.columns import Columns
-from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.policy.policy import PolicySpec
 from tests.nights import at_night
-from tests.servers.algorithms.qmix.pieces import tensors_of
+from tests.servers.algorithms.qmix.pieces import (
+    episode,
+    make,
+    observed,
+    sample_all,
+    spec_of,
+    tensors_of,
+    update,
+)
 
 from muxrl.experiments.simulations.matrix_game import Game, payoffs_of
 from muxrl.experiments.studies.matrix_games.cases import additive_fit, monotonic_fits
-from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
-from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
-from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES, QMIXTorchRLModule
-from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
-from muxrl.servers.gymnasium_spaces import spaces_of
-from muxrl.servers.rllib.episodes import trajectory_of
+from muxrl.servers.agents.keys import OBS
+from muxrl.servers.algorithms.qmix.trainer import QMIX
 
-MEMBERS = ("a", "b")
-SPEC = TeamSpec(
-    MEMBERS,
-    dict.fromkeys(MEMBERS, Box((2,))),
-    dict.fromkeys(MEMBERS, Discrete(3)),
-    state_size=1,
-)
-OF_TEAM = spaces_of(SPEC)
+SPEC = spec_of(obs_dim=2, num_actions=3, state_size=1)
 
 
 def every_cell_once(payoffs: np.ndarray) -> dict[str, Any]:
-    replay = EpisodeReplay(payoffs.size, seed=0)
-    seen = SPEC.observe({"a": [1, 0], "b": [0, 1]}, state=[1.0])
-    for actions, payoff in np.ndenumerate(payoffs):
-        episode = SingleAgentEpisode(observation_space=OF_TEAM[0], action_space=OF_TEAM[1])
-        episode.add_env_reset(seen)
-        episode.add_env_step(seen, np.array(actions), float(payoff), terminated=True)
-        replay.add(trajectory_of(episode.to_numpy()))
-    return replay.sample(payoffs.size)
-
-
-def fitted_table(
-    module: QMIXTorchRLModule, batch: dict[str, Any]
-) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Q_tot of every joint action, and the greedy one."""
-    tensors = tensors_of(batch)
-    with torch.no_grad():
-        values = module.forward_train(tensors)[Q_VALUES][0, 0]
-        both = torch.cartesian_prod(values[0], values[1])
-        rows = torch.ones(len(both), 1)
-        choice = (
-            (values.amax(-1).expand(len(both), -1), torch.cartesian_prod(*[torch.arange(3)] * 2))
-            if module.mixes_advantages
-            else ()
-        )
-        table = module.mix(both, rows, torch.ones(len(both), 2), *choice).view(3, 3).numpy()
-    assert tensors[Columns.OBS]["state"].unique().tolist() == [1.0]
-    return table, tuple(values.argmax(-1).tolist())
-
-
-def make_learner(seed: int, **settings: Any) -> QMIXTorchLearner:
-    config = (
-        QMIXConfig()
-        .training(agent="mlp", optimizer_name="adam", **({"lr": 0.002} | settings))
-        .multi_agent(
-            policies={"team": PolicySpec(None, *OF_TEAM)},
-            policy_mapping_fn=lambda *args, **kwargs: "team",
-        )
-        .debugging(seed=seed)
+    seen = observed([1, 0], [0, 1], masks=np.ones((2, 3)), state=[1.0], obs_dim=2)
+    return sample_all(
+        *(episode([seen] * 2, [actions], [payoff]) for actions, payoff in np.ndenumerate(payoffs))
     )
-    torch.manual_seed(seed)
-    learner: QMIXTorchLearner = config.build_learner(spaces={"team": OF_TEAM})
-    return learner
 
 
-def update(learner: QMIXTorchLearner, batch: dict[str, Any], num_updates: int) -> None:
+def fitted_table(trainer: QMIX, batch: dict[str, Any]) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Q_tot of every joint action, and the greedy one."""
+    net, obs = trainer.net, tensors_of(batch[OBS])
+    with torch.no_grad():
+        values = net.agent.values(net.agent.inputs_of(obs))[0, 0]
+        joint = torch.cartesian_prod(*[torch.arange(3)] * 2)
+        both, num = values[torch.arange(2), joint], len(joint)
+        choice = (values.amax(-1).expand(num, -1), joint) if net.mixer.mixes_advantages else ()
+        table = net.mixer(both, torch.ones(num, 1), torch.ones(num, 2), *choice)
+    assert obs["state"].unique().tolist() == [1.0]
+    return table.view(3, 3).numpy(), tuple(values.argmax(-1).tolist())
+
+
+def made(seed: int, **settings: Any) -> QMIX:
+    settings = {"agent": "mlp", "optimizer_name": "adam", "lr": 0.002, "gamma": 0.99} | settings
+    return make(replace(SPEC, seed=seed), **settings)
+
+
+def fit(trainer: QMIX, batch: dict[str, Any], num_updates: int) -> None:
     for _ in range(num_updates):
-        learner.learn({"team": tensors_of(batch)}, 0)
+        update(trainer, batch)
 
 
 @pytest.mark.learning
@@ -97,9 +71,9 @@ def update(learner: QMIXTorchLearner, batch: dict[str, Any], num_updates: int) -
 def test_the_best_fit_lies_between_sum_and_monotonic(game: Game, k: float) -> None:
     payoffs = payoffs_of(game, k)
     batch = every_cell_once(payoffs)
-    learner = make_learner(0)
-    update(learner, batch, 600)
-    table, greedy = fitted_table(learner.module["team"], batch)
+    trainer = made(0)
+    fit(trainer, batch, 600)
+    table, greedy = fitted_table(trainer, batch)
     error = float(((table - payoffs) ** 2).sum())
     bounds = {fit.actions: fit.squared_error for fit in monotonic_fits(payoffs)}
     assert error >= 0.999 * bounds[greedy], (greedy, table)
@@ -114,12 +88,12 @@ def test_qplex_holds_climbings_optimum() -> None:
     payoffs = payoffs_of("climbing")
     assert monotonic_fits(payoffs)[0].payoff == 5.0
     batch = every_cell_once(payoffs)
-    learner = make_learner(0, mixer="qplex", lr=0.001)
-    update(learner, batch, 600)
+    trainer = made(0, mixer="qplex", lr=0.001)
+    fit(trainer, batch, 600)
     held = []
     for _ in range(5):
-        update(learner, batch, 30)
-        table, greedy = fitted_table(learner.module["team"], batch)
+        fit(trainer, batch, 30)
+        table, greedy = fitted_table(trainer, batch)
         held.append(payoffs[greedy])
     assert held == [11.0] * 5
     assert ((table - payoffs) ** 2).sum() < 10.0
@@ -136,11 +110,11 @@ def test_qplex_with_a_fast_lambda_mostly_finds_penaltys_optimum() -> None:
     batch = every_cell_once(payoffs)
     found = []
     for seed in range(3):
-        learner = make_learner(seed, mixer="qplex", lr=3e-5, importance_lr_factor=100.0)
+        trainer = made(seed, mixer="qplex", lr=3e-5, importance_lr_factor=100.0)
         held = set()
         for num_updates in (1_000, 100, 100, 100, 100, 100):
-            update(learner, batch, num_updates)
-            table, greedy = fitted_table(learner.module["team"], batch)
+            fit(trainer, batch, num_updates)
+            table, greedy = fitted_table(trainer, batch)
             held.add(float(payoffs[greedy]))
         found.append(held)
         assert held == {2.0} or ((table - payoffs) ** 2).sum() < 50.0

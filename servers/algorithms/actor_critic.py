@@ -1,0 +1,461 @@
+"""A policy and a value, learned from whole batches: what PPO, A2C, IMPALA and APPO share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from muxrl.protocol.messages import DenseLayer
+from muxrl.protocol.rows import each_array
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB, log_probs_of
+from muxrl.servers.algorithms.columns import ADVANTAGES, TARGETS
+from muxrl.servers.algorithms.distributions import (
+    Categorical,
+    Distribution,
+    Gaussian,
+    distribution_of,
+    masked,
+)
+from muxrl.servers.algorithms.networks import (
+    Encoder,
+    ModelSettings,
+    dense_layers,
+    head,
+    joined,
+)
+from muxrl.servers.algorithms.rollout import (
+    Padded,
+    Rollout,
+    advantages_of,
+    minibatches,
+    standardised,
+)
+from muxrl.servers.algorithms.torch_trainer import TorchTrainer, tensor_of
+from muxrl.servers.algorithms.update import Step, value_at
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.trainers.interface import Acted, Rows
+from muxrl.servers.trainers.spaces import AgentSpaces
+
+ACTOR, CRITIC = "actor", "critic"
+Parts = Mapping[str, Tensor]
+IS_STEP, OWN = "is_step", "own"
+STATES = "states"
+
+
+class ActorCriticNet(nn.Module):
+    """An encoder and a head for the policy, and for the value.
+
+    Attributes:
+        keys: of the parts of an observation that each encoder reads side by side, by its name.
+
+    Args:
+        model: their settings.
+        shape: of what the actor reads.
+        distribution: of actions.
+        critic_shape: of what the critic reads; None: it is the same.
+    """
+
+    keys: Mapping[str, tuple[str, ...]] = MappingProxyType({ACTOR: (OBS,), CRITIC: (OBS,)})
+
+    def __init__(
+        self,
+        model: ModelSettings,
+        shape: tuple[int, ...],
+        distribution: Distribution,
+        critic_shape: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        self.actor = Encoder(model, shape)
+        self.critic = self.actor if model.vf_share_layers else Encoder(model, critic_shape or shape)
+        is_gaussian = isinstance(distribution, Gaussian)
+        num_outputs = distribution.num_inputs
+        self.log_std: nn.Parameter | None = None
+        if is_gaussian and model.free_log_std:
+            num_outputs //= 2
+            self.log_std = nn.Parameter(torch.zeros(num_outputs))
+        self._limit = model.log_std_clip_param if is_gaussian else None
+        self.pi = head(model, self.actor.size, num_outputs)
+        self.vf = head(model, self.critic.size, 1)
+        self.is_shared = model.vf_share_layers
+        self.is_recurrent = model.use_lstm
+
+    def inputs(self, features: Tensor) -> Tensor:
+        """Returns a distribution's inputs ``[..., k]`` of the actor's features."""
+        said: Tensor = self.pi(features)
+        if self._limit is None:
+            return said
+        if self.log_std is not None:
+            logs = self.log_std.expand_as(said)
+        else:
+            said, logs = said.chunk(2, -1)
+        return torch.cat([said, logs.clamp(-self._limit, self._limit)], -1)
+
+    def values(self, features: Tensor) -> Tensor:
+        """Returns values ``[...]`` of the critic's features."""
+        values: Tensor = self.vf(features).squeeze(-1)
+        return values
+
+    def forward(self, parts: Parts) -> tuple[Tensor, Tensor]:
+        """Returns a distribution's inputs and values of observations ``[B, ...]``."""
+        features = self.actor(joined(parts, self.keys[ACTOR]))
+        if self.is_shared:
+            return self.inputs(features), self.values(features)
+        return self.inputs(features), self.values(self.critic(joined(parts, self.keys[CRITIC])))
+
+    def unroll(self, parts: Parts, states: Parts) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Returns inputs and values of sequences ``[B, T, ...]``, and the states after them.
+
+        Args:
+            parts: of the observations.
+            states: before them, ``[B, size]``: ``actor.h`` and ``actor.c``, and the critic's where
+                the encoder is not shared.
+        """
+        features, after = self.unroll_one(ACTOR, parts, states)
+        seen = features
+        if not self.is_shared:
+            seen, of_critic = self.unroll_one(CRITIC, parts, states)
+            after |= of_critic
+        return self.inputs(features), self.values(seen), after
+
+    def unroll_one(
+        self, name: str, parts: Parts, states: Parts
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Does what `unroll` does, of one encoder: returns features ``[B, T, size]``."""
+        encoder: Any = getattr(self, name)
+        before = states[f"{name}.h"], states[f"{name}.c"]
+        features, h, c = encoder.unroll(joined(parts, self.keys[name]), *before)
+        return features, {f"{name}.h": h, f"{name}.c": c}
+
+    def values_alone(self, parts: Parts, states: Parts | None = None) -> Tensor:
+        """Returns values alone: of ``[B, ...]``, or with `states` before them of sequences."""
+        name = ACTOR if self.is_shared else CRITIC
+        if states is not None:
+            return self.values(self.unroll_one(name, parts, states)[0])
+        encoder: Any = getattr(self, name)
+        return self.values(encoder(joined(parts, self.keys[name])))
+
+
+class ActorCritic(TorchTrainer):
+    """Acts by drawing from a distribution, and values what it observes.
+
+    A subclass has the loss; see `learn_batch`.
+    """
+
+    space_check = AgentSpaces()
+    scores_name = "logits"
+    net: ActorCriticNet
+
+    def make_net(self) -> nn.Module:
+        space = self.policy.observation_space
+        self.distribution = distribution_of(self.policy.action_space)
+        return ActorCriticNet(self.settings.model, space.shape, self.distribution)
+
+    def make_steps(self) -> dict[str, Step]:
+        own = self.settings
+        params = list(self.net.parameters())
+        eps = getattr(own, "optimizer_epsilon", 1e-8)
+        return {
+            "": Step({"": params}, own.lr, clip=own.grad_clip, clip_by=own.grad_clip_by, eps=eps)
+        }
+
+    @property
+    def batch_env_steps(self) -> int:
+        """Env steps between two updates."""
+        return int(self.settings.batch_env_steps)
+
+    # --- acting -------------------------------------------------------------------------
+
+    def acting_modules(self) -> Sequence[nn.Module]:
+        net = self.net
+        if net.is_recurrent:  # a sequence that is learned begins with the critic's state, too
+            return [net]
+        log_std = [] if net.log_std is None else [nn.ParameterList([net.log_std])]
+        return [net.actor, net.pi, *log_std]
+
+    def acting_layers(self) -> list[DenseLayer] | None:
+        net, is_gaussian = self.net, isinstance(self.distribution, Gaussian)
+        if net.is_recurrent or is_gaussian:
+            return None
+        return dense_layers(net.actor.layers, net.pi)
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Returns the recurrent state of a row that has none yet."""
+        if not self.net.is_recurrent:
+            return {}
+        size = np.zeros(self.settings.model.lstm_cell_size, np.float32)
+        names = (ACTOR,) if self.net.is_shared else (ACTOR, CRITIC)
+        return {f"{name}.{part}": size for name in names for part in "hc"}
+
+    def act(self, rows: Rows) -> Acted:
+        inputs, before, after = self._inputs(rows)
+        one = self.distribution
+        actions = one.draw(inputs, rows.rng) if rows.should_explore else one.best(inputs)
+        outputs: dict[str, Any] = {DISTRIBUTION: inputs}
+        if rows.is_training:  # nobody reads them of an evaluation
+            outputs[LOG_PROB] = one.log_prob(inputs, actions)
+            if before:
+                outputs[STATES] = before
+        return Acted(actions, outputs, after)
+
+    def _inputs(self, rows: Rows) -> tuple[np.ndarray, Any, Any]:
+        """Returns a distribution's inputs, and the recurrent states before and after."""
+        if not self.net.is_recurrent:
+            return self.said_of(rows, _inputs_of), None, None
+        before: Any = rows.states
+        after: dict[str, np.ndarray] = dict(before)
+        has_critic = not self.net.is_shared and self.carries_critic(rows)
+
+        def ask(net: Any, seen: dict[str, Tensor]) -> Tensor:
+            states = {k: tensor_of(v).to(seen[OBS].device) for k, v in before.items()}
+            sequences = each_array(lambda part: part.unsqueeze(1), seen)
+            features, left = net.unroll_one(ACTOR, sequences, states)
+            if has_critic:
+                left |= net.unroll_one(CRITIC, sequences, states)[1]
+            after.update({key: one.cpu().numpy() for key, one in left.items()})
+            found: Tensor = net.inputs(features.squeeze(1))
+            return found
+
+        return self.said_of(rows, ask), before, after
+
+    def carries_critic(self, rows: Rows) -> bool:
+        """Whether the critic's recurrent state goes on, too, where these rows are acted on."""
+        return True
+
+    def probabilities(self, rows: Rows) -> np.ndarray:
+        """Returns how likely each action of a Discrete space is drawn, ``[n, num_actions]``."""
+        assert isinstance(self.distribution, Categorical)
+        return np.exp(log_probs_of(self._inputs(rows)[0].astype(np.float64)))
+
+    def value(self, rows: Rows) -> np.ndarray:
+        """Returns the expected return from each row on, ``[n]``."""
+        with torch.inference_mode():
+            parts: Any = each_array(torch.from_numpy, each_array(np.array, rows.parts))
+            if not self.net.is_recurrent:
+                return self.net.values_alone(parts).numpy()
+            states: Any = each_array(torch.from_numpy, each_array(np.array, rows.states))
+            sequences: Any = each_array(lambda part: part.unsqueeze(1), parts)
+            return self.net.values_alone(sequences, states).squeeze(1).numpy()
+
+    def network(self) -> nn.Module:
+        """Returns the module behind `act`, for files."""
+        return _Acting(self.net)
+
+    @property
+    def greedy(self) -> Callable[[Tensor], Tensor] | None:
+        """Of numbers: from what the network says to the actions; None: they are choices."""
+        return _means if isinstance(self.distribution, Gaussian) else None
+
+    # --- learning -----------------------------------------------------------------------
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        rollout = self.begin_batch(trajectories)
+        return self.reported(self.learn_batch(rollout, trajectories), rollout)
+
+    def begin_batch(self, trajectories: Sequence[Trajectory]) -> Rollout:
+        """Returns what is to be learned from."""
+        self.begin_learning()
+        self.net.train()
+        return Rollout.of(trajectories)
+
+    def reported(self, metrics: Mapping[str, Any], rollout: Rollout) -> dict[str, float]:
+        """Returns a batch's metrics, and those that all such updates have."""
+        step = self.steps[""]
+        norms = {
+            f"gradients_{name or 'default_optimizer'}_global_norm": norm
+            for name, norm in step.norms.items()
+        }
+        return {name: float(number) for name, number in metrics.items()} | {
+            "default_optimizer_learning_rate": step.lr,
+            **norms,
+            "curr_entropy_coeff": self.entropy_coeff,
+            "num_module_steps_trained": len(rollout.rewards),
+        }
+
+    @abstractmethod
+    def learn_batch(
+        self, rollout: Rollout, trajectories: Sequence[Trajectory]
+    ) -> Mapping[str, Any]:
+        """Learns from a batch, and returns metrics of its last update."""
+
+    @property
+    def entropy_coeff(self) -> float:
+        """Weight of the entropy now."""
+        return value_at(self.settings.entropy_coeff, self.env_steps)
+
+    def said(
+        self, batch: Mapping[str, Any], net: ActorCriticNet | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Returns a distribution's inputs, masked, and values, of rows or of sequences.
+
+        Args:
+            batch: columns; those of sequences ``[S, L, ...]`` have states.
+            net: that is asked; None: the one that is learned.
+        """
+        net = net or self.net
+        if net.is_recurrent:
+            inputs, values, _ = net.unroll(batch, batch[STATES])
+        else:
+            inputs, values = net(batch)
+        return masked(inputs, batch.get(ACTION_MASK)), values
+
+    def values_of(self, rollout: Rollout) -> np.ndarray:
+        """Returns the value of every observation, the last ones too, ``[sum(lengths + 1)]``."""
+        parts: Any = each_array(lambda p: torch.from_numpy(p).to(self.device), rollout.parts)
+        with torch.no_grad():
+            if not self.net.is_recurrent:
+                return self.net.values_alone(parts).cpu().numpy()
+            padded = Padded.of(rollout.lengths, self.settings.model.max_seq_len, has_last=True)
+            states = self._states_at(rollout, padded, has_last=True)
+            rows = torch.from_numpy(padded.rows)
+            sequences: Any = each_array(lambda part: part[rows], parts)
+            values = self.net.values_alone(sequences, states).cpu().numpy()
+            flat: np.ndarray = values[padded.is_step]
+            return flat
+
+    def _states_at(self, rollout: Rollout, padded: Padded, *, has_last: bool) -> dict[str, Tensor]:
+        """Returns the recurrent states that were recorded where sequences begin."""
+        begins = padded.begins
+        if has_last:  # each piece before has one observation more than actions
+            piece = np.searchsorted(np.cumsum(rollout.lengths + 1), begins, "right")
+            begins = begins - piece
+        recorded = rollout.outputs[STATES]
+        return {key: torch.from_numpy(one[begins]).to(self.device) for key, one in recorded.items()}
+
+    def columns_of(self, rollout: Rollout, **more: np.ndarray) -> dict[str, Any]:
+        """Returns the batch: rows, or sequences with `IS_STEP`, which losses leave out.
+
+        Args:
+            rollout: what was played.
+            more: columns of transitions.
+        """
+        more[OWN] = rollout.is_own
+        columns = rollout.columns(self.device)
+        columns |= {key: torch.from_numpy(one).to(self.device) for key, one in more.items()}
+        if not self.net.is_recurrent:
+            return columns
+        padded = Padded.of(rollout.lengths, self.settings.model.max_seq_len)
+        rows = torch.from_numpy(padded.rows).to(self.device)
+        columns = {key: one[rows] for key, one in columns.items()}
+        columns[IS_STEP] = torch.from_numpy(padded.is_step).to(self.device)
+        columns[STATES] = self._states_at(rollout, padded, has_last=False)
+        return columns
+
+
+def rows_at(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
+    """Returns some rows, or sequences, of columns."""
+    return {
+        key: rows_at(one, rows) if isinstance(one, Mapping) else one[rows]
+        for key, one in columns.items()
+    }
+
+
+def steps_of(batch: Mapping[str, Any], *of_steps: Tensor) -> list[Tensor]:
+    """Returns values of steps, ``[B]`` or ``[S, L]``, without the padding: ``[N]``."""
+    if IS_STEP not in batch:
+        return list(of_steps)
+    return [one[batch[IS_STEP]] for one in of_steps]
+
+
+class OnPolicy(ActorCritic):
+    """Updates the policy that has played: advantages are estimated once for each batch."""
+
+    learns_from = "newest"
+    should_standardize = True
+
+    def learn_batch(
+        self, rollout: Rollout, trajectories: Sequence[Trajectory]
+    ) -> Mapping[str, Any]:
+        return self.learn_columns(self.batch_of(rollout), rollout, trajectories)
+
+    def learn_columns(
+        self,
+        columns: Mapping[str, Any],
+        rollout: Rollout,
+        trajectories: Sequence[Trajectory],
+        note_progress: Callable[[float], None] | None = None,
+    ) -> Mapping[str, Any]:
+        """Makes the updates of a batch, and returns metrics of the last one.
+
+        Args:
+            columns: of `batch_of`.
+            rollout: that they are of.
+            trajectories: likewise.
+            note_progress: told which share of them is done; None: the server's.
+        """
+        metrics: Mapping[str, Any] = {}
+        for rows, share in self.passes(columns, rollout):
+            (note_progress or self.note_progress)(share)
+            batch = columns if isinstance(rows, slice) else rows_at(columns, torch.from_numpy(rows))
+            loss, metrics = self.loss(batch, is_reported=share == 1.0)
+            self.update("", loss, trajectories)
+        return self.after_batch(metrics)
+
+    def batch_of(self, rollout: Rollout) -> dict[str, Any]:
+        """Returns the columns of a batch, with advantages and targets of values."""
+        values = self.values_of(rollout)
+        own = self.settings
+        advantages = advantages_of(
+            values,
+            rollout.rewards,
+            rollout.lengths,
+            rollout.terminated,
+            gamma=own.gamma,
+            lambda_=own.lambda_,
+        )
+        targets = advantages + values[rollout.before]
+        if self.should_standardize:
+            advantages = standardised(advantages, rollout.is_own)
+        return self.columns_of(rollout, **{ADVANTAGES: advantages, TARGETS: targets})
+
+    def passes(
+        self, columns: Mapping[str, Any], rollout: Rollout
+    ) -> Iterator[tuple[np.ndarray | slice, float]]:
+        """Yields the rows of each minibatch, and which share of all is done with it."""
+        own, num = self.settings, len(columns[ADVANTAGES])
+        rng = self.rng if getattr(own, "shuffle_batch_per_epoch", False) else None
+        size, epochs = getattr(own, "minibatch_size", None), getattr(own, "num_epochs", 1)
+        every = list(minibatches(num, len(rollout.rewards), size, epochs, rng))
+        for i, rows in enumerate(every, start=1):
+            yield rows, i / len(every)
+
+    @abstractmethod
+    def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
+        """Returns the loss of a minibatch, and its metrics if they are reported."""
+
+    def after_batch(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Adjusts what depends on a batch as a whole; returns the metrics."""
+        return metrics
+
+
+class _Acting(nn.Module):
+    """From the parts that the actor reads, and the recurrent state before, to a distribution's
+    inputs and the state after."""
+
+    def __init__(self, net: ActorCriticNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, *given: Any) -> Any:
+        net, keys = self.net, self.net.keys[ACTOR]
+        parts = dict(zip(keys, given, strict=False))
+        if len(given) == len(keys):
+            return _inputs_of(net, parts)
+        sequences = {key: part.unsqueeze(1) for key, part in parts.items()}
+        features, after = net.unroll_one(ACTOR, sequences, given[-1])
+        return net.inputs(features.squeeze(1)), after
+
+
+def _means(inputs: Tensor) -> Tensor:
+    return inputs.chunk(2, -1)[0]
+
+
+def _inputs_of(net: Any, parts: Parts) -> Tensor:
+    inputs: Tensor = net.inputs(net.actor(joined(parts, net.keys[ACTOR])))
+    return inputs

@@ -1,0 +1,154 @@
+"""HAPPO: MAPPO whose agents have networks of their own and are updated one after another.
+
+Kuba et al. 2022, "Trust Region Policy Optimisation in Multi-Agent Reinforcement Learning" (arXiv
+2109.11251). If all agents of a team change at once, each for the better while the others stay, the
+team may become worse. Here each one's advantages account for those that have changed before it in
+the same update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from muxrl.servers.agents.keys import ACTION_MASK
+from muxrl.servers.algorithms.actor_critic import ACTOR
+from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES
+from muxrl.servers.algorithms.distributions import masked
+from muxrl.servers.algorithms.mappo import (
+    CENTRAL,
+    MAPPO,
+    CentralModel,
+    CentralSettings,
+    ratio_of,
+)
+from muxrl.servers.algorithms.networks import joined
+from muxrl.servers.episodes.trajectories import Trajectory
+
+
+class HAPPOModel(CentralModel):
+    """Without an LSTM."""
+
+    refused = CentralModel.refused | {
+        "use_lstm": "it compares agents row by row, and recurrent ones learn from padded "
+        "sequences; use MAPPO",
+    }
+
+
+class HAPPOSettings(CentralSettings):
+    """MAPPO's, with the same defaults; every agent needs a policy of its own."""
+
+    own_module_refused = "its critics see the state, apart from what its actors see"
+    unused = frozenset({"obs_agent_id"})
+
+    model: HAPPOModel = HAPPOModel()
+    """Of its networks."""
+
+
+class HAPPO(MAPPO):
+    """MAPPO with a policy for each agent, updated one by one (Kuba et al. 2022)
+
+    The losses are MAPPO's, of one policy after another, in an order drawn anew for each update. All
+    epochs of a policy come before the next one's. Its advantages are multiplied by ``M``, the
+    product over the policies before it::
+
+        M = prod_j  pi_j_new(a_j | o_j) / pi_j_old(a_j | o_j)
+
+    for the actions of their agents at the same step of the same team. An agent that is absent
+    there, or whose action was chosen elsewhere, has the factor 1. No gradient flows through ``M``.
+    """
+
+    Settings = HAPPOSettings
+    settings: HAPPOSettings
+    seating = replace(CENTRAL, shares_policies=False)
+
+    @classmethod
+    def learn_together(
+        cls, trainers: Mapping[str, HAPPO], played: Mapping[str, Sequence[Trajectory]]
+    ) -> dict[str, dict[str, float]]:
+        """Learns all policies of a server; returns metrics by policy.
+
+        Args:
+            trainers: by policy. The order is drawn from the generator of the first one.
+            played: pieces of episodes, by policy.
+
+        Raises:
+            ValueError: a policy acts for several agents.
+        """
+        steps = joint_steps(trainers, played)
+        first = trainers[min(trainers)]
+        num_steps = 1 + max((int(of.max()) for of in steps.values()), default=-1)
+        factors = torch.ones(num_steps, device=first.device)
+        metrics: dict[str, dict[str, float]] = {}
+        policy_ids = sorted(played)
+        for place, index in enumerate(first.rng.permutation(len(policy_ids))):
+            policy_id = policy_ids[index]
+            one, pieces = trainers[policy_id], played[policy_id]
+            rows = torch.from_numpy(steps[policy_id]).to(first.device)
+            rollout = one.begin_batch(pieces)
+            columns = one.batch_of(rollout)
+            weighted = {**columns, ADVANTAGES: columns[ADVANTAGES] * factors[rows]}
+            note = partial(_note_share, one, place, len(policy_ids))
+            found = one.learn_columns(weighted, rollout, pieces, note)
+            metrics[policy_id] = one.reported(found, rollout)
+            factors[rows] *= one.ratios(columns)
+        return metrics
+
+    @torch.no_grad()
+    def ratios(self, columns: Mapping[str, Any]) -> Tensor:
+        """Returns how much likelier the actions of a batch are now, ``[B]``."""
+        net = self.net
+        inputs = net.inputs(net.actor(joined(columns, net.keys[ACTOR])))
+        inputs = masked(inputs, columns.get(ACTION_MASK))
+        return ratio_of(self.distribution.terms(inputs, columns[ACTIONS]).log_prob, columns)
+
+
+def _note_share(one: HAPPO, place: int, num: int, share: float) -> None:
+    one.note_progress((place + share) / num)
+
+
+def joint_steps(
+    trainers: Mapping[str, HAPPO], played: Mapping[str, Sequence[Trajectory]]
+) -> dict[str, np.ndarray]:
+    """Returns which rows of different policies are of the same step of the same team.
+
+    The members of a group are recorded at the same steps of each life, absent ones, too (see
+    `CENTRAL`). An agent in no group is a team of itself.
+
+    Args:
+        trainers: by policy.
+        played: likewise.
+
+    Returns:
+        A number for each row of each policy, int64 ``[B]``: rows with equal ones are of one step.
+        They begin with 0, and leave none out; no policy has one twice.
+
+    Raises:
+        ValueError: a policy acts for several agents.
+    """
+    numbers: dict[Hashable, int] = {}
+    steps: dict[str, np.ndarray] = {}
+    for policy_id, pieces in played.items():
+        agents = sorted({one.agent_id for one in pieces})
+        if len(agents) > 1:
+            raise ValueError(
+                f"HAPPO updates agents one after another, but policy {policy_id!r} acts for "
+                f"{agents}; give each agent a policy of its own"
+            )
+        (agent_id,) = agents
+        team = trainers[policy_id].policy.teams.get(agent_id, (agent_id,))
+        keys = [
+            # Steps are counted anew in each life: "~2" in the second one, of all of a group.
+            (team, one.episode_id, one.key.removeprefix(agent_id), t)
+            for one in pieces
+            for t in range(one.t, one.t + len(one))
+        ]
+        assert len(set(keys)) == len(keys), "else one row's factor would be lost in another's"
+        steps[policy_id] = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    return steps

@@ -1,0 +1,155 @@
+"""MASAC: SAC for teams whose members have continuous actions.
+
+The critics are those of MADDPG (Lowe et al. 2017, arXiv 1706.02275): they see all members and
+their joint action. All else is SAC's (Haarnoja et al. 2018, arXiv 1812.05905).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from muxrl.protocol.spaces import Box
+from muxrl.servers.agents.keys import ALIVE, OBS
+from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
+from muxrl.servers.algorithms.distributions import squashed
+from muxrl.servers.algorithms.joint_critics.networks import TeamNet
+from muxrl.servers.algorithms.joint_critics.teams import VectorSpaces
+from muxrl.servers.algorithms.joint_critics.trainer import (
+    CRITIC,
+    POLICY,
+    JointCriticSettings,
+    JointCriticTrainer,
+)
+from muxrl.servers.algorithms.update import Step
+from muxrl.servers.trainers.declared_settings import Check, Positive, Schedule
+from muxrl.servers.trainers.interface import Acted, Rows
+
+ALPHA = "alpha"
+_LOG_STD = -5.0, 2.0
+"""What the logarithms of deviations are clipped to; RLlib's."""
+
+
+def _is_entropy(value: Any) -> bool:
+    return value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+class MASACSettings(JointCriticSettings):
+    """Those of SAC beside those of critics of the joint action."""
+
+    alpha_lr: Schedule = 3e-4
+    """Learning rate of the temperature."""
+    initial_alpha: Positive = 1.0
+    """First temperature, the weight of the entropy."""
+    target_entropy: Annotated[
+        float | Literal["auto"], Check(_is_entropy, "must be a number or 'auto'")
+    ] = "auto"
+    """Entropy of each member, in -1..1, that the temperature is adapted to; `auto`: minus its
+    number of action dimensions."""
+
+
+class MASAC(JointCriticTrainer):
+    """SAC for teams, with critics of the joint action (Lowe et al. 2017, Haarnoja et al. 2018)
+
+    With ``log pi(t) = sum over present members m of log pi(a_m | o_m)`` and ``a'`` drawn by the
+    current actor at t + 1 (Haarnoja et al. 2018, arXiv 1812.05905, equations 5, 7 and 18, for a
+    policy that is a product over members)::
+
+        critics  mean (Q_i(s, a) - y)^2,
+                 y = r + gamma (1 - terminated) (min_i Q_i_target(s', a') - alpha log pi(a'))
+        actor    mean alpha log pi(a) - min_i Q_i(s, a),  a drawn anew for every member
+        alpha    mean over steps of  - log alpha * sum over present m of (log pi(a_m) + H_m)
+    """
+
+    Settings = MASACSettings
+    settings: MASACSettings
+    samples_actions = True
+    space_check = VectorSpaces((Box,))
+
+    def make_net(self) -> nn.Module:
+        own = self.settings
+        return TeamNet(
+            self.policy, own.hidden_dim, outputs_per_dimension=2, has_ids=own.obs_agent_id
+        )
+
+    def make_steps(self) -> dict[str, Step]:
+        own, target = self.settings, self.settings.target_entropy
+        sizes = self._dimensions.sum(1)
+        entropies = -sizes if target == "auto" else np.full(len(sizes), target, np.float32)
+        self.target_entropy = torch.from_numpy(entropies).to(self.device)
+        """H of each member, ``[n]``."""
+        first = torch.full((1,), math.log(own.initial_alpha), device=self.device)
+        self.log_alpha = nn.Parameter(first)
+        alpha = Step({"": [self.log_alpha]}, own.alpha_lr, clip=own.grad_clip)
+        return {**super().make_steps(), ALPHA: alpha}
+
+    def act(self, rows: Rows) -> Acted:
+        means, logs = np.split(self.outputs_of(rows), 2, -1)
+        if rows.should_explore:
+            drawn = rows.rng.standard_normal(means.shape, np.float32)
+            means = means + np.exp(logs.clip(*_LOG_STD)) * drawn
+        return Acted(np.tanh(means) * self._dimensions)
+
+    def draw_actions(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Draws actions, differentiable.
+
+        Args:
+            obs: ``[B, n, obs_dim]``.
+
+        Returns:
+            Actions ``[B, n, d]``, 0 in dimensions that a member lacks, and each member's
+            log-density ``[B, n]`` in -1..1, exact where ``tanh`` saturates.
+        """
+        means, logs = self.net.outputs(obs).chunk(2, -1)
+        # Each dimension by itself, so that those that a member lacks can be left out.
+        inputs = torch.stack([means, logs.clamp(*_LOG_STD)], -1)
+        actions, log_probs = squashed(inputs, self.noise(means).unsqueeze(-1))
+        return actions.squeeze(-1) * self.has_dimension, (log_probs * self.has_dimension).sum(-1)
+
+    def update_on(self, batch: dict[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
+        net, seen = self.net, batch[OBS]
+        alive, alpha = seen[ALIVE], self.log_alpha.detach().exp()
+        target = self.target(batch, alpha)
+        values = net.values(seen, batch[ACTIONS])
+        actions, log_probs = self.draw_actions(seen[OBS])
+        of_team = (log_probs * alive).sum(-1)
+        lower = net.values(seen, actions).amin(0)
+        surplus = (log_probs.detach() + self.target_entropy) * alive
+        losses = {
+            CRITIC: (values - target).square().mean(1).sum(),
+            POLICY: (alpha * of_team - lower).mean(),
+            ALPHA: -(self.log_alpha * surplus.sum(-1)).mean(),
+        }
+        self.update_together(losses, [batch])
+        self.targets.follow(self.settings.tau)
+        metrics = self.measured(losses, batch, values, target)
+        return metrics | {"alpha_value": alpha[0], "logp_mean": of_team.detach().mean}, None
+
+    @torch.no_grad()
+    def target(self, batch: Mapping[str, Any], alpha: Tensor) -> Tensor:
+        """Returns what both critics are fitted to, ``[B]``.
+
+        A terminated step has no future; a truncated one has that of the observation after it.
+        Members that are absent there have no entropy, and no part in the joint action.
+        """
+        net, following = self.net, batch[NEXT_OBS]
+        actions, log_probs = self.draw_actions(following[OBS])
+        lower = net.values(following, actions, net.target_critic).amin(0)
+        soft_value = lower - alpha * (log_probs * following[ALIVE]).sum(-1)
+        target: Tensor = batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * soft_value
+        return target
+
+    def more_state(self) -> dict[str, Any]:
+        alpha = {"log_alpha": self.log_alpha.detach(), "first": self.settings.initial_alpha}
+        return {**super().more_state(), "alpha": alpha}
+
+    @torch.no_grad()
+    def load_more(self, state: Mapping[str, Any]) -> None:
+        super().load_more(state)
+        if state["alpha"]["first"] == self.settings.initial_alpha:  # else it has changed since
+            self.log_alpha.copy_(state["alpha"]["log_alpha"])

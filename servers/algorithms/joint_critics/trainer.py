@@ -1,0 +1,207 @@
+"""What MADDPG and MASAC share: settings, a replay of single steps, members that act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from muxrl.protocol.messages import DenseLayer, PolicyNetwork
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, OBS
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.algorithms.columns import REWARDS
+from muxrl.servers.algorithms.joint_critics.networks import TeamNet
+from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS
+from muxrl.servers.algorithms.networks import dense_layers
+from muxrl.servers.algorithms.replay.steps import StepReplay
+from muxrl.servers.algorithms.replay.team_trainer import TeamReplaySettings, TeamTrainer
+from muxrl.servers.algorithms.update import Step, Targets
+from muxrl.servers.trainers.declared_settings import Count, Positive, Schedule
+from muxrl.servers.trainers.interface import PolicySpec, Rows
+from muxrl.servers.trainers.milestones import FIRST_UPDATE, Milestone
+from muxrl.servers.trainers.replay_size import ReplaySize, of_steps
+
+CRITIC, POLICY = "qf", "policy"
+"""Updates, called as in RLlib's SAC; a loss is called ``NAME_loss``."""
+
+
+class JointCriticSettings(TeamReplaySettings):
+    """For teams whose members have continuous actions, on a replay of single steps."""
+
+    model_refused = "its networks are set by hidden_dim and obs_agent_id among its settings"
+    own_module_refused = "its members' actor and its critics of all members belong together"
+
+    actor_lr: Schedule = 3e-4
+    """Learning rate of the actor; a number or a schedule."""
+    batch_size_steps: Count = 256
+    """Steps of a team in one update, drawn from the replay."""
+    buffer_capacity_steps: Count = 100_000
+    """Steps that the replay holds, for each policy."""
+    critic_lr: Schedule = 1e-3
+    """Learning rate of the critics."""
+    hidden_dim: Count = 128
+    """Units of both hidden layers, of the actor and of each critic."""
+    num_steps_before_learning: Count = 1_000
+    """Steps of a policy's teams before its first update."""
+    # A batch takes about as long as an update, whatever its length.
+    rollout_fragment_length: Count = 4
+    """Env steps that are handed over at a time; the updates for them follow."""
+    tau = 0.005
+    updates_per_step: Positive = 1.0
+    """Updates for each new step of a team; may be a fraction."""
+
+    @property
+    def num_before_learning(self) -> int:
+        return self.num_steps_before_learning
+
+    @property
+    def updates_per_entry(self) -> float:
+        return self.updates_per_step
+
+    def validate(self) -> None:
+        super().validate()
+        first, capacity = self.num_steps_before_learning, self.buffer_capacity_steps
+        if first > capacity:
+            self.refuse(
+                f"num_steps_before_learning={first} steps never fit into "
+                f"buffer_capacity_steps={capacity}: learning would not begin"
+            )
+
+
+class JointCriticTrainer(TeamTrainer):
+    """Learns an actor that all members share, and critics of the team's joint action.
+
+    Actions are ``[n, d]`` as `TeamVectors` has them: in -1..1, or one-hot of a member with Discrete
+    actions.
+    """
+
+    seating = VECTOR_TEAMS
+    settings: JointCriticSettings
+    net: TeamNet
+
+    def __init__(self, policy: PolicySpec, settings: JointCriticSettings) -> None:
+        space: Any = policy.action_space
+        self._dimensions: np.ndarray = (space.high > 0).astype(np.float32)
+        """1 for the dimensions that a member's action has, ``[n, d]``."""
+        self._ids = np.eye(len(self._dimensions), dtype=np.float32)
+        super().__init__(policy, settings)
+        self.has_dimension = torch.from_numpy(self._dimensions).to(self.device)
+        net = self.net
+        pairs = [(net.critic, net.target_critic)]
+        if net.target_actor is not None:
+            pairs.append((net.actor, net.target_actor))  # type: ignore[arg-type]
+        self.targets = Targets(*pairs)
+
+    @classmethod
+    def find_milestones(cls, settings: JointCriticSettings) -> Iterator[Milestone]:
+        """Yields the first update, with which targets begin to move."""
+        names = ("num_steps_before_learning", "updates_per_step")
+        yield Milestone(FIRST_UPDATE, names, team_steps=settings.num_entries_for(1))
+
+    @classmethod
+    def replay_size(cls, settings: JointCriticSettings, seats: Mapping[str, Seat]) -> ReplaySize:
+        """Returns what the replays store of the teams."""
+        capacity = settings.buffer_capacity_steps
+        return of_steps(seats, capacity, "buffer_capacity_steps", "team steps")
+
+    @property
+    def batch_env_steps(self) -> int:
+        """Env steps that are handed over at a time."""
+        return self.settings.rollout_fragment_length
+
+    @property
+    def batch_size(self) -> int:
+        return self.settings.batch_size_steps
+
+    def make_replay(self) -> StepReplay:
+        return StepReplay(self.settings.buffer_capacity_steps, self.policy.seed)
+
+    def make_steps(self) -> dict[str, Step]:
+        own, net = self.settings, self.net
+        critic, actor = list(net.critic.parameters()), list(net.actor.parameters())
+        return {
+            CRITIC: Step({"": critic}, own.critic_lr, clip=own.grad_clip),
+            POLICY: Step({"": actor}, own.actor_lr, clip=own.grad_clip),
+        }
+
+    # --- acting -------------------------------------------------------------------------
+
+    def acting_modules(self) -> Sequence[nn.Module]:
+        return [self.net.actor]
+
+    def acting_layers(self) -> list[DenseLayer] | None:
+        return dense_layers(self.net.actor)
+
+    def layer_inputs(self, rows: Rows) -> np.ndarray:
+        obs = rows.parts[OBS]
+        if not self.net.has_ids:
+            return obs
+        return np.concatenate([obs, np.broadcast_to(self._ids, (len(obs), *self._ids.shape))], -1)
+
+    def acting_network(self) -> PolicyNetwork | None:
+        """Returns None: what the layers give are no numbers that an action is chosen by alone."""
+        return None
+
+    def outputs_of(self, rows: Rows) -> np.ndarray:
+        """Returns what the actor gives before ``tanh``, ``[B, n, k]``; see `TeamNet.outputs`."""
+        return self.said_of(rows, lambda net, seen: net.outputs(seen[OBS]))  # type: ignore[operator]
+
+    scores_name = "logits"
+
+    @property
+    def acting_keys(self) -> tuple[str, ...]:
+        """Parts of observations that `network` reads, and the mask."""
+        ids, mask = (AGENT_ID,) * self.net.has_ids, (ACTION_MASK,) * self.policy.has_masks
+        return (OBS, *ids, *mask)
+
+    def network(self) -> nn.Module:
+        """Returns the module behind a member's actions, for files."""
+        return _Member(self.net.actor)
+
+    def greedy(self, scores: Tensor) -> Tensor:
+        """Returns the best actions of a member with a Box, of what `network` says."""
+        return scores[..., : self._dimensions.shape[1]].tanh()
+
+    # --- learning -----------------------------------------------------------------------
+
+    def noise(self, like: Tensor) -> Tensor:
+        """Draws from a standard normal distribution, as many as there are numbers in `like`."""
+        drawn = self.rng.standard_normal(like.shape, np.float32)
+        return torch.from_numpy(drawn).to(self.device)
+
+    def measured(
+        self, losses: Mapping[str, Tensor], batch: Mapping[str, Any], values: Tensor, target: Tensor
+    ) -> dict[str, Any]:
+        """Returns the metrics of an update; see `ReplayTrainer.update_on`.
+
+        Args:
+            losses: by update, those that were made.
+            batch: that was learned from.
+            values: of the critics.
+            target: that they were fitted to.
+        """
+        steps = self.steps
+        return {
+            **{f"{name}_loss": loss.detach() for name, loss in losses.items()},
+            **{f"{name}_grad_norm": steps[name].norms.get("", 0.0) for name in losses},
+            **{f"{name}_learning_rate": step.lr for name, step in steps.items()},
+            "total_loss": lambda: sum(loss.detach() for loss in losses.values()),
+            "qf_mean": values.detach().mean,
+            "target_mean": target.mean,
+            "reward_mean": batch[REWARDS].mean,
+        }
+
+
+class _Member(nn.Module):
+    """From what a member observes, and its id, one-hot, to what the actor gives before ``tanh``."""
+
+    def __init__(self, actor: nn.Module) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, *seen: Tensor) -> Tensor:
+        outputs: Tensor = self.actor(torch.cat(seen, -1))
+        return outputs

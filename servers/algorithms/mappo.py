@@ -1,0 +1,390 @@
+"""MAPPO: PPO whose actors see their own observations, and whose critic sees the state.
+
+Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games" (arXiv
+2103.01955). With ``use_lstm`` both networks are recurrent (rMAPPO). As in the paper's code, the
+critic's state is recorded beside the actor's at every step, so that a sequence that is learned
+begins with what the critic remembered there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import huber_loss
+
+from muxrl.servers.agents.inputs import AgentId, Alive, Mask, Own, State
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
+from muxrl.servers.agents.log_probs import LOG_PROB
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.algorithms.actor_critic import (
+    ACTOR,
+    CRITIC,
+    IS_STEP,
+    OWN,
+    STATES,
+    ActorCriticNet,
+    OnPolicy,
+    Parts,
+    steps_of,
+)
+from muxrl.servers.algorithms.actor_critic_settings import ClippedRatioSettings
+from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
+from muxrl.servers.algorithms.distributions import Distribution, distribution_of
+from muxrl.servers.algorithms.networks import ModelSettings
+from muxrl.servers.algorithms.rollout import Rollout, advantages_of, explained_variance
+from muxrl.servers.algorithms.update import Step
+from muxrl.servers.trainers.declared_settings import Limit
+from muxrl.servers.trainers.interface import Rows
+from muxrl.servers.trainers.spaces import AgentSpaces
+from muxrl.servers.training.skipped_updates import MAX_GRADIENT
+
+OLD_VALUES = "old_values"
+"""A column: values before the update, in the critic's units."""
+_MIN_ADVANTAGE_STD = 1e-5
+"""Is added to the deviation of advantages, as in the paper's code."""
+_MIN_RETURN_STD = 1e-4
+"""Avoids a division by 0 while all returns have been equal."""
+
+CENTRAL = Seating(
+    inputs=(Own, Mask, State, AgentId, Alive),
+    reward="team",
+    is_joint=True,
+    read_if=((AGENT_ID, "settings", "obs_agent_id"), (ALIVE, "model", "use_lstm")),
+)
+"""What a policy sees: an agent's own observation, and for the critic the state.
+
+The agents of a group earn the team's reward and see the team's state; an agent in no group sees the
+state of all of the server's agents. An agent in a group is recorded at every step of its team, even
+when it does not act or has departed. Such a step is marked by `ALIVE` 0: it trains the critic,
+which learns what the team still earns, but not the actor.
+"""
+
+
+class CentralModel(ModelSettings):
+    """Of an actor and a critic apart."""
+
+    refused = {"vf_share_layers": "its actor and its critic do not see the same"}
+
+
+class CentralSettings(ClippedRatioSettings):
+    """Defaults are the paper's for small tasks: ten passes over a batch, no minibatches, no KL.
+
+    But values are learned as they are. In the paper's units a critic learns so fast while
+    bootstrapped returns still fall that simple_spread's agents left its landmarks.
+    """
+
+    own_module_refused = "its critic sees the state, apart from what its actor sees"
+
+    model: CentralModel = CentralModel()
+    """Of its networks."""
+    lr = 7e-4
+    # The paper collects 3,200 (128 environments, 25 steps) for its small tasks.
+    train_batch_size = 1_000
+    train_batch_size_per_learner = 1_000
+    minibatch_size = None
+    num_epochs = 10
+    lambda_ = 0.95
+    clip_param = 0.2
+    entropy_coeff = 0.01
+
+    agent_specific_state: bool = True
+    """Whether the critic also reads its agent's id and observation."""
+    clip_jointly: bool = False
+    """Whether `grad_clip` bounds the gradients of actor and critic as one."""
+    grad_clip: Limit = 10.0
+    """Largest norm of the gradient, of actor and critic each; None: no clip."""
+    huber_delta: Limit = None
+    """Error, in the critic's units, from which the value loss is linear; None: never."""
+    normalize_values: bool = False
+    """Whether the critic learns in units of the returns' running mean and deviation."""
+    vf_clip_param: Limit = None
+    """How far a value may gain from moving in one update, in the critic's units; None: no limit."""
+
+
+class MAPPOSettings(CentralSettings):
+    """HAPPO's agents need no id, since they have a policy each."""
+
+    obs_agent_id: bool = False
+    """Whether the actor reads its agent's id, one-hot."""
+
+
+class ValueNormalizer(nn.Module):
+    """The running mean and standard deviation of all returns seen so far.
+
+    Yu et al. 2022, "value normalization". All returns count alike; the paper's own code, with its
+    decay of 0.99999 an update, comes to the same. The three numbers are buffers, so that a state
+    has them.
+    """
+
+    count: Tensor
+    mean: Tensor
+    sum_of_squares: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("count", "mean", "sum_of_squares"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation, 1 before the first return."""
+        if self.count == 0:
+            return torch.ones_like(self.mean)
+        return (self.sum_of_squares / self.count).sqrt().clamp(min=_MIN_RETURN_STD)
+
+    def update(self, returns: Tensor) -> None:
+        """Adds returns ``[N]`` to the statistics (Chan et al. 1983, parallel variance)."""
+        if returns.numel() == 0:
+            return
+        returns = returns.double()
+        num, mean = returns.numel(), returns.mean()
+        total = self.count + num
+        delta = mean - self.mean
+        self.sum_of_squares += (returns - mean).square().sum()
+        self.sum_of_squares += delta.square() * self.count * num / total
+        self.mean += delta * num / total
+        self.count.copy_(total)
+
+    def normalize(self, returns: Tensor) -> Tensor:
+        """Scales returns to mean 0 and deviation 1, float32 of the same shape."""
+        return ((returns - self.mean) / self.std).float()
+
+    def denormalize(self, values: Tensor) -> Tensor:
+        """The inverse of `normalize`, float32 of the same shape."""
+        return (values * self.std + self.mean).float()
+
+
+class CentralNet(ActorCriticNet):
+    """An actor of an agent's observation, and a critic of the state.
+
+    An agent that is absent has not seen anything: the actor's recurrent state stays as it is. The
+    critic's goes on, since the team has.
+
+    Args:
+        settings: MAPPO's or HAPPO's.
+        sizes: of each part of an observation.
+        distribution: of actions.
+    """
+
+    def __init__(
+        self, settings: CentralSettings, sizes: Mapping[str, int], distribution: Distribution
+    ) -> None:
+        of_actor: tuple[str, ...] = (OBS,)
+        if getattr(settings, "obs_agent_id", False) and AGENT_ID in sizes:
+            of_actor += (AGENT_ID,)
+        of_critic: tuple[str, ...] = (STATE,)
+        if settings.agent_specific_state:
+            of_critic += tuple(key for key in (AGENT_ID, OBS) if key in sizes)
+        shapes = [(sum(sizes[key] for key in keys),) for keys in (of_actor, of_critic)]
+        apart = replace(settings.model, vf_share_layers=False)
+        super().__init__(apart, shapes[0], distribution, shapes[1])
+        self.keys = {ACTOR: of_actor, CRITIC: of_critic}
+        self.normalizer = ValueNormalizer() if settings.normalize_values else None
+
+    def unroll_one(
+        self, name: str, parts: Parts, states: Parts
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """As for `ActorCriticNet`; features of absent agents mean nothing.
+
+        The steps of each sequence are put into another order, those at which the agent is there
+        first: so the actor goes over these as if there were no others, in one pass. States are
+        returned of sequences of one step, which is how agents act.
+        """
+        if name == CRITIC or ALIVE not in parts:
+            return super().unroll_one(name, parts, states)
+        alive = parts[ALIVE][..., 0] > 0
+        if alive.shape[1] == 1:
+            features, after = super().unroll_one(name, parts, states)
+            return features, {k: torch.where(alive, new, states[k]) for k, new in after.items()}
+        order = (~alive).int().argsort(dim=1, stable=True)
+        there_first = {k: parts[k].take_along_dim(order[..., None], 1) for k in self.keys[ACTOR]}
+        features, _ = super().unroll_one(name, there_first, states)
+        return features.take_along_dim(order.argsort(dim=1)[..., None], 1), {}
+
+    def in_rewards(self, values: Tensor) -> Tensor:
+        """Returns the critic's values in the units of rewards."""
+        return values if self.normalizer is None else self.normalizer.denormalize(values)
+
+    @torch.no_grad()
+    def learn_units(self, returns: Tensor) -> Tensor:
+        """Adds returns ``[N]`` to the statistics, and returns them in the critic's units then.
+
+        Values in the units of rewards stay as they are: the last layer is rescaled to cancel the
+        change (PopArt, van Hasselt et al. 2016, arXiv 1602.07714, equations 3 and 4). The first
+        returns are an exception: before them there is nothing to preserve.
+        """
+        known = self.normalizer
+        if known is None:
+            return returns
+        is_first = bool(known.count == 0)
+        old_mean, old_std = known.mean.clone(), known.std
+        known.update(returns)
+        if not is_first:
+            mean, std = known.mean, known.std
+            last: Any = self.vf[-1]
+            last.weight.mul_((old_std / std).float())
+            last.bias.copy_((old_std * last.bias + old_mean - mean) / std)
+        return known.normalize(returns)
+
+
+class MAPPO(OnPolicy):
+    """PPO whose critic sees the global state (Yu et al. 2022)
+
+    The objectives of the paper's appendix::
+
+        actor   - mean over acting steps of  min(r A, clip(r, 1 - e, 1 + e) A) + c_e H(pi)
+        critic  c_v * mean over all steps of max(huber(V - R), huber(V_old + clip(V - V_old) - R))
+
+    A step at which the agent did not act (``ALIVE`` 0), or not by its policy, trains the critic,
+    which has to know what a team still earns without the agent, but not the actor.
+    """
+
+    Settings: ClassVar[type[CentralSettings]] = MAPPOSettings
+    settings: CentralSettings
+    seating = CENTRAL
+    space_check = AgentSpaces(reads_images=False)
+    net: CentralNet
+
+    def make_net(self) -> nn.Module:
+        sizes = {key: part.shape[0] for key, part in self.policy.parts.items()}
+        self.distribution = distribution_of(self.policy.action_space)
+        return CentralNet(self.settings, sizes, self.distribution)
+
+    def make_steps(self) -> dict[str, Step]:
+        own, net = self.settings, self.net
+        of_critic = [*net.critic.parameters(), *net.vf.parameters()]
+        of_actor = [p for one in self.acting_modules() for p in one.parameters()]
+        groups = {ACTOR: of_actor, CRITIC: of_critic}
+        if own.clip_jointly or own.grad_clip is None:
+            groups = {"": of_actor + of_critic}
+        eps = own.optimizer_epsilon
+        return {"": Step(groups, own.lr, clip=own.grad_clip, clip_by=own.grad_clip_by, eps=eps)}
+
+    # --- acting -------------------------------------------------------------------------
+
+    @property
+    def acting_keys(self) -> tuple[str, ...]:
+        return self.net.keys[ACTOR] + ((ACTION_MASK,) if self.policy.has_masks else ())
+
+    @property
+    def asked_keys(self) -> tuple[str, ...]:
+        """Parts of an observation that rows to act on have: those that memory needs, too."""
+        if not self.net.is_recurrent:
+            return self.acting_keys
+        remembered = (ALIVE, *self.value_keys)
+        more = [key for key in remembered if key in self.policy.parts]
+        return tuple(dict.fromkeys([*self.acting_keys, *more]))
+
+    @property
+    def value_keys(self) -> tuple[str, ...]:
+        """Parts of an observation that `value` reads."""
+        return self.net.keys[CRITIC]
+
+    @property
+    def critic_remembers(self) -> bool:
+        """Whether a value depends on more than a row: on the states that the critic has seen."""
+        return self.net.is_recurrent
+
+    def acting_modules(self) -> Sequence[nn.Module]:
+        net = self.net
+        log_std = [] if net.log_std is None else [nn.ParameterList([net.log_std])]
+        return [net.actor, net.pi, *log_std]
+
+    def followed_modules(self) -> Sequence[nn.Module]:
+        return [self.net] if self.net.is_recurrent else self.acting_modules()
+
+    def carries_critic(self, rows: Rows) -> bool:
+        return rows.is_training  # elsewhere nobody learns from it, nor is there always a state
+
+    def value(self, rows: Rows) -> np.ndarray:
+        return self.net.in_rewards(torch.from_numpy(super().value(rows))).numpy()
+
+    # --- learning -----------------------------------------------------------------------
+
+    def values_of(self, rollout: Rollout) -> np.ndarray:
+        values = torch.from_numpy(super().values_of(rollout)).to(self.device)
+        return self.net.in_rewards(values).cpu().numpy()
+
+    def batch_of(self, rollout: Rollout) -> dict[str, Any]:
+        """Returns the columns of a batch.
+
+        Advantages are standardised over the steps at which agents acted, which alone train the
+        actor. Targets and old values are in the critic's units.
+        """
+        own, values = self.settings, self.values_of(rollout)
+        advantages = advantages_of(
+            values,
+            rollout.rewards,
+            rollout.lengths,
+            rollout.terminated,
+            gamma=own.gamma,
+            lambda_=own.lambda_,
+        )
+        targets, acted = advantages + values[rollout.before], advantages[rollout.is_own]
+        if np.abs(targets).max() <= MAX_GRADIENT:
+            targets = self.net.learn_units(torch.from_numpy(targets).to(self.device)).cpu().numpy()
+            if len(acted):
+                advantages = (advantages - acted.mean()) / (acted.std() + _MIN_ADVANTAGE_STD)
+        else:  # units of such numbers would last, and a Huber loss does not show them
+            targets = np.full_like(targets, np.nan)
+        columns = self.columns_of(rollout, **{ADVANTAGES: advantages, TARGETS: targets})
+        if own.vf_clip_param is not None:
+            with torch.no_grad():
+                columns[OLD_VALUES] = self.net.values_alone(columns, columns.get(STATES))
+        return columns
+
+    def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
+        own = self.settings
+        inputs, values = self.said(batch)
+        log_prob, entropy, _ = self.distribution.terms(inputs, batch[ACTIONS])
+        ratio, advantages = ratio_of(log_prob, batch), batch[ADVANTAGES]
+        clipped = ratio.clamp(1.0 - own.clip_param, 1.0 + own.clip_param)
+        gain = torch.min(ratio * advantages, clipped * advantages)
+        acted = batch[OWN] & batch[IS_STEP] if IS_STEP in batch else batch[OWN]
+        policy_loss, mean_entropy = -_mean(gain, acted), _mean(entropy, acted)
+
+        targets = batch[TARGETS]
+        errors = self._errors(values, targets)
+        if own.vf_clip_param is not None:
+            limit = own.vf_clip_param
+            near = batch[OLD_VALUES] + (values - batch[OLD_VALUES]).clamp(-limit, limit)
+            errors = torch.max(errors, self._errors(near, targets))
+        errors, values, targets = steps_of(batch, errors, values, targets)
+        vf_loss = errors.mean()
+        loss = policy_loss + own.vf_loss_coeff * vf_loss - self.entropy_coeff * mean_entropy
+        if not is_reported:
+            return loss, {}
+        with torch.no_grad():
+            return loss, {
+                "total_loss": loss.detach(),
+                "policy_loss": policy_loss.detach(),
+                "vf_loss": vf_loss.detach(),
+                "vf_explained_var": explained_variance(targets, values),
+                "entropy": mean_entropy.detach(),
+            }
+
+    def _errors(self, values: Tensor, targets: Tensor) -> Tensor:
+        """Returns half the squared error of each value; beyond `huber_delta` it grows linearly."""
+        delta = self.settings.huber_delta
+        if delta is None:
+            return 0.5 * (values - targets).square()
+        return huber_loss(values, targets, reduction="none", delta=delta)
+
+
+def ratio_of(log_prob: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """Returns how much likelier each action is than when it was chosen, ``[B]`` or ``[S, L]``.
+
+    It is 1 where the policy chose none.
+    """
+    # Elsewhere it may be anything, and an overflow there would make all gradients NaN.
+    return (log_prob - batch[LOG_PROB]).masked_fill(~batch[OWN], 0.0).exp()
+
+
+def _mean(of_steps: Tensor, which: Tensor) -> Tensor:
+    # A minibatch may hold no step at which an agent acted; then the actor's loss is 0.
+    return of_steps.masked_fill(~which, 0.0).sum() / which.sum().clamp(min=1)

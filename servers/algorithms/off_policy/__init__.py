@@ -1,1 +1,0 @@
-"""DQN and SAC: RLlib's, with a replay that draws every step, and with action masks."""

@@ -1,0 +1,481 @@
+"""QMIX, VDN, QPLEX and independent Q-learning: one trainer with four mixers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from muxrl.protocol.messages import PolicyNetwork
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, LAST_ACTION, OBS, STATE
+from muxrl.servers.agents.seating import TEAMS
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, REWARDS, TERMINATEDS
+from muxrl.servers.algorithms.qmix.mixers import DuplexMixer, Mixer, make_mixer
+from muxrl.servers.algorithms.qmix.networks import (
+    HIDDEN,
+    AgentNetwork,
+    MemberNetwork,
+    NumpyAgent,
+    layers_of,
+)
+from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
+from muxrl.servers.algorithms.qmix.settings import QMIXSettings
+from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
+from muxrl.servers.algorithms.replay.priorities import PrioritySettings
+from muxrl.servers.algorithms.replay.replay import WEIGHTS
+from muxrl.servers.algorithms.replay.team_trainer import TeamTrainer
+from muxrl.servers.algorithms.torch_trainer import tensor_of, tensors_of
+from muxrl.servers.algorithms.update import Step, Targets, value_at
+from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows
+from muxrl.servers.trainers.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
+from muxrl.servers.trainers.replay_size import ReplaySize, of_episodes
+from muxrl.servers.trainers.spaces import SpaceProblem, integers_need_bounds
+
+BATCH_ENV_STEPS = 200
+"""Between two calls of `learn`: an update for each episode alone would have acting wait for it."""
+MEMBERS, IMPORTANCE = "members", "importance"
+"""With QPLEX's importance weights at a learning rate of their own: all else, and they."""
+
+
+def check_team_spaces(observation_space: Space, action_space: Space) -> SpaceProblem | None:
+    """A `SpaceCheck` of a member's spaces."""
+    if not isinstance(action_space, Discrete):
+        return "action", (
+            "it learns one value per discrete action, or per combination of several, up to "
+            f"{MAX_COMBINATIONS}{integers_need_bounds(action_space)}"
+        )
+    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
+        return "observation", "it takes a one-dimensional Box; flatten the observation first"
+    return None
+
+
+class TeamNet(nn.Module):
+    """The network that all members share, the mixer, and a target copy of both.
+
+    Args:
+        policy: has the sizes.
+        own: the settings.
+    """
+
+    def __init__(self, policy: PolicySpec, own: QMIXSettings) -> None:
+        super().__init__()
+        num_members, obs_dim = policy.observation_space.shape
+        actions: Any = policy.action_space
+        num_actions = int(actions.nvec[0])
+        self.agent = AgentNetwork(
+            own.agent,
+            num_members,
+            obs_dim,
+            num_actions,
+            own.hidden_dim,
+            has_last_action=own.obs_last_action,
+            has_ids=own.obs_agent_id,
+        )
+        self.mixer = make_mixer(
+            own.mixer,
+            num_members,
+            num_actions,
+            policy.state_size,
+            mixing_embed_dim=own.mixing_embed_dim,
+            hypernet_embed=own.hypernet_embed,
+            bound_state=own.bound_state,
+            num_kernel=own.num_kernel,
+            adv_hypernet_layers=own.adv_hypernet_layers,
+            adv_hypernet_embed=own.adv_hypernet_embed,
+        )
+        self.target_agent, self.target_mixer = copy.deepcopy(self.agent), copy.deepcopy(self.mixer)
+
+
+class QMIX(TeamTrainer):
+    """monotonic value mixing for teams (Rashid et al. 2018)
+
+    Fits the mixed value of the members' actions to a target::
+
+        Q_tot(t) = r(t) + gamma (1 - terminated(t)) Q_tot_target(t + 1)
+
+    Metrics beside those of the update: ``reward_sum_mean``, the mean return of the episodes as the
+    loss sees it, shows if rewards get lost. Where episodes are drawn by priority also
+    ``importance_weight_mean``, and ``priority_max``, the highest that was measured.
+    """
+
+    Settings = QMIXSettings
+    settings: QMIXSettings
+    net: TeamNet
+    preset: ClassVar[Mapping[str, Any]] = {}
+    seating = TEAMS
+    space_check = staticmethod(check_team_spaces)
+    scores_name = "q_values"
+    batch_env_steps = BATCH_ENV_STEPS
+    needs_whole_episodes = True  # a GRU must see an episode from its start
+
+    def __init__(self, policy: PolicySpec, settings: QMIXSettings) -> None:
+        super().__init__(policy, settings)
+        net = self.net
+        self.targets = Targets((net.agent, net.target_agent), (net.mixer, net.target_mixer))
+        self.num_target_updates = 0
+        self._member = self._member_in_numpy()
+
+    def make_net(self) -> nn.Module:
+        return TeamNet(self.policy, self.settings)
+
+    def make_steps(self) -> dict[str, Step]:
+        own, net = self.settings, self.net
+        groups = {"": [*net.agent.parameters(), *net.mixer.parameters()]}
+        factors = None
+        if own.importance_lr_factor != 1.0 and isinstance(net.mixer, DuplexMixer):
+            importance = list(net.mixer.importance.parameters())
+            apart = {id(parameter) for parameter in importance}
+            others = [parameter for parameter in groups[""] if id(parameter) not in apart]
+            groups = {MEMBERS: others, IMPORTANCE: importance}
+            factors = {MEMBERS: 1.0, IMPORTANCE: own.importance_lr_factor}
+
+        def rmsprop(params: list[Any]) -> torch.optim.Optimizer:
+            return torch.optim.RMSprop(
+                params, alpha=own.rmsprop_alpha, eps=own.optimizer_epsilon, foreach=True
+            )
+
+        return {
+            "": Step(
+                groups,
+                own.lr,
+                clip=own.grad_clip,
+                eps=own.optimizer_epsilon,
+                make=rmsprop if own.optimizer_name == "rmsprop" else None,
+                factors=factors,
+            )
+        }
+
+    def make_replay(self) -> EpisodeReplay:
+        own, alpha = self.settings, self.settings.prioritized_replay_alpha
+        by_priority = PrioritySettings(alpha, own.prioritized_replay_beta) if alpha > 0.0 else None
+        return EpisodeReplay(own.buffer_capacity_episodes, self.policy.seed, by_priority)
+
+    @property
+    def batch_size(self) -> int:
+        return self.settings.batch_size_episodes
+
+    @property
+    def max_sequence_steps(self) -> int:
+        """Steps after which a longer episode is cut."""
+        return self.settings.max_sequence_steps
+
+    # --- the budget ---------------------------------------------------------------------
+
+    @classmethod
+    def find_milestones(cls, settings: QMIXSettings) -> Iterator[Milestone]:
+        """Yields the first update, and the first copy to the target network."""
+        names = ("num_episodes_before_learning", "updates_per_episode")
+        yield Milestone(FIRST_UPDATE, names, episodes=settings.num_entries_for(1))
+        if settings.tau == 1.0:
+            num = settings.num_entries_for(settings.target_update_freq)
+            yield Milestone(FIRST_COPY, ("target_update_freq", *names), episodes=num)
+
+    @classmethod
+    def replay_size(cls, settings: QMIXSettings, seats: Mapping[str, Seat]) -> ReplaySize:
+        """Returns what the replays store of the teams."""
+        return of_episodes(
+            seats,
+            settings.buffer_capacity_episodes,
+            "buffer_capacity_episodes",
+            longest=settings.max_sequence_steps,
+            batch_size=settings.batch_size_episodes,
+        )
+
+    @classmethod
+    def learns_jointly(cls, settings: QMIXSettings) -> bool:
+        """Returns whether members learn a value of what all of them do."""
+        return settings.mixer != "none"
+
+    # --- acting -------------------------------------------------------------------------
+
+    @property
+    def epsilon(self) -> float:
+        """Share of random actions now."""
+        return value_at(self.settings.epsilon, self.env_steps)
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Returns the recurrent state of a team that has none yet, ``{"h": [n, hidden_dim]}``."""
+        agent = self.net.agent
+        if not agent.is_recurrent:
+            return {}
+        return {HIDDEN: np.zeros((agent.num_members, agent.hidden_dim), np.float32)}
+
+    def begin_acting(self) -> None:
+        for name in ("mixer", "target_agent", "target_mixer"):  # which need not go to a GPU
+            delattr(self.net, name)
+        super().begin_acting()
+        self._member = self._member_in_numpy()
+
+    def _member_in_numpy(self) -> NumpyAgent | None:
+        """Returns the members' network for small passes; None: it is on a GPU."""
+        return NumpyAgent(self.net.agent) if self.device.type == "cpu" else None
+
+    def act(self, rows: Rows) -> Acted:
+        values, after = self.values(rows)
+        epsilon = value_at(self.settings.epsilon, rows.env_steps) if rows.should_explore else 0.0
+        assert rows.masks is not None
+        actions = epsilon_greedy(values, rows.masks, epsilon, rows.rng)
+        return Acted(actions, states=None if after is None else {HIDDEN: after})
+
+    def values(self, rows: Rows) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns the value of each action of each member ``[B, n, k]``, and the next h."""
+        obs, last_action, after = rows.observations, rows.inputs[LAST_ACTION], None
+        h: np.ndarray | None = None if rows.states is None else rows.states[HIDDEN]
+        if self._member is not None and self._gpu is None:
+            return self._member.step(obs, last_action, h)
+
+        def ask(net: Any, seen: dict[str, Tensor]) -> Tensor:
+            nonlocal after
+            before = None if h is None else tensor_of(h).to(seen[OBS].device)
+            values, left = net.agent.step(seen, before)
+            after = None if left is None else left.cpu().numpy()
+            return values
+
+        parts = {OBS: obs, LAST_ACTION: last_action}
+        if self._gpu is None:
+            with torch.inference_mode():
+                seen = {key: part.to(self.device) for key, part in tensors_of(parts).items()}
+                return ask(self.net, seen).cpu().numpy(), after
+        if self._gpu.is_worth(ask, self.net, parts):
+            return self._gpu.ask(ask, self.net, parts), after
+        assert self._member is not None
+        return self._member.step(obs, last_action, h)
+
+    def acting_modules(self) -> list[nn.Module]:
+        return [self.net.agent]
+
+    def acting_network(self) -> PolicyNetwork | None:
+        """Returns the layers of a member; None: they are not on the CPU."""
+        agent = self.net.agent
+        if self.device.type != "cpu":
+            return None
+        return PolicyNetwork(layers_of(agent), agent.has_last_action, agent.has_ids)
+
+    @property
+    def acting_keys(self) -> tuple[str, ...]:
+        """Parts of an observation that a member reads."""
+        agent = self.net.agent
+        own = ((LAST_ACTION, agent.has_last_action), (AGENT_ID, agent.has_ids))
+        return (OBS, ACTION_MASK, *(key for key, is_read in own if is_read))
+
+    def network(self) -> nn.Module:
+        """Returns a member's network, for files."""
+        return MemberNetwork(self.net.agent)
+
+    # --- learning -----------------------------------------------------------------------
+
+    def update_on(self, batch: dict[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
+        loss, metrics, priorities = self.loss(batch)
+        self.update("", loss, [batch])
+        own, step = self.settings, self.steps[""]
+        if own.tau < 1.0 or self.num_updates % own.target_update_freq == 0:
+            self.targets.follow(own.tau)
+            self.num_target_updates += 1
+        for (name, norm), group in zip(
+            step.norms.items(), step.optimizer.param_groups, strict=False
+        ):
+            metrics[f"{name}_grad_norm" if name else "grad_norm"] = norm
+            metrics[f"{name or 'default_optimizer'}_learning_rate"] = group["lr"]
+        metrics["num_target_updates"] = self.num_target_updates
+        metrics["epsilon"] = self.epsilon
+        return metrics, priorities
+
+    def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any], Tensor | None]:
+        """``sum(mask * td^2) / sum(mask)``; Rashid et al. 2018, equation 6.
+
+        The values at t + 1 are those of the members' greedy available actions; with double Q (van
+        Hasselt et al. 2016) the online network chooses them, else the target network. Truncated
+        episodes are bootstrapped: the observation after the last action is in the batch.
+
+        Where episodes were drawn by priority, each has a weight before the sum; the divisor stays
+        as it is (Schaul et al. 2016, algorithm 1).
+
+        Args:
+            batch: of `EpisodeReplay.sample`, in tensors.
+
+        Returns:
+            The loss, metrics, and priorities ``[B]`` if the batch has weights.
+        """
+        own, net = self.settings, self.net
+        inputs = net.agent.inputs_of(batch[OBS])
+        with torch.no_grad():
+            target_values = net.target_agent.values(inputs)
+        q_taken, target = td_terms(
+            net.mixer,
+            net.target_mixer,
+            net.agent.values(inputs),
+            target_values,
+            batch,
+            gamma=own.gamma,
+            double_q=own.double_q,
+            n_step=own.n_step,
+            td_lambda=own.td_lambda,
+        )
+        mask = batch[LOSS_MASK].unsqueeze(-1)
+        if not net.mixer.is_joint:
+            # Each member has its own error; an absent member has none.
+            mask = mask * batch[OBS][ALIVE][:, :-1]
+        num_terms = mask.sum().clamp(min=1.0)
+        td_error = (q_taken - target) * mask
+        squares = td_error.square()
+        errors, taken = td_error.detach(), q_taken.detach()
+        metrics: dict[str, Any] = {
+            "td_error_abs": lambda: errors.abs().sum() / num_terms,
+            "q_taken_mean": lambda: (taken * mask).sum() / num_terms,
+            "target_mean": lambda: (target * mask).sum() / num_terms,
+            "reward_sum_mean": lambda: (batch[REWARDS] * batch[LOSS_MASK]).sum(1).mean(),
+            "num_module_steps_trained": lambda: batch[LOSS_MASK].sum(),
+        }
+        priorities = None
+        if WEIGHTS in batch:
+            weights = batch[WEIGHTS]
+            squares = weights[:, None, None] * squares
+            priorities = episode_priorities(errors, mask, own.prioritized_replay_eta)
+            metrics["importance_weight_mean"] = weights.mean
+            metrics["priority_max"] = priorities.max
+        loss = squares.sum() / num_terms
+        metrics["loss"] = metrics["total_loss"] = loss.detach()
+        return loss, metrics, priorities
+
+    def more_state(self) -> dict[str, Any]:
+        return {**super().more_state(), "num_target_updates": self.num_target_updates}
+
+    def load_more(self, state: Mapping[str, Any]) -> None:
+        super().load_more(state)
+        self.num_target_updates = state["num_target_updates"]
+
+
+class VDN(QMIX):
+    """sum of values for teams (Sunehag et al. 2017)"""
+
+    preset = {"mixer": "vdn"}
+
+
+class QPLEX(QMIX):
+    """duplex dueling value mixing for teams (Wang et al. 2021)"""
+
+    preset = {"mixer": "qplex"}
+
+
+class IQL(QMIX):
+    """independent Q-learning on the team's reward (Tan 1993)"""
+
+    preset = {"mixer": "none"}
+
+
+def epsilon_greedy(
+    values: np.ndarray, masks: np.ndarray, epsilon: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Chooses among available actions, for each member independently.
+
+    Args:
+        values: ``[B, n, k]``.
+        masks: ``[B, n, k]``, 1 for available actions.
+        epsilon: share of random actions.
+        rng: draws ``[B, n, k + 1]`` numbers, if epsilon is above 0.
+
+    Returns:
+        ``[B, n]`` int64.
+    """
+    actions = np.where(masks > 0, values, -np.inf).argmax(-1)
+    if epsilon > 0.0:
+        # The largest of independent uniforms is a uniform draw; + 1 keeps available actions
+        # above the unavailable ones, which are 0.
+        draws = rng.random((*masks.shape[:-1], masks.shape[-1] + 1), np.float32)
+        explores = draws[..., -1] < epsilon
+        if explores.any():  # most steps of one team do not
+            any_action = ((draws[..., :-1] + 1.0) * masks).argmax(-1)
+            actions = np.where(explores, any_action, actions)
+    return actions
+
+
+def td_terms(
+    mixer: Mixer,
+    target_mixer: Mixer,
+    values: Tensor,
+    target_values: Tensor,
+    batch: Mapping[str, Any],
+    *,
+    gamma: float,
+    double_q: bool,
+    n_step: int = 1,
+    td_lambda: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Returns the two sides of the temporal difference.
+
+    Args:
+        mixer, target_mixer: online and target.
+        values: ``[B, T + 1, n, k]`` of the online network.
+        target_values: the same of the target network.
+        batch: of `EpisodeReplay.sample`, in tensors.
+        gamma, n_step, td_lambda: see `bootstrapped_returns`.
+        double_q: whether the online network chooses the action whose value is bootstrapped.
+
+    Returns:
+        The mixed values of the actions taken, and their targets without gradient, both
+        ``[B, T, 1]``, or ``[B, T, n]`` where every member has a target of its own.
+    """
+    obs = batch[OBS]
+    state, alive, available = obs[STATE], obs[ALIVE], obs[ACTION_MASK]
+    now, later = slice(None, -1), slice(1, None)
+
+    def mixed(mix: Callable[..., Tensor], q: Tensor, actions: Tensor, at: slice) -> Tensor:
+        """Mixes the values of these actions ``[B, T, n]``; `q` has those of all."""
+        q = q[:, at]
+        choice: tuple[Tensor, ...] = ()
+        if mixer.mixes_advantages:
+            best = _taken(q, _greedy(q, available[:, at])).detach()
+            choice = best, actions
+        return mix(_taken(q, actions), state[:, at], alive[:, at], *choice)
+
+    q_taken = mixed(mixer, values, batch[ACTIONS], now)
+    with torch.no_grad():
+        judge = values if double_q else target_values
+        greedy = _greedy(judge[:, later], available[:, later])
+        following = mixed(target_mixer, target_values, greedy, later)
+        rewards, terminated, mask = (
+            batch[key].unsqueeze(-1) for key in (REWARDS, TERMINATEDS, LOSS_MASK)
+        )
+        if not mixer.is_joint:
+            following = follow_absent(
+                following, alive[:, 1:], rewards, terminated, mask, gamma=gamma
+            )
+        target = bootstrapped_returns(
+            rewards, following, terminated, mask, gamma=gamma, n_step=n_step, td_lambda=td_lambda
+        )
+    return q_taken, target
+
+
+def _greedy(values: Tensor, available: Tensor) -> Tensor:
+    """Returns the available action of the highest value, int64 ``[...]`` for ``[..., k]`` each."""
+    return values.masked_fill(available == 0, -torch.inf).argmax(-1)
+
+
+def _taken(values: Tensor, actions: Tensor) -> Tensor:
+    # Looked up, not the masked maximum: no infinity meets the padding.
+    return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+def episode_priorities(td_error: Tensor, mask: Tensor, eta: float) -> Tensor:
+    """Returns ``eta max |td| + (1 - eta) mean |td|`` of each episode.
+
+    Kapturowski et al. 2019, for sequences: the mean of a long one hides its large errors.
+
+    Args:
+        td_error: ``[B, T, k]``, 0 where `mask` is.
+        mask: ``[B, T, k]``, 1 where there is an error.
+        eta: 0.9 there.
+
+    Returns:
+        ``[B]``.
+    """
+    size = td_error.abs()
+    mean = size.sum((1, 2)) / mask.sum((1, 2)).clamp(min=1.0)
+    return eta * size.amax((1, 2)) + (1.0 - eta) * mean

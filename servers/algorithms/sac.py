@@ -1,0 +1,440 @@
+"""SAC: a policy that is paid for its entropy, too; Haarnoja et al. 2018 (arXiv 1812.05905).
+
+For Discrete actions as in Christodoulou 2019 (arXiv 1910.07207): expectations over the actions are
+summed up instead of drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from muxrl.protocol.messages import DenseLayer, PolicyNetwork
+from muxrl.protocol.spaces import Box, Discrete
+from muxrl.servers.agents.keys import OBS
+from muxrl.servers.agents.log_probs import log_probs_of
+from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS
+from muxrl.servers.algorithms.distributions import Categorical, masked, squashed
+from muxrl.servers.algorithms.networks import (
+    Encoder,
+    Initializer,
+    Initializers,
+    ModelSettings,
+    activation_of,
+    dense_layers,
+    head,
+)
+from muxrl.servers.algorithms.off_policy import (
+    NO_MEMORY,
+    OffPolicy,
+    OffPolicySettings,
+    at,
+    replay_buffer,
+    split,
+)
+from muxrl.servers.algorithms.replay.replay import WEIGHTS
+from muxrl.servers.algorithms.update import Step, Targets
+from muxrl.servers.trainers.declared_settings import Positive, Schedule
+from muxrl.servers.trainers.interface import Acted, Rows
+from muxrl.servers.trainers.spaces import AgentSpaces
+
+POLICY, ALPHA = "policy", "alpha"
+CRITICS = ("qf", "qf_twin")
+
+AUTO: Literal["auto"] = "auto"
+SHARE = 0.3
+"""Of the highest entropy, ``log n``. A policy that takes one of n = 5 actions nine times out of
+ten, and the others alike, has 0.29 of it, with n = 2 actions 0.47, with n = 18 0.21.
+"""
+_EPS = 1e-7
+"""Of Adam; RLlib's."""
+_LOWEST, _HIGHEST = -5.0, 2.0
+"""Of the logarithm of a deviation; RLlib's."""
+
+
+class SACModelSettings(ModelSettings):
+    """Of the policy and the critics alike."""
+
+    refused = {"use_lstm": f"{NO_MEMORY}PPO or A2C"}
+
+    # With RLlib's tanh the critic hardly learns how the worth of an action depends on the
+    # observation.
+    fcnet_activation = "relu"
+
+    fusionnet_hiddens: list[int] = [64, 64]
+    """Units of each layer in which a critic combines observation and action, but the last."""
+    fusionnet_activation: str = "relu"
+    """As `fcnet_activation`."""
+    fusionnet_kernel_initializer: Initializer = None
+    """As `fcnet_kernel_initializer`."""
+    fusionnet_kernel_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+    fusionnet_bias_initializer: Initializer = None
+    """As `fcnet_kernel_initializer`."""
+    fusionnet_bias_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+
+
+class SACSettings(OffPolicySettings):
+    """RLlib's, with the paper's learning rate of the actor and a uniform replay."""
+
+    model: SACModelSettings = SACModelSettings()
+    """Of its networks."""
+
+    num_steps_sampled_before_learning_starts = 1_500
+    replay_buffer_config = replay_buffer(100_000)
+    tau = 0.005
+    train_batch_size = 256
+    train_batch_size_per_learner = 256
+
+    actor_lr: Schedule = 3e-4  # the paper's for all networks; RLlib's is a tenth of it
+    """Learning rate of the policy; a number or a schedule."""
+    alpha_lr: Schedule = 3e-4
+    """Learning rate of the temperature."""
+    critic_lr: Schedule = 3e-4
+    """Learning rate of the critics."""
+    initial_alpha: Positive = 1.0
+    """First temperature, the weight of the entropy."""
+    target_entropy: float | Literal["auto"] | None = AUTO
+    """Entropy that the temperature is adapted to; `auto`: minus the action dimensions of a `Box`,
+    0.3 log n of n `Discrete` actions; None: RLlib's rule."""
+    twin_q: bool = True
+    """Whether there are two critics, of which the lower value counts."""
+
+
+class Critic(nn.Module):
+    """Values an action in a Box: encoders of observation and action, and a net that fuses them.
+
+    Each layer of that net reads both encodings again, beside the layer before. The action's encoder
+    has the observation's layers, but neither their initializers nor their normalisation.
+    """
+
+    def __init__(self, model: SACModelSettings, shape: tuple[int, ...], num_inputs: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(model, shape)
+        size = self.encoder.size
+        activation = activation_of(model.fcnet_activation) or nn.Identity
+        layers: list[nn.Module] = []
+        for num in (*model.fcnet_hiddens[:-1], size):
+            layers += [nn.Linear(num_inputs, num), activation()]
+            num_inputs = num
+        self.of_action = nn.Sequential(*layers)
+        initialize, self.fused, num_before = Initializers(model, "fusionnet"), nn.ModuleList(), 0
+        for num in (*model.fusionnet_hiddens, size):
+            layer = nn.Linear(num_before + 2 * size, num)
+            initialize(layer)
+            self.fused.append(layer)
+            num_before = num
+        self.activation = (activation_of(model.fusionnet_activation) or nn.Identity)()
+        self.head = head(model, size, 1)
+
+    def forward(self, features: Tensor, actions: Tensor) -> Tensor:
+        """Returns values ``[B]`` of actions ``[B, k]``, by what `encoder` made of observations."""
+        encoded = torch.cat([self.of_action(actions), features], -1)
+        x = self.activation(self.fused[0](encoded))
+        for layer in self.fused[1:]:
+            x = self.activation(layer(torch.cat([x, encoded], -1)))
+        values: Tensor = self.head(x).squeeze(-1)
+        return values
+
+
+class SACNet(nn.Module):
+    """A policy, critics of which there may be two, and their targets.
+
+    Args:
+        own: the settings.
+        shape: of an observation.
+        num_actions: of a Discrete space, of each of which a critic tells the value; 0 of a Box.
+        num_numbers: of an action in a Box.
+    """
+
+    def __init__(
+        self, own: SACSettings, shape: tuple[int, ...], num_actions: int, num_numbers: int
+    ) -> None:
+        super().__init__()
+        model = own.model
+        self.actor = Encoder(model, shape)
+        self.pi = head(model, self.actor.size, num_actions or 2 * num_numbers)
+
+        def critics() -> nn.ModuleList:
+            num = len(CRITICS) if own.twin_q else 1
+            if num_numbers:
+                return nn.ModuleList([Critic(model, shape, num_numbers) for _ in range(num)])
+            encoders = [Encoder(model, shape) for _ in range(num)]
+            return nn.ModuleList(
+                [nn.Sequential(one, head(model, one.size, num_actions)) for one in encoders]
+            )
+
+        self.critics, self.targets = critics(), critics()
+        self.is_continuous = bool(num_numbers)
+
+    def inputs(self, obs: Tensor) -> Tensor:
+        """Returns logits ``[B, n]``, or means and logarithms of deviations ``[B, 2 k]``."""
+        inputs: Tensor = self.pi(self.actor(obs))
+        if not self.is_continuous:
+            return inputs
+        means, logs = inputs.chunk(2, -1)
+        return torch.cat([means, logs.clamp(_LOWEST, _HIGHEST)], -1)
+
+
+class _Losses(NamedTuple):
+    """What is learned of a batch.
+
+    Attributes:
+        policy: its loss.
+        log_probs: by which the temperature is adapted, ``[B]``: of actions, or their expectation.
+        values: of each critic at the actions that were taken, ``[B]``.
+        target: of them, ``[B]``.
+        target_entropy: a number.
+        metrics: more, by name.
+    """
+
+    policy: Tensor
+    log_probs: Tensor
+    values: list[Tensor]
+    target: Tensor
+    target_entropy: Tensor | float
+    metrics: dict[str, Any]
+
+
+class SAC(OffPolicy):
+    """soft actor-critic, continuous or discrete (Haarnoja et al. 2018)
+
+    ::
+
+        critics        huber(Q(s, a) - r - gamma**k (1 - terminated) V(s'))
+        policy         E alpha log pi(a|s) - min Q(s, a)
+        temperature    - log alpha (E log pi(a|s) + target entropy)
+
+    where ``V(s') = E min Q_target(s', a') - alpha log pi(a'|s')``, and each loss has a gradient by
+    its own parameters alone. An unavailable action has probability 0, so its value has no part in
+    any of them.
+    """
+
+    scores_name = "logits"
+    Settings = SACSettings
+    settings: SACSettings
+    net: SACNet
+    space_check = AgentSpaces((Discrete, Box), can_act_unbounded=False)
+
+    def make_net(self) -> nn.Module:
+        space, shape = self.policy.action_space, self.policy.observation_space.shape
+        if isinstance(space, gymnasium.spaces.Discrete):
+            return SACNet(self.settings, shape, int(space.n), 0)
+        if self.settings.model.free_log_std:
+            raise ValueError("SAC's deviations depend on the observation: leave out free_log_std")
+        return SACNet(self.settings, shape, 0, math.prod(space.shape or ()))
+
+    def make_steps(self) -> dict[str, Step]:
+        own, net = self.settings, self.net
+        # No part of the networks: one that begins with another's begins with its own temperature.
+        first = torch.tensor(math.log(own.initial_alpha), device=self.device)
+        self.log_alpha = nn.Parameter(first)
+        learned: dict[str, tuple[list[nn.Parameter], Schedule]] = {
+            POLICY: ([*net.actor.parameters(), *net.pi.parameters()], own.actor_lr),
+            ALPHA: ([self.log_alpha], own.alpha_lr),
+        }
+        for name, critic in zip(CRITICS, net.critics, strict=False):
+            learned[name] = [*critic.parameters()], own.critic_lr
+        return {
+            name: Step({"": params}, lr, clip=own.grad_clip, clip_by=own.grad_clip_by, eps=_EPS)
+            for name, (params, lr) in learned.items()
+        }
+
+    def make_targets(self) -> Targets:
+        return Targets((self.net.critics, self.net.targets))
+
+    # --- acting -------------------------------------------------------------------------
+
+    def acting_modules(self) -> Sequence[nn.Module]:
+        return [self.net.actor, self.net.pi]
+
+    def acting_layers(self) -> list[DenseLayer] | None:
+        return dense_layers(self.net.actor.layers, self.net.pi)
+
+    def acting_network(self) -> PolicyNetwork | None:
+        return None if self.net.is_continuous else super().acting_network()
+
+    def act(self, rows: Rows) -> Acted:
+        said = self._said(rows)
+        if not self.net.is_continuous:
+            one = Categorical(said.shape[-1])
+            return Acted(one.draw(said, rows.rng) if rows.should_explore else one.best(said))
+        means, logs = np.split(said, 2, -1)
+        if rows.should_explore:
+            noise = rows.rng.standard_normal(means.shape, np.float32)
+            means = means + np.exp(logs.clip(_LOWEST, _HIGHEST)) * noise
+        return Acted(np.tanh(means))
+
+    def _said(self, rows: Rows) -> np.ndarray:
+        return self.said_of(rows, lambda net, seen: net.pi(net.actor(seen[OBS])))  # type: ignore[operator]
+
+    def probabilities(self, rows: Rows) -> np.ndarray:
+        """Returns how likely each action of a Discrete space is drawn, ``[n, num_actions]``."""
+        return np.exp(log_probs_of(self._said(rows).astype(np.float64)))
+
+    def value(self, rows: Rows) -> np.ndarray | None:
+        """Returns what the policy is worth by its critics, ``[n]``: ``sum over a of pi(a) Q(a)``,
+        which is Christodoulou's equation 10 without the entropy of the action itself; None of a
+        Box, where it would have to be drawn."""
+        if self.net.is_continuous:
+            return None
+        obs, mask = self.seen(rows)
+        with torch.inference_mode():
+            probs = masked(self.net.inputs(obs), mask).softmax(-1)
+            worth = _lowest([critic(obs) for critic in self.net.critics])
+            return (probs * worth).sum(-1).cpu().numpy()
+
+    def network(self) -> nn.Module:
+        """Returns the module behind `act`, for files."""
+        return _Acting(self.net)
+
+    @property
+    def greedy(self) -> Callable[[Tensor], Tensor] | None:
+        """Of numbers: from what the network says to the actions; None: they are choices."""
+        return _likeliest if self.net.is_continuous else None
+
+    # --- learning -----------------------------------------------------------------------
+
+    def update_on(self, batch: dict[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
+        net, weights = self.net, batch[WEIGHTS]
+        found = (self._learn_box if net.is_continuous else self._learn_discrete)(batch)
+        log_alpha, alpha = self.log_alpha, self.log_alpha.detach().exp()
+        losses = {
+            POLICY: found.policy,
+            ALPHA: -(log_alpha * (found.log_probs.detach() + found.target_entropy)).mean(),
+        }
+        for name, values in zip(CRITICS, found.values, strict=False):
+            errors = functional.huber_loss(values, found.target, reduction="none")
+            losses[name] = (weights * errors).mean()
+        self.update_together(losses, [batch])
+        self.move_targets()
+        with torch.no_grad():
+            errors = torch.stack([(one - found.target).abs() for one in found.values]).mean(0)
+        return {
+            **{f"{name}_loss": loss.detach() for name, loss in losses.items()},
+            "total_loss": lambda: torch.stack([*losses.values()]).detach().sum(),
+            "alpha_value": alpha,
+            "log_alpha_value": alpha.log,
+            "target_entropy": found.target_entropy,
+            "td_error_mean": errors.mean,
+            **found.metrics,
+        }, errors
+
+    def _learn_box(self, batch: Mapping[str, Any]) -> _Losses:
+        net: Any = self.net
+        alpha = self.log_alpha.detach().exp()
+        (obs, _), (following, _) = split(batch[OBS]), split(batch[NEXT_OBS])
+        actions = batch[ACTIONS]
+        noise = self.rng.standard_normal((2, *actions.shape), np.float32)
+        now, then = torch.from_numpy(noise).to(self.device)
+        with torch.no_grad():
+            drawn, log_probs = squashed(net.inputs(following), then)
+            worth = _lowest([one(one.encoder(following), drawn) for one in net.targets])
+            value = worth - alpha * log_probs
+            target = batch[REWARDS] + self.discounts_of(batch) * value
+        drawn, log_probs = squashed(net.inputs(obs), now)
+        both = [(one, one.encoder(obs)) for one in net.critics]
+        # Of the critics the policy's loss needs what they say of actions alone.
+        worth = _lowest([one(seen.detach(), drawn) for one, seen in both])
+        return _Losses(
+            (alpha * log_probs - worth).mean(),
+            log_probs,
+            [one(seen, actions) for one, seen in both],
+            target,
+            self._target_entropy(None),
+            _about(worth.detach(), log_probs.detach()),
+        )
+
+    def _learn_discrete(self, batch: Mapping[str, Any]) -> _Losses:
+        net, alpha = self.net, self.log_alpha.detach().exp()
+        (obs, mask), (following, next_mask) = split(batch[OBS]), split(batch[NEXT_OBS])
+        with torch.no_grad():
+            probs, log_probs = _policy(net.inputs(following), next_mask)
+            worth = _lowest([one(following) for one in net.targets])
+            value = (probs * (worth - alpha * log_probs)).sum(-1)
+            target = batch[REWARDS] + self.discounts_of(batch) * value
+        probs, log_probs = _policy(net.inputs(obs), mask)
+        of_actions = [one(obs) for one in net.critics]
+        worth = _lowest(of_actions).detach()
+        return _Losses(
+            (probs * (alpha * log_probs - worth)).sum(-1).mean(),
+            (probs * log_probs).sum(-1),
+            [at(one, batch[ACTIONS]) for one in of_actions],
+            target,
+            self._target_entropy(mask),
+            _about(of_actions[0].detach(), log_probs.detach()),
+        )
+
+    def more_state(self) -> dict[str, Any]:
+        alpha = {"log_alpha": self.log_alpha.detach(), "first": self.settings.initial_alpha}
+        return {**super().more_state(), "alpha": alpha}
+
+    @torch.no_grad()
+    def load_more(self, state: Mapping[str, Any]) -> None:
+        super().load_more(state)
+        if state["alpha"]["first"] == self.settings.initial_alpha:  # else it has changed since
+            self.log_alpha.copy_(state["alpha"]["log_alpha"])
+
+    def _target_entropy(self, mask: Tensor | None) -> Tensor | float:
+        """Returns the entropy that the temperature is adapted to.
+
+        RLlib's rule, minus the number of action dimensions, is one for densities: -1 for Discrete
+        actions, whose entropy is never below 0, so that the temperature falls for ever. `AUTO` is
+        `SHARE` of the entropy of the uniform policy over the available actions there, in the mean
+        over a batch; Christodoulou takes a share of 0.98, for which a policy has to be all but
+        uniform.
+        """
+        wanted, space = self.settings.target_entropy, self.policy.action_space
+        if wanted is None or (wanted == AUTO and self.net.is_continuous):
+            return -float(math.prod(space.shape or ()))
+        if wanted != AUTO:
+            return float(wanted)
+        if mask is None:
+            return SHARE * math.log(space.n)  # type: ignore[attr-defined]
+        return SHARE * (mask > 0).sum(-1).clamp(min=1).float().log().mean()
+
+
+def _lowest(values: Sequence[Tensor]) -> Tensor:
+    return values[0] if len(values) == 1 else torch.min(*values)
+
+
+def _policy(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns probabilities and their logarithms, ``[B, n]`` each, 0 both where unavailable.
+
+    The logarithms of unavailable ones overflow when alpha is above 1, and 0 times infinity is NaN.
+    """
+    log_probs = masked(logits, mask).log_softmax(-1)
+    probs = log_probs.exp()
+    return probs, log_probs if mask is None else torch.where(mask > 0, log_probs, 0.0)
+
+
+def _about(values: Tensor, log_probs: Tensor) -> dict[str, Any]:
+    return {
+        "logps": log_probs.mean,
+        "qf_mean": values.mean,
+        "qf_max": values.max,
+        "qf_min": values.min,
+    }
+
+
+class _Acting(nn.Module):
+    """From observations to logits, or to means and logarithms of deviations before ``tanh``."""
+
+    def __init__(self, net: SACNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.net.inputs(obs)
+
+
+def _likeliest(inputs: Tensor) -> Tensor:
+    return inputs.chunk(2, -1)[0].tanh()

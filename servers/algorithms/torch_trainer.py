@@ -1,0 +1,340 @@
+"""What muxrl's own trainers share: networks, seeds, a copy that acts, a state to resume."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from muxrl.protocol.dense import UNAVAILABLE, forward
+from muxrl.protocol.messages import DenseLayer, PolicyNetwork
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
+from muxrl.servers.algorithms.networks import joined
+from muxrl.servers.algorithms.update import Step, seeded, update_together
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.episodes.warnings import Warnings
+from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
+from muxrl.servers.training.skipped_updates import (
+    MAX_SKIPPED,
+    MAX_SKIPPED_FROM_REPLAY,
+    SkippedUpdates,
+    cause_of,
+    largest_of,
+)
+
+_MAX_NUMPY_ROWS = 64
+"""Rows up to which numpy is faster than several threads of torch; than one it is no slower."""
+_MIN_GPU_FLOPS = 1.5e7
+"""A pass of less takes longer on a GPU: to start its kernels and move its rows takes a fixed
+time."""
+
+
+class TorchTrainer(ABC):
+    """A trainer of torch networks; see `muxrl.servers.trainers.interface`.
+
+    A subclass makes its networks and its updates, acts and learns. It draws to act from the
+    server's generators, and to learn from its own.
+
+    Attributes:
+        policy: what it is made for.
+        settings: of its class ``Settings``.
+        net: all that is learned, targets too.
+        steps: its updates, by name.
+        rng: for what learning draws.
+        env_steps: recorded so far; the server sets it.
+        note_progress: is told which share of an update is done; the server sets it.
+        skipped: counts unsound updates; the server's.
+    """
+
+    learns_from: LearnsFrom
+    Settings: ClassVar[type]
+    seating: ClassVar[Seating] = MASKED_AGENTS
+    acts_while_learning = True
+    is_trusted = True
+    net: nn.Module
+    settings: Any
+
+    def __init__(self, policy: PolicySpec, settings: Any) -> None:
+        self.policy, self.settings = policy, settings
+        self.device = torch.device(policy.device)
+        self.env_steps = 0
+        self.note_progress: Callable[[float], None] = lambda share: None
+        most = MAX_SKIPPED_FROM_REPLAY if self.learns_from == "replay" else MAX_SKIPPED
+        self.skipped = SkippedUpdates(most, Warnings())
+        self._num_learned = 0
+        self.rng = np.random.default_rng(policy.seed)
+        with seeded(policy.seed):
+            self.net = self.make_net()
+        self.net.to(self.device)
+        self.steps: dict[str, Step] = self.make_steps()
+        self._in_numpy = self.acting_in_numpy()
+        self._input_keys = [key for key in self.acting_keys if key != ACTION_MASK]
+        self._followed: tuple[Any, list[Tensor], list[Tensor]] = None, [], []
+        self._gpu: _OnGpu | None = None
+
+    @abstractmethod
+    def make_net(self) -> nn.Module:
+        """Returns the networks, on the CPU."""
+
+    @abstractmethod
+    def make_steps(self) -> dict[str, Step]:
+        """Returns the updates by name, of the networks in `net`."""
+
+    @abstractmethod
+    def act(self, rows: Rows) -> Acted:
+        """See `Trainer`."""
+
+    @abstractmethod
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """See `Trainer`."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount."""
+        return float(self.settings.gamma)
+
+    # --- the copy that acts -------------------------------------------------------------
+
+    def acting_modules(self) -> Sequence[nn.Module]:
+        """Returns the parts of `net` that `act` reads."""
+        return [self.net]
+
+    def followed_modules(self) -> Sequence[nn.Module]:
+        """Returns the parts of `net` that a copy needs which acts for it; `weights` are of those
+        that decide alone."""
+        return self.acting_modules()
+
+    @property
+    def acting_keys(self) -> tuple[str, ...]:
+        """Parts of an observation that `act` reads."""
+        return (OBS, ACTION_MASK) if self.policy.has_masks else (OBS,)
+
+    def acting_layers(self) -> list[DenseLayer] | None:
+        """Returns the layers from `layer_inputs` to what the network says of actions; None: they
+        are none that numpy computes."""
+        return None
+
+    def layer_inputs(self, rows: Rows) -> np.ndarray:
+        """Returns what `acting_layers` read, ``[n, ..., k]``: observations."""
+        read: np.ndarray = joined(rows.parts, self._input_keys)
+        return read
+
+    def acting_in_numpy(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Returns what computes what the network says of observations ``[B, ...]`` in numpy, by
+        views of the parameters; None: torch alone does."""
+        layers = self.acting_layers()
+        return None if layers is None else partial(forward, layers)
+
+    def begin_acting(self) -> None:
+        """Makes this one the copy that acts, on the CPU, and large passes on a GPU."""
+        self.steps = {}
+        if self.device.type != "cpu":
+            self._gpu = _OnGpu(self.net, self.device)
+            self.net.to("cpu")
+            self.device = torch.device("cpu")
+            self._in_numpy = self.acting_in_numpy()
+
+    def follow(self, other: TorchTrainer) -> None:
+        """Acts as another of its class has learned to."""
+        known, ours, theirs = self._followed
+        if known is not other:  # walking over modules takes longer than copying
+            ours, theirs = ([*_tensors(one.followed_modules())] for one in (self, other))
+            self._followed = other, ours, theirs
+        torch._foreach_copy_(ours, theirs)
+        self.env_steps = other.env_steps
+        if self._gpu is not None:
+            self._gpu.is_old = True
+
+    def weights(self) -> dict[str, Any]:
+        """Returns what acts, by name."""
+        return {
+            f"{i}.{name}": tensor
+            for i, module in enumerate(self.acting_modules())
+            for name, tensor in module.state_dict().items()
+        }
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Acts, and learns further, with what `weights` returned."""
+        for i, module in enumerate(self.acting_modules()):
+            start = f"{i}."
+            own = {k.removeprefix(start): v for k, v in weights.items() if k.startswith(start)}
+            module.load_state_dict(own)
+        if self._gpu is not None:
+            self._gpu.is_old = True
+
+    def networks(self) -> dict[str, Any]:
+        """Returns all that was learned, by name."""
+        return dict(self.net.state_dict())
+
+    def set_networks(self, networks: Mapping[str, Any]) -> None:
+        """Continues from what `networks` returned."""
+        self.net.load_state_dict(networks)
+
+    def acting_network(self) -> PolicyNetwork | None:
+        """Returns the layers behind `act`, for clients and pools; None: they are no plain ones."""
+        layers = self.acting_layers()
+        return None if layers is None else PolicyNetwork([*layers])
+
+    def said_of(
+        self, rows: Rows, ask: Callable[[nn.Module, dict[str, Tensor]], Tensor]
+    ) -> np.ndarray:
+        """Returns what the network says of actions ``[n, ..., k]``; of unavailable ones the lowest.
+
+        Args:
+            rows: what is asked.
+            ask: from `net`, and the parts of observations, to these numbers; without masks.
+        """
+        is_small = len(rows) <= _MAX_NUMPY_ROWS or torch.get_num_threads() == 1
+        if self._gpu is not None and self._gpu.is_worth(ask, self.net, rows.parts):
+            said = self._gpu.ask(ask, self.net, rows.parts)
+        elif self._in_numpy is not None and is_small:
+            read = self.layer_inputs(rows)
+            said = self._in_numpy(read.reshape(-1, read.shape[-1]))
+            said = said.reshape(*read.shape[:-1], -1)
+        else:
+            with torch.inference_mode():
+                said = ask(self.net, tensors_of(rows.parts)).numpy()
+        if rows.masks is not None:
+            said = np.where(rows.masks > 0, said, UNAVAILABLE)
+        return said
+
+    # --- learning -----------------------------------------------------------------------
+
+    def update(self, name: str, loss: Tensor, learned_from: Sequence[Any]) -> bool:
+        """Does what `update_together` does, with one loss."""
+        return self.update_together({name: loss}, learned_from)
+
+    def update_together(self, losses: Mapping[str, Tensor], learned_from: Sequence[Any]) -> bool:
+        """Makes updates by losses that were computed with the same weights.
+
+        Args:
+            losses: scalars, by the names of the updates in `steps`.
+            learned_from: trajectories, or batches, whose largest number is named if it was not.
+
+        Returns:
+            Whether they were sound; if one is not, nothing changes.
+
+        Raises:
+            LearnerDiverged: nothing else has come for too long.
+        """
+        policy_id = self.policy.policy_id
+        what = update_together([(self.steps[name], loss) for name, loss in losses.items()])
+        if not what:
+            self.skipped.end_row(policy_id)
+            return True
+
+        def why() -> str:
+            found = (number for one in learned_from for number in _largest_in(one))
+            return f"{what}; {cause_of(found)}"
+
+        self.skipped.add(policy_id, self._num_learned, why)
+        return False
+
+    def begin_learning(self) -> None:
+        """Has schedules be where the env steps are; epochs of one batch count once if skipped."""
+        self._num_learned += 1
+        for step in self.steps.values():
+            step.follow(self.env_steps)
+
+    # --- state --------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Returns networks, optimizers, generator, and what `more_state` adds."""
+        return {
+            "net": dict(self.net.state_dict()),
+            "steps": {name: step.state() for name, step in self.steps.items()},
+            "rng": self.rng.bit_generator.state,
+            "env_steps": self.env_steps,
+            "num_learned": self._num_learned,
+            "more": self.more_state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continues from what `state` returned; settings that have changed since take effect."""
+        self.net.load_state_dict(state["net"])
+        for name, step in self.steps.items():
+            step.load(state["steps"][name])
+        self.rng.bit_generator.state = state["rng"]
+        self.env_steps, self._num_learned = state["env_steps"], state["num_learned"]
+        self.load_more(state["more"])
+
+    def more_state(self) -> dict[str, Any]:
+        """Returns what a subclass keeps beside."""
+        return {}
+
+    def load_more(self, state: Mapping[str, Any]) -> None:
+        """Continues from what `more_state` returned."""
+        return
+
+
+class _OnGpu:
+    """A copy of networks on a GPU, for passes of so much work that it is faster there."""
+
+    def __init__(self, net: nn.Module, device: torch.device) -> None:
+        self._net = copy.deepcopy(net)
+        self._device = device
+        self._flops = 0.0  # of one row
+        self.is_old = False
+        """Whether the network on the CPU has changed since."""
+
+    def is_worth(
+        self,
+        ask: Callable[[nn.Module, dict[str, Tensor]], Tensor],
+        net: nn.Module,
+        parts: Mapping[str, np.ndarray],
+    ) -> bool:
+        num = len(next(iter(parts.values())))
+        if not self._flops:
+            with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+                ask(net, tensors_of(parts))
+            # It knows of no fused LSTM.
+            weights = sum(2 * one.numel() for one in net.parameters() if one.dim() > 1)
+            self._flops = max(counter.get_total_flops() / num, weights)
+        return self._flops * num >= _MIN_GPU_FLOPS
+
+    def ask(
+        self,
+        ask: Callable[[nn.Module, dict[str, Tensor]], Tensor],
+        net: nn.Module,
+        parts: Mapping[str, np.ndarray],
+    ) -> np.ndarray:
+        if self.is_old:
+            self._net.load_state_dict(net.state_dict())
+            self.is_old = False
+        with torch.inference_mode():
+            moved = {key: part.to(self._device) for key, part in tensors_of(parts).items()}
+            return ask(self._net, moved).cpu().numpy()
+
+
+def _tensors(modules: Sequence[nn.Module]) -> Iterator[Tensor]:
+    for module in modules:
+        yield from module.state_dict().values()
+
+
+def tensor_of(rows: np.ndarray) -> Tensor:
+    """Returns rows as a tensor, of the same memory where that may be written into."""
+    # Rows may be views of the message that they came in, which torch warns of.
+    return torch.from_numpy(rows if rows.flags.writeable else rows.copy())
+
+
+def tensors_of(parts: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """Returns parts of rows as tensors; see `tensor_of`."""
+    return {key: tensor_of(part) for key, part in parts.items()}
+
+
+def _largest_in(one: Any) -> Iterator[tuple[float, str]]:
+    if isinstance(one, Trajectory):
+        whose = f" of agent {one.seat_id!r} in episode {one.episode_id}"
+        yield from largest_of(one.rewards, f"the reward{whose}")
+        yield from largest_of(one.observations, f"the observation{whose}")
+    else:
+        for key, what in (("rewards", "the reward"), (OBS, "the observation")):
+            yield from largest_of(one.get(key), what)

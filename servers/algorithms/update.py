@@ -1,0 +1,190 @@
+"""One update of some parameters: backward, one look at the norms, clip, optimizer step."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from muxrl.servers.training.skipped_updates import MAX_GRADIENT, MAX_LOSS, size_of
+
+Points = float | Sequence[tuple[float, float]]
+"""A number, or ``[(env step, value), ...]``, the first at 0: values between two points lie on the
+line between them, and after the last one stay as they are."""
+
+ClipBy = Literal["value", "norm", "global_norm"]
+
+
+def value_at(points: Points, env_steps: int) -> float:
+    """Returns a schedule's value after so many env steps; of a number itself."""
+    if isinstance(points, int | float):
+        return float(points)
+    (at, value), *later = points
+    for next_at, next_value in later:
+        if env_steps < next_at:
+            share = (env_steps - at) / (next_at - at)
+            return float(value + share * (next_value - value))
+        at, value = next_at, next_value
+    return float(value)
+
+
+def times(points: Points, factor: float) -> Points:
+    """Returns a schedule of so many times the values."""
+    if isinstance(points, int | float):
+        return factor * points
+    return [(at, factor * value) for at, value in points]
+
+
+class Step:
+    """Updates parameters by the gradient of a loss.
+
+    Unsound updates are left out: where a gradient or the loss is infinite, NaN or so large that an
+    optimizer's mean of squares would overflow, nothing changes.
+
+    Args:
+        groups: parameters by name; gradients are clipped by the norm of each group alone.
+        lr: learning rate, perhaps a schedule.
+        clip: largest norm, or value; None: no clip.
+        clip_by: ``global_norm`` of a group, ``norm`` of each tensor, or ``value``.
+        make: makes the optimizer of parameters, or of groups of them; None: Adam (Kingma and Ba
+            2015).
+        eps: of Adam.
+        factors: by group, how many times the learning rate it has.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[str, Sequence[nn.Parameter]],
+        lr: Points,
+        *,
+        clip: float | None = None,
+        clip_by: ClipBy = "global_norm",
+        eps: float = 1e-8,
+        make: Callable[[list[Any]], torch.optim.Optimizer] | None = None,
+        factors: Mapping[str, float] | None = None,
+    ) -> None:
+        self.params = [parameter for own in groups.values() for parameter in own]
+        self._sizes = {name: len(own) for name, own in groups.items()}
+        self._lr, self._clip, self._clip_by = lr, clip, clip_by
+        make = make or (lambda params: torch.optim.Adam(params, eps=eps, fused=True))
+        self._factors = [1.0] if factors is None else [factors[name] for name in groups]
+        apart = [{"params": list(own)} for own in groups.values()]
+        self.optimizer = make(self.params if factors is None else apart)
+        self.norms = dict.fromkeys(groups, 0.0)
+        """Of each group's gradient in the last update, before it was clipped."""
+        self.follow(0)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate now."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def follow(self, env_steps: int) -> None:
+        """Sets the learning rate to that after so many env steps."""
+        lr = value_at(self._lr, env_steps)
+        for group, factor in zip(self.optimizer.param_groups, self._factors, strict=True):
+            group["lr"] = factor * lr
+
+    def __call__(self, loss: Tensor) -> str:
+        """Makes the update; returns what is not sound, in words, if it was left out, else ""."""
+        return update_together([(self, loss)])
+
+    def apply(self, gradients: Sequence[Tensor | None], norms: Sequence[float]) -> None:
+        """Steps by gradients of `params`, which it clips in place.
+
+        Args:
+            gradients: None where there is none.
+            norms: of those that are there.
+        """
+        left, left_norms = iter(gradients), iter(norms)
+        for name, num in self._sizes.items():
+            own = [g for g in (next(left) for _ in range(num)) if g is not None]
+            self._clipped(name, own, [next(left_norms) for _ in own])
+        for parameter, gradient in zip(self.params, gradients, strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+
+    def _clipped(self, name: str, gradients: list[Tensor], norms: list[float]) -> None:
+        norm = math.sqrt(sum(one * one for one in norms))
+        self.norms[name] = norm
+        limit = self._clip
+        if limit is None or not gradients:
+            return
+        if self._clip_by == "value":
+            for gradient in gradients:
+                gradient.clamp_(-limit, limit)
+        elif self._clip_by == "norm":
+            for gradient, own in zip(gradients, norms, strict=True):
+                if own > limit:
+                    gradient.mul_(limit / own)
+        elif norm > limit:
+            torch._foreach_mul_(gradients, limit / norm)
+
+    def state(self) -> dict[str, Any]:
+        """Returns what the optimizer has gathered, by parameter: numbers and tensors."""
+        state: dict[str, Any] = self.optimizer.state_dict()["state"]
+        return state
+
+    def load(self, state: Mapping[Any, Any]) -> None:
+        """Continues from what `state` returned; settings stay those of this update."""
+        own = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({**own, "state": {int(k): v for k, v in state.items()}})
+
+
+def update_together(losses: Sequence[tuple[Step, Tensor]]) -> str:
+    """Makes the updates of losses that were computed with the same weights, all of them or none.
+
+    Returns:
+        What is not sound, in words; "" if they were made.
+    """
+    gradients = [torch.autograd.grad(loss, step.params, allow_unused=True) for step, loss in losses]
+    present = [gradient for own in gradients for gradient in own if gradient is not None]
+    # One wait for the device.
+    numbers = [*(loss.detach() for _, loss in losses), *torch._foreach_norm(present)]
+    found = torch.stack(numbers).tolist()
+    size = max(found[: len(losses)], key=size_of)
+    largest = max(found[len(losses) :], key=size_of, default=0.0)
+    if not (abs(size) <= MAX_LOSS and largest <= MAX_GRADIENT):
+        return (
+            f"its loss is {size:.3g} and its gradient {largest:.3g}, beyond {MAX_LOSS:.0e} or "
+            f"{MAX_GRADIENT:.0e} or not finite"
+        )
+    norms = iter(found[len(losses) :])
+    for (step, _), own in zip(losses, gradients, strict=True):
+        step.apply(own, [next(norms) for gradient in own if gradient is not None])
+    return ""
+
+
+class Targets:
+    """Copies of networks that follow them slowly.
+
+    Args:
+        pairs: of a network and its copy.
+    """
+
+    def __init__(self, *pairs: tuple[nn.Module, nn.Module]) -> None:
+        self._of = [t for one, _ in pairs for t in one.state_dict(keep_vars=True).values()]
+        self._copies = [t for _, copy in pairs for t in copy.state_dict(keep_vars=True).values()]
+        for copy in self._copies:
+            copy.requires_grad_(False)
+        self.follow(1.0)
+
+    @torch.no_grad()
+    def follow(self, tau: float) -> None:
+        """Moves the copies by a share of the way; with 1 they are equal."""
+        if tau == 1.0:
+            torch._foreach_copy_(self._copies, self._of)
+        else:
+            torch._foreach_lerp_(self._copies, self._of, tau)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Has torch draw from a generator with this seed, and leaves its own where it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

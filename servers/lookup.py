@@ -1,0 +1,49 @@
+"""Finds an algorithm by its name, of whichever kind it is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.fixed_names import FIXED_NAMES
+from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.algorithm import Algorithm
+from muxrl.servers.trainers.entry import OWN
+from muxrl.servers.trainers.lookup import find_trainer, registered
+
+# Names that people look for, with the reason why there is none: RLlib's that a server has no use
+# for, and what another name stands for.
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("BC", "MARWIL", "CQL"), "learns from recorded data only; use PPO, DQN or SAC"),
+    "DREAMERV3": "is for one agent alone in RLlib, and a server's agents are several to it; use "
+    "PPO with use_lstm",
+    "MATD3": "is called MADDPG here, whose defaults are MATD3's; use MADDPG",
+}
+
+
+def find(name: str) -> Algorithm:
+    """Returns what a name in a config stands for, in upper or lower case, or an import path.
+
+    Of RLlib's algorithms it imports RLlib, of others not.
+
+    Raises:
+        AlgorithmProblem: nothing has that name, the message suggests one; or what is there cannot
+            be imported, or cannot learn on a server.
+    """
+    if fixed := find_fixed(name):
+        return fixed()
+    if trainer := find_trainer(name):
+        return trainer
+    if name.upper() in REFUSED:
+        raise AlgorithmProblem(f"algorithm {name!r} {REFUSED[name.upper()]}")
+    known = [*registered(), *FIXED_NAMES]
+    hint = did_you_mean(name, known, most=2)
+    raise AlgorithmProblem(f"unknown algorithm {name!r}{hint}; known: {', '.join(known)}")
+
+
+@functools.cache
+def own_algorithms() -> tuple[Algorithm, ...]:
+    """Returns muxrl's own algorithms that learn, by name; not what it has of other libraries."""
+    return tuple(find(name) for name, path in registered().items() if path.startswith(OWN))

@@ -1,0 +1,206 @@
+"""Settings of a trainer, each declared once: type, checks, default and description.
+
+A declaration is an annotated line of a class, with its description as a docstring below:
+
+.. code-block:: python
+
+    class MySettings(Settings):
+        width: Count = 64
+        '''Units of the hidden layer.'''
+
+A trainer whose class has such a class as its attribute ``Settings`` is made with one of its
+instances. A subclass may declare a setting again, or assign another default.
+`muxrl.orchestrator.settings_reference` makes the tables on the algorithms' pages from these lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from functools import partial
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from muxrl.servers.setting_values import AlgorithmProblem, ReadValue, read_as
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a value has to be.
+
+    Attributes:
+        sentence: completes "name=value " where `holds` is not true of the value.
+    """
+
+    holds: Callable[[Any], bool]
+    sentence: str
+
+    def find_problem(self, name: str, value: Any) -> str:
+        """Returns what is wrong with a value, "" for nothing."""
+        return "" if self.holds(value) else f"{name}={value!r} {self.sentence}"
+
+
+@dataclass(frozen=True)
+class ScheduleCheck:
+    """A number, or ``[(env step, value), ...]`` that begins at step 0, with values in 0..`highest`.
+
+    Attributes:
+        highest: None: there is no upper bound.
+    """
+
+    highest: float | None = None
+
+    def find_problem(self, name: str, value: Any) -> str:
+        """Returns what is wrong with a value, "" for nothing."""
+        values = [value]
+        if not isinstance(value, int | float):
+            if len(value) < 2:
+                return (
+                    f"Invalid `{name}` ({value}) specified! Must be a list of 2 or more tuples, "
+                    f"each of the form (`timestep`, `{name} to reach`), for example "
+                    "`[(0, 0.001), (1e6, 0.0001), (2e6, 0.00005)]`."
+                )
+            if value[0][0] != 0:
+                return (
+                    f"When providing a `{name}` schedule, the first timestep must be 0 and the "
+                    f"corresponding lr value is the initial {name}! You provided "
+                    f"ts={value[0][0]} {name}={value[0][1]}."
+                )
+            values = [v for _, v in value]
+        if all(v >= 0.0 and (self.highest is None or v <= self.highest) for v in values):
+            return ""
+        bounds = "be at least 0" if self.highest is None else f"stay within 0 and {self.highest:g}"
+        return f"{name}={value} must {bounds}"
+
+
+Schedule = Annotated[float | list[tuple[int, float]], ScheduleCheck()]
+Share = Annotated[float, Check(lambda v: 0.0 <= v <= 1.0, "must lie in [0, 1]")]
+Count = Annotated[
+    int,
+    Check(lambda v: isinstance(v, int) and v >= 1, "must be a whole number of at least 1"),
+]
+Positive = Annotated[float, Check(lambda v: v > 0.0, "must be above 0")]
+NotNegative = Annotated[float, Check(lambda v: v >= 0.0, "must be at least 0")]
+Limit = Annotated[
+    float | None,
+    Check(lambda v: v is None or v > 0.0, "must be above 0, or None"),
+]
+
+
+@dataclass_transform(kw_only_default=True)
+@dataclass(kw_only=True)
+class Settings:
+    """The settings of a trainer, each with a default; every subclass is a dataclass of itself.
+
+    A field ``model`` of such a class, too, has those of its networks: ``servers.X.model``.
+    """
+
+    unused: ClassVar[frozenset[str]] = frozenset()
+    """Settings that it has no use for: inherited ones, and other libraries'."""
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Inherited settings that it cannot have, with the reason."""
+    model_refused: ClassVar[str] = ""
+    """Why there are no network settings, in a class without ``model``."""
+    own_module_refused: ClassVar[str] = ""
+    """Why no RLModule can take the networks' place; "": RLlib's algorithm of the name takes one."""
+    _kinds: ClassVar[Mapping[str, Any]] = {}
+    """Every setting's annotation by its name."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own, inherited = cls.__annotations__, {one.name for one in fields(cls)}
+        kinds = get_type_hints(cls, include_extras=True)
+        own |= {name: kinds[name] for name in inherited & vars(cls).keys() - own.keys()}
+        for name, kind in own.items():
+            default, is_setting = vars(cls).get(name), "ClassVar" not in str(kind)
+            if is_setting and isinstance(default, list | dict | Settings):  # each has its own
+                setattr(cls, name, field(default_factory=partial(copy.deepcopy, default)))
+        made = {name: vars(cls)[name] for name in own if isinstance(vars(cls).get(name), Field)}
+        dataclass(kw_only=True)(cls)
+        cls._kinds = {one.name: kinds[one.name] for one in fields(cls) if one.name != MODEL}
+        for name, default in made.items():  # for whoever makes it a dataclass again
+            setattr(cls, name, default)
+
+    @classmethod
+    def declared(cls) -> dict[str, Any]:
+        """Returns every setting's annotation by its name."""
+        return dict(cls._kinds)
+
+    def values(self) -> dict[str, Any]:
+        """Returns every setting's value by its name."""
+        return {name: getattr(self, name) for name in self.declared()}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Returns every setting's default by its name."""
+        return cls().values()
+
+    @classmethod
+    def declaring_classes(cls) -> list[type[Settings]]:
+        """Returns this class and those above it that declare settings, the nearest first."""
+        return [one for one in cls.__mro__ if issubclass(one, Settings)]
+
+    @classmethod
+    def readers(cls) -> dict[str, ReadValue]:
+        """Returns, by setting, what reads a server's value where its type is not check enough."""
+        return {
+            name: part
+            for name, kind in cls.declared().items()
+            for part in getattr(kind, "__metadata__", ())
+            if inspect.isfunction(part)
+        }
+
+    def validate_setting(self, name: str) -> None:
+        """Raises a ValueError if the value of a setting is none that was declared."""
+        if problem := _find_problem(name, getattr(self, name), self.declared()[name]):
+            self.refuse(problem)
+
+    def refuse(self, problem: str) -> None:
+        """Raises a ValueError."""
+        raise ValueError(problem)
+
+    def validate(self) -> None:
+        """Checks each setting, and in a subclass what concerns several.
+
+        Raises:
+            ValueError: with the sentence that a user reads.
+        """
+        for name in self.declared():
+            self.validate_setting(name)
+        model = getattr(self, MODEL, None)
+        if isinstance(model, Settings):
+            model.validate()
+
+
+MODEL = "model"
+"""The field that has the settings of networks."""
+
+
+def _find_problem(name: str, value: Any, kind: Any) -> str:
+    """Returns what is wrong with a value that is of a type, "" for nothing."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal and value not in args:
+        return f"{name}={value!r} is unknown; it is one of {', '.join(map(str, args))}"
+    if origin is Annotated:
+        # The narrowest first, which was put around the others.
+        checks = [c for c in reversed(kind.__metadata__) if isinstance(c, Check | ScheduleCheck)]
+        problems = (check.find_problem(name, value) for check in checks)
+        return next(filter(None, problems), "") or _find_problem(name, value, args[0])
+    if origin in (Union, UnionType):
+        for one in args:
+            with contextlib.suppress(AlgorithmProblem):
+                return _find_problem(name, read_as(name, value, one), one)
+    return ""

@@ -1,0 +1,222 @@
+"""What a server gives to clients that act in its place: its networks as plain arrays.
+
+It does so for Discrete actions alone, of networks of plain layers, whose observations the client
+can read as the server does. Everything else is refused by name, by the server as by `muxrl check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from muxrl.protocol.codec import encode
+from muxrl.protocol.messages import PolicyNetwork, PolicyWeights
+from muxrl.protocol.spaces import Discrete
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seat_actions import TeamChoices
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.spaces import split_mask
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.feed import Feed
+from muxrl.servers.episodes.played import PlayedCheck, StateShape
+from muxrl.servers.fixed_names import no_weights
+from muxrl.servers.trainers.acting import Actors
+from muxrl.servers.trainers.entry import TrainerEntry
+from muxrl.servers.trainers.lookup import find_trainer
+
+T = TypeVar("T")
+
+
+class Networks:
+    """Those of a server's trainers, as they act now.
+
+    Attributes:
+        problem: why they tell of none; "": they do.
+
+    Args:
+        actors: the trainers.
+    """
+
+    def __init__(self, actors: Actors) -> None:
+        self._actors = actors
+        self.problem = ""
+        if not hasattr(next(iter(actors.learners.values())), "acting_network"):
+            self.problem = of_one_s_own(actors.name)
+
+    @property
+    def version(self) -> int:
+        """Of the weights in use."""
+        return self._actors.weights_seq_no
+
+    def acting_network(self, policy_id: str) -> PolicyNetwork | None:
+        """Returns the layers that act; None: they are not plain."""
+        return self._actors.acting_network(policy_id)
+
+    def why_none(self, policy_id: str) -> str:
+        """Says why there is no `acting_network`."""
+        name = type(self._actors.acting(policy_id)).__name__
+        return (
+            f"policy {policy_id!r} is not one of {self._actors.name}'s default small networks on "
+            f"the CPU ({name}: with an LSTM or atoms, or for images)"
+        )
+
+    def epsilon(self, policy_id: str) -> float | None:
+        """Returns the probability of an action at random; None: actions are drawn from logits."""
+        return self._actors.epsilon(policy_id)
+
+    def initial_state(self, policy_id: str) -> Mapping[str, Any]:
+        """Returns the recurrent state of a row that has none yet; {}: there is none."""
+        return self._actors.initial_state(policy_id)
+
+    def read(self, read: Callable[[], T]) -> T:
+        """Returns what `read` returns of all this; no weights are loaded then."""
+        with self._actors.lock:
+            return read()
+
+
+class LocalInference:
+    """The networks of one server, for its clients.
+
+    Args:
+        plan: the server.
+        entry: its algorithm.
+        seats: its agents.
+        observing: how it reads observations.
+        networks: of its policies.
+    """
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        entry: TrainerEntry,
+        seats: Collection[Seat],
+        observing: Observing,
+        networks: Networks,
+    ) -> None:
+        self._plan = plan
+        self._entry = entry
+        self._networks = networks
+        self._policy_ids = {seat.policy_id for seat in seats}
+        self._newest: tuple[int, float | None, bytes] | None = None
+        self.problem = find_problem(plan, entry, seats, observing, networks)
+        """Why clients cannot act in this server's place; "" if they can."""
+        self._states: dict[str, StateShape] = {}
+        """By seat id, what a client says of its recurrent state."""
+        if not self.problem:
+            for seat in seats:
+                for key, value in networks.initial_state(seat.policy_id).items():
+                    self._states[seat.seat_id] = StateShape(key, np.shape(value), seat.members)
+
+    @property
+    def _reads_log_probs(self) -> bool:
+        """Whether the learner reads with which probabilities actions were chosen."""
+        return self._entry.learns_from != "replay"
+
+    def epsilon(self) -> float | None:
+        """Returns the probability of an action at random; None: actions are drawn from logits."""
+        if self.problem:
+            return None
+        return self._networks.epsilon(next(iter(self._policy_ids)))  # it is the same of all
+
+    def check(self, feed: Feed, *, tells_logged: bool = False) -> PlayedCheck:
+        """Returns what reads steps in which clients acted.
+
+        Args:
+            feed: the server's, which says how old its own actions can be.
+            tells_logged: see `PlayedCheck`.
+        """
+        return PlayedCheck(
+            self._plan.agents,
+            self.problem,
+            lambda: self._networks.version,
+            max_lag=feed.max_ahead + 1 if self._reads_log_probs else None,
+            states=self._states,
+            epsilon=self.epsilon,
+            tells_logged=tells_logged,
+        )
+
+    def weights(self) -> bytes:
+        """Returns the newest `PolicyWeights` in msgpack; encoded once for each version."""
+        if self.problem:
+            return encode(PolicyWeights(self._plan.server_id, problem=self.problem))
+        now = self._networks.version, self.epsilon()
+        if self._newest is None or self._newest[:2] != now:
+            self._newest = self._networks.read(self._encode)
+        return self._newest[2]
+
+    def _encode(self) -> tuple[int, float | None, bytes]:
+        version, epsilon = self._networks.version, self.epsilon()
+        policies: dict[str, PolicyNetwork] = {}
+        for policy_id in self._policy_ids:
+            network = self._networks.acting_network(policy_id)
+            assert network is not None, "or there would be a problem"
+            policies[policy_id] = network
+        message = PolicyWeights(
+            self._plan.server_id,
+            version,
+            policies,
+            self._entry.seating.follows_masks,
+            epsilon,
+            self._reads_log_probs,
+        )
+        return version, epsilon, encode(message)
+
+
+def find_problem(
+    plan: ServerPlan,
+    entry: TrainerEntry,
+    seats: Collection[Seat],
+    observing: Observing,
+    networks: Networks,
+) -> str:
+    """Says why clients cannot act in a server's place, see `LocalInference`; "" if they can."""
+    if problem := networks.problem or find_problem_of_agents(plan, entry, observing):
+        return problem
+    for policy_id in dict.fromkeys(seat.policy_id for seat in seats):
+        if networks.acting_network(policy_id) is None:
+            return networks.why_none(policy_id)
+    return ""
+
+
+def find_problem_of_agents(plan: ServerPlan, entry: TrainerEntry, observing: Observing) -> str:
+    """Does what `find_problem` does, whatever the networks are."""
+    seating = entry.seating
+    is_team = seating.forms_teams
+    if not (seating.reads_no_others or seating.actions is TeamChoices):
+        return f"{entry.name} acts for agents by more than what each of them observes"
+    if is_team and plan.agents_return:
+        return "the server alone knows when a team's next life begins (simulation.respawn)"
+    if plan.frame_stack > 1:
+        return f"its networks read {plan.frame_stack} observations at once (frame_stack)"
+    for agent_id, agent in plan.agents.items():
+        if not isinstance(agent.action_space, Discrete):
+            return f"agent {agent_id!r} acts {agent.action_space}, not Discrete"
+        if is_team and agent.action_space.start:
+            return f"agent {agent_id!r} counts its actions from {agent.action_space.start}, not 0"
+        if observing.reading(agent_id, seating.own_space(agent)) is not None:
+            return f"what agent {agent_id!r} observes is scaled or normalised on the server"
+        if split_mask(agent.observation_space)[1] and not seating.follows_masks:
+            return f"agent {agent_id!r} observes an action mask, which {entry.name} does not follow"
+    return ""
+
+
+def of_one_s_own(name: str) -> str:
+    """Returns why clients cannot act with a trainer that tells nobody its network."""
+    return f"only the server can act with a trainer of one's own ({name})"
+
+
+def find_local_problem(plan: ServerPlan) -> str:
+    """Says why clients could not act in a server's place; "" if they could.
+
+    It makes the server's trainers. The plan must be one without problems.
+    """
+    entry, observing = find_trainer(plan.algorithm), Observing.of(plan)
+    if entry is None:
+        return no_weights(plan.algorithm)
+    if entry.make is None:  # it is a process of its own
+        return of_one_s_own(entry.name)
+    seats = entry.seating.make_seats(plan, observing)
+    networks = Networks(entry.make_actors(plan, seats))
+    return find_problem(plan, entry, seats.values(), observing, networks)

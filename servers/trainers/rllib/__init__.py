@@ -1,0 +1,1 @@
+"""RLlib's algorithms, and configs of people's own, as trainers."""

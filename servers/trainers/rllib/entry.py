@@ -1,0 +1,198 @@
+"""What is known of an RLlib config before it learns: its settings and networks, and its kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.appo.appo import APPOConfig
+from ray.rllib.algorithms.dqn.dqn import DQNConfig
+from ray.rllib.algorithms.impala.impala import IMPALAConfig
+from ray.rllib.algorithms.ppo.ppo import PPOConfig
+from ray.rllib.algorithms.sac.sac import SACConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.spaces import module_observation_space
+from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.gymnasium_spaces import to_gymnasium
+from muxrl.servers.setting_values import (
+    AlgorithmProblem,
+    kind_of,
+    read_as,
+    suggestion,
+    training_arguments,
+)
+from muxrl.servers.trainers.entry import TrainerEntry
+from muxrl.servers.trainers.interface import PolicySpec
+from muxrl.servers.trainers.rllib.masks import (
+    MaskableAPPOTorchRLModule,
+    MaskableDQNTorchRLModule,
+    MaskablePPOTorchRLModule,
+    MaskableSACTorchRLModule,
+)
+from muxrl.servers.trainers.rllib.networks import MODEL_TYPES, load_module_class
+from muxrl.servers.trainers.rllib.trainer import (
+    Corrected,
+    OnPolicy,
+    Replayed,
+    ReplayedValues,
+    RLlibTrainer,
+)
+
+# Arguments of `training()` that are not settings: RLlib's old API, or code.
+NOT_SETTINGS = frozenset(
+    {
+        "add_default_connectors_to_learner_pipeline",
+        "entropy_coeff_schedule",
+        "learner_class",
+        "learner_config_dict",
+        "learner_connector",
+        "lr_schedule",
+        "max_requests_in_flight_per_aggregator_actor",
+        "max_requests_in_flight_per_sampler_worker",
+        "model",
+        "num_aggregator_actors_per_learner",
+        "num_sgd_iter",
+        "optimizer",
+        "use_gae",
+        "vf_share_layers",
+    }
+)
+
+_KINDS: Mapping[type[AlgorithmConfig], tuple[type[RLlibTrainer], type]] = {
+    PPOConfig: (OnPolicy, MaskablePPOTorchRLModule),
+    APPOConfig: (Corrected, MaskableAPPOTorchRLModule),
+    IMPALAConfig: (Corrected, MaskablePPOTorchRLModule),
+    DQNConfig: (ReplayedValues, MaskableDQNTorchRLModule),
+    SACConfig: (Replayed, MaskableSACTorchRLModule),
+}
+"""How a server feeds a kind of config, and the RLModule that follows action masks."""
+_MORE_KINDS: Mapping[str, Any] = {
+    "entropy_coeff": float | list[tuple[int, float]],
+    "grad_clip": float | None,
+}
+"""Of settings that take more than RLlib's annotation says."""
+
+
+@dataclass(frozen=True)
+class RLlibEntry(TrainerEntry):
+    """A subclass of `AlgorithmConfig` as an algorithm.
+
+    Attributes:
+        make: the trainer of its kind.
+        config_class: the subclass.
+    """
+
+    config_class: Any = None
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.config_class) or "").partition("\n")[0]
+
+    @property
+    def seating(self) -> Seating:
+        found: Seating = self.make.seating
+        return found
+
+    @property
+    def samples_actions(self) -> bool:
+        return bool(self.make.samples_actions)
+
+    def _parameters(self) -> dict[str, inspect.Parameter]:
+        """The arguments of ``training()`` of the config's class, and of those above it."""
+        config = self.config_class()
+        found = {}
+        for name, kind in sorted(training_arguments(self.config_class).items()):
+            if name not in NOT_SETTINGS and hasattr(config, name):
+                default = getattr(config, name)
+                kind = kind_of(kind, default) | _MORE_KINDS[name] if name in _MORE_KINDS else kind
+                keyword = inspect.Parameter.KEYWORD_ONLY
+                found[name] = inspect.Parameter(name, keyword, default=default, annotation=kind)
+        return found
+
+    def model_settings(self) -> dict[str, Any]:
+        """Every network setting of RLlib's default module, with its default."""
+        own = self.config_class().model_config
+        fields = dataclasses.asdict(DefaultModelConfig())
+        return {name: own.get(name, default) for name, default in fields.items()}
+
+    def _network_problems(self, config: ServerConfig | ServerPlan) -> Iterator[str]:
+        try:
+            self._networks(self.config_class(), config)
+        except AlgorithmProblem as error:
+            yield str(error)
+
+    def _networks(self, config: AlgorithmConfig, of: ServerConfig | ServerPlan) -> None:
+        """Sets the networks of a server.
+
+        Raises:
+            AlgorithmProblem: it cannot have these.
+        """
+        if of.rl_module:
+            module_class = load_module_class(of.rl_module, self.name, config)
+            config.rl_module(
+                rl_module_spec=RLModuleSpec(module_class=module_class, model_config=dict(of.model))
+            )
+            return
+        defaults, read = self.model_settings(), {}
+        for name, value in of.model.items():
+            if name not in defaults:
+                raise AlgorithmProblem(
+                    f"{self.name} has no model setting {name!r}{suggestion(name, defaults)}"
+                )
+            kind = kind_of(MODEL_TYPES[name], defaults[name])
+            read[name] = read_as(f"{self.name}'s model setting {name!r}", value, kind)
+        config.rl_module(model_config={**defaults, **read})
+
+    def find_problems(self, plan: ServerPlan, others: Sequence[Any] = ()) -> Iterator[str]:
+        """Yields what it cannot learn in, and what a `TrainerEntry` finds."""
+        for agent_id, agent in plan.agents.items():
+            observed = module_observation_space(self.seating.network_space(agent))
+            found = self.make.space_check(observed, self.seating.action_form(agent).space)
+            if found is not None:
+                kind, reason = found
+                verb, space = ("do", agent.action_space) if kind == "action" else ("read", observed)
+                yield (
+                    f"policy {agent.policy_id!r}: {self.name} cannot {verb} the {kind} space "
+                    f"{to_gymnasium(space)} of agent {agent_id!r}: {reason}"
+                )
+                return
+        yield from super().find_problems(plan, others)
+
+    def _make(self, spec: PolicySpec, plan: ServerPlan, settings: dict[str, Any]) -> Any:
+        config = self.config_class().training(**settings)
+        self._networks(config, plan)
+        masked = _kind_of(self.config_class)[1]
+        default = config.get_default_rl_module_spec().module_class
+        if not plan.rl_module and issubclass(masked, default):
+            config.rl_module(rl_module_spec=RLModuleSpec(module_class=masked))
+        return self.make(spec, config)
+
+
+def _kind_of(config_class: type) -> tuple[type[RLlibTrainer], type]:
+    return next(_KINDS[one] for one in config_class.__mro__ if one in _KINDS)
+
+
+def entry_of(name: str, config_class: type) -> RLlibEntry:
+    """Returns the entry of an RLlib config.
+
+    Args:
+        name: the import path, or a registered name.
+        config_class: found there.
+
+    Raises:
+        AlgorithmProblem: it is a variant of none of the algorithms that a server can feed.
+    """
+    if not any(one in _KINDS for one in config_class.__mro__):
+        raise AlgorithmProblem(
+            f"algorithm {name!r} is an RLlib config of none of the kinds that a server knows how "
+            f"to feed; derive it from {', '.join(one.__name__ for one in _KINDS)}, or bring a "
+            "trainer of your own"
+        )
+    return RLlibEntry(name, _kind_of(config_class)[0], config_class)

@@ -1,0 +1,235 @@
+"""Action masks for policies: an unavailable action has probability 0.
+
+RLlib's default modules flatten a Dict observation together with its mask, and may choose what the
+mask forbids. Here the logits of unavailable actions are set to the lowest float32: their
+probability and their share of the entropy are exactly 0, log-probabilities are those of the
+distribution that actions are drawn from, and no gradient reaches a masked logit (Huang and Ontañón
+2022, "A Closer Look at Invalid Action Masking in Policy Gradient Algorithms", arXiv 2006.14171).
+Acting and learning mask alike, so that PPO's ratio is 1 where nothing has changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from gymnasium import spaces
+from ray.rllib.algorithms.appo.torch.default_appo_torch_rl_module import DefaultAPPOTorchRLModule
+from ray.rllib.algorithms.dqn.default_dqn_rl_module import QF_PREDS
+from ray.rllib.algorithms.dqn.dqn_catalog import DQNCatalog
+from ray.rllib.algorithms.dqn.torch.default_dqn_torch_rl_module import DefaultDQNTorchRLModule
+from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.algorithms.sac import sac_learner as sac
+from ray.rllib.algorithms.sac.sac_catalog import SACCatalog
+from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.apis import TARGET_NETWORK_ACTION_DIST_INPUTS
+from torch import Tensor
+
+from muxrl.protocol.dense import UNAVAILABLE
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.masks import has_action_mask
+
+_CRITIC_ENCODER = "encoder.critic_encoder"
+
+
+def mask_logits(logits: Tensor, mask: Tensor, lowest: float = UNAVAILABLE) -> Tensor:
+    """Returns ``logits [..., n]`` with `lowest` where ``mask [..., n]`` is 0."""
+    return torch.where(mask > 0, logits, lowest)
+
+
+def unmasked(batch: dict[str, Any]) -> dict[str, Any]:
+    """Returns a batch with the observations that the networks read, without their masks."""
+    obs = batch[Columns.OBS]
+    return {**batch, Columns.OBS: obs[OBS]} if isinstance(obs, dict) else batch
+
+
+def masked(logits: Tensor, batch: dict[str, Any], lowest: float = UNAVAILABLE) -> Tensor:
+    """As `mask_logits`, by the masks of a batch's observations; without masks all stay."""
+    obs = batch[Columns.OBS]
+    return mask_logits(logits, obs[ACTION_MASK], lowest) if isinstance(obs, dict) else logits
+
+
+def check_maskable(action_space: spaces.Space) -> None:
+    """Raises `ValueError` unless actions of this space can be masked."""
+    if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
+        raise ValueError(
+            f"an action mask says which of n actions are available, but the action space is "
+            f"{action_space}; it must be Discrete or MultiDiscrete"
+        )
+
+
+class ReadsNoMask:
+    """Goes before one of RLlib's catalogs: its networks are for observations without masks."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        model_config_dict: dict[str, Any],
+    ) -> None:
+        if has_action_mask(observation_space):
+            observation_space = observation_space[OBS]  # type: ignore[index]
+        super().__init__(observation_space, action_space, model_config_dict)  # type: ignore[call-arg]
+
+
+class FollowsMask:
+    """Goes before one of RLlib's default modules, which then follows masks where there are any.
+
+    Where observations have a mask apart, the networks read ``OBS``, and ``ACTION_MASK
+    [B, n]``, 1 for available actions, masks what they say of actions. With any other space it is
+    RLlib's module.
+    """
+
+    maskable_catalog: ClassVar[type]
+    acting_keys: tuple[str, ...] | None
+    """The keys of observations with a mask, None without one."""
+
+    def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, catalog_class=catalog_class or self.maskable_catalog, **kwargs)  # type: ignore[call-arg]
+
+    def setup(self: Any) -> None:
+        is_masked = has_action_mask(self.observation_space)
+        if is_masked:
+            check_maskable(self.action_space)
+        self.acting_keys = (OBS, ACTION_MASK) if is_masked else None
+        super().setup()  # type: ignore[misc]
+
+
+class MaskablePPOCatalog(ReadsNoMask, PPOCatalog):
+    """RLlib's catalog; see `ReadsNoMask`."""
+
+
+class MaskablePPOTorchRLModule(FollowsMask, DefaultPPOTorchRLModule):
+    """RLlib's default module of PPO and IMPALA; see `FollowsMask`.
+
+    Recurrent networks (``use_lstm``) work as without masks. RLlib records their critic's state
+    where actions are chosen, for the sequences that a learner begins in mid-episode, and yet sends
+    none of the critic's weights there: it would be the state of a critic that never learned.
+    """
+
+    maskable_catalog = MaskablePPOCatalog
+
+    def get_non_inference_attributes(self) -> list[str]:
+        """RLlib's, without the encoder of a recurrent critic."""
+        names: list[str] = super().get_non_inference_attributes()
+        return [n for n in names if n != _CRITIC_ENCODER] if self.is_stateful() else names
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return _with_masked_logits(super()._forward(unmasked(batch), **kwargs), batch)
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return _with_masked_logits(super()._forward_train(unmasked(batch), **kwargs), batch)
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
+        """RLlib's; the critic does not read the mask."""
+        return super().compute_values(unmasked(batch), embeddings)
+
+
+class MaskableDQNCatalog(ReadsNoMask, DQNCatalog):
+    """RLlib's catalog; see `ReadsNoMask`."""
+
+
+class MaskableDQNTorchRLModule(FollowsMask, DefaultDQNTorchRLModule):
+    """RLlib's default module of DQN; see `FollowsMask`.
+
+    The value of an unavailable action is minus infinity, for the network and for its target. By
+    that RLlib's loss knows one: no argmax is it.
+    """
+
+    maskable_catalog = MaskableDQNCatalog
+
+    def _forward_exploration(self, batch: dict[str, Any], t: int) -> dict[str, Any]:
+        """RLlib's epsilon-greedy, but every available action is drawn alike.
+
+        RLlib takes those of value 0 for unavailable: it never draws one of them, and raises if all
+        are 0.
+        """
+        values = self.compute_q_values(batch)[QF_PREDS]
+        self.epsilon_schedule.update(t)
+        epsilon = self.epsilon_schedule.get_current_value()
+        greedy = self.get_exploration_action_dist_cls().from_logits(values).to_deterministic()
+        any_action = torch.multinomial((values != -torch.inf).float(), 1).squeeze(-1)
+        is_random = torch.rand(len(values), device=values.device) < epsilon
+        return {Columns.ACTIONS: torch.where(is_random, any_action, greedy.sample())}
+
+    def _qf_forward_helper(self, batch: dict[str, Any], *networks: Any) -> dict[str, Any]:
+        outputs = super()._qf_forward_helper(unmasked(batch), *networks)
+        outputs[QF_PREDS] = masked(outputs[QF_PREDS], batch, lowest=-torch.inf)
+        return outputs
+
+
+class MaskableSACCatalog(ReadsNoMask, SACCatalog):
+    """RLlib's catalog; see `ReadsNoMask`."""
+
+
+class MaskableSACTorchRLModule(FollowsMask, DefaultSACTorchRLModule):
+    """RLlib's default module of SAC; see `FollowsMask`.
+
+    An unavailable action has probability 0, so that its value has no part in ``V = sum over a of
+    pi(a) (Q(a) - alpha log pi(a))`` (Christodoulou 2019, arXiv 1910.07207, eq. 10), in the policy's
+    loss, or in the entropy by which alpha is adjusted.
+    """
+
+    maskable_catalog = MaskableSACCatalog
+
+    def _forward_inference(self, batch: dict[str, Any]) -> dict[str, Any]:
+        outputs = super()._forward_inference(unmasked(batch))
+        key = Columns.ACTION_DIST_INPUTS
+        return {**outputs, key: masked(outputs[key], batch)}
+
+    def _qf_forward_train_helper(
+        self, batch: dict[str, Any], *networks: Any, squeeze: bool = True
+    ) -> Tensor:
+        return super()._qf_forward_train_helper(unmasked(batch), *networks, squeeze=squeeze)
+
+    def _forward_train_discrete(self, batch: dict[str, Any]) -> dict[str, Any]:
+        # RLlib's is NaN where a probability underflows: it takes the logarithm afterwards.
+        current = {Columns.OBS: batch[Columns.OBS]}
+        following = {Columns.OBS: batch[Columns.NEXT_OBS]}
+        probs, log_probs = self._policy(current)
+        next_probs, next_log_probs = self._policy(following)
+        outputs = {
+            sac.ACTION_PROBS: probs,
+            sac.ACTION_LOG_PROBS: log_probs,
+            sac.ACTION_PROBS_NEXT: next_probs,
+            sac.ACTION_LOG_PROBS_NEXT: next_log_probs,
+            sac.QF_TARGET_NEXT: self.forward_target(following, squeeze=False),
+            sac.QF_PREDS: self._qf_forward_train_helper(
+                current, self.qf_encoder, self.qf, squeeze=False
+            ),
+        }
+        if self.twin_q:
+            outputs[sac.QF_TWIN_PREDS] = self._qf_forward_train_helper(
+                current, self.qf_twin_encoder, self.qf_twin, squeeze=False
+            )
+        return outputs
+
+    def _policy(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Returns probabilities and their logarithms, ``[B, n]`` each, 0 both where unavailable.
+
+        The logarithms of unavailable ones overflow when alpha is above 1, and 0 times infinity is
+        NaN.
+        """
+        logits = self._forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
+        log_probs = torch.log_softmax(logits, -1)
+        probs = log_probs.exp()
+        if self.acting_keys is not None:
+            log_probs = torch.where(batch[Columns.OBS][ACTION_MASK] > 0, log_probs, 0.0)
+        return probs, log_probs
+
+
+class MaskableAPPOTorchRLModule(MaskablePPOTorchRLModule, DefaultAPPOTorchRLModule):
+    """RLlib's default module of APPO, which follows masks; its target policy, too."""
+
+    def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """RLlib's, with the logits of unavailable actions masked."""
+        outputs = super().forward_target(unmasked(batch))
+        key = TARGET_NETWORK_ACTION_DIST_INPUTS
+        return {**outputs, key: masked(outputs[key], batch)}
+
+
+def _with_masked_logits(outputs: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
+    outputs[Columns.ACTION_DIST_INPUTS] = masked(outputs[Columns.ACTION_DIST_INPUTS], batch)
+    return outputs

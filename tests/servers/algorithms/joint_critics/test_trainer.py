@@ -1,0 +1,272 @@
+"""What MADDPG and MASAC share: settings, which updates are due, absent members, resuming."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.servers.acted import actions_of
+from tests.servers.algorithms.joint_critics.naive import make_trainer, piece_of
+from tests.servers.algorithms.joint_critics.pulling import (
+    SMALL,
+    plan_of,
+    playing,
+    trainer_of,
+    weights_of,
+)
+from tests.servers.scripted_store import make_plan
+
+from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.protocol.spaces import Box
+from muxrl.servers.algorithms.joint_critics.maddpg import MADDPG
+from muxrl.servers.algorithms.joint_critics.masac import MASAC
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.lookup import find
+from muxrl.servers.server import make_policies
+from muxrl.servers.setting_values import AlgorithmProblem
+
+BOTH = pytest.mark.parametrize("make", [MADDPG, MASAC])
+
+# --- settings -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("MADDPG", {"policy_delay": 0}, "policy_delay=0 must be a whole number of at least 1"),
+        ("MADDPG", {"policy_delay": 1.5}, "setting 'policy_delay' must be an integer, got 1.5"),
+        ("MADDPG", {"target_noise": -0.1}, "target_noise=-0.1 must be at least 0"),
+        ("MADDPG", {"target_noise_clip": -1.0}, "target_noise_clip=-1.0 must be at least 0"),
+        ("MADDPG", {"exploration_noise": [(0, 0.5), (10, -0.1)]}, "must be at least 0"),
+        ("MADDPG", {"exploration_noise": [(5, 0.5), (10, 0.1)]}, "first timestep must be 0"),
+        ("MADDPG", {"twin_critics": 2}, "MADDPG's setting 'twin_critics' must be true or"),
+        ("MADDPG", {"lr": 0.1}, "MADDPG has no setting 'lr'; it is 'actor_lr' here"),
+        ("MADDPG", {"initial_alpha": 0.1}, "MADDPG has no setting 'initial_alpha'"),
+        ("MASAC", {"hidden_dim": 0}, "hidden_dim=0 must be a whole number of at least 1"),
+        ("MASAC", {"batch_size_steps": 1.5}, "must be an integer, got 1.5"),
+        ("MASAC", {"tau": 0.0}, r"tau=0.0 must lie in \(0, 1\]"),
+        ("MASAC", {"initial_alpha": 0.0}, "initial_alpha=0.0 must be above 0"),
+        ("MASAC", {"updates_per_step": 0.0}, "updates_per_step=0.0 must be above 0"),
+        ("MASAC", {"target_entropy": "low"}, "setting 'target_entropy' must be a number or 'auto'"),
+        (
+            "MASAC",
+            {"num_steps_before_learning": 50, "buffer_capacity_steps": 40},
+            "50 steps never fit into buffer_capacity_steps=40: learning would not begin",
+        ),
+        ("MASAC", {"center_rewards": True}, "it is a part of standardize_rewards"),
+        ("MASAC", {"lr": 0.1}, "MASAC has no setting 'lr'; it is 'actor_lr' here"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(
+    name: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(AlgorithmProblem, match=message):
+        find(name).make_settings(plan_of(settings=settings))  # type: ignore[attr-defined]
+
+
+def test_what_only_others_have_is_refused() -> None:
+    plan = plan_of(model={"fcnet_hiddens": [8]}, rl_module="muxrl.experiments:Own")
+    problems = "\n".join(find("masac").find_config_problems(plan))
+    assert "MASAC has no separate model settings" in problems
+    assert "MASAC cannot take an RLModule of your own" in problems
+    with pytest.raises(AlgorithmProblem, match="'matd3' is called MADDPG here"):
+        find("matd3")
+    samples = {name: find(name).samples_actions for name in ("MADDPG", "MASAC")}
+    assert samples == {"MADDPG": False, "MASAC": True}
+
+
+# --- what is due ----------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize(("updates_per_step", "num"), [(1.0, 81), (0.25, 20)])
+def test_updates_follow_the_steps_from_when_there_are_enough(
+    make: Any, updates_per_step: float, num: int
+) -> None:
+    """The 20th step fills the replay, and counts."""
+    trainer = make_trainer(
+        make, num_steps_before_learning=20, batch_size_steps=4, updates_per_step=updates_per_step
+    )
+    rng = np.random.default_rng(0)
+    for k in range(10):
+        metrics = trainer.learn([piece_of(rng, 10, t=10 * k)])
+    assert metrics["num_steps_stored"] == 100
+    assert metrics["num_updates"] == num
+    assert {int(one["step"]) for one in trainer.steps["qf"].state().values()} == {num}
+
+
+def test_a_take_of_many_rows_brings_no_updates_for_those_before_the_threshold() -> None:
+    trainer = make_trainer(MADDPG, num_steps_before_learning=100, batch_size_steps=4)
+    rng, found = np.random.default_rng(0), []
+    for k in range(2):
+        found.append(trainer.learn([piece_of(rng, 16, f"e{k}.{i}") for i in range(4)]))
+    assert [metrics["num_updates"] for metrics in found] == [0, 29]  # the 100th to the 128th step
+
+
+def test_learning_goes_on_where_a_full_replay_holds_fewer_steps_than_it_began_with() -> None:
+    """The last observation of an episode takes a place in it, too."""
+    trainer = make_trainer(
+        MASAC, num_steps_before_learning=20, buffer_capacity_steps=20, batch_size_steps=4
+    )
+    rng = np.random.default_rng(0)
+    for k in range(40):
+        metrics = trainer.learn([piece_of(rng, 1, f"e{k}", is_terminated=True)])
+    assert metrics["num_steps_stored"] < 19
+    assert metrics["num_updates"] == 21
+
+
+@BOTH
+@pytest.mark.parametrize("settings", [{}, {"standardize_rewards": True, "center_rewards": True}])
+def test_it_goes_on_to_the_bit(make: Any, settings: dict[str, Any]) -> None:
+    settings = {"num_steps_before_learning": 20, "batch_size_steps": 4, **settings}
+    pieces = [piece_of(np.random.default_rng(k), 15, f"e{k}") for k in range(6)]
+    first, second = (make_trainer(make, updates_per_step=0.7, **settings) for _ in range(2))
+    for piece in pieces[:3]:
+        first.learn([piece])
+    second.load(copy.deepcopy(first.state()))
+    second.load_replay(first.replay_state())
+    found = [[one.learn([piece]) for piece in pieces[3:]] for one in (first, second)]
+    assert found[0] == found[1]
+    for name, one in first.networks().items():
+        assert torch.equal(one, second.networks()[name])
+    left, right = ({**one.more_state(), "alpha": None} for one in (first, second))
+    assert left == right
+
+
+def test_learning_waits_until_a_replay_that_was_not_saved_is_filled_again() -> None:
+    settings = {"num_steps_before_learning": 20, "batch_size_steps": 4}
+    first, second = (make_trainer(MADDPG, **settings) for _ in range(2))
+    rng = np.random.default_rng(0)
+    before = first.learn([piece_of(rng, 30)])["num_updates"]
+    second.load(copy.deepcopy(first.state()))
+    second.refill_replay(30)
+    after = [second.learn([piece_of(rng, 15, f"e{k}")])["num_updates"] for k in range(2)]
+    assert after == [before, before + 11]
+
+
+def test_rewards_are_divided_by_the_deviation_of_all_stored() -> None:
+    trainer = make_trainer(MADDPG, standardize_rewards=True, center_rewards=True)
+    piece = piece_of(np.random.default_rng(0), 400)
+    piece.rewards = 50.0 + 3.0 * piece.rewards
+    trainer.learn([piece])
+    drawn = trainer.draw()["rewards"]
+    assert abs(drawn.mean()) < 0.3
+    assert drawn.std() == pytest.approx(1.0, abs=0.2)
+
+
+# --- updates --------------------------------------------------------------------------------
+
+
+@BOTH
+def test_the_actors_loss_does_not_move_the_critics(make: Any) -> None:
+    trainer = make_trainer(make, critic_lr=0.0, num_steps_before_learning=1, batch_size_steps=4)
+    before = {name: one.clone() for name, one in trainer.networks().items()}
+    trainer.learn([piece_of(np.random.default_rng(0), 8)])
+    moved = {n.partition(".")[0] for n, one in trainer.networks().items()
+             if not torch.equal(one, before[n])}  # fmt: skip
+    assert "actor" in moved
+    assert "critic" not in moved
+
+
+@BOTH
+def test_an_update_with_numbers_that_are_not_finite_is_skipped(make: Any) -> None:
+    trainer = make_trainer(make, num_steps_before_learning=1, batch_size_steps=4)
+    before = {name: one.clone() for name, one in trainer.networks().items()}
+    piece = piece_of(np.random.default_rng(0), 5)
+    piece.rewards[:] = np.inf
+    trainer.learn([piece])
+    assert trainer.skipped.num == {"team": 5}
+    for name, one in trainer.networks().items():
+        if not name.startswith("target"):  # which goes on moving towards the other
+            assert torch.equal(one, before[name]), name
+
+
+# --- on a server ----------------------------------------------------------------------------
+
+
+def test_noise_is_for_training_alone() -> None:
+    settings = {**SMALL, "exploration_noise": 1.0}
+    with playing(plan_of(algorithm="MADDPG", settings=settings)) as played:
+        assert played.pulls(0.5) == played.pulls(0.5)
+        played.play(10)
+        taken = trainer_of(played).replay.sample(100)["actions"]
+    assert taken.std() > 0.4  # the untrained actor's own lie close together
+    assert (np.abs(taken) <= 1.0).all()
+
+
+DIMS = {"a": 1, "b": 2, "c": 1}
+
+
+def unlike_plan(algorithm: str) -> ServerPlan:
+    """A team whose members observe and do different things, and may come late."""
+    sees = {"a": Box((2,)), "b": Box((3,)), "c": Box((2,))}
+    plan = make_plan(dict(sees), {"team": ("a", "b", "c")})
+    agents = {
+        m: dataclasses.replace(plan.agents[m], action_space=Box((d,), "float32", 0.0, 1.0))
+        for m, d in DIMS.items()
+    }
+    return dataclasses.replace(
+        plan, algorithm=algorithm, agents=agents, settings=SMALL, late_members="allow"
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["MADDPG", "MASAC"])
+def test_a_team_learns_whoever_is_missing(algorithm: str) -> None:
+    """b comes late and dies, c takes turns; the last of three episodes in a row is truncated."""
+    asked = ["ac", "abc", "ab", "abc", "a", "ac"]
+    rng = np.random.default_rng(0)
+    with playing(unlike_plan(algorithm)) as played:
+        store = played.policies.store
+        for number in range(15):
+            episode_id, rewards, ends = f"e{number}", {}, {}
+            store.accept(StartEpisode(episode_id), 0.0)
+            for t, agents in enumerate(asked):
+                seen = {m: rng.random(3 if m == "b" else 2, np.float32) for m in agents}
+                pending = store.accept(Step(episode_id, t, seen, rewards, ends), 0.0)
+                store.finish_frame()
+                played.wait()
+                actions = actions_of(played.policies.acting, pending)
+                assert {m: a.shape for m, a in actions.items()} == {m: (DIMS[m],) for m in agents}
+                assert all((a >= 0).all() and (a <= 1).all() for a in actions.values())
+                rewards = {m: float(actions[m].sum()) for m in agents}
+                ends = {"b": True} if t == 3 else {}
+            is_truncated = number % 3 == 2
+            final = {m: rng.random(2, np.float32) for m in "ac"}
+            done = {} if is_truncated else dict.fromkeys("ac", True)
+            store.accept(
+                EndEpisode(episode_id, len(asked), is_truncated, rewards, done, {}, final), 0.0
+            )
+            store.finish_frame()
+        played.wait()
+        assert not played.problems
+        stored = trainer_of(played).replay.sample(500)
+        state = weights_of(played)
+        assert trainer_of(played).num_updates > 50
+    assert all(np.isfinite(values).all() for values in state.values())
+    patterns = {tuple(map(int, row)) for row in stored["obs"]["alive"]}
+    assert patterns == {(1, 0, 1), (1, 1, 1), (1, 1, 0), (1, 0, 0)}
+    assert not stored["obs"]["obs"][stored["obs"]["alive"] == 0].any()
+    # Two of three episodes end with a termination, one step in six.
+    assert stored["terminateds"].mean() == pytest.approx(2 / 3 / 6, abs=0.05)
+
+
+@pytest.mark.parametrize("algorithm", ["MADDPG", "MASAC"])
+def test_a_frozen_team_acts_as_it_did(tmp_path: Path, algorithm: str) -> None:
+    with playing(plan_of(algorithm=algorithm, settings=SMALL)) as played:
+        played.play(60)
+        saved = played.policies.save(tmp_path / "saved")
+        expected = [played.pulls(c) for c in (-1.0, 0.3)]
+    plan = plan_of(settings={"checkpoint": str(saved)})
+    frozen = make_policies(dataclasses.replace(plan, algorithm="FROZEN"), lambda _: None)
+    seen = [dict.fromkeys("ab", np.array([c], np.float32)) for c in (-1.0, 0.3)]
+    for number, (value, pulls) in enumerate(zip(seen, expected, strict=True)):
+        frozen.store.accept(StartEpisode(f"e{number}"), 0.0)
+        pending = frozen.store.accept(Step(f"e{number}", 0, value), 0.0)
+        actions = actions_of(frozen.acting, pending)
+        assert {m: float(a[0]) for m, a in actions.items()} == pytest.approx(pulls)
+    frozen.close()

@@ -1,0 +1,255 @@
+"""How a team acts, in numpy and in torch, and what others may act with in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.servers.algorithms.qmix.pieces import (
+    Part,
+    make,
+    observed,
+    play,
+    rows_of,
+    sample_all,
+    tensors_of,
+    update,
+)
+
+from muxrl.protocol.dense import forward, gru_step
+from muxrl.protocol.messages import GruLayer
+from muxrl.servers.agents.keys import AGENT_ID, LAST_ACTION, OBS
+from muxrl.servers.algorithms.qmix.networks import HIDDEN
+from muxrl.servers.algorithms.qmix.trainer import QMIX
+from muxrl.servers.episodes.trajectories import stack
+from muxrl.servers.trainers.interface import Rows
+
+SHAPES = [
+    {"agent": agent, "obs_last_action": last, "obs_agent_id": own}
+    for agent in ("gru", "mlp")
+    for last in (False, True)
+    for own in (False, True)
+]
+
+
+def observe(num: int, rng: np.random.Generator, last: tuple[float, float] = (-1, -1)) -> Part:
+    """Returns ``[num, ...]``; the second member may choose actions 1 and 3 only."""
+    masks = ((1, 1, 0, 0), (0, 1, 0, 1))
+    seen = [
+        observed(rng.normal(size=3), rng.normal(size=2), masks=masks, last=last) for _ in range(num)
+    ]
+    stacked: Part = stack(seen)
+    return stacked
+
+
+def asked(trainer: QMIX, parts: Part, states: Any = None, **more: Any) -> Rows:
+    """Returns rows of teams at their first step, or with these states."""
+    num = len(parts["obs"])
+    begin = {key: np.stack([one] * num) for key, one in trainer.initial_state().items()}
+    return rows_of(parts, states or begin or None, **more)
+
+
+def act(trainer: QMIX, parts: Part, **more: Any) -> np.ndarray:
+    actions: np.ndarray = trainer.act(asked(trainer, parts, **more)).actions
+    return actions
+
+
+@pytest.mark.parametrize("agent", ["gru", "mlp"])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0])
+def test_actions_are_available_ones(agent: str, epsilon: float) -> None:
+    trainer = make(agent=agent, epsilon=epsilon)
+    seen = observe(200, np.random.default_rng(0))
+    for should_explore in (True, False):
+        actions = act(trainer, seen, should_explore=should_explore)
+        assert (actions.shape, actions.dtype) == ((200, 2), np.int64)
+        assert set(actions[:, 0].tolist()) <= {0, 1}
+        assert set(actions[:, 1].tolist()) <= {1, 3}
+
+
+def test_an_absent_members_action_is_zero() -> None:
+    trainer = make(epsilon=1.0)
+    seen = stack([observed(np.ones(3), None)] * 20)
+    assert not act(trainer, seen)[:, 1].any()
+
+
+def test_exploration_is_uniform_and_each_member_draws_for_itself() -> None:
+    trainer, num = make(agent="mlp", epsilon=1.0), 8000
+    actions = act(trainer, observe(num, np.random.default_rng(0)))
+    pairs, counts = np.unique(actions, axis=0, return_counts=True)
+    assert pairs.tolist() == [[0, 1], [0, 3], [1, 1], [1, 3]]
+    assert np.abs(counts / num - 0.25).max() < 0.03
+
+
+def test_epsilon_is_the_share_of_random_draws() -> None:
+    trainer = make(agent="mlp", epsilon=0.4)
+    seen = stack([observed(np.ones(3), np.ones(2))] * 8000)
+    greedy = act(trainer, seen, should_explore=False)
+    assert (greedy == greedy[0]).all()
+    # A random draw is the greedy action with probability 1/2 for a, and 1/4 for b.
+    assert (greedy != act(trainer, seen)).mean(0).tolist() == pytest.approx([0.2, 0.3], abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "expected"), [(0, 1.0), (25_000, 0.525), (50_000, 0.05), (10**6, 0.05)]
+)
+def test_epsilon_follows_its_schedule(env_steps: int, expected: float) -> None:
+    trainer = make(agent="mlp")
+    trainer.env_steps = env_steps
+    assert trainer.epsilon == pytest.approx(expected)
+    seen = stack([observed(np.ones(3), np.ones(2))] * 4000)
+    greedy = act(trainer, seen, should_explore=False)
+    explored = act(trainer, seen, env_steps=env_steps)
+    assert (greedy != explored)[:, 0].mean() == pytest.approx(expected / 2, abs=0.03)
+    copy = make(agent="mlp")
+    copy.begin_acting()
+    copy.follow(trainer)
+    assert copy.epsilon == trainer.epsilon
+
+
+def test_actions_are_drawn_from_the_rows_generator_alone() -> None:
+    trainer, seen = make(epsilon=0.5), observe(20, np.random.default_rng(0))
+    first = act(trainer, seen, seed=3)
+    torch.manual_seed(99)
+    np.testing.assert_array_equal(act(trainer, seen, seed=3), first)
+    assert (act(trainer, seen, seed=4) != first).any()
+
+
+@pytest.mark.parametrize("settings", SHAPES, ids=str)
+def test_acting_step_by_step_is_what_is_learned_from(settings: dict[str, Any]) -> None:
+    """In numpy, as a file's network, and as the layers that clients get."""
+    trainer, rng = make(**settings), np.random.default_rng(0)
+    steps = [observe(4, rng, last) for last in ((-1, -1), (1, -1), (0, 3), (1, 1))]
+    agent = trainer.net.agent
+    with torch.no_grad():
+        together = {key: np.stack([step[key] for step in steps], 1) for key in steps[0]}
+        expected = agent.values(agent.inputs_of(tensors_of(together))).numpy()
+    assert expected.shape == (4, 4, 2, 4)
+    states = of_member = of_client = None
+    for t, parts in enumerate(steps):
+        rows = asked(trainer, parts, states)
+        values, _ = trainer.values(rows)
+        np.testing.assert_allclose(values, expected[:, t], rtol=1e-4, atol=1e-6)
+        acted = trainer.act(rows)
+        states = acted.states
+        assert (states is None) == (settings["agent"] == "mlp")
+        if states is not None:
+            assert states[HIDDEN].shape == (4, 2, 64)
+        own, of_member = as_file(trainer, parts, of_member)
+        np.testing.assert_allclose(own, expected[:, t, 1], rtol=1e-4, atol=1e-6)
+        own, of_client = as_client(trainer, parts, of_client)
+        np.testing.assert_allclose(own, expected[:, t, 1], rtol=1e-4, atol=1e-6)
+
+
+def as_file(trainer: QMIX, parts: Part, state: Any) -> tuple[np.ndarray, Any]:
+    """Returns the values of the second member by `network`, and the next state."""
+    given = {key: torch.from_numpy(parts[key][:, 1]) for key in (OBS, LAST_ACTION)}
+    given[AGENT_ID] = torch.tensor([[0.0, 1.0]] * len(parts[OBS]))
+    read: list[Any] = [given[key] for key in trainer.acting_keys if key in given]
+    with torch.inference_mode():
+        if not trainer.initial_state():
+            return trainer.network()(*read).numpy(), None
+        begin = {HIDDEN: torch.zeros(len(parts[OBS]), 64)}
+        values, after = trainer.network()(*read, state or begin)
+        return values.numpy(), after
+
+
+def as_client(trainer: QMIX, parts: Part, h: np.ndarray | None) -> tuple[np.ndarray, Any]:
+    """The same by `acting_network`, as clients read it."""
+    network = trainer.acting_network()
+    assert network is not None
+    read = [parts[OBS][:, 1]]
+    if network.reads_last_action:
+        read.append((parts[LAST_ACTION][:, 1, None] == np.arange(4)).astype(np.float32))
+    if network.reads_member_id:
+        read.append(np.tile(np.eye(2, dtype=np.float32)[1], (len(read[0]), 1)))
+    first, core, last = network.layers
+    x = forward((first,), np.concatenate(read, -1))
+    if isinstance(core, GruLayer):
+        x = h = gru_step(core, x, np.zeros_like(x) if h is None else h)
+    else:
+        x = forward((core,), x)
+    return forward((last,), x), h
+
+
+def test_acting_follows_what_is_learned() -> None:
+    learner, copy = make(), make()
+    copy.begin_acting()
+    assert set(dict(copy.net.named_children())) == {"agent"}
+    rows = asked(learner, observe(5, np.random.default_rng(0)))
+    before = copy.values(rows)[0]
+    for _ in range(2):
+        update(learner, sample_all(play(3)))
+    np.testing.assert_array_equal(copy.values(rows)[0], before)
+    copy.follow(learner)
+    np.testing.assert_array_equal(copy.values(rows)[0], learner.values(rows)[0])
+    assert (copy.values(rows)[0] != before).any()
+    other = make()
+    other.set_weights(learner.weights())
+    np.testing.assert_array_equal(other.values(rows)[0], learner.values(rows)[0])
+
+
+def test_large_passes_are_the_same_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, which is asked for them."""
+
+    class Beside:
+        is_old = False
+
+        def is_worth(self, ask: Any, net: Any, seen: Any) -> bool:
+            return len(seen[OBS]) > 3
+
+        def ask(self, ask: Any, net: Any, seen: Any) -> np.ndarray:
+            asked_of.append(len(seen[OBS]))
+            with torch.inference_mode():
+                found: np.ndarray = ask(net, tensors_of(seen)).numpy()
+            return found
+
+    asked_of: list[int] = []
+    trainer, rng = make(), np.random.default_rng(0)
+    states = {HIDDEN: rng.normal(size=(5, 2, 64)).astype(np.float32)}
+    few = {HIDDEN: states[HIDDEN][:3]}
+    parts = observe(5, rng, (1, 3))
+    rows = asked(trainer, parts, states)
+    some = asked(trainer, {key: part[:3] for key, part in parts.items()}, few)
+    expected, after = trainer.values(rows)
+    monkeypatch.setattr(trainer, "_gpu", Beside())
+    for given in (rows, some):
+        values, left = trainer.values(given)
+        np.testing.assert_allclose(values, expected[: len(given)], rtol=1e-4, atol=1e-6)
+        assert after is not None
+        np.testing.assert_allclose(left, after[: len(given)], rtol=1e-4, atol=1e-6)
+    assert asked_of == [5]
+
+
+def test_the_inputs_are_observation_last_action_and_id() -> None:
+    steps = [observed([1, 2, 3], [4, 5], last=(-1, 2)), observed(None, [6, 7])]
+    obs = tensors_of({key: part[None] for key, part in stack(steps).items()})
+    assert make().net.agent.inputs_of(obs).tolist() == [  # time first
+        [[[1, 2, 3, 0, 0, 0, 0, 1, 0], [4, 5, 0, 0, 0, 1, 0, 0, 1]]],
+        [[[0, 0, 0, 0, 0, 0, 0, 1, 0], [6, 7, 0, 0, 0, 0, 0, 0, 1]]],
+    ]
+    bare = make(obs_agent_id=False, obs_last_action=False).net.agent
+    assert bare.inputs_of(obs).tolist() == [[[[1, 2, 3], [4, 5, 0]]], [[[0, 0, 0], [6, 7, 0]]]]
+
+
+def test_a_gru_is_called_to_train_where_it_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU its gradient is an error otherwise: cuDNN's."""
+    called: list[bool] = []
+    cell = torch.gru
+
+    def seen(x: torch.Tensor, *others: Any) -> Any:
+        called.append(others[5])
+        return cell(x, *others)
+
+    monkeypatch.setattr(torch, "gru", seen)
+    make(agent="gru").loss(tensors_of(sample_all(play(3))))
+    assert sorted(called) == [False, True]
+
+
+def test_it_is_made_of_its_seed() -> None:
+    torch.manual_seed(7)
+    first = make()
+    torch.manual_seed(8)
+    for one, other in zip(first.net.parameters(), make().net.parameters(), strict=True):
+        assert torch.equal(one, other)

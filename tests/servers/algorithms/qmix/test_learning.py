@@ -1,0 +1,535 @@
+"""Targets, loss, updates and state of QMIX and its kin, without an environment."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from tests.servers.algorithms.qmix.pieces import (
+    GAMMA,
+    make,
+    play,
+    sample_all,
+    tensors_of,
+    update,
+)
+
+from muxrl.servers.agents.keys import ALIVE
+from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, OBS, REWARDS, TERMINATEDS
+from muxrl.servers.algorithms.qmix.mixers import DuplexMixer, Mixer, NoMixer, VDNMixer
+from muxrl.servers.algorithms.qmix.settings import QMIXSettings
+from muxrl.servers.algorithms.qmix.trainer import (
+    IQL,
+    QMIX,
+    QPLEX,
+    VDN,
+    episode_priorities,
+    td_terms,
+)
+from muxrl.servers.algorithms.replay.replay import WEIGHTS
+from muxrl.servers.checkpoints.state_file import read_state, write_state
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.trainers.plain_state import from_plain, to_plain
+
+# Targets and loss.
+
+
+def hand_made(
+    terminated: bool, mask_b: tuple[int, int] = (1, 1), alive_b: float = 1.0
+) -> dict[str, Any]:
+    """Two members, two actions, two steps; rewards 1 and 2; the last observation restricted."""
+    masks = torch.ones(1, 3, 2, 2)
+    masks[0, 2, 1] = torch.tensor(mask_b)
+    alive = torch.ones(1, 3, 2)
+    alive[0, 2, 1] = alive_b
+    return {
+        OBS: {"action_mask": masks, "alive": alive, "state": torch.zeros(1, 3, 1)},
+        ACTIONS: torch.tensor([[[0, 1], [1, 0]]]),
+        REWARDS: torch.tensor([[1.0, 2.0]]),
+        TERMINATEDS: torch.tensor([[0.0, float(terminated)]]),
+        LOSS_MASK: torch.ones(1, 2),
+    }
+
+
+#                        t = 0: a, b           t = 1: a, b           t = 2: a, b
+ONLINE = torch.tensor([[[[1.0, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 1], [2, 3]]]])
+TARGET = torch.tensor([[[[0.0, 0], [0, 0]], [[10, 20], [40, 30]], [[50, 60], [70, 80]]]])
+
+
+@pytest.mark.parametrize(
+    ("batch", "double_q", "expected"),
+    [
+        # t=0: online prefers a:1 (20), b:1 (30). t=1 ends.
+        (hand_made(terminated=True), True, [1 + GAMMA * 50, 2]),
+        # A time limit: t=1 goes on with online's a:0 (50), b:1 (80).
+        (hand_made(terminated=False), True, [1 + GAMMA * 50, 2 + GAMMA * 130]),
+        # Without double Q the target chooses itself: a:1 (20), b:0 (40); a:1 (60), b:1 (80).
+        (hand_made(terminated=False), False, [1 + GAMMA * 60, 2 + GAMMA * 140]),
+        # b may do only 0 at the end: 70, whoever chooses.
+        (hand_made(False, mask_b=(1, 0)), True, [1 + GAMMA * 50, 2 + GAMMA * 120]),
+        (hand_made(False, mask_b=(1, 0)), False, [1 + GAMMA * 60, 2 + GAMMA * 130]),
+        # b is dead at the end and counts 0.
+        (hand_made(False, mask_b=(1, 0), alive_b=0.0), True, [1 + GAMMA * 50, 2 + GAMMA * 50]),
+    ],
+)
+def test_td_targets_in_closed_form(batch: Any, double_q: bool, expected: list[float]) -> None:
+    q_taken, target = td_terms(
+        VDNMixer(),
+        VDNMixer(),
+        ONLINE,
+        TARGET,
+        batch,
+        gamma=GAMMA,
+        double_q=double_q,
+    )
+    assert q_taken[..., 0].tolist() == [[1 + 4, 6 + 7]]
+    assert target[..., 0].tolist() == [pytest.approx(expected)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # t=0 reaches t=1's target.
+        ({"n_step": 2}, [1 + GAMMA * (2 + GAMMA * 130), 2 + GAMMA * 130]),
+        ({"n_step": 9}, [1 + GAMMA * (2 + GAMMA * 130), 2 + GAMMA * 130]),
+        ({"td_lambda": 0.5}, [1 + GAMMA * (25 + 0.5 * (2 + GAMMA * 130)), 2 + GAMMA * 130]),
+    ],
+)
+def test_longer_targets_in_closed_form(settings: Any, expected: list[float]) -> None:
+    _, target = td_terms(
+        VDNMixer(),
+        VDNMixer(),
+        ONLINE,
+        TARGET,
+        hand_made(terminated=False),
+        gamma=GAMMA,
+        double_q=True,
+        **settings,
+    )
+    assert target[..., 0].tolist() == [pytest.approx(expected)]
+
+
+class _OfAdvantages:
+    """Shows what a mixer that mixes advantages is given: the sum of ``1000 best + 100 u + q``."""
+
+    mixes_advantages, is_joint = True, True
+
+    def __call__(self, q: Any, state: Any, alive: Any, best: Any, actions: Any) -> Any:
+        assert not best.requires_grad
+        return ((1000 * best + 100 * actions + q) * alive).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("mask_b", "double_q", "expected"),
+    [
+        # t=1: online's choice a:0 (50), b:1 (80) beside the target network's own best: 60 and 80.
+        ((1, 1), True, 1000 * 140 + 100 * 1 + 130),
+        ((1, 1), False, 1000 * 140 + 100 * 2 + 140),
+        # b may do only 0, whose 70 is its best then.
+        ((1, 0), True, 1000 * 130 + 100 * 0 + 120),
+    ],
+)
+def test_the_greedy_values_and_the_actions_reach_a_mixer_of_advantages(
+    mask_b: tuple[int, int], double_q: bool, expected: float
+) -> None:
+    online, mixer = ONLINE.clone().requires_grad_(), cast(Mixer, _OfAdvantages())
+    q_taken, target = td_terms(
+        mixer,
+        mixer,
+        online,
+        TARGET,
+        hand_made(terminated=False, mask_b=mask_b),
+        gamma=GAMMA,
+        double_q=double_q,
+    )
+    # t=0: 1 + 4 taken, 2 + 4 at best, actions 0 + 1; t=1: 6 + 7, 6 + 8, 1 + 0.
+    assert q_taken[..., 0].tolist() == [[6000 + 100 + 5, 14_000 + 100 + 13]]
+    assert target[0, 1, 0].item() == pytest.approx(2 + GAMMA * expected)
+
+
+def test_without_a_mixer_absent_members_are_credited_with_the_teams_rewards() -> None:
+    batch = hand_made(terminated=False)
+    batch[OBS]["alive"][0, 1, 1] = 0.0  # b is not asked at t=1, but again at t=2
+    q_taken, target = td_terms(
+        NoMixer(),
+        NoMixer(),
+        ONLINE,
+        TARGET,
+        batch,
+        gamma=GAMMA,
+        double_q=True,
+    )
+    assert q_taken.tolist() == [[[1, 4], [6, 0]]]
+    # a: 20, then 50. b: 2 and then 80; what stands at t=1 is not b's and is not in the loss.
+    assert target[0, 0].tolist() == pytest.approx([1 + GAMMA * 20, 1 + GAMMA * (2 + GAMMA * 80)])
+    assert target[0, 1, 0].item() == pytest.approx(2 + GAMMA * 50)
+
+
+@pytest.mark.parametrize("returns", [{}, {"n_step": 3}, {"td_lambda": 0.6}], ids=str)
+@pytest.mark.parametrize("mixer", ["qmix", "vdn", "qplex", "none"])
+def test_the_loss_is_the_masked_mean_square(mixer: str, returns: dict[str, Any]) -> None:
+    trainer = make(mixer=mixer, **returns)
+    # A longer episode beside it must change nothing but the mean.
+    short, long = play(2, seed=0), play(5, seed=1)
+
+    def loss_and_errors(batch: dict[str, Any]) -> tuple[float, float]:
+        q_taken, y = terms_of(trainer, tensors_of(batch), **returns)
+        valid = torch.from_numpy(batch[LOSS_MASK]).bool()
+        loss, _, priorities = trainer.loss(tensors_of(batch))
+        assert priorities is None
+        return loss.item(), (q_taken - y)[valid].square().sum().item()
+
+    loss_short, sum_short = loss_and_errors(sample_all(short))
+    loss_long, sum_long = loss_and_errors(sample_all(long))
+    loss_both, sum_both = loss_and_errors(sample_all(short, long))
+    width = 2 if mixer == "none" else 1
+    assert loss_short == pytest.approx(sum_short / 2 / width, rel=1e-5)
+    assert loss_long == pytest.approx(sum_long / 5 / width, rel=1e-5)
+    assert sum_both == pytest.approx(sum_short + sum_long, rel=1e-5)
+    assert loss_both == pytest.approx(sum_both / 7 / width, rel=1e-5)
+
+
+def terms_of(trainer: QMIX, tensors: dict[str, Any], **returns: Any) -> Any:
+    net = trainer.net
+    inputs = net.agent.inputs_of(tensors[OBS])
+    values, target_values = net.agent.values(inputs), net.target_agent.values(inputs)
+    return td_terms(
+        net.mixer, net.target_mixer, values, target_values, tensors,
+        gamma=GAMMA, double_q=True, **returns,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("returns", [{}, {"n_step": 3}, {"td_lambda": 0.6}], ids=str)
+@pytest.mark.parametrize("mixer", ["qmix", "vdn", "qplex", "none"])
+def test_loss_and_priorities_are_those_of_a_loop_over_steps(
+    mixer: str, returns: dict[str, Any]
+) -> None:
+    eta = 0.75
+    trainer = make(mixer=mixer, prioritized_replay_eta=eta, **returns)
+    lengths, weights = [2, 5, 1], [1.0, 0.25, 0.6]
+    batch = sample_all(*(play(length, i) for i, length in enumerate(lengths)))
+    if mixer == "none":
+        batch["obs"][ALIVE][1, 2, 0] = 0.0  # a member that is absent has no error
+    tensors = tensors_of(drawn_by_priority(batch, weights))
+    q_taken, target = terms_of(trainer, tensors, **returns)
+    total, num_terms, expected = 0.0, 0, []
+    for b, length in enumerate(lengths):
+        sizes = []
+        for t in range(length):
+            for k in range(q_taken.shape[-1]):
+                if mixer == "none" and batch["obs"][ALIVE][b, t, k] == 0.0:
+                    continue
+                error = (q_taken - target)[b, t, k].item()
+                total += weights[b] * error**2
+                num_terms += 1
+                sizes.append(abs(error))
+        expected.append(eta * max(sizes) + (1 - eta) * sum(sizes) / len(sizes))
+    loss, _, priorities = trainer.loss(tensors)
+    assert loss.item() == pytest.approx(total / num_terms, rel=1e-5)
+    assert priorities is not None
+    np.testing.assert_allclose(priorities, expected, rtol=1e-5)
+
+
+def drawn_by_priority(batch: dict[str, Any], weights: list[float]) -> dict[str, Any]:
+    return batch | {"rows": np.arange(len(weights)), WEIGHTS: np.array(weights, np.float32)}
+
+
+def test_an_episodes_priority_in_closed_form() -> None:
+    td_error = torch.tensor([[1.0, -3.0, 2.0, 0.0], [-0.5, 0.0, 0.0, 0.0]])[..., None]
+    mask = torch.tensor([[1.0, 1, 1, 0], [1, 0, 0, 0]])[..., None]
+    found = episode_priorities(td_error, mask, 0.9)
+    assert found.tolist() == pytest.approx([0.9 * 3 + 0.1 * 2, 0.5])
+
+
+def test_weights_scale_the_loss_and_not_the_errors() -> None:
+    batch = sample_all(play(2, seed=0), play(3, seed=1))
+    plain, alike, halved = (
+        update(make(), drawn_by_priority(batch, weights) if weights else batch)
+        for weights in ([], [1.0, 1.0], [0.5, 0.5])
+    )
+    assert (alike["loss"], alike["grad_norm"]) == (plain["loss"], plain["grad_norm"])
+    assert halved["loss"] == pytest.approx(plain["loss"] / 2)
+    assert halved["td_error_abs"] == plain["td_error_abs"]  # they say how well values fit
+    assert set(alike) - set(plain) == {"importance_weight_mean", "priority_max"}
+    assert halved["importance_weight_mean"] == 0.5
+    assert halved["priority_max"] == alike["priority_max"] > 0.0
+
+
+# An update.
+
+
+def test_metrics_show_the_rewards_that_the_loss_saw() -> None:
+    metrics = update(make(), sample_all(play(2, seed=0), play(3, 1)))
+    assert metrics["reward_sum_mean"] == pytest.approx((1 + 2 + 101 + 102 + 103) / 2)
+    assert metrics["num_module_steps_trained"] == 5
+    for key in ("td_error_abs", "q_taken_mean", "target_mean", "grad_norm"):
+        assert math.isfinite(metrics[key]), key
+    assert metrics["loss"] == metrics["total_loss"] > 0
+    assert metrics["default_optimizer_learning_rate"] == 5e-4
+    assert metrics["epsilon"] == 1.0
+
+
+def test_gradients_are_clipped_by_their_global_norm() -> None:
+    trainer = make(grad_clip=0.5)
+    assert update(trainer, sample_all(play(3, seed=9)))["grad_norm"] > 0.5
+    gradients = [p.grad for p in trainer.net.parameters() if p.grad is not None]
+    assert torch.nn.utils.get_total_norm(gradients).item() == pytest.approx(0.5, rel=1e-4)
+
+
+def test_a_batch_with_nan_changes_nothing_and_is_counted() -> None:
+    trainer = make(prioritized_replay_alpha=0.6, num_episodes_before_learning=1)
+    before = {name: one.clone() for name, one in trainer.net.state_dict().items()}
+    spoilt = play(3)
+    spoilt.rewards[1] = np.nan
+    trainer.learn([spoilt])
+    for name, one in trainer.net.state_dict().items():
+        assert torch.equal(one, before[name]), name
+    assert trainer.skipped.num["p"] == 1
+    assert trainer.replay.get_state()["priorities"]["values"].tolist() == [1.0]
+
+
+def test_targets_are_copied_every_so_many_updates() -> None:
+    trainer, batch = make(target_update_freq=3), sample_all(play(3))
+    net = trainer.net
+    for num_updates in range(1, 7):
+        assert update(trainer, batch)["num_target_updates"] == num_updates // 3
+        for main, target in ((net.agent, net.target_agent), (net.mixer, net.target_mixer)):
+            pairs = zip(main.parameters(), target.parameters(), strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs) == (num_updates % 3 == 0)
+            assert not any(p.requires_grad for p in target.parameters())
+
+
+@pytest.mark.parametrize("mixer", ["qmix", "qplex"])
+def test_targets_follow_softly_below_tau_one(mixer: str) -> None:
+    trainer = make(tau=0.25, mixer=mixer)
+    agent, target = trainer.net.agent, trainer.net.target_agent
+    old = target.fc_out.weight.clone()
+    update(trainer, sample_all(play(3)))
+    expected = 0.25 * agent.fc_out.weight + 0.75 * old
+    torch.testing.assert_close(target.fc_out.weight, expected.detach())
+
+
+@pytest.mark.parametrize("optimizer_name", ["rmsprop", "adam"])
+@pytest.mark.parametrize("lr", [1e-3, [(0, 1e-3), (100, 5e-4)]])
+def test_importance_weights_can_learn_at_a_rate_of_their_own(optimizer_name: str, lr: Any) -> None:
+    trainer = make(cls=QPLEX, optimizer_name=optimizer_name, lr=lr, importance_lr_factor=30.0)
+    net, batch = trainer.net, sample_all(play(3), play(2, seed=1))
+    assert isinstance(net.mixer, DuplexMixer)
+    importance = {id(p) for p in net.mixer.importance.parameters()}
+    learned = {id(p) for p in net.parameters() if p.requires_grad}
+    groups = trainer.steps[""].optimizer.param_groups
+    assert [{id(p) for p in group["params"]} for group in groups] == [
+        learned - importance,
+        importance,
+    ]
+    before = [p.detach().clone() for p in net.parameters() if p.requires_grad]
+    metrics = update(trainer, batch)
+    after = [p for p in net.parameters() if p.requires_grad]
+    assert not any(map(torch.equal, before, after))
+    assert metrics["members_grad_norm"] > 0
+    assert metrics["importance_grad_norm"] > 0
+    assert metrics["members_learning_rate"] == pytest.approx(1e-3)
+    assert metrics["importance_learning_rate"] == pytest.approx(30e-3)
+    if not isinstance(lr, float):
+        trainer.env_steps = 50
+        trainer.begin_learning()
+        metrics = update(trainer, batch)
+        assert metrics["members_learning_rate"] == pytest.approx(7.5e-4)
+        assert metrics["importance_learning_rate"] == pytest.approx(22.5e-3)
+
+
+@pytest.mark.parametrize("settings", [{}, {"mixer": "qmix", "importance_lr_factor": 30.0}])
+def test_all_learn_at_one_rate_otherwise(settings: Any) -> None:
+    trainer = make(**({"mixer": "qplex"} | settings))
+    assert len(trainer.steps[""].optimizer.param_groups) == 1
+
+
+# Which updates are due.
+
+
+def short_episodes(num: int, first: int = 0) -> list[Trajectory]:
+    return [play(2, seed) for seed in range(first, first + num)]
+
+
+def test_it_waits_for_episodes_then_updates_at_the_given_rate() -> None:
+    trainer = make(num_episodes_before_learning=10, updates_per_episode=0.3)
+    assert trainer.learn(short_episodes(9)) == {"num_updates": 0, "num_episodes_stored": 9}
+    # The 10th to the 19th: 3 updates.
+    metrics = trainer.learn(short_episodes(10, 9))
+    assert (metrics["num_updates"], metrics["num_episodes_stored"]) == (3, 19)
+    # A batch that brings none tells of the last one.
+    assert trainer.learn([]) == metrics
+
+
+def test_several_updates_per_episode() -> None:
+    trainer = make(num_episodes_before_learning=2, updates_per_episode=2.5)
+    progress: list[float] = []
+    trainer.note_progress = progress.append
+    assert trainer.learn(short_episodes(3))["num_updates"] == 5  # episodes 2 and 3
+    assert progress == [0.2, 0.4, 0.6, 0.8, 1.0]
+
+
+def test_one_batch_that_reaches_the_threshold_brings_no_updates_for_those_before() -> None:
+    trainer = make(num_episodes_before_learning=8, buffer_capacity_episodes=8)
+    assert trainer.learn(short_episodes(20))["num_updates"] == 13
+
+
+@pytest.mark.parametrize(
+    ("more", "shift", "scale"),
+    [
+        ({}, 0.0, 0.0),
+        ({"standardize_rewards": True}, 0.0, 1.0),
+        ({"standardize_rewards": True, "center_rewards": True}, 1.0, 1.0),
+    ],
+    ids=["raw", "scaled", "centred"],
+)
+def test_rewards_are_standardised_by_running_statistics(
+    more: dict[str, bool], shift: float, scale: float
+) -> None:
+    trainer = make(num_episodes_before_learning=20, batch_size_episodes=50, **more)
+    trainer.learn(short_episodes(10))
+    metrics = trainer.learn(short_episodes(10, 10))
+    rewards = trainer.replay.sample(50)["rewards"]
+    assert rewards.std() > 1.5
+    expected = (rewards - shift * rewards.mean()).sum(1).mean() / rewards.std() ** scale
+    assert metrics["reward_sum_mean"] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("mixer", ["qmix", "none"])
+def test_an_update_sets_the_priorities_of_what_it_learned_from(mixer: str) -> None:
+    settings = {"num_episodes_before_learning": 6, "batch_size_episodes": 3, "mixer": mixer}
+    trainer = make(**settings, prioritized_replay_alpha=0.6)
+    trainer.learn(short_episodes(5))
+    assert trainer.replay.get_state()["priorities"]["values"].tolist() == [1.0] * 5
+    metrics = trainer.learn(short_episodes(1, 5))
+    state = trainer.replay.get_state()["priorities"]
+    assert len(set(state["values"].tolist()) - {1.0}) >= 1
+    assert state["highest"] == state["values"].max() == metrics["priority_max"]
+    assert 0.0 < metrics["importance_weight_mean"] <= 1.0
+
+
+# A run that goes on.
+
+_HARD: list[dict[str, Any]] = [
+    {},
+    {"mixer": "qplex", "optimizer_name": "adam", "tau": 0.1, "importance_lr_factor": 3.0},
+    {"mixer": "none", "agent": "mlp", "prioritized_replay_alpha": 0.6, "td_lambda": 0.5},
+    {"mixer": "vdn", "standardize_rewards": True, "updates_per_episode": 0.7,
+     "lr": [(0, 1e-3), (100, 1e-4)]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", _HARD, ids=str)
+def test_a_resumed_trainer_is_the_same_to_the_bit(settings: dict[str, Any], tmp_path: Path) -> None:
+    settings = {"target_update_freq": 4, "num_episodes_before_learning": 4} | settings
+    settings["batch_size_episodes"] = 3
+    first, second = make(**settings), make(**settings)
+
+    def learn(trainer: QMIX, env_steps: int) -> dict[str, float]:
+        trainer.env_steps = env_steps
+        return trainer.learn(short_episodes(3, env_steps))
+
+    for env_steps in (10, 20, 30):
+        learn(first, env_steps)
+    both = {"state": first.state(), "replay": first.replay_state()}
+    write_state(tmp_path / "state.npz", to_plain(both))
+    read = read_state(tmp_path / "state.npz")
+    second.load(from_plain(read["state"]))
+    second.load_replay(from_plain(read["replay"]))
+    assert second.epsilon == first.epsilon
+    for env_steps in (40, 50, 60):
+        assert learn(first, env_steps) == learn(second, env_steps)
+    states = [to_plain({"state": t.state(), "replay": t.replay_state()}) for t in (first, second)]
+    write_state(tmp_path / "one.npz", states[0])
+    write_state(tmp_path / "other.npz", states[1])
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
+
+
+def test_without_its_replay_it_waits_until_that_is_filled_again() -> None:
+    settings = {"num_episodes_before_learning": 4, "buffer_capacity_episodes": 4}
+    first, second = make(**settings), make(**settings)
+    first.learn(short_episodes(9))
+    second.load(first.state())
+    second.refill_replay(18)
+    assert second.learn(short_episodes(3))["num_updates"] == 6
+    assert second.learn(short_episodes(2))["num_updates"] == 8
+
+
+def test_all_that_was_learned_can_be_taken_over() -> None:
+    first, second, third = make(), make(), make()
+    for _ in range(3):
+        update(first, sample_all(play(3)))
+    second.set_networks({name: one.clone() for name, one in first.networks().items()})
+    third.set_weights(first.weights())
+    mine, theirs = first.net.state_dict(), third.net.state_dict()
+    for name, one in second.net.state_dict().items():
+        assert torch.equal(one, mine[name]), name
+    assert torch.equal(theirs["agent.fc_out.weight"], mine["agent.fc_out.weight"])
+    assert not torch.equal(theirs["mixer.value.weight"], mine["mixer.value.weight"])
+
+
+# Config.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mixer": "sum"}, "mixer='sum' is unknown; it is one of qmix, vdn, qplex, none"),
+        ({"agent": "lstm"}, "agent='lstm' is unknown"),
+        ({"center_rewards": True}, "it is a part of standardize_rewards, so set that"),
+        ({"tau": 0.0}, r"tau=0.0 must lie in \(0, 1\]"),
+        ({"epsilon": [(0, 1.0), (10, -0.1)]}, "must stay within 0 and 1"),
+        ({"epsilon": [(5, 1.0), (10, 0.1)]}, "first timestep must be 0"),
+        ({"batch_size_episodes": 0}, "batch_size_episodes=0 must be a whole number"),
+        ({"updates_per_episode": 0.0}, "must be above 0"),
+        (
+            {"buffer_capacity_episodes": 10, "num_episodes_before_learning": 11},
+            "learning would not begin",
+        ),
+        ({"num_kernel": 0}, "num_kernel=0 must be a whole number"),
+        ({"importance_lr_factor": 0.0}, "importance_lr_factor=0.0 must be above 0"),
+        ({"n_step": 0}, "n_step=0 must be a whole number"),
+        ({"td_lambda": 1.5}, r"td_lambda=1.5 must lie in \[0, 1\]"),
+        ({"td_lambda": 0.6, "n_step": 3}, "n_step=3 and td_lambda=0.6: a target is an n-step or a"),
+        (
+            {"prioritized_replay_alpha": -0.1},
+            r"prioritized_replay_alpha=-0.1 must lie in \[0, 1\]; 0 draws episodes uniformly",
+        ),
+        ({"prioritized_replay_beta": 1.01}, r"prioritized_replay_beta=1.01 must lie in \[0, 1\]"),
+        ({"prioritized_replay_eta": float("nan")}, r"prioritized_replay_eta=nan must lie in"),
+    ],
+)
+def test_invalid_settings_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        QMIXSettings(**settings).validate()
+
+
+def test_the_defaults_are_valid() -> None:
+    QMIXSettings().validate()
+
+
+# The budget.
+
+
+def test_the_first_update_and_the_first_copy_are_foreseen() -> None:
+    own = {"num_episodes_before_learning": 10, "updates_per_episode": 0.25}
+    first, copy = QMIX.find_milestones(QMIXSettings(**own, target_update_freq=8))
+    assert (first.episodes, copy.episodes) == (13, 41)
+    trainer = make(**own, target_update_freq=8)
+    assert trainer.learn(short_episodes(12))["num_updates"] == 0
+    assert trainer.learn(short_episodes(1, 12))["num_updates"] == 1
+    assert trainer.learn(short_episodes(27, 13))["num_target_updates"] == 0
+    assert trainer.learn(short_episodes(1, 40))["num_target_updates"] == 1
+    (only,) = QMIX.find_milestones(QMIXSettings(**own, tau=0.1))
+    assert only == first
+
+
+def test_only_iql_s_members_learn_apart() -> None:
+    apart = [
+        cls for cls in (QMIX, VDN, QPLEX, IQL) if not cls.learns_jointly(make(cls=cls).settings)
+    ]
+    assert apart == [IQL]

@@ -1,0 +1,346 @@
+"""PPO, A2C, IMPALA and APPO: losses, what they learn of, and where they continue."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.servers.algorithms.playing import SPACES, actors_of, make, play, spec_of
+
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
+from muxrl.servers.algorithms.a2c import A2C
+from muxrl.servers.algorithms.actor_critic import OWN
+from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
+from muxrl.servers.algorithms.impala import APPO, IMPALA
+from muxrl.servers.algorithms.ppo import PPO
+from muxrl.servers.algorithms.rollout import Rollout
+from muxrl.servers.trainers.plain_state import to_plain
+
+ALL = [PPO, A2C, IMPALA, APPO]
+LSTM = {"use_lstm": True, "lstm_cell_size": 6, "max_seq_len": 4}
+SMALL = {"train_batch_size_per_learner": 20}
+
+
+def batch_of(actors: Any, rng: np.random.Generator, **how: Any) -> list[Any]:
+    return [
+        play(actors, 7, rng, name="e1", is_terminated=True, **how),
+        play(actors, 9, rng, name="e2", **how),
+        play(actors, 4, rng, name="e3", is_truncated=True, **how),
+    ]
+
+
+def learned(actors: Any, pieces: list[Any], num_env_steps: int = 20) -> dict[str, float]:
+    actors.num_env_steps_sampled += num_env_steps
+    found: dict[str, float] = actors.learn_all({"p": pieces})["p"]
+    actors.publish()
+    return found
+
+
+# --- losses ---------------------------------------------------------------------------------
+
+
+def numbers_by_hand(trainer: Any) -> dict[str, Any]:
+    """Two steps; pi = (1/4, 3/4) and (1/2, 1/2); V = 1 and -2."""
+    logits = torch.log(torch.tensor([[1.0, 3.0], [1.0, 1.0]])).requires_grad_()
+    trainer.said = lambda batch, net=None: (logits, torch.tensor([1.0, -2.0]))
+    old = torch.log(torch.tensor([[1.0, 1.0], [1.0, 1.0]]))
+    return {
+        ACTIONS: torch.tensor([1, 0]),
+        ADVANTAGES: torch.tensor([2.0, -1.0]),
+        TARGETS: torch.tensor([4.0, 0.0]),
+        DISTRIBUTION: old,
+        LOG_PROB: torch.log(torch.tensor([0.5, 0.5])),
+        OWN: torch.tensor([True, True]),
+        "logits": logits,
+    }
+
+
+ENTROPY = (-(np.log(1 / 4) / 4 + 3 * np.log(3 / 4) / 4) + np.log(2)) / 2
+VF_LOSS = (3.0**2 + 2.0**2) / 2
+
+
+def two_actions() -> Any:
+    return spec_of(SPACES["discrete"].__class__(2))
+
+
+def test_a2cs_loss_by_hand() -> None:
+    trainer = make(A2C, two_actions(), entropy_coeff=0.1, vf_loss_coeff=0.5)
+    loss, metrics = trainer.loss(numbers_by_hand(trainer), is_reported=True)
+    policy_loss = -(np.log(3 / 4) * 2.0 + np.log(1 / 2) * -1.0) / 2
+    assert loss.item() == pytest.approx(policy_loss + 0.5 * VF_LOSS - 0.1 * ENTROPY, rel=1e-5)
+    assert float(metrics["policy_loss"]) == pytest.approx(policy_loss)
+
+
+@pytest.mark.parametrize("clip", [0.3, 0.6])
+def test_ppos_loss_by_hand(clip: float) -> None:
+    trainer = make(PPO, two_actions(), entropy_coeff=0.1, clip_param=clip, kl_coeff=0.2)
+    loss, metrics = trainer.loss(numbers_by_hand(trainer), is_reported=True)
+    ratios = np.array([1.5, 1.0])
+    surrogate = np.minimum(ratios * [2.0, -1.0], np.clip(ratios, 1 - clip, 1 + clip) * [2.0, -1.0])
+    kl = (0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75)) / 2
+    expected = -surrogate.mean() + VF_LOSS - 0.1 * ENTROPY + 0.2 * kl
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    assert float(metrics["mean_kl_loss"]) == pytest.approx(kl)
+
+
+@pytest.mark.parametrize(("limit", "is_learned"), [(None, True), (10.0, False)])
+def test_a_value_far_from_its_target_is_learned_unless_a_clip_is_set(
+    limit: float | None, is_learned: bool
+) -> None:
+    trainer = make(PPO, vf_clip_param=limit)
+    batch = numbers_by_hand(trainer)
+    values = torch.tensor([1.0, 1.0], requires_grad=True)
+    trainer.said = lambda batch, net=None: (torch.zeros(2, 3), values)
+    batch |= {TARGETS: torch.tensor([100.0, -100.0]), DISTRIBUTION: torch.zeros(2, 3)}
+    trainer.loss(batch, is_reported=False)[0].backward()
+    assert values.grad is not None
+    assert bool((values.grad != 0).all()) == is_learned
+
+
+@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("model", [{}, LSTM], ids=["mlp", "lstm"])
+def test_actions_that_were_chosen_elsewhere_train_the_values_alone(cls: Any, model: Any) -> None:
+    actors = actors_of(cls, model=model, entropy_coeff=0.0, **SMALL)
+    trainer: Any = actors.learners["p"]
+    pieces = batch_of(actors, np.random.default_rng(0))
+    for one in pieces:
+        one.outputs[LOG_PROB][:] = np.inf
+    if cls is PPO:
+        trainer.settings.use_kl_loss = False
+    before = copy.deepcopy(trainer.net.state_dict())
+    metrics = learned(actors, pieces)
+    assert all(map(np.isfinite, metrics.values()))
+    changed = {k for k, v in trainer.net.state_dict().items() if not torch.equal(v, before[k])}
+    assert bool(changed) == (cls in (PPO, A2C))  # V-trace weighs what it learns of values, too
+    assert all(name.startswith(("critic", "vf")) for name in changed)
+
+
+def test_advantages_are_standardised_over_own_actions() -> None:
+    actors = actors_of(PPO, **SMALL)
+    pieces = batch_of(actors, np.random.default_rng(0), reward=lambda seen, action: float(seen[0]))
+    pieces[1].outputs[LOG_PROB][:] = np.inf
+    trainer: Any = actors.learners["p"]
+    columns = trainer.batch_of(Rollout.of(pieces))
+    own = columns[ADVANTAGES][columns[OWN]]
+    assert len(own) == 11
+    assert float(own.mean()) == pytest.approx(0.0, abs=1e-5)
+    assert float(own.std(correction=0)) == pytest.approx(1.0, abs=1e-4)
+    raw: Any = make(A2C)
+    raw.net.load_state_dict(trainer.net.state_dict())
+    columns = raw.batch_of(Rollout.of(pieces))
+    assert float(columns[ADVANTAGES].mean()) != pytest.approx(0.0, abs=1e-3)
+
+
+def test_targets_are_returns_up_to_the_end_of_the_batch() -> None:
+    actors = actors_of(A2C, gamma=0.5)
+    rng = np.random.default_rng(0)
+    pieces = [
+        play(actors, 3, rng, is_terminated=True, reward=lambda *_: 2.0),
+        play(actors, 2, rng, name="f", reward=lambda *_: 2.0),
+    ]
+    trainer: Any = actors.learners["p"]
+    columns = trainer.batch_of(Rollout.of(pieces))
+    with torch.no_grad():
+        last = float(trainer.net({OBS: torch.from_numpy(pieces[1].observations[-1:])})[1])
+    expected = [2 + 1 + 0.5, 2 + 1, 2, 2 + 1 + 0.25 * last, 2 + 0.5 * last]
+    assert columns[TARGETS].tolist() == pytest.approx(expected)
+
+
+# --- sequences ------------------------------------------------------------------------------
+
+
+def test_values_of_sequences_are_those_of_acting_from_the_beginning() -> None:
+    actors = actors_of(PPO, model=LSTM)
+    pieces = batch_of(actors, np.random.default_rng(0))
+    trainer: Any = actors.learners["p"]
+    values = trainer.values_of(Rollout.of(pieces))
+    expected = []
+    for one in pieces:
+        states = {k: torch.zeros(1, 6) for k in trainer.initial_state()}
+        with torch.no_grad():
+            own = trainer.net.unroll({OBS: torch.from_numpy(one.observations)[None]}, states)[1]
+        expected += own[0].tolist()
+    assert values.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_a_recurrent_policy_is_on_policy_in_its_own_sequences(cls: Any) -> None:
+    """The log-probabilities that are learned from are those that were recorded."""
+    actors = actors_of(cls, spec_of(has_masks=True), LSTM)
+    pieces = batch_of(actors, np.random.default_rng(0))
+    trainer: Any = actors.learners["p"]
+    rollout = Rollout.of(pieces)
+    if cls in (PPO, A2C):
+        batch = trainer.batch_of(rollout)
+        inputs, _ = trainer.said(batch)
+        found = trainer.distribution.terms(inputs, batch[ACTIONS]).log_prob[batch["is_step"]]
+    else:
+        batch = trainer._sequences(rollout)
+        _, (_, terms) = trainer.terms(batch)
+        found = terms.log_prob[batch["where"]]
+    expected = np.sort(np.concatenate([one.outputs[LOG_PROB] for one in pieces]))
+    assert np.sort(found.detach().numpy()) == pytest.approx(expected, abs=1e-5)
+
+
+# --- acting ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize(
+    "model", [{}, {"fcnet_activation": "silu"}, LSTM], ids=["np", "torch", "lstm"]
+)
+def test_actions_are_drawn_from_the_distribution_that_is_recorded(kind: str, model: Any) -> None:
+    has_masks = kind != "box"
+    actors = actors_of(PPO, spec_of(SPACES[kind], has_masks=has_masks), model)
+    one = play(actors, 30, np.random.default_rng(0))
+    trainer: Any = actors.learners["p"]
+    found = trainer.distribution.log_prob(one.outputs[DISTRIBUTION], one.actions)
+    assert one.outputs[LOG_PROB] == pytest.approx(found)
+    assert np.isfinite(one.outputs[LOG_PROB]).all()
+    if has_masks:
+        assert (one.outputs[DISTRIBUTION][one.masks[:-1] == 0] < -1e30).all()
+
+
+def test_numpy_and_torch_say_the_same_of_actions() -> None:
+    actors = actors_of(PPO, spec_of(has_masks=True))
+    one = play(actors, 20, np.random.default_rng(0))
+    trainer: Any = actors.learners["p"]
+    with torch.no_grad():
+        obs = torch.from_numpy(one.observations[:-1])
+        inputs, _ = trainer.said({OBS: obs, ACTION_MASK: torch.from_numpy(one.masks[:-1])})
+    assert one.outputs[DISTRIBUTION] == pytest.approx(inputs.numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 2), (12, 9, 3)])
+def test_it_sees_images(shape: tuple[int, ...]) -> None:
+    actors = actors_of(PPO, spec_of(shape=shape), **SMALL, num_epochs=2)
+    metrics = learned(actors, batch_of(actors, np.random.default_rng(0)))
+    assert np.isfinite(metrics["total_loss"])
+
+
+# --- learning -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("kind", SPACES)
+def test_a_good_action_becomes_more_probable(cls: Any, kind: str) -> None:
+    actors = actors_of(
+        cls,
+        spec_of(SPACES[kind]),
+        lr=0.01 if kind != "box" else 1e-3,
+        entropy_coeff=0.0,
+        gamma=0.0,
+        **SMALL,
+    )
+    rng = np.random.default_rng(0)
+
+    def reward(seen: np.ndarray, action: Any) -> float:
+        return float(np.all(action == 1)) if kind != "box" else -float(abs(action[0] - 0.5))
+
+    def mean(pieces: list[Any]) -> float:
+        return float(np.mean([one.rewards.mean() for one in pieces]))
+
+    before = mean([play(actors, 200, rng, reward=reward)])
+    for _ in range(60):
+        learned(actors, [one for _ in range(3) for one in batch_of(actors, rng, reward=reward)])
+    after = mean([play(actors, 200, rng, reward=reward)])
+    assert after > before + 0.2
+
+
+@pytest.mark.parametrize("cls", [IMPALA, APPO])
+@pytest.mark.parametrize(
+    ("length", "is_terminated", "expected"),
+    [(1, False, 2.0), (4, False, 2.0), (1, True, 1.0), (2, True, 1.25)],
+)
+def test_values_of_a_constant_reward(
+    cls: Any, length: int, is_terminated: bool, expected: float
+) -> None:
+    """With a discount of 1/2; a piece that is cut at once has only the bootstrap to learn."""
+    actors = actors_of(cls, gamma=0.5, lr=0.02, entropy_coeff=1.0, **SMALL)
+    seen = np.full(4, 0.5)
+    rng = np.random.default_rng(0)
+    for _ in range(250):
+        pieces = [
+            play(actors, length, rng, name=f"e{i}", is_terminated=is_terminated,
+                 see=lambda _: seen)
+            for i in range(20 // length)
+        ]  # fmt: skip
+        learned(actors, pieces)
+    trainer: Any = actors.learners["p"]
+    with torch.no_grad():
+        value = float(trainer.net({OBS: torch.from_numpy(seen[None].astype(np.float32))})[1])
+    assert value == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_an_absurd_reward_leaves_weights_and_optimizer_as_they_were(cls: Any) -> None:
+    actors = actors_of(cls, **SMALL)
+    rng = np.random.default_rng(0)
+    learned(actors, batch_of(actors, rng))
+    before = to_plain({k: actors.get_state()["p"][k] for k in ("net", "steps")})
+    pieces = batch_of(actors, rng)
+    pieces[0].rewards[-1] = 1e30
+    with np.errstate(all="ignore"):
+        metrics = learned(actors, pieces)
+    assert metrics["num_skipped_updates"] >= 1
+    after = actors.get_state()["p"]
+    for part, own in before.items():
+        assert str(own) == str(after[part])
+    assert np.isfinite(learned(actors, batch_of(actors, rng))["total_loss"])
+
+
+@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("model", [{}, LSTM], ids=["mlp", "lstm"])
+def test_it_continues_to_the_bit(cls: Any, model: Any) -> None:
+    def fresh() -> Any:
+        lr = [(0, 1e-3), (100, 1e-4)]
+        more = {"minibatch_size": 8, "num_epochs": 3} if cls is PPO else {}
+        return actors_of(cls, model=model, lr=lr, **SMALL, **more)
+
+    first, rng = fresh(), np.random.default_rng(0)
+    for _ in range(3):
+        learned(first, batch_of(first, rng))
+    second = fresh()
+    second.set_state(first.get_state())
+    second.set_random_state(copy.deepcopy(first.get_random_state()))
+    second.num_env_steps_sampled = first.num_env_steps_sampled
+    rngs = rng, copy.deepcopy(rng)
+    metrics = [
+        [learned(actors, batch_of(actors, own)) for _ in range(3)]
+        for actors, own in zip((first, second), rngs, strict=True)
+    ]
+    assert metrics[0] == metrics[1]
+    assert str(first.get_state()) == str(second.get_state())
+
+
+def test_a_kl_weight_continues_unless_its_setting_has_changed() -> None:
+    first: Any = make(PPO, kl_coeff=0.2)
+    first.kl.adapt(1.0)
+    assert first.kl.coeff == pytest.approx(0.3)
+    state = first.state()
+    same, other = make(PPO, kl_coeff=0.2), make(PPO, kl_coeff=0.9)
+    same.load(state)
+    other.load(state)
+    assert (same.kl.coeff, other.kl.coeff) == (pytest.approx(0.3), 0.9)
+
+
+def test_an_update_says_how_far_it_is_before_each_minibatch() -> None:
+    actors = actors_of(PPO, minibatch_size=10, num_epochs=2, **SMALL)
+    trainer: Any = actors.learners["p"]
+    shares: list[float] = []
+    trainer.note_progress = shares.append
+    learned(actors, batch_of(actors, np.random.default_rng(0)))
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_batch_is_one_update_of_a2c_and_of_impala() -> None:
+    for cls, num in ((A2C, 1), (IMPALA, 1), (APPO, 2)):
+        actors = actors_of(cls, **SMALL)
+        learned(actors, batch_of(actors, np.random.default_rng(0)))
+        trainer: Any = actors.learners["p"]
+        steps = {float(one["step"]) for one in trainer.steps[""].state().values()}
+        assert steps == {num}

@@ -1,0 +1,297 @@
+"""DQN: values of actions, what they are learned towards, and how it acts by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tests.servers.algorithms.playing import make, spec_of
+from torch import Tensor
+
+from muxrl.protocol.dense import forward
+from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.algorithms.dqn import DQN, projected
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.trainers.check_trainer import check_trainer
+from muxrl.servers.trainers.interface import Rows
+
+ROWS = 6
+GAMMA = 0.5
+ACTS = gymnasium.spaces.Discrete(4)
+
+
+def made(shape: tuple[int, ...] = (3,), *, has_masks: bool = False, **settings: Any) -> Any:
+    """Returns a trainer whose target network differs from the other one."""
+    model = {"fcnet_hiddens": [8], **settings.pop("model", {})}
+    trainer = make(DQN, spec_of(ACTS, shape, has_masks=has_masks), model, gamma=GAMMA, **settings)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in trainer.net.parameters():
+            parameter += 0.5 * torch.randn_like(parameter)
+    return trainer
+
+
+def some_masks() -> Tensor:
+    """One action at least is allowed in every row, and one at least is not."""
+    masks = (torch.rand(ROWS, 4) < 0.5).float()
+    masks[:, 0], masks[:, 3] = 1.0, 0.0
+    masks[0] = torch.tensor([0.0, 1.0, 0.0, 0.0])
+    return masks
+
+
+def make_batch(masks: Tensor, next_masks: Tensor, actions: Any = None) -> dict[str, Any]:
+    """Row 1 has terminated; row 2 is of two steps."""
+    return {
+        "obs": {OBS: torch.randn(ROWS, 3), ACTION_MASK: masks},
+        "new_obs": {OBS: torch.randn(ROWS, 3), ACTION_MASK: next_masks},
+        "actions": masks.argmax(-1) if actions is None else actions,
+        "rewards": torch.randn(ROWS),
+        "terminateds": (torch.arange(ROWS) == 1).float(),
+        "n_step": torch.where(torch.arange(ROWS) == 2, 2, 1),
+        "weights": torch.rand(ROWS),
+    }
+
+
+def rows_of(obs: np.ndarray, masks: np.ndarray | None = None, **fields: Any) -> Rows:
+    rng = np.random.default_rng(0)
+    return Rows(obs.astype(np.float32), masks, None, ("a",) * len(obs), True, True, rng, **fields)
+
+
+# --- learning -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["mse", "huber"])
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("double_q", [False, True])
+def test_it_learns_towards_the_best_allowed_action(
+    double_q: bool, dueling: bool, loss: Any
+) -> None:
+    settings: dict[str, Any] = {"double_q": double_q, "dueling": dueling, "td_error_loss_fn": loss}
+    trainer = made(has_masks=True, **settings)
+    net, batch = trainer.net, make_batch(some_masks(), torch.ones(ROWS, 4))
+    following = batch["new_obs"][OBS]
+    with torch.no_grad():
+        judged = (net.online if double_q else net.target)(following)
+        # What looks best is forbidden.
+        batch["new_obs"][ACTION_MASK].scatter_(1, judged.argmax(-1, keepdim=True), 0.0)
+        target_values, values = net.target(following), net.online(batch["obs"][OBS])
+    errors, losses = [], []
+    for row in range(ROWS):
+        allowed = batch["new_obs"][ACTION_MASK][row].nonzero().flatten().tolist()
+        best = max(allowed, key=lambda action, i=row: judged[i, action])
+        discount = 0.0 if row == 1 else GAMMA ** (2 if row == 2 else 1)
+        target = batch["rewards"][row] + discount * target_values[row, best]
+        error = abs(float(values[row, batch["actions"][row]] - target))
+        of_huber = 0.5 * error**2 if error < 1 else error - 0.5
+        errors.append(error)
+        losses.append(float(batch["weights"][row]) * (of_huber if loss == "huber" else error**2))
+    metrics, priorities = trainer.update_on(batch)
+    assert float(metrics["qf_loss"]) == pytest.approx(np.mean(losses), rel=1e-5)
+    assert priorities.numpy() == pytest.approx(np.array(errors), rel=1e-4)
+    assert trainer.steps["default_optimizer"].norms[""] > 0.0
+
+
+def test_an_episodes_end_needs_no_available_action() -> None:
+    trainer = made(has_masks=True)
+    batch = make_batch(some_masks(), some_masks())
+    batch["new_obs"][ACTION_MASK][1] = 0.0
+    _, priorities = trainer.update_on(batch)
+    assert torch.isfinite(priorities).all()
+    assert not trainer.skipped.num
+
+
+def test_dueling_is_a_value_and_centred_advantages() -> None:
+    net, seen = made(dueling=True).net.online, torch.randn(ROWS, 3)
+    features = net.encoder(seen)
+    advantages = net.advantage(features)
+    expected = net.state_value(features) + advantages - advantages.mean(-1, keepdim=True)
+    torch.testing.assert_close(net(seen), expected)
+    assert made(dueling=False).net.online.state_value is None
+
+
+def test_atoms_are_projected_onto_those_around_them() -> None:
+    """Closed form: of five atoms, -2 to 2, by r = 0.25, gamma = 0.5."""
+    atoms = torch.linspace(-2.0, 2.0, 5)
+    probs = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
+    # They move to -0.75, -0.25, 0.25, 0.75, 1.25; in the second row beyond the last.
+    moved = torch.stack([0.25 + 0.5 * atoms, 3.0 + 0.5 * atoms])
+    expected = [
+        [0.0, 0.1 * 0.75 + 0.2 * 0.25, 0.1 * 0.25 + 0.2 * 0.75 + 0.3 * 0.75 + 0.4 * 0.25,
+         0.3 * 0.25 + 0.4 * 0.75, 0.0],
+        [0.0, 0.0, 0.0, 0.0, 1.0],
+    ]  # fmt: skip
+    found = projected(probs, moved, atoms)
+    torch.testing.assert_close(found, torch.tensor(expected))
+    # A place on an atom is all its, and the mean stays where nothing is cut off.
+    torch.testing.assert_close(projected(probs, atoms.expand(2, -1), atoms), probs)
+    torch.testing.assert_close((found * atoms).sum(-1)[0], (probs * moved).sum(-1)[0])
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+def test_atoms_are_learned_towards_those_of_the_best_allowed_action(double_q: bool) -> None:
+    trainer = made(has_masks=True, num_atoms=5, v_min=-2.0, v_max=2.0, double_q=double_q)
+    net, batch = trainer.net, make_batch(some_masks(), some_masks())
+    with torch.no_grad():
+        # Action 3, which is forbidden, is surely worth most.
+        for one in (net.online, net.target):
+            one.advantage[-1].bias.view(4, 5)[3, -1] += 100.0
+        following = batch["new_obs"][OBS]
+        judged = (net.online if double_q else net.target)(following)
+        probs, logits = (
+            net.target.logits(following).softmax(-1),
+            net.online.logits(batch["obs"][OBS]),
+        )
+    atoms, losses = torch.linspace(-2.0, 2.0, 5), []
+    for row in range(ROWS):
+        allowed = batch["new_obs"][ACTION_MASK][row].nonzero().flatten().tolist()
+        best = max(allowed, key=lambda action, i=row: judged[i, action])
+        discount = 0.0 if row == 1 else GAMMA ** (2 if row == 2 else 1)
+        target = [0.0] * 5
+        for atom, prob in zip(atoms, probs[row, best], strict=True):
+            place = (float((batch["rewards"][row] + discount * atom).clamp(-2, 2)) + 2.0) / 1.0
+            below = min(int(place), 3)
+            target[below] += float(prob) * (below + 1 - place)
+            target[below + 1] += float(prob) * (place - below)
+        log_probs = logits[row, batch["actions"][row]].log_softmax(-1)
+        losses.append(-float((torch.tensor(target) * log_probs).sum()))
+    metrics, priorities = trainer.update_on(batch)
+    assert priorities.numpy() == pytest.approx(np.array(losses), rel=1e-4)
+    expected = np.mean(batch["weights"].numpy() * losses)
+    assert float(metrics["qf_loss"]) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_it_learns_the_last_action_of_a_chain(n_step: int) -> None:
+    """Four steps; action 1 in the last one is paid 1, nothing else is paid."""
+    settings = {
+        "lr": 0.005, "gamma": 1.0, "n_step": n_step, "dueling": False,
+        "target_network_update_freq": 50, "num_steps_sampled_before_learning_starts": 100,
+    }  # fmt: skip
+    space = gymnasium.spaces.Discrete(2)
+    trainer = make(DQN, spec_of(space), {"fcnet_hiddens": [32]}, **settings)
+    positions, rng = np.eye(4, dtype=np.float32), np.random.default_rng(0)
+    for number in range(400):
+        actions, name = rng.integers(2, size=4), f"chain-{number}"
+        rewards = np.array([0.0, 0.0, 0.0, float(actions[-1] == 1)])
+        seen = np.concatenate([positions, np.zeros((1, 4), np.float32)])
+        trainer.env_steps += 4
+        trainer.learn(
+            [Trajectory(name, name, "a", "p", seen, actions, rewards, {}, is_terminated=True)]
+        )
+    with torch.no_grad():
+        values = trainer.net.online(torch.from_numpy(positions)).numpy()
+    assert values[-1] == pytest.approx([0.0, 1.0], abs=0.1)
+    assert values[0] == pytest.approx([1.0, 1.0], abs=0.25)
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("num_atoms", [1, 21])
+def test_it_passes(num_atoms: int) -> None:
+    settings = {
+        "lr": 5e-3, "gamma": 0.0, "epsilon": 0.3, "num_steps_sampled_before_learning_starts": 32,
+        "num_atoms": num_atoms, "v_min": -1.0, "v_max": 2.0, "target_network_update_freq": 32,
+    }  # fmt: skip
+    check_trainer(DQN, has_masks=True, num_batches=400, **settings)
+
+
+# --- acting ---------------------------------------------------------------------------------
+
+NETWORKS: list[dict[str, Any]] = [
+    {},
+    {"dueling": False},
+    {"model": {"head_fcnet_hiddens": [16, 8], "head_fcnet_activation": "tanh"}},
+    {"dueling": False, "model": {"head_fcnet_hiddens": [16]}},
+    {"model": {"fcnet_hiddens": []}},
+]
+
+
+@pytest.mark.parametrize("settings", NETWORKS, ids=str)
+def test_its_values_as_layers_and_in_numpy_are_those_of_the_network(settings: Any) -> None:
+    trainer = made(**settings)
+    seen = np.random.default_rng(0).standard_normal((32, 3), np.float32)
+    expected = trainer.network()(torch.from_numpy(seen)).detach().numpy()
+    network = trainer.acting_network()
+    np.testing.assert_allclose(forward(network.layers, seen), expected, rtol=1e-4, atol=1e-5)
+    said = trainer.said_of(rows_of(seen), pytest.fail)
+    np.testing.assert_allclose(said, expected, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        for parameter in trainer.net.parameters():
+            parameter.zero_()
+    assert not trainer.said_of(rows_of(seen), pytest.fail).any(), "weights count at once"
+
+
+@pytest.mark.parametrize("settings", [{"num_atoms": 5}, {"model": {"fcnet_activation": "elu"}}])
+def test_what_numpy_cannot_compute_is_asked_in_torch(settings: Any) -> None:
+    trainer = made(**settings)
+    assert trainer.acting_network() is None
+    seen = np.random.default_rng(0).standard_normal((5, 3), np.float32)
+    values = trainer.network()(torch.from_numpy(seen))
+    rows = rows_of(seen)
+    rows.should_explore = False
+    assert trainer.act(rows).actions.tolist() == values.argmax(-1).tolist()
+
+
+def test_it_takes_the_best_available_action() -> None:
+    trainer = made(has_masks=True)
+    seen, masks = np.random.default_rng(0).standard_normal((ROWS, 3)), some_masks().numpy()
+    rows = rows_of(seen, masks)
+    rows.should_explore = False
+    values = trainer.net.online(torch.from_numpy(rows.observations)).detach().numpy()
+    chosen = trainer.act(rows).actions
+    assert chosen.tolist() == np.where(masks > 0, values, -np.inf).argmax(-1).tolist()
+    assert chosen.tolist() != values.argmax(-1).tolist()
+    assert trainer.value(rows) == pytest.approx(values[np.arange(ROWS), chosen])
+
+
+@pytest.mark.parametrize("kind", ["flat", "atoms", "image"])
+@pytest.mark.parametrize("has_masks", [False, True])
+def test_all_available_actions_are_drawn_alike(kind: str, has_masks: bool) -> None:
+    """Also those of value 0, which RLlib takes for forbidden."""
+    shape = (42, 42, 3) if kind == "image" else (3,)
+    num_atoms = 11 if kind == "atoms" else 1
+    trainer = made(shape, has_masks=has_masks, epsilon=1.0, num_atoms=num_atoms)
+    with torch.no_grad():
+        for parameter in trainer.net.parameters():
+            parameter.zero_()
+    num = 400
+    masks = np.tile(np.float32([0, 1, 1, 0]), (num, 1)) if has_masks else None
+    drawn = trainer.act(rows_of(np.zeros((num, *shape)), masks)).actions
+    counts = np.bincount(drawn, minlength=4)
+    expected = num / (2 if has_masks else 4)
+    for action, count in enumerate(counts):
+        is_available = not has_masks or action in (1, 2)
+        # Five deviations of a binomial count at most.
+        assert abs(count - is_available * expected) <= 50 * is_available
+
+
+def test_epsilon_is_what_it_says_and_follows_env_steps() -> None:
+    trainer = made(epsilon=[[0, 0.6], [1_000, 0.0]])
+    num = 30_000
+    seen = np.zeros((num, 3))
+    best = int(trainer.net.online(torch.zeros(1, 3)).argmax())
+    for env_steps, epsilon in ((500, 0.3), (1_000, 0.0)):
+        drawn = trainer.act(rows_of(seen, env_steps=env_steps)).actions
+        share = np.bincount(drawn, minlength=4) / num
+        expected = [epsilon / 4 + (1 - epsilon) * (action == best) for action in range(4)]
+        np.testing.assert_allclose(share, expected, atol=0.01)
+        trainer.env_steps = env_steps
+        assert trainer.epsilon == pytest.approx(epsilon)
+
+
+def test_images_are_learned_from() -> None:
+    trainer = make(DQN, spec_of(ACTS, (12, 9, 3)), num_steps_sampled_before_learning_starts=8)
+    rng = np.random.default_rng(0)
+    seen = rng.random((13, 12, 9, 3), np.float32)
+    trainer.env_steps = 12
+    piece = Trajectory("e_a", "e", "a", "p", seen, rng.integers(4, size=12), rng.random(12), {})
+    metrics = trainer.learn([piece])
+    assert metrics["num_updates"] == 2
+    assert np.isfinite(metrics["qf_loss"])
+
+
+def test_a_support_without_width_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"v_min=1\.0 must be below v_max=1\.0"):
+        DQN.Settings(num_atoms=5, v_min=1.0, v_max=1.0).validate()

@@ -1,0 +1,388 @@
+"""MAPPO: its losses, the critic's units, what actor and critic see, and where it continues."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.servers.algorithms.central_play import (
+    LSTM,
+    SMALL,
+    Life,
+    central_actors,
+    central_spec,
+    learned,
+    rows_of,
+)
+from tests.servers.algorithms.playing import SPACES, make
+
+from muxrl.protocol.dense import UNAVAILABLE
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
+from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
+from muxrl.servers.algorithms.actor_critic import IS_STEP, OWN
+from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
+from muxrl.servers.algorithms.mappo import MAPPO, OLD_VALUES, ValueNormalizer
+from muxrl.servers.algorithms.rollout import Rollout
+from muxrl.servers.checkpoints.state_file import read_state, write_state
+from muxrl.servers.training.skipped_updates import NUM_SKIPPED_UPDATES
+
+PAPERS = {"normalize_values": True, "vf_clip_param": 0.2, "huber_delta": 1.0}
+NETWORKS = pytest.mark.parametrize("model", [SMALL, LSTM], ids=["mlp", "lstm"])
+
+
+def trainer_of(actors: Any) -> Any:
+    return actors.learners["p"]
+
+
+def some_rows(num: int = 6, *, has_mask: bool = False) -> dict[str, Any]:
+    rows = {
+        OBS: torch.randn(num, 3),
+        STATE: torch.randn(num, 4),
+        AGENT_ID: torch.eye(2)[torch.arange(num) % 2],
+        ALIVE: torch.ones(num, 1),
+    }
+    return rows | ({ACTION_MASK: torch.tensor([[1.0, 0, 1]] * num)} if has_mask else {})
+
+
+def some_batch(num: int = 5) -> dict[str, Any]:
+    return {
+        **some_rows(num),
+        ACTIONS: torch.arange(num) % 3,
+        LOG_PROB: torch.full((num,), -1.0),
+        OWN: torch.ones(num, dtype=torch.bool),
+        ADVANTAGES: torch.randn(num),
+        TARGETS: torch.randn(num),
+        OLD_VALUES: torch.randn(num),
+    }
+
+
+def a_batch(actors: Any, rng: np.random.Generator, **how: Any) -> list[Any]:
+    """Returns pieces of every kind, of 20 env steps."""
+    return [
+        Life(actors, rng, "a", "e1").play("aaaa-aa", is_terminated=True, **how),
+        Life(actors, rng, "b", "e1").play("a--axaa", is_terminated=True, **how),
+        Life(actors, rng, "a", "e2").play("aaaaaaaaa", **how),
+        Life(actors, rng, "b", "e3").play("aa-a", is_truncated=True, **how),
+    ]
+
+
+# --- the loss -------------------------------------------------------------------------------
+
+
+def test_the_loss_is_the_papers() -> None:
+    one = make(MAPPO, central_spec(), SMALL, vf_clip_param=0.1, huber_delta=0.5, entropy_coeff=0.03)
+    batch = some_batch()
+    with torch.no_grad():
+        loss = float(one.loss(batch, is_reported=True)[0])
+        logits, values = (said.numpy() for said in one.net(batch))
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    advantages, targets, old = (batch[key].numpy() for key in (ADVANTAGES, TARGETS, OLD_VALUES))
+    total = 0.0
+    for i in range(5):
+        ratio = np.exp(log_probs[i, i % 3] + 1.0)
+        total -= min(ratio * advantages[i], np.clip(ratio, 0.8, 1.2) * advantages[i])
+        near = old[i] + np.clip(values[i] - old[i], -0.1, 0.1)
+        total += max(_huber(values[i] - targets[i], 0.5), _huber(near - targets[i], 0.5))
+        total += 0.03 * float((np.exp(log_probs[i]) * log_probs[i]).sum())
+    assert loss == pytest.approx(total / 5, rel=1e-5)
+
+
+def _huber(error: float, delta: float) -> float:
+    size = abs(error)
+    return 0.5 * size**2 if size <= delta else delta * (size - 0.5 * delta)
+
+
+def test_without_clip_and_huber_the_value_loss_is_half_the_squared_error() -> None:
+    one, batch = make(MAPPO, central_spec(), SMALL, entropy_coeff=0.0), some_batch()
+    batch[ADVANTAGES].zero_()
+    with torch.no_grad():
+        expected = 0.5 * (one.net(batch)[1] - batch[TARGETS]).square().mean()
+        assert float(one.loss(batch, is_reported=False)[0]) == pytest.approx(float(expected))
+
+
+def test_steps_of_nobodys_train_the_critic_only() -> None:
+    one, batch = make(MAPPO, central_spec(), SMALL), some_batch()
+    batch[OWN][2:] = False
+
+    def gradients() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        loss = one.loss(batch, is_reported=False)[0]
+        net = one.net
+        parts = [net.actor, net.pi], [net.critic, net.vf]
+        found = [[p for part in some for p in part.parameters()] for some in parts]
+        return tuple(list(torch.autograd.grad(loss, some, retain_graph=True)) for some in found)
+
+    actor, critic = gradients()
+    batch[OBS][2:] += 50.0
+    batch[ADVANTAGES][2:] = 1e3
+    batch[LOG_PROB][2:] = torch.tensor([-5.0, torch.inf, -1e9])
+    batch[TARGETS][2:] += 3.0
+    now = gradients()
+    assert all(map(torch.equal, now[0], actor))
+    assert not all(map(torch.equal, now[1], critic))
+    batch[OWN][:] = False  # and there is no division by 0
+    assert not any(bool(one.any()) for one in gradients()[0])
+
+
+@NETWORKS
+@pytest.mark.parametrize("steps", ["-----", "xxxxx", "-x--x"])
+def test_a_batch_of_nobodys_steps_leaves_the_actor_as_it_is(steps: str, model: Any) -> None:
+    actors = central_actors(MAPPO, model=model, **PAPERS)
+    net, rng = trainer_of(actors).net, np.random.default_rng(0)
+    before = copy.deepcopy(net.state_dict())
+    metrics = learned(actors, Life(actors, rng).play(steps))["p"]
+    assert all(map(np.isfinite, metrics.values()))
+    changed = {name for name, now in net.state_dict().items() if not torch.equal(now, before[name])}
+    assert changed
+    assert all(name.startswith(("critic", "vf", "normalizer")) for name in changed)
+
+
+@pytest.mark.parametrize("clip_jointly", [False, True])
+def test_a_large_error_of_the_critic_shortens_the_actors_step_if_both_are_clipped_as_one(
+    clip_jointly: bool,
+) -> None:
+    actors = central_actors(MAPPO, clip_jointly=clip_jointly, num_epochs=1, vf_loss_coeff=1e4)
+    metrics = learned(actors, *a_batch(actors, np.random.default_rng(0)))["p"]
+    step = trainer_of(actors).steps[""]
+    means = [step.optimizer.state[p]["exp_avg"].flatten() for p in step.params]
+    num = len([*trainer_of(actors).net.actor.parameters(), *trainer_of(actors).net.pi.parameters()])
+    of_actor, of_critic = (10.0 * torch.cat(some).norm() for some in (means[:num], means[num:]))
+    assert float(of_critic) == pytest.approx(10.0, rel=1e-3)
+    if clip_jointly:
+        assert metrics["gradients_default_optimizer_global_norm"] > 1e3
+        assert float(of_actor) < 1e-2
+    else:
+        assert metrics["gradients_critic_global_norm"] > 1e3
+        assert float(of_actor) == pytest.approx(metrics["gradients_actor_global_norm"], rel=1e-3)
+        assert float(of_actor) > 1e-2
+
+
+# --- targets and the critic's units ---------------------------------------------------------
+
+
+@NETWORKS
+def test_targets_and_advantages_are_normalised(model: Any) -> None:
+    actors = central_actors(MAPPO, model=model, normalize_values=True, vf_clip_param=0.2)
+    one, rng = trainer_of(actors), np.random.default_rng(0)
+    rollout = Rollout.of(a_batch(actors, rng, reward=lambda seen, action: 10.0 + seen[OBS][0]))
+    columns = one.batch_of(rollout)
+    where = columns.get(IS_STEP, torch.ones_like(columns[OWN]))
+    targets = columns[TARGETS][where]
+    assert float(targets.mean()) == pytest.approx(0.0, abs=1e-5)
+    assert float(targets.std(correction=0)) == pytest.approx(1.0, abs=1e-4)
+    acted = columns[ADVANTAGES][where & columns[OWN]]
+    assert len(acted) == 22  # of 27: four absent, one chosen elsewhere
+    assert float(acted.mean()) == pytest.approx(0.0, abs=1e-5)
+    assert float(acted.std(correction=0)) == pytest.approx(1.0, abs=1e-4)
+    raw = torch.from_numpy(one.values_of(rollout)[rollout.before])
+    torch.testing.assert_close(one.net.in_rewards(columns[OLD_VALUES][where]), raw)
+
+
+@pytest.mark.parametrize("settings", [{}, PAPERS])
+def test_targets_beyond_reason_are_left_out(settings: Any) -> None:
+    """A Huber loss does not show them, and units would keep them."""
+    actors = central_actors(MAPPO, **settings)
+    net, rng = trainer_of(actors).net, np.random.default_rng(0)
+    learned(actors, *a_batch(actors, rng))
+    before = copy.deepcopy(net.state_dict())
+    metrics = learned(actors, *a_batch(actors, rng, reward=lambda *_: 1e20))["p"]
+    assert all(torch.equal(now, before[name]) for name, now in net.state_dict().items())
+    assert metrics[NUM_SKIPPED_UPDATES] == 10
+    assert learned(actors, *a_batch(actors, rng))["p"]["vf_loss"] < 1e3
+
+
+_RETURNS = st.lists(
+    st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=8), min_size=1, max_size=5
+)
+
+
+@given(_RETURNS)
+def test_statistics_are_those_of_all_returns(batches: list[list[float]]) -> None:
+    normalizer = ValueNormalizer()
+    for batch in batches:
+        normalizer.update(torch.tensor(batch))
+    seen = np.concatenate([np.float32(batch) for batch in batches]).astype(np.float64)
+    assert float(normalizer.mean) == pytest.approx(seen.mean(), rel=1e-9, abs=1e-9)
+    assert float(normalizer.std) == pytest.approx(max(seen.std(), 1e-4), rel=1e-6, abs=1e-6)
+
+
+def test_normalised_returns_have_mean_0_deviation_1_and_an_inverse() -> None:
+    normalizer, returns = ValueNormalizer(), 40.0 + 7.0 * torch.randn(1000)
+    normalizer.update(returns)
+    normalized = normalizer.normalize(returns)
+    assert float(normalized.mean()) == pytest.approx(0.0, abs=1e-5)
+    assert float(normalized.std(correction=0)) == pytest.approx(1.0, abs=1e-5)
+    assert torch.allclose(normalizer.denormalize(normalized), returns, atol=1e-4)
+
+
+def test_equal_returns_do_not_divide_by_zero() -> None:
+    normalizer = ValueNormalizer()
+    normalizer.update(torch.full((10,), 3.0))
+    assert torch.equal(normalizer.normalize(torch.full((2,), 3.0)), torch.zeros(2))
+    normalizer.update(torch.zeros(0))
+    assert float(normalizer.mean) == 3.0
+
+
+@pytest.mark.parametrize("hidden", [[], [6]])
+def test_new_statistics_preserve_the_values(hidden: list[int]) -> None:
+    model = {**SMALL, "head_fcnet_hiddens": hidden}
+    net = make(MAPPO, central_spec(), model, normalize_values=True).net
+    rows = some_rows(20)
+    raw = net.values_alone(rows)
+    units = net.learn_units(torch.tensor([100.0, 102.0]))
+    assert units.tolist() == [-1.0, 1.0]
+    assert torch.equal(net.values_alone(rows), raw), "the first returns set the units"
+    before = net.in_rewards(raw)
+    torch.testing.assert_close(before, raw + 101.0)
+    net.learn_units(torch.randn(50) * 90.0 - 200.0)
+    assert torch.allclose(net.in_rewards(net.values_alone(rows)), before, atol=1e-3)
+    assert not torch.allclose(net.values_alone(rows), raw, atol=1e-1), "its own units have changed"
+
+
+def test_without_normalisation_values_are_in_units_of_rewards() -> None:
+    net = make(MAPPO, central_spec(), SMALL).net
+    values = net.values_alone(some_rows())
+    assert torch.equal(net.in_rewards(values), values)
+    assert net.learn_units(torch.tensor([100.0])).tolist() == [100.0]
+    assert not any("normalizer" in key for key in net.state_dict())
+
+
+# --- what actor and critic see --------------------------------------------------------------
+
+
+def test_gradients_keep_actor_and_critic_apart() -> None:
+    net, rows = make(MAPPO, central_spec(), SMALL).net, some_rows()
+    for said, owners in zip(net(rows), ("actor pi", "critic vf"), strict=True):
+        net.zero_grad()
+        said.square().sum().backward()
+        for name, parameter in net.named_parameters():
+            assert (parameter.grad is not None) == (name.split(".")[0] in owners.split())
+
+
+@pytest.mark.parametrize(
+    ("key", "settings", "moves_actor", "moves_critic"),
+    [
+        (STATE, {}, False, True),
+        (OBS, {}, True, True),
+        (OBS, {"agent_specific_state": False}, True, False),
+        (AGENT_ID, {}, False, True),
+        (AGENT_ID, {"agent_specific_state": False}, False, False),
+        (AGENT_ID, {"obs_agent_id": True}, True, True),
+    ],
+)
+def test_what_each_of_them_reads(
+    key: str, settings: Any, moves_actor: bool, moves_critic: bool
+) -> None:
+    net, rows = make(MAPPO, central_spec(), SMALL, **settings).net, some_rows()
+    other = {**rows, key: rows[key].flip(-1) + (key != AGENT_ID)}
+    moved = [bool((a != b).any()) for a, b in zip(net(rows), net(other), strict=True)]
+    assert moved == [moves_actor, moves_critic]
+
+
+@pytest.mark.parametrize("obs_agent_id", [True, False])
+@pytest.mark.parametrize("has_masks", [True, False])
+def test_it_acts_in_numpy_and_in_files_as_it_learns(has_masks: bool, obs_agent_id: bool) -> None:
+    spec = central_spec(has_masks=has_masks)
+    actors = central_actors(MAPPO, spec, obs_agent_id=obs_agent_id)
+    one, rows = trainer_of(actors), some_rows(1, has_mask=has_masks)
+    seen = {key: part[0].numpy() for key, part in rows.items()}
+    acted = actors.ask("p", rows_of(seen, None, actors))
+    with torch.no_grad():
+        expected = one.said(rows)[0].numpy()
+        keys = [key for key in one.acting_keys if key != ACTION_MASK]
+        in_file = one.network()(*(rows[key] for key in keys)).numpy()
+    assert (AGENT_ID in keys) == obs_agent_id
+    np.testing.assert_allclose(acted.outputs[DISTRIBUTION], expected, rtol=1e-5, atol=1e-6)
+    assert (expected[:, 1] == UNAVAILABLE).all() == has_masks
+    np.testing.assert_allclose(in_file[:, ::2], expected[:, ::2], rtol=1e-5, atol=1e-6)
+
+
+def test_a_value_is_of_the_state_and_in_units_of_rewards() -> None:
+    actors = central_actors(MAPPO, normalize_values=True)
+    one, rng = trainer_of(actors), np.random.default_rng(0)
+    learned(actors, *a_batch(actors, rng, reward=lambda *_: 30.0))
+    assert one.value_keys == (STATE, AGENT_ID, OBS)
+    rows = some_rows(1)
+    seen = {key: part[0].numpy() for key, part in rows.items()}
+    value = one.value(rows_of(seen, None, actors))
+    with torch.no_grad():
+        assert value == pytest.approx(one.net.in_rewards(one.net(rows)[1]).numpy())
+    assert value[0] > 10.0
+
+
+@NETWORKS
+def test_what_acts_is_the_actor_alone(model: Any) -> None:
+    """So that it fits a team of another size; and to act for nobody who learns needs no state."""
+    actors = central_actors(MAPPO, model=model)
+    learned(actors, *a_batch(actors, np.random.default_rng(0)))
+    one, weights = trainer_of(actors), actors.get_weights()["p"]
+    assert len(weights) == len([*one.net.actor.parameters(), *one.net.pi.parameters()])
+    other = central_actors(MAPPO, central_spec(seed=1), model=model)
+    other.load({"p": weights}, 0)
+    seen = {key: part[0].numpy() for key, part in some_rows(1).items() if key != STATE}
+    start = {key: part[None] for key, part in one.initial_state().items()}
+    found = [x.ask("p", rows_of(seen, start, x, is_training=False)) for x in (actors, other)]
+    np.testing.assert_array_equal(*(x.outputs[DISTRIBUTION] for x in found))
+    for key, after in (found[0].states or {}).items():
+        assert np.array_equal(after, start[key]) == key.startswith("critic")
+        np.testing.assert_array_equal(after, found[1].states[key])
+
+
+# --- where it continues ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@NETWORKS
+def test_it_continues_to_the_bit(kind: str, model: Any, tmp_path: Path) -> None:
+    def fresh() -> Any:
+        spec = central_spec(SPACES[kind], has_masks=kind != "box")
+        return central_actors(MAPPO, spec, model=model, minibatch_size=6, num_epochs=2, **PAPERS)
+
+    actors, rng = fresh(), np.random.default_rng(0)
+    for _ in range(2):
+        learned(actors, *a_batch(actors, rng))
+    write_state(tmp_path / "state", actors.get_state())
+    resumed = fresh()
+    resumed.set_state(read_state(tmp_path / "state"))
+    resumed.set_random_state(actors.get_random_state())
+    resumed.num_env_steps_sampled = actors.num_env_steps_sampled
+    found = []
+    for one in (actors, resumed):
+        rng = np.random.default_rng(1)
+        metrics = [learned(one, *a_batch(one, rng)) for _ in range(2)]
+        found.append((metrics, one.get_state()))
+    np.testing.assert_equal(*found)
+
+
+def test_it_learns_a_bandit_whose_reward_depends_on_the_state() -> None:
+    actors = central_actors(MAPPO, lr=0.01, gamma=0.0, normalize_values=True)
+    rng = np.random.default_rng(0)
+
+    def reward(seen: Any, action: Any) -> float:
+        return float(action == (seen[OBS][0] > 0)) + 5.0 * float(seen[STATE][0])
+
+    for _ in range(40):
+        metrics = learned(
+            actors, *(Life(actors, rng).play("aaaa", reward=reward) for _ in range(9))
+        )
+    acted = Life(actors, rng).play("a" * 200, reward=reward)
+    is_right = acted.actions == (acted.observations[:-1, 0] > 0)
+    assert is_right.mean() > 0.85
+    assert metrics["p"]["vf_explained_var"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"huber_delta": 0.0}, "huber_delta=0.0 must be above 0, or None"),
+        ({"vf_clip_param": -1.0}, "vf_clip_param=-1.0 must be above 0, or None"),
+    ],
+)
+def test_settings_without_meaning_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        MAPPO.Settings(**settings).validate()

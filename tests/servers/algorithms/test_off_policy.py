@@ -1,0 +1,203 @@
+"""What DQN and SAC share: which updates are due, when targets move, where they continue."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.servers.algorithms.playing import SPACES, actors_of, make, play, spec_of
+
+from muxrl.servers.algorithms.dqn import DQN
+from muxrl.servers.algorithms.off_policy import OffPolicy
+from muxrl.servers.algorithms.sac import SAC
+from muxrl.servers.trainers.acting import Actors
+from muxrl.servers.trainers.check_trainer import _difference
+from muxrl.servers.trainers.plain_state import from_plain, to_plain
+
+SMALL: dict[str, Any] = {
+    "train_batch_size_per_learner": 8,
+    "num_steps_sampled_before_learning_starts": 32,
+    "rollout_fragment_length": 4,
+}
+PRIORITIZED = {
+    "type": "MultiAgentPrioritizedEpisodeReplayBuffer",
+    "capacity": 48,
+    "alpha": 0.6,
+    "beta": 0.4,
+}
+
+
+def learn(actors: Actors, num: int, rng: np.random.Generator, **how: Any) -> dict[str, float]:
+    """Plays an episode of so many steps, and learns; returns metrics."""
+    piece = play(actors, num, rng, name=f"e{actors.num_env_steps_sampled}", **how)
+    actors.num_env_steps_sampled += num
+    found = actors.learn_all({"p": [piece]})["p"]
+    actors.publish()
+    return found
+
+
+@pytest.mark.parametrize("cls", [DQN, SAC])
+@pytest.mark.parametrize(("intensity", "updates"), [(None, 0.25), (10.0, 1.25), (5.5, 0.6875)])
+def test_training_intensity_is_steps_trained_for_each_played(
+    cls: type[OffPolicy], intensity: float | None, updates: float
+) -> None:
+    """In batches of 8, every 4 env steps; RLlib rounds 5.5 to 6."""
+    actors = actors_of(cls, training_intensity=intensity, **SMALL)
+    trainer: Any = actors.learners["p"]
+    rng = np.random.default_rng(0)
+    learn(actors, 31, rng)
+    assert not trainer.num_updates
+    assert not trainer._due  # none is due before 32
+    learn(actors, 40, rng)  # with the fragment that ends with the 32nd
+    assert trainer.num_updates + trainer._due == pytest.approx(40 * updates)
+
+
+@pytest.mark.parametrize("cls", [DQN, SAC])
+@pytest.mark.parametrize("num_before", [0, 12])
+def test_what_came_before_learning_begins_brings_no_updates(
+    cls: type[OffPolicy], num_before: int
+) -> None:
+    """However much comes at once: in one batch as in batches of the smallest size."""
+    actors = actors_of(cls, **SMALL)
+    trainer: Any = actors.learners["p"]
+    rng = np.random.default_rng(0)
+    if num_before:
+        learn(actors, num_before, rng)
+    learn(actors, 128 - num_before, rng)
+    assert trainer.num_updates + trainer._due == (128 - 32 + 4) / 4
+    learn(actors, 10, rng)
+    assert trainer.num_updates + trainer._due == (128 - 32 + 4 + 10) / 4
+
+
+def test_a_policy_that_is_absent_learns_from_what_it_has() -> None:
+    """And one that joins late learns nothing for the time before."""
+    actors = actors_of(DQN, **SMALL)
+    trainer: Any = actors.learners["p"]
+    actors.num_env_steps_sampled = 1_000
+    actors.learn_all({})
+    assert not trainer.num_updates
+    learn(actors, 4, np.random.default_rng(0))
+    assert trainer.num_updates == 1
+    actors.num_env_steps_sampled += 8
+    metrics = actors.learn_all({})["p"]
+    assert metrics["num_updates"] == 3
+
+
+def test_a_record_has_losses_though_its_last_batch_brought_no_update() -> None:
+    actors = actors_of(DQN, training_intensity=0.8, **SMALL)  # an update for ten env steps
+    rng = np.random.default_rng(0)
+    learn(actors, 40, rng)
+    learn(actors, 9, rng)
+    before = actors.learners["p"].num_updates  # type: ignore[attr-defined]
+    metrics = learn(actors, 2, rng)
+    assert metrics["num_updates"] == before
+    assert metrics["qf_loss"] > 0.0
+
+
+@pytest.mark.parametrize("cls", [DQN, SAC])
+def test_a_fragment_is_n_steps_unless_it_is_given(cls: type[OffPolicy]) -> None:
+    """It may be shorter, which RLlib refuses."""
+    assert make(cls, n_step=3, rollout_fragment_length="auto").batch_env_steps == 3
+    assert make(cls, n_step=3, rollout_fragment_length=1).batch_env_steps == 1
+
+
+@pytest.mark.parametrize("cls", [DQN, SAC])
+def test_targets_move_by_tau_once_so_many_env_steps_have_come(cls: type[OffPolicy]) -> None:
+    actors = actors_of(cls, target_network_update_freq=20, tau=0.25, **SMALL)
+    trainer: Any = actors.learners["p"]
+    of, copies = trainer.targets._of, trainer.targets._copies
+    rng, moved_at = np.random.default_rng(0), []
+    for _ in range(25):
+        before = [one.clone() for one in copies]
+        learn(actors, 4, rng)
+        expected = [b + 0.25 * (one - b) for b, one in zip(before, of, strict=True)]
+        if not all(torch.equal(a, b) for a, b in zip(before, copies, strict=True)):
+            moved_at.append(actors.num_env_steps_sampled)
+            torch.testing.assert_close([*copies], expected)
+    assert moved_at == [32, 52, 72, 92]
+    assert learn(actors, 4, rng)["num_target_updates"] == 4
+
+
+CASES = {
+    "DQN": (DQN, "discrete", {"n_step": 3, "target_network_update_freq": 24}),
+    "DQN by priority": (DQN, "discrete", {"replay_buffer_config": PRIORITIZED, "num_atoms": 5}),
+    "SAC": (SAC, "discrete", {}),
+    "SAC in a Box": (SAC, "box", {"critic_lr": [[0, 0.01], [400, 0.001]]}),
+}
+
+
+def made(case: str) -> Actors:
+    cls, space, settings = CASES[case]
+    return actors_of(cls, spec_of(SPACES[space]), {"fcnet_hiddens": [8]}, **{**SMALL, **settings})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_continues_to_the_bit(case: str) -> None:
+    first, second = made(case), made(case)
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        learn(first, 5, rng, is_terminated=i % 2 == 0)
+    second.num_env_steps_sampled = first.num_env_steps_sampled
+    second.set_state(copy.deepcopy(first.get_state()))
+    replay = to_plain(first.learners["p"].replay_state())  # type: ignore[attr-defined]
+    second.learners["p"].load_replay(from_plain(replay))  # type: ignore[attr-defined]
+    second.set_random_state(first.get_random_state())
+    assert second._actors["p"].env_steps == 60  # type: ignore[attr-defined]
+    rngs = rng, copy.deepcopy(rng)
+    for _ in range(6):
+        metrics = [learn(one, 5, own) for one, own in zip((first, second), rngs, strict=True)]
+        assert metrics[0] == metrics[1]
+    one, other = (to_plain(actors.get_state()) for actors in (first, second))
+    assert not _difference(one, other)
+
+
+def test_after_a_resumption_without_replay_it_waits_also_if_it_is_resumed_again() -> None:
+    """Else it would learn at once from the few steps that the second checkpoint has."""
+    first, second, third = made("DQN"), made("DQN"), made("DQN")
+    rng = np.random.default_rng(0)
+    learn(first, 60, rng)
+    num = first.learners["p"].num_updates  # type: ignore[attr-defined]
+    second.num_env_steps_sampled = 60
+    second.set_state(first.get_state())
+    second.learners["p"].refill_replay(60)  # type: ignore[attr-defined]
+    learn(second, 12, rng)
+    third.num_env_steps_sampled = 72
+    third.set_state(second.get_state())
+    replay = second.learners["p"].replay_state()  # type: ignore[attr-defined]
+    third.learners["p"].load_replay(copy.deepcopy(replay))  # type: ignore[attr-defined]
+    trainer: Any = third.learners["p"]
+    learn(third, 16, rng)
+    assert trainer.num_updates == num
+    learn(third, 4, rng)
+    assert trainer.num_updates == num + 1
+
+
+@pytest.mark.parametrize("case", ["DQN", "SAC", "SAC in a Box"])
+def test_of_an_unsound_update_nothing_is_left(case: str) -> None:
+    """One loss is beyond all bounds; networks of the others stay as they are, too."""
+    actors = made(case)
+    trainer: Any = actors.learners["p"]
+    trainer.settings.target_network_update_freq = 10**6
+    rng = np.random.default_rng(0)
+    learn(actors, 28, rng, reward=lambda seen, action: 1e30)
+    before = copy.deepcopy(trainer.net.state_dict())
+    metrics = learn(actors, 4, rng, reward=lambda seen, action: 1e30)
+    assert metrics["num_updates"] == 1
+    assert metrics["num_skipped_updates"] == 1
+    torch.testing.assert_close(trainer.net.state_dict(), before, rtol=0, atol=0)
+    assert all(not step.state() for step in trainer.steps.values())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_copy_acts_with_what_was_learned(case: str) -> None:
+    actors = made(case)
+    learn(actors, 60, np.random.default_rng(0))
+    learner: Any = actors.learners["p"]
+    actor: Any = actors._actors["p"]
+    seen = torch.randn(6, 4)
+    outputs = [one.network()(seen) for one in (learner, actor)]
+    assert torch.equal(*outputs)
+    assert actor.env_steps == 60

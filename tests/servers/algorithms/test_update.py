@@ -1,0 +1,129 @@
+"""One update: what the optimizer does, clips, skips and schedules."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from muxrl.servers.algorithms.update import Step, Targets, seeded, times, value_at
+
+
+def net(seed: int = 0) -> nn.Linear:
+    with seeded(seed):
+        return nn.Linear(3, 2)
+
+
+X = torch.tensor([[1.0, -2.0, 3.0], [0.5, 4.0, -1.0]])
+
+
+def loss_of(one: nn.Module, factor: float = 1.0) -> torch.Tensor:
+    return factor * one(X).square().mean()
+
+
+@pytest.mark.parametrize("clip", [None, 0.1, 1e6])
+def test_it_steps_as_torchs_adam_also_after_its_state_was_loaded(clip: float | None) -> None:
+    ours, theirs = net(), net()
+    adam = torch.optim.Adam(theirs.parameters(), lr=0.01, eps=1e-5)
+    step = Step({"": list(ours.parameters())}, 0.01, clip=clip, eps=1e-5)
+    for i in range(4):
+        if i == 2:  # as after a resumption
+            state = step.state()
+            step = Step({"": list(ours.parameters())}, 0.01, clip=clip, eps=1e-5)
+            step.load(state)
+        assert step(loss_of(ours)) == ""
+        adam.zero_grad()
+        loss_of(theirs).backward()
+        norm = nn.utils.get_total_norm([p.grad for p in theirs.parameters() if p.grad is not None])
+        assert step.norms[""] == pytest.approx(float(norm), rel=1e-5)
+        if clip is not None:
+            nn.utils.clip_grad_norm_(theirs.parameters(), clip)
+        adam.step()
+        for mine, its in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_are_clipped_in_three_ways() -> None:
+    def clipped(**how: Any) -> list[torch.Tensor]:
+        one = net()
+        step = Step({"": list(one.parameters())}, 0.1, clip=0.5, **how)
+        step(loss_of(one, 100.0))
+        return [p.grad for p in one.parameters() if p.grad is not None]
+
+    assert max(float(g.abs().max()) for g in clipped(clip_by="value")) == pytest.approx(0.5)
+    assert [float(g.norm()) for g in clipped(clip_by="norm")] == pytest.approx([0.5, 0.5])
+    both = clipped(clip_by="global_norm")
+    assert math.sqrt(sum(float(g.norm()) ** 2 for g in both)) == pytest.approx(0.5)
+
+
+def test_groups_are_clipped_each_by_its_own_norm() -> None:
+    one, other = net(), net(1)
+    groups = {"one": list(one.parameters()), "other": list(other.parameters())}
+    step = Step(groups, 0.1, clip=0.5)
+    step(loss_of(one, 100.0) + loss_of(other, 1e-3))
+    norms = {n: torch.stack([p.grad.norm() for p in g]).norm() for n, g in groups.items()}  # type: ignore[union-attr]
+    assert float(norms["one"]) == pytest.approx(0.5)
+    assert float(norms["other"]) == pytest.approx(step.norms["other"])
+    assert step.norms["other"] < 0.5 < step.norms["one"]
+
+
+@pytest.mark.parametrize("factor", [1e30, math.inf, math.nan])
+def test_an_unsound_update_changes_nothing(factor: float) -> None:
+    one = net()
+    step = Step({"": list(one.parameters())}, 0.1, clip=1.0)
+    step(loss_of(one))
+    before = [p.clone() for p in one.parameters()]
+    state = {k: {n: v.clone() for n, v in own.items()} for k, own in step.state().items()}
+    assert "not finite" in step(loss_of(one, factor))
+    assert all(map(torch.equal, before, one.parameters()))
+    for key, own in step.state().items():
+        assert all(torch.equal(v, own[n]) for n, v in state[key].items())
+
+
+def test_a_parameter_without_a_gradient_stays_as_it_is() -> None:
+    one, other = net(), net(1)
+    step = Step({"": [*one.parameters(), *other.parameters()]}, 0.1)
+    step(loss_of(one) + loss_of(other))
+    before = [p.clone() for p in other.parameters()]
+    step(loss_of(one))
+    assert all(map(torch.equal, before, other.parameters()))
+
+
+@given(st.integers(0, 300))
+def test_a_schedule_lies_on_the_lines_between_its_points(at: int) -> None:
+    points = [(0, 1.0), (100, 0.5), (200, 2.0)]
+    expected = 1.0 - at / 200 if at <= 100 else min(2.0, 0.5 + 1.5 * (at - 100) / 100)
+    assert value_at(points, at) == pytest.approx(expected)
+    assert value_at(times(points, 3.0), at) == pytest.approx(3 * expected)
+    assert value_at(0.25, at) == 0.25
+
+
+def test_the_learning_rate_follows_its_schedule() -> None:
+    step = Step({"": list(net().parameters())}, [(0, 1.0), (10, 0.0)])
+    assert step.lr == 1.0
+    step.follow(5)
+    assert step.lr == pytest.approx(0.5)
+
+
+def test_targets_move_by_a_share_and_learn_nothing() -> None:
+    one, copy = net(), net(1)
+    targets = Targets((one, copy))
+    assert all(map(torch.equal, one.parameters(), copy.parameters()))
+    assert not any(p.requires_grad for p in copy.parameters())
+    before = copy.weight.clone()
+    with torch.no_grad():
+        one.weight += 1.0
+    targets.follow(0.25)
+    torch.testing.assert_close(copy.weight, before + 0.25)
+
+
+def test_a_seed_is_drawn_from_apart() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    assert torch.equal(net(3).weight, net(3).weight)
+    assert torch.equal(before, torch.get_rng_state())

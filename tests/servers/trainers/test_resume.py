@@ -1,0 +1,211 @@
+"""A server that was stopped and goes on ends with the very weights that it would have had."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tree
+from tests.nights import at_night
+from tests.servers.acted import actions_of
+from tests.servers.resumable import CASES, Served, assert_same, plan_of, scramble
+
+from muxrl.protocol.messages import StartEpisode, Step
+from muxrl.protocol.spaces import Box
+from muxrl.servers.server import make_policies
+
+_AT_NIGHT = ["MAPPO", "MAPPO with an LSTM", "MASAC", "QMIX", "VDN", "IQL", "DQN, normalised",
+             "QMIX, rewards standardized"]  # fmt: skip
+"""By day MAPPO and QMIX normalise, PPO has the LSTM, MASAC standardizes rewards, QPLEX mixes."""
+
+
+@pytest.mark.parametrize("case", at_night(CASES, _AT_NIGHT))
+def test_resumed_at_the_end_of_an_episode_it_ends_bit_for_bit_alike(
+    rllib: None, tmp_path: Path, case: str
+) -> None:
+    k, num = 11, 23
+    scramble()
+    whole = Served(plan_of(case))
+    whole.play(0, k)
+    begun = whole.state()["trainers"]
+    whole.play(k, num)
+    whole.end()
+    expected = whole.state()
+    assert any(
+        not np.array_equal(a, b)
+        for a, b in zip(tree.flatten(begun), tree.flatten(expected["trainers"]), strict=True)
+    ), "it learns in the second half, too"
+
+    scramble()
+    first = Served(plan_of(case))
+    first.play(0, k)
+    first.policies.save(tmp_path / "saved")
+    first.end()
+
+    scramble()
+    second = Served(plan_of(case, resume_from=str(tmp_path / "saved")))
+    second.play(k, num)
+    second.end()
+    assert_same(second.state(), expected)
+    assert second.policies.acting.weights_seq_no > first.policies.acting.weights_seq_no
+
+
+@pytest.mark.parametrize(
+    ("case", "read", "then", "now", "begins_at"),
+    [
+        ("PPO with schedules", lambda one: one.kl.coeff, {}, {"kl_coeff": 7.0}, 7.0),
+        (
+            "SAC",
+            lambda one: one.log_alpha.detach(),
+            {"initial_alpha": 0.3},
+            {"initial_alpha": 5.0},
+            pytest.approx(math.log(5.0)),
+        ),
+        (
+            "MASAC",
+            lambda one: one.log_alpha.detach(),
+            {"initial_alpha": 0.3},
+            {"initial_alpha": 5.0},
+            pytest.approx(math.log(5.0)),
+        ),
+    ],
+)
+def test_a_first_value_that_has_changed_is_begun_with(
+    rllib: None,
+    tmp_path: Path,
+    case: str,
+    read: Any,
+    then: dict[str, Any],
+    now: dict[str, Any],
+    begins_at: Any,
+) -> None:
+    plan = plan_of(case)
+    saved_plan = dataclasses.replace(plan, settings={**plan.settings, **then})
+    first = Served(saved_plan)
+    first.play(0, 9)
+    first.policies.save(tmp_path / "saved")
+    first.end()
+
+    def value_of(served: Served) -> float:
+        (learner,) = served.policies.acting.learners.values()
+        return float(read(learner))
+
+    values = []
+    for settings in (saved_plan.settings, {**plan.settings, **now}):
+        served = Served(
+            dataclasses.replace(plan, settings=settings, resume_from=str(tmp_path / "saved"))
+        )
+        served.end()
+        values.append(value_of(served))
+    assert values == [value_of(first), begins_at]
+
+
+def test_a_default_that_has_changed_since_a_checkpoint_noted_it_stays(
+    rllib: None, tmp_path: Path
+) -> None:
+    plan = plan_of("PPO")
+    first = Served(plan)
+    first.play(0, 5)
+    first.policies.save(tmp_path / "saved")
+    first.end()
+    note = json.loads((tmp_path / "saved" / "muxrl.json").read_text())
+    note["defaults"]["clip_param"] = 0.123
+    (tmp_path / "saved" / "muxrl.json").write_text(json.dumps(note))
+    second = Served(dataclasses.replace(plan, resume_from=str(tmp_path / "saved")))
+    settings: Any = second.policies.acting.learners["default"].settings  # type: ignore[attr-defined]
+    second.end()
+    assert settings.clip_param == 0.123
+    assert settings.optimizer_epsilon == 1e-5
+
+
+def test_a_replay_that_is_too_large_is_left_out_aloud_and_filled_again(
+    rllib: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = plan_of("DQN", keep_replay_mib=0)
+    first = Served(plan)
+    first.play(0, 9)
+    first.policies.save(tmp_path / "saved")
+    first.end()
+    assert "saves no replay" in caplog.text
+    about = json.loads((tmp_path / "saved" / "muxrl.json").read_text())
+    assert "more than checkpoint.replay_max_mib (0)" in about["replay"]["left_out"]
+    assert not (tmp_path / "saved" / "muxrl_replay.npz").exists()
+
+    caplog.clear()
+    second = Served(dataclasses.replace(plan, resume_from=str(tmp_path / "saved")))
+    assert "goes on with an empty replay" in caplog.text
+    version = second.policies.acting.weights_seq_no
+    second.play(9, 10)
+    second.policies.save(tmp_path / "lost again")
+    kept = dataclasses.replace(plan, keep_replay_mib=1)
+    second.policies._plan = kept
+    second.policies.save(tmp_path / "kept")
+    second.play(10, 12)  # 24 steps, and 32 are needed
+    assert second.policies.acting.weights_seq_no == version
+    second.play(12, 14)
+    assert second.policies.acting.weights_seq_no > version
+    second.end()
+
+    for saved, num_needed in (("kept", 3), ("lost again", 4)):
+        third = Served(dataclasses.replace(kept, resume_from=str(tmp_path / saved)))
+        third.play(10, 10 + num_needed - 1)
+        assert third.policies.acting.weights_seq_no == version, saved
+        third.play(10 + num_needed - 1, 11 + num_needed)
+        assert third.policies.acting.weights_seq_no > version, saved
+        third.end()
+
+
+def test_an_episode_that_is_open_is_left_out_and_what_has_ended_is_learned(
+    rllib: None, tmp_path: Path
+) -> None:
+    first = Served(plan_of("PPO"))
+    first.play(0, 3)  # 24 steps, and 32 make a batch
+    store = first.policies.store
+    store.accept(StartEpisode("open"), 0.0)
+    first._act(store.accept(Step("open", 0, dict.fromkeys("ab", np.zeros(2, np.float32))), 0.0))
+    first.policies.save(tmp_path / "saved")
+    first.end()
+    second = Served(plan_of("PPO", resume_from=str(tmp_path / "saved")))
+    assert second.policies.store.num_open == 0
+    assert second.policies.acting.weights_seq_no == 0
+    second.play(3, 4)
+    assert second.policies.acting.weights_seq_no > 0, "three episodes of before, and one more"
+    second.end()
+
+
+def test_a_frozen_server_draws_what_it_would_have_drawn(rllib: None, tmp_path: Path) -> None:
+    plan = plan_of("PPO")
+    moves = {a: dataclasses.replace(p, action_space=Box((2,))) for a, p in plan.agents.items()}
+    plan = dataclasses.replace(plan, agents=moves)
+    live = Served(plan)
+    live.policies.save(tmp_path / "ppo")
+    live.end()
+    settings = {"checkpoint": str(tmp_path / "ppo"), "should_explore": True}
+    frozen = dataclasses.replace(plan, algorithm="FROZEN", settings=settings, model={})
+
+    def draw(policies: Any, number: int) -> Any:
+        policies.store.accept(StartEpisode(f"e{number}"), 0.0)
+        seen = dict.fromkeys("ab", np.zeros(2, np.float32))
+        pending = policies.store.accept(Step(f"e{number}", 0, seen), 0.0)
+        return actions_of(policies.acting, pending)
+
+    torch.manual_seed(1)
+    first = make_policies(frozen, pytest.fail)
+    expected = [draw(first, 0)]
+    before = torch.get_rng_state()
+    first.save(tmp_path / "saved")
+    expected.append(draw(first, 1))
+    assert torch.equal(torch.get_rng_state(), before), "a learner beside it draws the same"
+
+    torch.manual_seed(2)
+    assert_same(draw(make_policies(frozen, pytest.fail), 0), expected[0])
+    going_on = dataclasses.replace(frozen, resume_from=str(tmp_path / "saved"))
+    assert_same(draw(make_policies(going_on, pytest.fail), 1), expected[1])
+    with pytest.raises(AssertionError):
+        assert_same(*expected)
