@@ -30,8 +30,9 @@ from muxrl.servers.export.graph import PolicyGraph
 from muxrl.servers.export.trainer_graph import TrainerGraph
 from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.acting import Actors, TrainerFailed
+from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.entry import TrainerEntry
+from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.lookup import find_trainer
 
 _OF_STATES = ("state_size", "use_global_state", "late_members")

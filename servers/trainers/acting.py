@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -18,31 +17,15 @@ from muxrl.servers.acting import Acting, Answer, Asked
 from muxrl.servers.agents.dense_policy import DensePolicy
 from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, NO_ACTION, OBS
 from muxrl.servers.agents.log_probs import IS_LOGGED, LOG_PROB
-from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.episodes.warnings import Warnings
+from muxrl.servers.trainers.failures import Calls
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
+from muxrl.servers.trainers.learners import Learners
 from muxrl.servers.trainers.plain_state import from_plain, to_plain
-from muxrl.servers.trainers.sound_state import SoundState
-from muxrl.servers.training.policies import LearnerDiverged
-from muxrl.servers.training.skipped_updates import (
-    MAX_SKIPPED,
-    MAX_SKIPPED_FROM_REPLAY,
-    NUM_SKIPPED_UPDATES,
-    Number,
-    SkippedUpdates,
-    cause_of,
-    largest_of,
-)
-from muxrl.servers.training.thread import LOSS
 
 STATE = "state"
 """Part of a recurrent state, which is a dict of arrays, that a trainer's own of an agent is."""
 
 MakeTrainer = Callable[[PolicySpec], Trainer]
-
-
-class TrainerFailed(RuntimeError):
-    """A trainer raised, or returned what it must not; the sentence names its class."""
 
 
 class Actors(Acting):
@@ -61,10 +44,11 @@ class Actors(Acting):
     def __init__(
         self, name: str, specs: Mapping[str, PolicySpec], make: MakeTrainer, seed: int
     ) -> None:
-        self.name = name
         self.specs = specs
         self._make = make
-        self.learners = {policy_id: make(spec) for policy_id, spec in specs.items()}
+        self.name, self._call = name, Calls(name)
+        made = {policy_id: make(spec) for policy_id, spec in specs.items()}
+        self.learners = Learners(made, self._call)
         self._num_choices = {
             policy_id: np.array([n for _, n in choices(from_gymnasium(spec.action_space))])
             for policy_id, spec in specs.items()
@@ -81,15 +65,6 @@ class Actors(Acting):
         self._is_trusted = getattr(first, "is_trusted", False)
         self._corrects_off_policy = getattr(first, "learns_from", "") == "recent"
         self.has_copies = getattr(first, "acts_while_learning", False)
-        has_replay = getattr(first, "learns_from", "") == "replay"
-        most = MAX_SKIPPED_FROM_REPLAY if has_replay else MAX_SKIPPED
-        self.skipped = SkippedUpdates(most, Warnings())
-        for learner in self.learners.values():
-            if hasattr(learner, "skipped"):
-                learner.skipped = self.skipped
-        self.largest_seen: Callable[[], Iterable[Number]] = tuple
-        """Returns the largest numbers that were ever learned from, with what each is."""
-        self._sound: dict[str, SoundState] = {}  # from the first update on
         self._actors = dict(self.learners)
         if self.has_copies:
             self._actors = self._copies()
@@ -155,7 +130,7 @@ class Actors(Acting):
         """
         with self.lock:
             _load(self.learners, state, self._call)
-            self._sound = {}
+            self.learners.forget_sound()
         self.publish()
 
     def get_weights(self) -> dict[str, Any]:
@@ -260,7 +235,7 @@ class Actors(Acting):
             )
             is_right = is_right and (rows.masks is None or not found[rows.masks == 0].any())
         if not is_right:
-            raise self._failure(what, policy_id, f"expected {expected}, got {found.tolist()}")
+            raise self._call.failure(what, policy_id, f"expected {expected}, got {found.tolist()}")
         row: np.ndarray = found[0]
         return row
 
@@ -274,7 +249,7 @@ class Actors(Acting):
         try:
             answer = trainer.act(rows)
         except (Exception, SystemExit) as error:
-            raise self._raised("act", policy_id, error) from error
+            raise self._call.raised("act", policy_id, error) from error
         if self._is_trusted:
             return answer
         acted = answer if isinstance(answer, Acted) else Acted(answer)
@@ -349,7 +324,7 @@ class Actors(Acting):
             if len(column) != len(rows):
                 problem = problem or f"{len(rows)} rows of {name!r}, got {len(column)}"
         if problem:
-            raise self._failure("act", policy_id, f"expected {problem}")
+            raise self._call.failure("act", policy_id, f"expected {problem}")
         return actions.astype(space.dtype, copy=True)
 
     def _untrained(self) -> Mapping[str, Trainer]:
@@ -435,138 +410,9 @@ class Actors(Acting):
         """
         with self.lock:
             for policy_id, own in networks.items():
-                put = partial(self.learners[policy_id].set_networks, from_plain(own))  # type: ignore[attr-defined]
+                put = partial(self.learners[policy_id].set_networks, from_plain(own))
                 self._call("set_networks", policy_id, put)
         self.publish()
-
-    # --- failures -----------------------------------------------------------------------
-
-    def learn_all(self, played: Mapping[str, Sequence[Trajectory]]) -> dict[str, dict[str, float]]:
-        """Has the trainers learn what was played, by policy; returns their metrics.
-
-        Raises:
-            TrainerFailed, LearnerDiverged: see `learn`.
-        """
-        first: Any = next(iter(self.learners.values()))
-        if not hasattr(first, "learn_together"):
-            always = self.learners if getattr(first, "learns_when_absent", False) else ()
-            return {p: self.learn(p, played.get(p, ())) for p in dict.fromkeys([*played, *always])}
-        for trainer in self.learners.values():
-            trainer.env_steps = self.num_env_steps_sampled  # type: ignore[attr-defined]
-        policy_id = next(iter(played), "")
-        found = self._call(
-            "learn_together", policy_id, lambda: first.learn_together(self.learners, played)
-        )
-        return {
-            policy_id: self._counted(policy_id, self._metrics(policy_id, own))
-            for policy_id, own in found.items()
-        }
-
-    def learn(self, policy_id: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Has a trainer learn; returns its metrics.
-
-        If its state is not sound then, it goes back to the last one that was.
-
-        Raises:
-            TrainerFailed: it raised, or returned no metrics.
-            LearnerDiverged: too many updates in a row were skipped.
-        """
-        trainer: Any = self.learners[policy_id]
-        if hasattr(trainer, "env_steps"):
-            trainer.env_steps = self.num_env_steps_sampled
-        if hasattr(trainer, "skipped"):
-            found = self._call("learn", policy_id, lambda: trainer.learn(trajectories))
-            return self._counted(policy_id, self._metrics(policy_id, found))
-        if policy_id not in self._sound:
-            self._sound[policy_id] = self._call(
-                "state", policy_id, lambda: SoundState(trainer, self.skipped.most)
-            )
-        sound = self._sound[policy_id]
-        metrics: dict[str, float] = {}
-        failure: TrainerFailed | None = None
-        try:
-            metrics = self._metrics(
-                policy_id, self._call("learn", policy_id, lambda: trainer.learn(trajectories))
-            )
-        except TrainerFailed as error:  # perhaps of what is judged now
-            failure = error
-        is_due = sound.is_due or failure is not None
-        if self._undo_if_spoilt(policy_id, trajectories, failure, is_all=is_due):
-            metrics = {}
-        elif failure is not None:
-            raise failure
-        else:
-            self.skipped.end_row(policy_id)
-            if is_due:
-                self._call("state", policy_id, sound.keep)
-        return self._counted(policy_id, metrics)
-
-    def _counted(self, policy_id: str, metrics: dict[str, float]) -> dict[str, float]:
-        num = self.skipped.num[policy_id]
-        return {**metrics, NUM_SKIPPED_UPDATES: num} if num else metrics
-
-    def undo_if_spoilt(self) -> None:
-        """Has trainers that are not sound go back to where they were; before they are saved.
-
-        Raises:
-            TrainerFailed: one cannot.
-        """
-        for policy_id in self._sound:
-            with contextlib.suppress(LearnerDiverged):  # it will be again
-                self._undo_if_spoilt(policy_id, (), None, is_all=True)
-
-    def _undo_if_spoilt(
-        self,
-        policy_id: str,
-        trajectories: Sequence[Trajectory],
-        failure: TrainerFailed | None,
-        *,
-        is_all: bool,
-    ) -> bool:
-        """Returns whether an update was undone.
-
-        Raises:
-            LearnerDiverged: one too many.
-        """
-        sound = self._sound[policy_id]
-        spoilt: str = self._call("state", policy_id, partial(sound.find_spoilt, is_all=is_all))
-        if not spoilt:
-            return False
-        self._call("load", policy_id, sound.go_back)
-
-        def why() -> str:
-            found = (one for piece in trajectories for one in _largest_of(piece))
-            story = "" if failure is None else f"; {failure}"
-            return f"after it {spoilt}{story}; {cause_of(found, self.largest_seen())}"
-
-        self.skipped.add(policy_id, self.skipped.num[policy_id], why)
-        return True
-
-    def _metrics(self, policy_id: str, metrics: Any) -> dict[str, float]:
-        expected, got = "metrics by name or None", metrics
-        if metrics is None:
-            return {}
-        if isinstance(metrics, Mapping):
-            if LOSS not in metrics:
-                return dict(metrics)
-            expected, got = f"a number as {LOSS!r}", metrics[LOSS]
-            with contextlib.suppress(TypeError, ValueError):
-                return {**metrics, LOSS: float(got)}
-        raise self._failure("learn", policy_id, f"expected {expected}, got {type(got).__name__}")
-
-    def _call(self, method: str, policy_id: str, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except (TrainerFailed, LearnerDiverged):
-            raise
-        except (Exception, SystemExit) as error:
-            raise self._raised(method, policy_id, error) from error
-
-    def _raised(self, method: str, policy_id: str, error: BaseException) -> TrainerFailed:
-        return self._failure(method, policy_id, f"{type(error).__name__}: {error}")
-
-    def _failure(self, method: str, policy_id: str, problem: str) -> TrainerFailed:
-        return TrainerFailed(f"{self.name}.{method} of policy {policy_id!r}: {problem}")
 
 
 class Kept:
@@ -604,12 +450,6 @@ def _are_logged(asked: Asked, rows: Rows) -> np.ndarray:
 
 def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if hasattr(value, "detach") else value
-
-
-def _largest_of(piece: Trajectory) -> Iterator[Number]:
-    whose = f"of {piece.seat_id!r} in episode {piece.episode_id}"
-    yield from largest_of(piece.rewards, f"the reward {whose}")
-    yield from largest_of(piece.observations, f"the observation {whose}")
 
 
 def _plain_state_of(trainer: Trainer) -> Any:

@@ -157,7 +157,7 @@ class _Tried:
             pieces += [self._piece(agent, num) for agent in self._present()]
             self._num_played += 1
         self.actors.num_env_steps_sampled += int(self._trainer.batch_env_steps)
-        self.actors.learn("default", pieces)
+        self.actors.learners.learn("default", pieces, self.actors.num_env_steps_sampled)
         self.actors.publish()
 
     def _present(self) -> Sequence[str]:

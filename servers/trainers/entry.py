@@ -32,9 +32,10 @@ from muxrl.servers.setting_values import (
     signature_of,
     suggestion,
 )
-from muxrl.servers.trainers.acting import Actors, TrainerFailed
+from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.algorithm import Algorithm, find_minibatch_problem
 from muxrl.servers.trainers.declared_settings import Settings
+from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
 from muxrl.servers.trainers.milestones import (
     BATCH,

@@ -20,7 +20,8 @@ from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Trajectory, apart
-from muxrl.servers.trainers.acting import Actors, TrainerFailed
+from muxrl.servers.trainers.acting import Actors
+from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.local_inference import LocalInference, Networks
 from muxrl.servers.trainers.plain_state import find_not_finite, from_plain, shapes_of, to_plain
 from muxrl.servers.training.policies import ServerProblem
@@ -84,7 +85,7 @@ class TrainerLearning:
         with contextlib.nullcontext() if actors.has_copies else actors.lock:
             actors.num_env_steps_sampled += sum(chunk.num_env_steps for chunk in chunks)
             num_before = actors.num_updates
-            metrics = actors.learn_all(played)
+            metrics = actors.learners.learn_all(played, actors.num_env_steps_sampled)
             if num_before is None or actors.num_updates != num_before:
                 actors.publish()
                 actors.weights_seq_no += 1
@@ -142,8 +143,8 @@ class TrainerPolicies(SavedPolicies):
             observing=observing if observing.normalizes else None,
             played=local.check(feed, tells_logged=not getattr(first, "is_trusted", False)),
         )
-        self.acting.skipped.warnings = store.warnings
-        self.acting.largest_seen = store.far_values.largest
+        self.acting.learners.skipped.warnings = store.warnings
+        self.acting.learners.largest_seen = store.far_values.largest
         super().__init__(
             plan,
             TrainerLearning(
@@ -188,7 +189,7 @@ class TrainerPolicies(SavedPolicies):
 
     def _write(self, path: Path) -> None:
         try:
-            self.acting.undo_if_spoilt()
+            self.acting.learners.undo_if_spoilt()
             trainers, weights = self.acting.get_state(), self.acting.get_weights()
             networks = self.acting.get_networks()
         except TrainerFailed as error:
@@ -197,7 +198,7 @@ class TrainerPolicies(SavedPolicies):
             raise ServerProblem(
                 f"a tensor of server {self._plan.server_id!r} is not finite any more: {where}"
             )
-        skipped = dict(self.acting.skipped.num)
+        skipped = dict(self.acting.learners.skipped.num)
         state = {
             "trainers": trainers,
             "weights": weights,
@@ -255,7 +256,7 @@ class TrainerPolicies(SavedPolicies):
         self._restore_replay(checkpoint, state["trainer"]["env_steps"])
         self.acting.weights_seq_no = checkpoint.about["weights_seq_no"]
         self.acting.num_env_steps_sampled = state["trainer"]["env_steps"]
-        self.acting.skipped.num.update(state["skipped"])
+        self.acting.learners.skipped.num.update(state["skipped"])
         return state
 
     def _initialize(self) -> None:

@@ -90,7 +90,7 @@ def updated(
         before = parameters(policies)
         play(policies, logged, log_probs)
         played = [apart(one) for chunk in policies.feed.take() for one in chunk.trajectories]
-        metrics = policies.acting.learn("default", played)
+        metrics = policies.acting.learners.learn("default", played, 0)
         after = parameters(policies)
     assert metrics
     assert all(map(np.isfinite, metrics.values()))

@@ -162,6 +162,6 @@ def learned(actors: Actors, *pieces: Trajectory, num_env_steps: int = 20) -> Any
     for one in pieces:
         played.setdefault(one.policy_id, []).append(one)
     actors.num_env_steps_sampled += num_env_steps
-    metrics = actors.learn_all(played)
+    metrics = actors.learners.learn_all(played, actors.num_env_steps_sampled)
     actors.publish()
     return metrics

@@ -35,7 +35,9 @@ def batch_of(actors: Any, rng: np.random.Generator, **how: Any) -> list[Any]:
 
 def learned(actors: Any, pieces: list[Any], num_env_steps: int = 20) -> dict[str, float]:
     actors.num_env_steps_sampled += num_env_steps
-    found: dict[str, float] = actors.learn_all({"p": pieces})["p"]
+    found: dict[str, float] = actors.learners.learn_all(
+        {"p": pieces}, actors.num_env_steps_sampled
+    )["p"]
     actors.publish()
     return found
 

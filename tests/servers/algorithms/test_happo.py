@@ -22,7 +22,8 @@ from muxrl.servers.algorithms.happo import HAPPO, joint_steps
 from muxrl.servers.algorithms.mappo import MAPPO
 from muxrl.servers.checkpoints.state_file import read_state, write_state
 from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.trainers.acting import Actors, TrainerFailed
+from muxrl.servers.trainers.acting import Actors
+from muxrl.servers.trainers.failures import TrainerFailed
 
 TEAM = {"a": "team", "b": "team"}
 

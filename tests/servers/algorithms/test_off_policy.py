@@ -34,7 +34,7 @@ def learn(actors: Actors, num: int, rng: np.random.Generator, **how: Any) -> dic
     """Plays an episode of so many steps, and learns; returns metrics."""
     piece = play(actors, num, rng, name=f"e{actors.num_env_steps_sampled}", **how)
     actors.num_env_steps_sampled += num
-    found = actors.learn_all({"p": [piece]})["p"]
+    found = actors.learners.learn_all({"p": [piece]}, actors.num_env_steps_sampled)["p"]
     actors.publish()
     return found
 
@@ -77,12 +77,12 @@ def test_a_policy_that_is_absent_learns_from_what_it_has() -> None:
     actors = actors_of(DQN, **SMALL)
     trainer: Any = actors.learners["p"]
     actors.num_env_steps_sampled = 1_000
-    actors.learn_all({})
+    actors.learners.learn_all({}, actors.num_env_steps_sampled)
     assert not trainer.num_updates
     learn(actors, 4, np.random.default_rng(0))
     assert trainer.num_updates == 1
     actors.num_env_steps_sampled += 8
-    metrics = actors.learn_all({})["p"]
+    metrics = actors.learners.learn_all({}, actors.num_env_steps_sampled)["p"]
     assert metrics["num_updates"] == 3
 
 

@@ -12,8 +12,8 @@ import pytest
 from tests.nights import at_night
 from tests.servers.trainers.brought import Counting, Forgetful, OutsideOfItsSpace
 
-from muxrl.servers.trainers.acting import TrainerFailed
 from muxrl.servers.trainers.check_trainer import check_trainer
+from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.lookup import find_trainer
 
 EXAMPLES = Path(__file__).parents[3] / "experiments" / "examples" / "own_trainer"

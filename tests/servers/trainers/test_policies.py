@@ -24,7 +24,7 @@ from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.fixed_policies.loaded_policies import load_checkpoint
 from muxrl.servers.server import make_policies
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.acting import TrainerFailed
+from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.training.policies import ServerProblem
 

@@ -24,8 +24,9 @@ from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers import sound_state
-from muxrl.servers.trainers.acting import Actors, TrainerFailed
+from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.entry import TrainerEntry
+from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.interface import PolicySpec
 from muxrl.servers.trainers.plain_state import to_plain
 from muxrl.servers.trainers.policies import TrainerPolicies
@@ -94,7 +95,7 @@ def test_an_absurd_reward_is_as_if_it_had_never_been(
     assert (warning.what, warning.num, warning.env_steps) == ("updates skipped", 1, 8)
     resumed = policies_of(plan_of(name, resume_from=str(tmp_path / "saved")))
     assert resumed.store.warnings.found == [warning]
-    assert resumed.acting.skipped.num == {"default": 1}
+    assert resumed.acting.learners.skipped.num == {"default": 1}
 
 
 def test_what_is_not_finite_from_the_beginning_is_none_of_its_business() -> None:
@@ -143,13 +144,13 @@ def test_a_replay_has_longer_and_names_what_it_has_learned_before() -> None:
     assert "is the reward of 'a' in episode far, 1e+30" in warning.text
     policies.finish(PATIENCE_S)  # its thread would learn at the same time
     with pytest.raises(LearnerDiverged, match="more than 100 updates"):
-        list(map(policies.acting.learn, ["default"] * 100, [[]] * 100))
+        list(map(policies.acting.learners.learn, ["default"] * 100, [[]] * 100, [0] * 100))
 
 
 def test_an_error_without_damage_is_an_error() -> None:
     actors = policies_of(plan_of("FailsToLearn")).acting
     with pytest.raises(TrainerFailed, match="the loss is gone"):
-        actors.learn("default", [])
+        actors.learners.learn("default", [], 0)
 
 
 class ShowsItsWeights(InNumpy):
@@ -189,7 +190,7 @@ def test_copies_take_a_small_part_of_the_time(
     def learn(num: int) -> None:
         for _ in range(num):
             now[0] += 1.0
-            actors.learn("default", [])
+            actors.learners.learn("default", [], 0)
 
     learn(500)
     assert {later - one for one, later in itertools.pairwise(copied)} == {51.0}
@@ -198,14 +199,14 @@ def test_copies_take_a_small_part_of_the_time(
     learn(1)
     trainer.sums[:] = math.inf
     learn(1)
-    assert actors.skipped.num["default"] == is_seen
+    assert actors.learners.skipped.num["default"] == is_seen
     now[0] += 50.0
     learn(1)
-    assert actors.skipped.num["default"] == 1
+    assert actors.learners.skipped.num["default"] == 1
     assert trainer.sums.tolist() == [0.0] * 3
     copied.clear()
     learn(200)
-    most = actors.skipped.most
+    most = actors.learners.skipped.most
     # Of each update, while a replay may hold the number still.
     assert [later - one for one, later in itertools.pairwise(copied)][: most - 2] == [2.0] * (
         most - 2
@@ -273,12 +274,12 @@ def test_an_absurd_number_in_the_replay_of_stable_baselines3(
     trainer: Any = actors.learners["default"]
     trainer._model.num_timesteps = 1  # past those before learning
     for i in range(4):
-        actors.learn("default", [piece(actors, i)])
+        actors.learners.learn("default", [piece(actors, i)], 0)
     num_updates = trainer._model._n_updates
     for i in range(4, 30):
         found = {"observation": 9e14, "reward": 9e11} if i == 8 else {}
-        actors.learn("default", [piece(actors, i, **found)])
-    assert 1 <= actors.skipped.num["default"] < 10
+        actors.learners.learn("default", [piece(actors, i, **found)], 0)
+    assert 1 <= actors.learners.skipped.num["default"] < 10
     assert trainer._model._n_updates > num_updates + 10
     assert trainer.state()["pos"] == 30 * 16
     largest = max(np.abs(trainer.state()["replay"][c]).max() for c in ("observations", "rewards"))
@@ -293,7 +294,7 @@ def test_on_policy_algorithms_go_on_after_an_absurd_number(name: str, what: str)
     for i in range(4):
         found = {} if i != 2 else {what: 3e38}
         with np.errstate(all="ignore"):
-            actors.learn("default", [piece(actors, i, **found)])
+            actors.learners.learn("default", [piece(actors, i, **found)], 0)
         assert SoundState(actors.learners["default"], 1).find_spoilt(is_all=True) == ""
 
 

@@ -1,0 +1,190 @@
+"""Has a server's trainers learn; one that an update spoilt goes back to where it was sound."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.episodes.warnings import Warnings
+from muxrl.servers.trainers.failures import Calls, TrainerFailed
+from muxrl.servers.trainers.interface import Trainer
+from muxrl.servers.trainers.sound_state import SoundState
+from muxrl.servers.training.policies import LearnerDiverged
+from muxrl.servers.training.skipped_updates import (
+    MAX_SKIPPED,
+    MAX_SKIPPED_FROM_REPLAY,
+    NUM_SKIPPED_UPDATES,
+    Number,
+    SkippedUpdates,
+    cause_of,
+    largest_of,
+)
+from muxrl.servers.training.thread import LOSS
+
+
+class Learners(Mapping[str, Any]):
+    """The trainers that learn, by policy.
+
+    Args:
+        trainers: by policy.
+        call: calls their methods.
+    """
+
+    def __init__(self, trainers: Mapping[str, Trainer], call: Calls) -> None:
+        self._trainers: Mapping[str, Any] = trainers
+        self._call = call
+        has_replay = getattr(next(iter(trainers.values())), "learns_from", "") == "replay"
+        most = MAX_SKIPPED_FROM_REPLAY if has_replay else MAX_SKIPPED
+        self.skipped = SkippedUpdates(most, Warnings())
+        for one in self._trainers.values():
+            if hasattr(one, "skipped"):
+                one.skipped = self.skipped
+        self.largest_seen: Callable[[], Iterable[Number]] = tuple
+        """Returns the largest numbers that were ever learned from, with what each is."""
+        self._sound: dict[str, SoundState] = {}  # from the first update on
+
+    def __getitem__(self, policy_id: str) -> Any:
+        return self._trainers[policy_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._trainers)
+
+    def __len__(self) -> int:
+        return len(self._trainers)
+
+    def forget_sound(self) -> None:
+        """Takes what the trainers hold now for sound: they have loaded another state."""
+        self._sound = {}
+
+    def learn_all(
+        self, played: Mapping[str, Sequence[Trajectory]], env_steps: int
+    ) -> dict[str, dict[str, float]]:
+        """Has the trainers learn what was played, by policy; returns their metrics.
+
+        Args:
+            played: by policy.
+            env_steps: sampled so far, these included.
+
+        Raises:
+            TrainerFailed, LearnerDiverged: see `learn`.
+        """
+        first: Any = next(iter(self._trainers.values()))
+        if not hasattr(first, "learn_together"):
+            always = self._trainers if getattr(first, "learns_when_absent", False) else ()
+            both = dict.fromkeys([*played, *always])
+            return {p: self.learn(p, played.get(p, ()), env_steps) for p in both}
+        for trainer in self._trainers.values():
+            trainer.env_steps = env_steps
+        policy_id = next(iter(played), "")
+        found = self._call(
+            "learn_together", policy_id, lambda: first.learn_together(self._trainers, played)
+        )
+        return {
+            policy_id: self._counted(policy_id, self._metrics(policy_id, own))
+            for policy_id, own in found.items()
+        }
+
+    def learn(
+        self, policy_id: str, trajectories: Sequence[Trajectory], env_steps: int
+    ) -> dict[str, float]:
+        """Has a trainer learn; returns its metrics.
+
+        If its state is not sound then, it goes back to the last one that was.
+
+        Raises:
+            TrainerFailed: it raised, or returned no metrics.
+            LearnerDiverged: too many updates in a row were skipped.
+        """
+        trainer: Any = self._trainers[policy_id]
+        if hasattr(trainer, "env_steps"):
+            trainer.env_steps = env_steps
+        if hasattr(trainer, "skipped"):
+            found = self._call("learn", policy_id, lambda: trainer.learn(trajectories))
+            return self._counted(policy_id, self._metrics(policy_id, found))
+        if policy_id not in self._sound:
+            self._sound[policy_id] = self._call(
+                "state", policy_id, lambda: SoundState(trainer, self.skipped.most)
+            )
+        sound = self._sound[policy_id]
+        metrics: dict[str, float] = {}
+        failure: TrainerFailed | None = None
+        try:
+            metrics = self._metrics(
+                policy_id, self._call("learn", policy_id, lambda: trainer.learn(trajectories))
+            )
+        except TrainerFailed as error:  # perhaps of what is judged now
+            failure = error
+        is_due = sound.is_due or failure is not None
+        if self._undo_if_spoilt(policy_id, trajectories, failure, is_all=is_due):
+            metrics = {}
+        elif failure is not None:
+            raise failure
+        else:
+            self.skipped.end_row(policy_id)
+            if is_due:
+                self._call("state", policy_id, sound.keep)
+        return self._counted(policy_id, metrics)
+
+    def _counted(self, policy_id: str, metrics: dict[str, float]) -> dict[str, float]:
+        num = self.skipped.num[policy_id]
+        return {**metrics, NUM_SKIPPED_UPDATES: num} if num else metrics
+
+    def undo_if_spoilt(self) -> None:
+        """Has trainers that are not sound go back to where they were; before they are saved.
+
+        Raises:
+            TrainerFailed: one cannot.
+        """
+        for policy_id in self._sound:
+            with contextlib.suppress(LearnerDiverged):  # it will be again
+                self._undo_if_spoilt(policy_id, (), None, is_all=True)
+
+    def _undo_if_spoilt(
+        self,
+        policy_id: str,
+        trajectories: Sequence[Trajectory],
+        failure: TrainerFailed | None,
+        *,
+        is_all: bool,
+    ) -> bool:
+        """Returns whether an update was undone.
+
+        Raises:
+            LearnerDiverged: one too many.
+        """
+        sound = self._sound[policy_id]
+        spoilt: str = self._call("state", policy_id, partial(sound.find_spoilt, is_all=is_all))
+        if not spoilt:
+            return False
+        self._call("load", policy_id, sound.go_back)
+
+        def why() -> str:
+            found = (one for piece in trajectories for one in _largest_of(piece))
+            story = "" if failure is None else f"; {failure}"
+            return f"after it {spoilt}{story}; {cause_of(found, self.largest_seen())}"
+
+        self.skipped.add(policy_id, self.skipped.num[policy_id], why)
+        return True
+
+    def _metrics(self, policy_id: str, metrics: Any) -> dict[str, float]:
+        expected, got = "metrics by name or None", metrics
+        if metrics is None:
+            return {}
+        if isinstance(metrics, Mapping):
+            if LOSS not in metrics:
+                return dict(metrics)
+            expected, got = f"a number as {LOSS!r}", metrics[LOSS]
+            with contextlib.suppress(TypeError, ValueError):
+                return {**metrics, LOSS: float(got)}
+        raise self._call.failure(
+            "learn", policy_id, f"expected {expected}, got {type(got).__name__}"
+        )
+
+
+def _largest_of(piece: Trajectory) -> Iterator[Number]:
+    whose = f"of {piece.seat_id!r} in episode {piece.episode_id}"
+    yield from largest_of(piece.rewards, f"the reward {whose}")
+    yield from largest_of(piece.observations, f"the observation {whose}")
