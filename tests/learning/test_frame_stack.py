@@ -14,9 +14,9 @@ from muxrl.servers.config import ServerConfig
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(300)]
 
-ENV_STEPS = 9_000
+ENV_STEPS = 6_000
 SETTINGS = {
-    "train_batch_size_per_learner": 500, "minibatch_size": 125, "num_epochs": 8, "lr": 0.003,
+    "train_batch_size_per_learner": 500, "minibatch_size": 125, "num_epochs": 20, "lr": 0.003,
 }  # fmt: skip
 NUM_STEPS = 9
 
