@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class UpdateLog:
@@ -52,6 +56,20 @@ def update_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
+
+
+def time_updates(doc: str, make: Callable[[], T], update_s: Callable[[T, int], float]) -> None:
+    """Times an updater's updates, each on another batch, and writes their seconds.
+
+    Args:
+        doc: of the program.
+        make: makes what learns.
+        update_s: makes one update with it, on the batch of a number; returns its seconds.
+    """
+    args = update_arguments(argparse.ArgumentParser(description=doc.splitlines()[0]))
+    learner = make()
+    numbers = range(args.seed * args.updates, (args.seed + 1) * args.updates)
+    write_updates(args.out, [update_s(learner, number) for number in numbers])
 
 
 def write_updates(path: Path, took: list[float]) -> None:

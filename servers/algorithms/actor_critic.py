@@ -397,10 +397,9 @@ class OnPolicy(ActorCritic):
             self.update("", loss, trajectories)
         return self.after_batch(metrics)
 
-    def batch_of(self, rollout: Rollout) -> dict[str, Any]:
-        """Returns the columns of a batch, with advantages and targets of values."""
-        values = self.values_of(rollout)
-        own = self.settings
+    def estimates_of(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
+        """Returns each step's advantage, by GAE, and its value's target, of TD(lambda)."""
+        own, values = self.settings, self.values_of(rollout)
         advantages = advantages_of(
             values,
             rollout.rewards,
@@ -409,7 +408,11 @@ class OnPolicy(ActorCritic):
             gamma=own.gamma,
             lambda_=own.lambda_,
         )
-        targets = advantages + values[rollout.before]
+        return advantages, advantages + values[rollout.before]
+
+    def batch_of(self, rollout: Rollout) -> dict[str, Any]:
+        """Returns the columns of a batch, with advantages and targets of values."""
+        advantages, targets = self.estimates_of(rollout)
         if self.should_standardize:
             advantages = standardised(advantages, rollout.is_own)
         return self.columns_of(rollout, **{ADVANTAGES: advantages, TARGETS: targets})

@@ -36,7 +36,7 @@ from muxrl.servers.algorithms.actor_critic_settings import ClippedRatioSettings
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.distributions import Distribution, distribution_of
 from muxrl.servers.algorithms.networks import ModelSettings
-from muxrl.servers.algorithms.rollout import Rollout, advantages_of, explained_variance
+from muxrl.servers.algorithms.rollout import Rollout, explained_variance
 from muxrl.servers.algorithms.update import Step
 from muxrl.servers.trainers.declared_settings import Limit
 from muxrl.servers.trainers.interface import Rows
@@ -316,16 +316,8 @@ class MAPPO(OnPolicy):
         Advantages are standardised over the steps at which agents acted, which alone train the
         actor. Targets and old values are in the critic's units.
         """
-        own, values = self.settings, self.values_of(rollout)
-        advantages = advantages_of(
-            values,
-            rollout.rewards,
-            rollout.lengths,
-            rollout.terminated,
-            gamma=own.gamma,
-            lambda_=own.lambda_,
-        )
-        targets, acted = advantages + values[rollout.before], advantages[rollout.is_own]
+        advantages, targets = self.estimates_of(rollout)
+        acted = advantages[rollout.is_own]
         if np.abs(targets).max() <= MAX_GRADIENT:
             targets = self.net.learn_units(torch.from_numpy(targets).to(self.device)).cpu().numpy()
             if len(acted):
@@ -333,7 +325,7 @@ class MAPPO(OnPolicy):
         else:  # units of such numbers would last, and a Huber loss does not show them
             targets = np.full_like(targets, np.nan)
         columns = self.columns_of(rollout, **{ADVANTAGES: advantages, TARGETS: targets})
-        if own.vf_clip_param is not None:
+        if self.settings.vf_clip_param is not None:
             with torch.no_grad():
                 columns[OLD_VALUES] = self.net.values_alone(columns, columns.get(STATES))
         return columns

@@ -40,12 +40,13 @@ from muxrl.servers.algorithms.off_policy import (
     split,
 )
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
+from muxrl.servers.algorithms.temperature import ALPHA, Temperature
 from muxrl.servers.algorithms.update import Step, Targets
 from muxrl.servers.trainers.declared_settings import Positive, Schedule
 from muxrl.servers.trainers.interface import Acted, Rows
 from muxrl.servers.trainers.spaces import AgentSpaces
 
-POLICY, ALPHA = "policy", "alpha"
+POLICY = "policy"
 CRITICS = ("qf", "qf_twin")
 
 AUTO: Literal["auto"] = "auto"
@@ -234,12 +235,10 @@ class SAC(OffPolicy):
 
     def make_steps(self) -> dict[str, Step]:
         own, net = self.settings, self.net
-        # No part of the networks: one that begins with another's begins with its own temperature.
-        first = torch.tensor(math.log(own.initial_alpha), device=self.device)
-        self.log_alpha = nn.Parameter(first)
+        self.temperature = Temperature(own.initial_alpha, self.device)
         learned: dict[str, tuple[list[nn.Parameter], Schedule]] = {
             POLICY: ([*net.actor.parameters(), *net.pi.parameters()], own.actor_lr),
-            ALPHA: ([self.log_alpha], own.alpha_lr),
+            ALPHA: ([self.temperature.log], own.alpha_lr),
         }
         for name, critic in zip(CRITICS, net.critics, strict=False):
             learned[name] = [*critic.parameters()], own.critic_lr
@@ -306,10 +305,10 @@ class SAC(OffPolicy):
     def update_on(self, batch: dict[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
         net, weights = self.net, batch[WEIGHTS]
         found = (self._learn_box if net.is_continuous else self._learn_discrete)(batch)
-        log_alpha, alpha = self.log_alpha, self.log_alpha.detach().exp()
+        alpha = self.temperature.alpha
         losses = {
             POLICY: found.policy,
-            ALPHA: -(log_alpha * (found.log_probs.detach() + found.target_entropy)).mean(),
+            ALPHA: self.temperature.loss(found.log_probs.detach() + found.target_entropy),
         }
         for name, values in zip(CRITICS, found.values, strict=False):
             errors = functional.huber_loss(values, found.target, reduction="none")
@@ -330,7 +329,7 @@ class SAC(OffPolicy):
 
     def _learn_box(self, batch: Mapping[str, Any]) -> _Losses:
         net: Any = self.net
-        alpha = self.log_alpha.detach().exp()
+        alpha = self.temperature.alpha
         (obs, _), (following, _) = split(batch[OBS]), split(batch[NEXT_OBS])
         actions = batch[ACTIONS]
         noise = self.rng.standard_normal((2, *actions.shape), np.float32)
@@ -354,7 +353,7 @@ class SAC(OffPolicy):
         )
 
     def _learn_discrete(self, batch: Mapping[str, Any]) -> _Losses:
-        net, alpha = self.net, self.log_alpha.detach().exp()
+        net, alpha = self.net, self.temperature.alpha
         (obs, mask), (following, next_mask) = split(batch[OBS]), split(batch[NEXT_OBS])
         with torch.no_grad():
             probs, log_probs = _policy(net.inputs(following), next_mask)
@@ -374,14 +373,11 @@ class SAC(OffPolicy):
         )
 
     def more_state(self) -> dict[str, Any]:
-        alpha = {"log_alpha": self.log_alpha.detach(), "first": self.settings.initial_alpha}
-        return {**super().more_state(), "alpha": alpha}
+        return {**super().more_state(), ALPHA: self.temperature.get_state()}
 
-    @torch.no_grad()
     def load_more(self, state: Mapping[str, Any]) -> None:
         super().load_more(state)
-        if state["alpha"]["first"] == self.settings.initial_alpha:  # else it has changed since
-            self.log_alpha.copy_(state["alpha"]["log_alpha"])
+        self.temperature.set_state(state[ALPHA])
 
     def _target_entropy(self, mask: Tensor | None) -> Tensor | float:
         """Returns the entropy that the temperature is adapted to.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import numpy as np
 import torch
-from benchmarks.peers.updates import update_arguments, write_updates
+from benchmarks.peers.updates import time_updates
 from benchmarks.peers.work import AGENTS, BATCH_ENV_STEPS, HIDDEN, MINIBATCH, PPO_EPOCHS
 from gymnasium import spaces
 
@@ -62,13 +61,6 @@ def update_s(trainer: PPO, seed: int) -> float:
     return time.perf_counter() - started
 
 
-def main() -> None:
-    args = update_arguments(argparse.ArgumentParser(description=__doc__.splitlines()[0]))
-    torch.set_num_threads(1)
-    trainer = make_trainer()
-    numbers = range(args.seed * args.updates, (args.seed + 1) * args.updates)
-    write_updates(args.out, [update_s(trainer, number) for number in numbers])
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    time_updates(__doc__, make_trainer, update_s)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.peers.updates import update_arguments, write_updates
+from benchmarks.peers.updates import time_updates
 from benchmarks.peers.work import AGENTS, BATCH_ENV_STEPS, HIDDEN, MINIBATCH, PPO_EPOCHS
 from gymnasium import spaces
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -80,13 +79,6 @@ def update_s(learner: Any, seed: int) -> float:
     return time.perf_counter() - started
 
 
-def main() -> None:
-    args = update_arguments(argparse.ArgumentParser(description=__doc__.splitlines()[0]))
-    torch.set_num_threads(1)
-    learner = make_learner()
-    numbers = range(args.seed * args.updates, (args.seed + 1) * args.updates)
-    write_updates(args.out, [update_s(learner, number) for number in numbers])
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    time_updates(__doc__, make_learner, update_s)

@@ -6,7 +6,6 @@ their joint action. All else is SAC's (Haarnoja et al. 2018, arXiv 1812.05905).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -26,11 +25,11 @@ from muxrl.servers.algorithms.joint_critics.trainer import (
     JointCriticSettings,
     JointCriticTrainer,
 )
+from muxrl.servers.algorithms.temperature import ALPHA, Temperature
 from muxrl.servers.algorithms.update import Step
 from muxrl.servers.trainers.declared_settings import Check, Positive, Schedule
 from muxrl.servers.trainers.interface import Acted, Rows
 
-ALPHA = "alpha"
 _LOG_STD = -5.0, 2.0
 """What the logarithms of deviations are clipped to; RLlib's."""
 
@@ -83,9 +82,8 @@ class MASAC(JointCriticTrainer):
         entropies = -sizes if target == "auto" else np.full(len(sizes), target, np.float32)
         self.target_entropy = torch.from_numpy(entropies).to(self.device)
         """H of each member, ``[n]``."""
-        first = torch.full((1,), math.log(own.initial_alpha), device=self.device)
-        self.log_alpha = nn.Parameter(first)
-        alpha = Step({"": [self.log_alpha]}, own.alpha_lr, clip=own.grad_clip)
+        self.temperature = Temperature(own.initial_alpha, self.device)
+        alpha = Step({"": [self.temperature.log]}, own.alpha_lr, clip=own.grad_clip)
         return {**super().make_steps(), ALPHA: alpha}
 
     def act(self, rows: Rows) -> Acted:
@@ -113,7 +111,7 @@ class MASAC(JointCriticTrainer):
 
     def update_on(self, batch: dict[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
         net, seen = self.net, batch[OBS]
-        alive, alpha = seen[ALIVE], self.log_alpha.detach().exp()
+        alive, alpha = seen[ALIVE], self.temperature.alpha
         target = self.target(batch, alpha)
         values = net.values(seen, batch[ACTIONS])
         actions, log_probs = self.draw_actions(seen[OBS])
@@ -123,12 +121,12 @@ class MASAC(JointCriticTrainer):
         losses = {
             CRITIC: (values - target).square().mean(1).sum(),
             POLICY: (alpha * of_team - lower).mean(),
-            ALPHA: -(self.log_alpha * surplus.sum(-1)).mean(),
+            ALPHA: self.temperature.loss(surplus.sum(-1)),
         }
         self.update_together(losses, [batch])
         self.targets.follow(self.settings.tau)
         metrics = self.measured(losses, batch, values, target)
-        return metrics | {"alpha_value": alpha[0], "logp_mean": of_team.detach().mean}, None
+        return metrics | {"alpha_value": alpha, "logp_mean": of_team.detach().mean}, None
 
     @torch.no_grad()
     def target(self, batch: Mapping[str, Any], alpha: Tensor) -> Tensor:
@@ -145,11 +143,8 @@ class MASAC(JointCriticTrainer):
         return target
 
     def more_state(self) -> dict[str, Any]:
-        alpha = {"log_alpha": self.log_alpha.detach(), "first": self.settings.initial_alpha}
-        return {**super().more_state(), "alpha": alpha}
+        return {**super().more_state(), ALPHA: self.temperature.get_state()}
 
-    @torch.no_grad()
     def load_more(self, state: Mapping[str, Any]) -> None:
         super().load_more(state)
-        if state["alpha"]["first"] == self.settings.initial_alpha:  # else it has changed since
-            self.log_alpha.copy_(state["alpha"]["log_alpha"])
+        self.temperature.set_state(state[ALPHA])

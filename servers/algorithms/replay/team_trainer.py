@@ -20,6 +20,7 @@ A member that has departed or is not asked to act at this step is *absent*: its 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -38,7 +39,7 @@ from muxrl.servers.trainers.declared_settings import (
 from muxrl.servers.trainers.interface import PolicySpec
 
 
-class TeamReplaySettings(Settings):
+class TeamReplaySettings(Settings, ABC):
     """Those that all have."""
 
     center_rewards: bool = False
@@ -63,14 +64,14 @@ class TeamReplaySettings(Settings):
     """How far target networks move towards the others at each update."""
 
     @property
+    @abstractmethod
     def num_before_learning(self) -> int:
         """Entries of the replay before the first update."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def updates_per_entry(self) -> float:
         """Updates that a new entry brings, perhaps a fraction."""
-        raise NotImplementedError
 
     def num_entries_for(self, num_updates: int) -> int:
         """Returns how many entries have to be played for so many updates."""

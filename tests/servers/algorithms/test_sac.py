@@ -249,18 +249,20 @@ def test_each_loss_moves_its_own_parameters_alone(space: Any, name: str) -> None
             continue
         same_as = expected[key] if key.startswith(own) else before[key]
         assert torch.equal(parameter, same_as), key
-    assert other.log_alpha.item() != 0.0
-    assert trainer.log_alpha.item() == (other.log_alpha.item() if name == "alpha" else 0.0)
+    assert other.temperature.log.item() != 0.0
+    assert trainer.temperature.log.item() == (
+        other.temperature.log.item() if name == "alpha" else 0.0
+    )
 
 
 def test_a_first_temperature_that_has_changed_is_begun_with() -> None:
     first = made(initial_alpha=0.3)
     learned(first, without_masks(make_batch(some_masks(), some_masks())))
-    for alpha, expected in ((0.3, first.log_alpha.item()), (5.0, np.log(5.0))):
+    for alpha, expected in ((0.3, first.temperature.log.item()), (5.0, np.log(5.0))):
         other = made(initial_alpha=alpha)
         other.load(first.state())
-        assert other.log_alpha.item() == pytest.approx(expected)
-    assert first.log_alpha.item() != pytest.approx(np.log(0.3))
+        assert other.temperature.log.item() == pytest.approx(expected)
+    assert first.temperature.log.item() != pytest.approx(np.log(0.3))
 
 
 def test_a_critic_fuses_what_it_makes_of_observation_and_action() -> None:

@@ -62,14 +62,14 @@ def test_resumed_at_the_end_of_an_episode_it_ends_bit_for_bit_alike(
         ("PPO with schedules", lambda one: one.kl.coeff, {}, {"kl_coeff": 7.0}, 7.0),
         (
             "SAC",
-            lambda one: one.log_alpha.detach(),
+            lambda one: one.temperature.log.detach(),
             {"initial_alpha": 0.3},
             {"initial_alpha": 5.0},
             pytest.approx(math.log(5.0)),
         ),
         (
             "MASAC",
-            lambda one: one.log_alpha.detach(),
+            lambda one: one.temperature.log.detach(),
             {"initial_alpha": 0.3},
             {"initial_alpha": 5.0},
             pytest.approx(math.log(5.0)),

@@ -177,17 +177,17 @@ def test_twins_begin_apart_and_a_seed_decides_on_both() -> None:
 def test_an_update_moves_actor_critics_targets_and_temperature() -> None:
     trainer = make_trainer(MASAC, num_steps_before_learning=10, batch_size_steps=8)
     before = {name: one.clone() for name, one in trainer.networks().items()}
-    alpha = trainer.log_alpha.item()
+    alpha = trainer.temperature.log.item()
     trainer.learn([piece_of(np.random.default_rng(0), 20)])
     assert {name.split(".")[0] for name in before} == {"actor", "critic", "target_critic"}
     assert not any(torch.equal(one, before[name]) for name, one in trainer.networks().items())
-    assert trainer.log_alpha.item() != alpha
+    assert trainer.temperature.log.item() != alpha
 
 
 def test_a_first_temperature_that_has_changed_is_begun_with() -> None:
     first = make_trainer(MASAC, num_steps_before_learning=10, batch_size_steps=8)
     first.learn([piece_of(np.random.default_rng(0), 20)])
-    for alpha, expected in ((1.0, first.log_alpha.item()), (5.0, math.log(5.0))):
+    for alpha, expected in ((1.0, first.temperature.log.item()), (5.0, math.log(5.0))):
         second = make_trainer(MASAC, initial_alpha=alpha)
         second.load(first.state())
-        assert second.log_alpha.item() == pytest.approx(expected)
+        assert second.temperature.log.item() == pytest.approx(expected)
