@@ -110,8 +110,8 @@ class Asked(msgspec.Struct, gc=False):
     def agents(self) -> tuple[str, ...]:
         """Returns the seat of each row."""
         found: tuple[str, ...] = ()
-        for block, one in self._each():
-            found += one.seat_ids * len(block)
+        for block, j in zip(self.blocks, self.parts, strict=True):
+            found += block.served.parts[j].seat_ids * len(block.slots)
         return found
 
     def episodes(self) -> list[tuple[Block, int]]:

@@ -77,6 +77,7 @@ class TorchTrainer(ABC):
         self.steps: dict[str, Step] = self.make_steps()
         self._in_numpy = self.acting_in_numpy()
         self._input_keys = [key for key in self.acting_keys if key != ACTION_MASK]
+        self._reads_obs_alone = self._input_keys == [OBS]
         self._followed: tuple[Any, list[Tensor], list[Tensor]] = None, [], []
         self._gpu: _OnGpu | None = None
 
@@ -124,6 +125,8 @@ class TorchTrainer(ABC):
 
     def layer_inputs(self, rows: Rows) -> np.ndarray:
         """Returns what `acting_layers` read, ``[n, ..., k]``: observations."""
+        if self._reads_obs_alone:
+            return rows.observations
         read: np.ndarray = joined(rows.parts, self._input_keys)
         return read
 
@@ -192,13 +195,17 @@ class TorchTrainer(ABC):
             rows: what is asked.
             ask: from `net`, and the parts of observations, to these numbers; without masks.
         """
-        is_small = len(rows) <= _MAX_NUMPY_ROWS or torch.get_num_threads() == 1
         if self._gpu is not None and self._gpu.is_worth(ask, self.net, rows.parts):
             said = self._gpu.ask(ask, self.net, rows.parts)
-        elif self._in_numpy is not None and is_small:
+        elif self._in_numpy is not None and (
+            len(rows) <= _MAX_NUMPY_ROWS or torch.get_num_threads() == 1
+        ):
             read = self.layer_inputs(rows)
-            said = self._in_numpy(read.reshape(-1, read.shape[-1]))
-            said = said.reshape(*read.shape[:-1], -1)
+            if read.ndim == 2:
+                said = self._in_numpy(read)
+            else:  # of a team, by member
+                said = self._in_numpy(read.reshape(-1, read.shape[-1]))
+                said = said.reshape(*read.shape[:-1], -1)
         else:
             with torch.inference_mode():
                 said = ask(self.net, tensors_of(rows.parts)).numpy()

@@ -126,7 +126,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -211,7 +210,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.observations)
 
-    @cached_property
+    @property
     def parts(self) -> dict[str, np.ndarray]:
         """All parts of the observations by key; see `muxrl.servers.agents.keys`."""
         return parts_of(self.observations, self.masks, self.present, self.inputs)
