@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.servers.algorithms.playing import SPACES, actors_of, make, play, spec_of
+from tests.servers.resumable import T_IN_TEAMS, Served, T, plan_of
 
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
@@ -346,3 +347,16 @@ def test_a_batch_is_one_update_of_a2c_and_of_impala() -> None:
         trainer: Any = actors.learners["p"]
         steps = {float(one["step"]) for one in trainer.steps[""].state().values()}
         assert steps == {num}
+
+
+@pytest.mark.parametrize(("algorithm", "num"), [("PPO", 4_000), ("A2C", 200), ("MAPPO", 1_000)])
+def test_by_default_it_learns_after_so_many_env_steps(algorithm: str, num: int) -> None:
+    served = Served(plan_of(algorithm, settings={} if algorithm == "A2C" else {"num_epochs": 1}))
+    acting = served.policies.acting
+    num_episodes = num // (T_IN_TEAMS if algorithm == "MAPPO" else T)
+    first = acting.weights_seq_no
+    served.play(0, num_episodes - 1)
+    assert (acting.weights_seq_no, acting.num_env_steps_sampled) == (first, 0)
+    served.play(num_episodes - 1, num_episodes)
+    served.end()
+    assert (acting.weights_seq_no, acting.num_env_steps_sampled) == (first + 1, num)
