@@ -11,7 +11,7 @@ import torch
 
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.agents.log_probs import LOG_PROB
-from muxrl.servers.algorithms.actor_critic import IS_STEP
+from muxrl.servers.algorithms.actor_critic import IS_STEP, OWN
 from muxrl.servers.algorithms.columns import ADVANTAGES, TARGETS
 from muxrl.servers.episodes.trajectories import Trajectory, concatenated
 from muxrl.servers.trainers.acting import Actors
@@ -56,6 +56,7 @@ def has_its_slope(trainer: Any, batch: Mapping[str, Any]) -> bool:
 
 def ignores_padding(trainer: Any, batch: Mapping[str, Any]) -> bool:
     """Whether what stands behind the ends of sequences makes no difference to a trainer's loss."""
+    batch[OWN][~batch[IS_STEP]] = True
     before = trainer.loss(batch, is_reported=False)[0].item()
     for key in (ADVANTAGES, LOG_PROB, TARGETS):
         batch[key][~batch[IS_STEP]] += 3.0
