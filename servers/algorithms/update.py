@@ -105,7 +105,9 @@ class Step:
             own = [g for g in (next(left) for _ in range(num)) if g is not None]
             self._clipped(name, own, [next(left_norms) for _ in own])
         for parameter, gradient in zip(self.params, gradients, strict=True):
-            parameter.grad = gradient
+            # That of a convolution may lie in another order in memory than its weights, number by
+            # number of which the fused Adam goes.
+            parameter.grad = None if gradient is None else gradient.contiguous()
         self.optimizer.step()
 
     def _clipped(self, name: str, gradients: list[Tensor], norms: list[float]) -> None:

@@ -7,8 +7,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
+from muxrl.servers.agents.log_probs import LOG_PROB
+from muxrl.servers.algorithms.actor_critic import IS_STEP, OWN
+from muxrl.servers.algorithms.columns import ADVANTAGES, TARGETS
 from muxrl.servers.episodes.trajectories import Trajectory, concatenated
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.interface import PolicySpec
@@ -36,6 +40,28 @@ def spec_of(
     if has_masks:
         parts[ACTION_MASK] = box_of(num_logits(action_space))
     return PolicySpec("p", ("a",), parts[OBS], action_space, has_masks, parts=parts, **fields)
+
+
+def has_its_slope(trainer: Any, batch: Mapping[str, Any]) -> bool:
+    """Whether the gradient of a trainer's loss, by what its networks say, is the loss's slope."""
+    said = [one.detach().double().requires_grad_() for one in trainer.said(batch)]
+    batch = {k: one.double() if one.is_floating_point() else one for k, one in batch.items()}
+
+    def loss_of(*said: torch.Tensor) -> Any:
+        trainer.said = lambda batch: said
+        return trainer.loss(batch, is_reported=False)[0]
+
+    return torch.autograd.gradcheck(loss_of, said)
+
+
+def ignores_padding(trainer: Any, batch: Mapping[str, Any]) -> bool:
+    """Whether what stands behind the ends of sequences makes no difference to a trainer's loss."""
+    batch[OWN][~batch[IS_STEP]] = True
+    before = trainer.loss(batch, is_reported=False)[0].item()
+    for key in (ADVANTAGES, LOG_PROB, TARGETS):
+        batch[key][~batch[IS_STEP]] += 3.0
+    after: float = trainer.loss(batch, is_reported=False)[0].item()
+    return after == before
 
 
 def num_logits(space: gymnasium.Space) -> int:

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.servers.algorithms.playing import SPACES, actors_of, make, play, spec_of
+from tests.servers.algorithms.playing import (
+    SPACES,
+    actors_of,
+    has_its_slope,
+    ignores_padding,
+    make,
+    play,
+    spec_of,
+)
+from tests.servers.resumable import T_IN_TEAMS, Served, T, plan_of
 
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
@@ -80,13 +89,15 @@ def test_a2cs_loss_by_hand() -> None:
 @pytest.mark.parametrize("clip", [0.3, 0.6])
 def test_ppos_loss_by_hand(clip: float) -> None:
     trainer = make(PPO, two_actions(), entropy_coeff=0.1, clip_param=clip, kl_coeff=0.2)
-    loss, metrics = trainer.loss(numbers_by_hand(trainer), is_reported=True)
+    batch = numbers_by_hand(trainer)
+    loss, metrics = trainer.loss(batch, is_reported=True)
     ratios = np.array([1.5, 1.0])
     surrogate = np.minimum(ratios * [2.0, -1.0], np.clip(ratios, 1 - clip, 1 + clip) * [2.0, -1.0])
     kl = (0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75)) / 2
     expected = -surrogate.mean() + VF_LOSS - 0.1 * ENTROPY + 0.2 * kl
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     assert float(metrics["mean_kl_loss"]) == pytest.approx(kl)
+    assert has_its_slope(trainer, batch)
 
 
 @pytest.mark.parametrize(("limit", "is_learned"), [(None, True), (10.0, False)])
@@ -180,6 +191,7 @@ def test_a_recurrent_policy_is_on_policy_in_its_own_sequences(cls: Any) -> None:
         batch = trainer.batch_of(rollout)
         inputs, _ = trainer.said(batch)
         found = trainer.distribution.terms(inputs, batch[ACTIONS]).log_prob[batch["is_step"]]
+        assert ignores_padding(trainer, batch)
     else:
         batch = trainer._sequences(rollout)
         _, (_, terms) = trainer.terms(batch)
@@ -346,3 +358,16 @@ def test_a_batch_is_one_update_of_a2c_and_of_impala() -> None:
         trainer: Any = actors.learners["p"]
         steps = {float(one["step"]) for one in trainer.steps[""].state().values()}
         assert steps == {num}
+
+
+@pytest.mark.parametrize(("algorithm", "num"), [("PPO", 4_000), ("A2C", 200), ("MAPPO", 1_000)])
+def test_by_default_it_learns_after_so_many_env_steps(algorithm: str, num: int) -> None:
+    served = Served(plan_of(algorithm, settings={} if algorithm == "A2C" else {"num_epochs": 1}))
+    acting = served.policies.acting
+    num_episodes = num // (T_IN_TEAMS if algorithm == "MAPPO" else T)
+    first = acting.weights_seq_no
+    served.play(0, num_episodes - 1)
+    assert (acting.weights_seq_no, acting.num_env_steps_sampled) == (first, 0)
+    served.play(num_episodes - 1, num_episodes)
+    served.end()
+    assert (acting.weights_seq_no, acting.num_env_steps_sampled) == (first + 1, num)

@@ -20,7 +20,7 @@ from tests.servers.algorithms.central_play import (
     learned,
     rows_of,
 )
-from tests.servers.algorithms.playing import SPACES, make
+from tests.servers.algorithms.playing import SPACES, has_its_slope, make
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
@@ -91,6 +91,7 @@ def test_the_loss_is_the_papers() -> None:
         total += max(_huber(values[i] - targets[i], 0.5), _huber(near - targets[i], 0.5))
         total += 0.03 * float((np.exp(log_probs[i]) * log_probs[i]).sum())
     assert loss == pytest.approx(total / 5, rel=1e-5)
+    assert has_its_slope(one, batch)
 
 
 def _huber(error: float, delta: float) -> float:

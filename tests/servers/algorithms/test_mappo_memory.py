@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.algorithms.central_play import LSTM, Life, central_actors, central_spec, learned
-from tests.servers.algorithms.playing import make
+from tests.servers.algorithms.playing import ignores_padding, make
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
@@ -163,6 +163,7 @@ def test_the_batch_is_what_a_plain_loop_over_each_episode_says(lengths: Any) -> 
         close(columns[ADVANTAGES][where], standard)
         close(terms.log_prob[own], log_probs[acted])
         close(columns[LOG_PROB][own], log_probs[acted])
+        assert ignores_padding(one, columns)
 
 
 def test_a_copy_that_acts_for_a_learner_follows_its_critic_too() -> None:

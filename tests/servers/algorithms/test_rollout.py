@@ -1,4 +1,4 @@
-"""Advantages, V-trace, sequences and minibatches, against their definitions."""
+"""Advantages, sequences and minibatches, against their definitions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.servers.algorithms.rollout import Padded, advantages_of, minibatches, vtrace
+from muxrl.servers.algorithms.rollout import Padded, advantages_of, minibatches
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
 
@@ -50,43 +49,6 @@ def test_sequences_hold_every_step_once_in_order_and_end_with_their_piece(
         assert rows[0] == begin
         assert len(set(piece[rows[is_step]])) == 1
         assert not is_step[np.argmin(is_step) :].any() or is_step.all()  # padding comes last
-
-
-@given(st.integers(1, 6), st.integers(0, 10_000), st.sampled_from([0.5, 1.0]))
-def test_vtrace_is_equation_1_of_its_paper(length: int, seed: int, clip: float) -> None:
-    """``v_s = V_s + sum_t gamma^(t-s) (prod c_i) delta_t``, Espeholt et al. 2018."""
-    rng = np.random.default_rng(seed)
-    log_rhos, rewards = rng.normal(size=(2, length))
-    values = rng.normal(size=length + 1)
-    discounts = np.full(length, 0.9)
-    if is_over := bool(seed % 2):
-        discounts[-1] = 0.0
-    tensors = [torch.from_numpy(one)[None] for one in (log_rhos, values[:-1], rewards, discounts)]
-    bootstrap = torch.from_numpy(values[1:])[None]
-    targets, advantages = vtrace(*tensors, bootstrap, clip_rho=clip, clip_pg_rho=2.0)
-    rhos, following = np.exp(log_rhos), np.append(values[1:-1], 0.0 if is_over else values[-1])
-    errors = np.minimum(clip, rhos) * (rewards + 0.9 * following - values[:-1])
-    expected = []
-    for s in range(length):
-        trace, total = 1.0, 0.0
-        for t in range(s, length):
-            total += 0.9 ** (t - s) * trace * errors[t]
-            trace *= min(1.0, rhos[t])
-        expected.append(values[s] + total)
-    assert targets[0].numpy() == pytest.approx(expected)
-    after = np.append(expected[1:], 0.0 if is_over else values[-1])
-    gain = np.minimum(2.0, rhos) * (rewards + 0.9 * after - values[:-1])
-    assert advantages[0].numpy() == pytest.approx(gain)
-
-
-def test_on_policy_vtrace_is_the_n_step_return() -> None:
-    rewards = torch.tensor([[1.0, 2.0, 3.0]])
-    values, discounts = torch.tensor([[0.3, 0.1, -0.4]]), torch.full((1, 3), 0.5)
-    bootstrap = torch.tensor([[0.1, -0.4, 8.0]])
-    targets, _ = vtrace(
-        torch.zeros(1, 3), values, rewards, discounts, bootstrap, clip_rho=1.0, clip_pg_rho=1.0
-    )
-    assert targets[0].tolist() == pytest.approx([1 + 1 + 0.75 + 1.0, 2 + 1.5 + 2.0, 3 + 4.0])
 
 
 @given(st.integers(1, 40), st.one_of(st.none(), st.integers(1, 50)), st.integers(1, 3))

@@ -180,7 +180,7 @@ def of_box() -> dict[str, Any]:
     return {**batch, "actions": 2.0 * torch.rand(ROWS, 2) - 1.0}
 
 
-class _Given:
+class Given:
     """A generator that draws what is given."""
 
     def __init__(self, noise: np.ndarray) -> None:
@@ -195,7 +195,7 @@ class _Given:
 def test_its_losses_in_a_box_are_those_of_a_normal_through_tanh(twin_q: bool) -> None:
     trainer, batch = made(BOX, initial_alpha=ALPHA, twin_q=twin_q), of_box()
     net, noise = trainer.net, torch.randn(2, ROWS, 2)
-    trainer.rng = _Given(noise.numpy())
+    trainer.rng = Given(noise.numpy())
 
     def drawn(obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         means, logs = net.pi(net.actor(obs)).chunk(2, -1)

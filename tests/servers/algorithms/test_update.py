@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from muxrl.servers.algorithms.networks import Encoder, ModelSettings
 from muxrl.servers.algorithms.update import Step, Targets, seeded, times, value_at
 
 
@@ -46,6 +48,22 @@ def test_it_steps_as_torchs_adam_also_after_its_state_was_loaded(clip: float | N
         adam.step()
         for mine, its in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-7)
+
+
+def test_convolutions_of_images_step_as_by_torchs_adam() -> None:
+    """Channels are last in images, so that gradients of weights lie so in memory."""
+    with seeded(0):
+        ours = Encoder(ModelSettings(), (12, 9, 3))
+    theirs, images = copy.deepcopy(ours), torch.rand(4, 12, 9, 3)
+    adam = torch.optim.Adam(theirs.parameters(), lr=0.01, foreach=False)
+    step = Step({"": list(ours.parameters())}, 0.01)
+    for _ in range(2):
+        step(ours(images).square().sum())
+        adam.zero_grad()
+        theirs(images).square().sum().backward()
+        adam.step()
+    for mine, its in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_are_clipped_in_three_ways() -> None:

@@ -254,28 +254,34 @@ def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
         loaded[agent_id].reset()
 
 
-@pytest.mark.parametrize("name", ["PPO, masked", "IQL, GRU"])
+@pytest.mark.parametrize(("name", "off"), [("PPO, masked", 0.001), ("IQL, GRU", 0.01)])
 def test_a_file_that_acts_in_another_way_is_not_kept(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if the weights of one input are off by a thousandth; the one before goes, too."""
-
-    def to_broken(*args: Any) -> bytes:
-        model = onnx.load_from_string(to_onnx(*args))
-        weight = next(w for w in model.graph.initializer if len(w.dims) == 2)
-        values = onnx.numpy_helper.to_array(weight).copy()
-        values[0, values.sum(0).argmax()] += 1e-3  # of a unit that is hardly off
-        weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
-        return bytes(model.SerializeToString())
-
-    saved = save(PLANS[name], tmp_path / "saved")
-    (tmp_path / FILE).write_text("of another checkpoint")
-    monkeypatch.setattr(door, "to_onnx", to_broken)
-    with pytest.raises(
-        Differs, match=r"policy 'both' \(\w+\) was not exported.*(logits|q_values) d"
-    ):
-        list(export_checkpoint(saved, tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    """Whichever weight of whichever layer is a little off; the file before goes, too."""
+    right: list[bytes] = []
+    monkeypatch.setattr(door, "to_onnx", lambda *args: right.append(to_onnx(*args)) or right[0])
+    # No unit is dead, and no gate is shut.
+    saved = save(PLANS[name], tmp_path / "saved", lambda p: 0.25 * torch.rand_like(p))
+    list(export_checkpoint(saved, tmp_path))
+    model, rng = onnx.load_from_string(right[0]), np.random.default_rng(0)
+    layers = [one for one in model.graph.initializer if one.data_type == one.FLOAT and one.dims]
+    assert len(layers) >= 4
+    for layer in layers:
+        whole = onnx.numpy_helper.to_array(layer)
+        for place in rng.permutation(whole.size)[:3]:
+            values = whole.copy()
+            values.flat[place] += off
+            layer.CopyFrom(onnx.numpy_helper.from_array(values, layer.name))
+            broken = bytes(model.SerializeToString())
+            monkeypatch.setattr(door, "to_onnx", lambda *_, broken=broken: broken)
+            (tmp_path / FILE).write_bytes(right[0])
+            with pytest.raises(
+                Differs, match=r"policy 'both' \(\w+\) was not exported.*(logits|q_values) d"
+            ):
+                list(export_checkpoint(saved, tmp_path))
+            assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+        layer.CopyFrom(onnx.numpy_helper.from_array(whole, layer.name))
 
 
 def test_who_allows_for_lost_digits_finds_it_noted_in_the_file(tmp_path: Path) -> None:

@@ -38,26 +38,6 @@ def test_qmix_is_monotone_in_every_members_value(
     assert (slope > 0).any()
 
 
-def test_qmix_matches_the_papers_formula() -> None:
-    """Two-layer hypernetworks for both weights and V(s), a linear one for the first bias."""
-    mixer = small_mixer("qmix", 2, 3, mixing_embed_dim=4, hypernet_embed=5, bound_state=False)
-    assert isinstance(mixer, QMixer)
-    q, state = torch.randn(6, 2), torch.randn(6, 3)
-    layer = mixer.from_state
-    (w1, w2, value, _), (c1, c2, c_value, _) = (
-        layer.weight.split(mixer._widths),
-        layer.bias.split(mixer._widths),
-    )
-    first = torch.relu(state @ w1.T + c1) @ mixer.weights_1.weight.T + mixer.weights_1.bias
-    second = torch.relu(state @ w2.T + c2) @ mixer.weights_2.weight.T + mixer.weights_2.bias
-    bias = state @ layer.weight[-4:].T + layer.bias[-4:]
-    v = torch.relu(state @ value.T + c_value) @ mixer.value.weight.T + mixer.value.bias
-    hidden = torch.einsum("ba,bae->be", q, first.abs().view(6, 2, 4)) + bias
-    hidden = torch.where(hidden > 0, hidden, hidden.exp() - 1)
-    expected = (hidden * second.abs()).sum(-1, keepdim=True) + v
-    torch.testing.assert_close(mixer(q, state, torch.ones(6, 2)), expected)
-
-
 def test_qmix_depends_on_the_state() -> None:
     mixer = small_mixer("qmix", 2, 3)
     q, alive = torch.ones(1, 2), torch.ones(1, 2)
