@@ -38,7 +38,7 @@ from muxrl.orchestrator.evaluations.evaluated import (
     roles_of,
 )
 from muxrl.orchestrator.evaluations.finished_run import prepared, read_run
-from muxrl.orchestrator.evaluations.frozen_servers import from_checkpoints, frozen_servers
+from muxrl.orchestrator.evaluations.frozen import frozen_servers
 from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, write_json_lines
 from muxrl.orchestrator.launch.in_process import serve_experiment
 from muxrl.orchestrator.records.played import ParquetFile, Recorded
@@ -118,14 +118,20 @@ def evaluate_run(
         should_explore = config.evaluation.should_explore
     first_seed = evaluation_seed(config) if seed is None else seed
     fixed = {**config.evaluation.parameters, **(parameters or {})}
+    played = frozen_servers(folder, config, checkpoint, replaced, should_explore)
     frozen = dataclasses.replace(
         config,
         simulation=dataclasses.replace(config.simulation, inference_mode="remote"),
         evaluation=dataclasses.replace(config.evaluation, parameters=fixed),
         seed=first_seed,  # of actions that are drawn, too
-        servers=frozen_servers(folder, config, checkpoint, replaced, should_explore),
+        servers={server_id: one.server for server_id, one in played.items()},
     )
-    experiment = from_checkpoints(prepared(frozen, folder), folder, checkpoint)
+    experiment = prepared(frozen, folder)
+    servers = {
+        s: dataclasses.replace(plan, resume_from=played[s].resume_from)
+        for s, plan in experiment.servers.items()
+    }
+    experiment = dataclasses.replace(experiment, servers=servers)
     seeds = tuple(range(first_seed, first_seed + num_episodes))
     for path in (record, video):
         if path is not None and path.exists():
@@ -157,31 +163,29 @@ def _play(
 ) -> tuple[list[EpisodeResult], int]:
     # Fixed policies have it in their settings.
     own = {s for s, plan in experiment.servers.items() if plan.algorithm == OWN_PROCESS}
-    explores = dict.fromkeys(own, should_explore)
+    config = experiment.config
+    num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
     video = None if video is None else video.absolute()
     doing("starting servers")
-    # The environment may leave the folder.
-    with contextlib.chdir("."), serve_experiment(experiment) as served, served.client() as client:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.chdir("."))  # which the environment may leave
+        served = stack.enter_context(serve_experiment(experiment))
+        client = stack.enter_context(served.client())
         doing("evaluation")
-        config = experiment.config
-        num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
         simulations: list[Around] = []
-        try:
-            for number in range(num_envs):
-                simulations.append(_simulation(experiment, number, record, video))
-            episodes = play_episodes(
-                client,
-                simulations,
-                seeds,
-                explores,
-                on_bad_value=config.simulation.on_bad_value,
-                metrics=config.simulation.metrics,
-                parameters=of_evaluations(config),
-            )
-            return episodes, sum(one.num_truncated for one in simulations)
-        finally:
-            for simulation in simulations:
-                simulation.close()
+        for number in range(num_envs):
+            simulations.append(_simulation(experiment, number, record, video))
+            stack.callback(simulations[-1].close)
+        episodes = play_episodes(
+            client,
+            simulations,
+            seeds,
+            dict.fromkeys(own, should_explore),
+            on_bad_value=config.simulation.on_bad_value,
+            metrics=config.simulation.metrics,
+            parameters=of_evaluations(config),
+        )
+        return episodes, sum(one.num_truncated for one in simulations)
 
 
 def _simulation(

@@ -1,4 +1,4 @@
-"""A run's servers as an evaluation serves them: from a checkpoint, and none of them learns."""
+"""What serves a run's agents when they play again: from a checkpoint, and none of it learns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from muxrl.orchestrator.config import Experiment, ExperimentConfig
+from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.errors import CannotEvaluate, NotARunDirectory
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
@@ -29,13 +29,57 @@ RANDOM = "random"
 _SCRIPT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*").fullmatch
 
 
+class Frozen(NamedTuple):
+    """A server that does not learn."""
+
+    server: ServerConfig
+    resume_from: str = ""
+    """Checkpoint with which a process of its own goes on."""
+
+
+def frozen(
+    folder: RunDirectory,
+    config: ExperimentConfig,
+    server_id: str,
+    agents: Sequence[str],
+    checkpoint: str,
+    *,
+    should_explore: bool,
+) -> Frozen:
+    """Returns what serves agents of a server as a run had them, none of it learning.
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        server_id: whose.
+        agents: those of its agents that are served, by name or pattern.
+        checkpoint: name of the folder under the run's ``checkpoints``; of a pool, whose members
+            it has.
+        should_explore: whether stochastic policies are sampled; value-based ones are greedy in
+            any case.
+
+    Raises:
+        CannotEvaluate: the run has no such checkpoint, or a team has members beside `agents`.
+        AlgorithmProblem: the checkpoint cannot be read.
+    """
+    server = dataclasses.replace(config.servers[server_id], agents=list(agents))
+    if is_fixed(server.algorithm):
+        settings = with_members(server, config, folder, checkpoint)
+        return Frozen(dataclasses.replace(on_free_port(server), settings=settings))
+    path = _checkpoint(folder, server_id, checkpoint)
+    if server.algorithm == OWN_PROCESS and not _can_import(path):
+        own = on_free_port(server) if server.command else server
+        return Frozen(own, str(path.absolute()))
+    return Frozen(from_checkpoint(server, path, agents, should_explore=should_explore))
+
+
 def frozen_servers(
     folder: RunDirectory,
     config: ExperimentConfig,
     checkpoint: str,
     replaced: Mapping[str, str],
     should_explore: bool,
-) -> dict[str, ServerConfig]:
+) -> dict[str, Frozen]:
     """Returns the servers of an experiment, with all that learned frozen.
 
     Args:
@@ -48,44 +92,42 @@ def frozen_servers(
     Raises:
         CannotEvaluate: with a sentence for each server that has no such checkpoint.
     """
-    servers: dict[str, ServerConfig] = {}
+    servers: dict[str, Frozen] = {}
     problems: list[str] = []
     for server_id, server in config.servers.items():
         instead = replaced.get(server_id)
+        agents = _agents_of(folder, server_id) or server.agents
         try:
             if instead == RANDOM:
-                servers[server_id] = ServerConfig(
-                    algorithm="RANDOM", agents=server.agents, action_bounds=server.action_bounds
-                )
+                found = Frozen(random_server(server, agents))
             elif instead is not None and _SCRIPT(instead) and not Path(instead).exists():
-                servers[server_id] = ServerConfig(
+                label = instead.partition(":")[2]
+                scripted = dataclasses.replace(
+                    random_server(server, agents),
                     algorithm="SCRIPTED",
-                    agents=server.agents,
-                    action_bounds=server.action_bounds,
-                    label=instead.partition(":")[2],
+                    label=label,
                     settings={"policy": instead},
                 )
+                found = Frozen(scripted)
             elif instead is not None:
-                agents = _agents_of(folder, server_id)
-                servers[server_id] = _other(server, Path(instead), should_explore, agents)
-            elif is_fixed(server.algorithm):
-                servers[server_id] = dataclasses.replace(
-                    on_free_port(server),
-                    label=label_of(server),
-                    settings=with_members(server, config, folder, checkpoint),
-                )
-            elif server.algorithm == OWN_PROCESS:
-                servers[server_id] = on_free_port(server) if server.command else server
+                how: Any = {"should_explore": should_explore, "is_its_own": False}
+                found = Frozen(from_checkpoint(server, Path(instead), agents, **how))
             else:
-                path = _checkpoint(folder, server_id, checkpoint)
-                servers[server_id] = freeze(
-                    server, path, server.algorithm, should_explore=should_explore
+                found = frozen(
+                    folder, config, server_id, agents, checkpoint, should_explore=should_explore
                 )
+                found.server.label = label_of(found.server)
+            servers[server_id] = found
         except (AlgorithmProblem, CannotEvaluate) as error:
             problems.append(f"server {server_id!r}: {error}")
     if problems:
         raise CannotEvaluate("; ".join(problems))
     return servers
+
+
+def random_server(server: ServerConfig, agents: Sequence[str]) -> ServerConfig:
+    """Returns uniformly random actions for agents, within the bounds that a server gives them."""
+    return ServerConfig("RANDOM", list(agents), action_bounds=server.action_bounds)
 
 
 def with_members(
@@ -130,40 +172,69 @@ def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
     return path
 
 
-def _other(
-    server: ServerConfig, path: Path, should_explore: bool, agents: Sequence[str]
-) -> ServerConfig:
-    """Returns a server that plays from a checkpoint of another one, with that one's groups.
-
-    Args:
-        server: whose place it takes.
-        path: of the checkpoint.
-        should_explore: see `freeze`.
-        agents: of the server, as far as they are known.
-    """
-    checkpoint = Checkpoint.open(path)
-    about, algorithm = checkpoint.about, checkpoint.algorithm
-    groups, noted = about["groups"], about["agents"]
-    policies: dict[str, list[str]] = {}
-    if len({agent["policy"] for agent in noted.values()}) > 1:  # else the only one acts for all
-        teams = groups if find(algorithm).seating.forms_teams else {}
-        mine = agents or match(server.agents, list(noted))[0]
-        policies = policies_of(about, [agent for agent in mine if agent in noted], teams)
-    return dataclasses.replace(
-        freeze(server, path, algorithm, should_explore=should_explore),
-        action_bounds=_bounds_of(noted, server.action_bounds),
-        label=algorithm_label(algorithm),
-        groups=groups,
-        policies=policies,
-    )
+def _can_import(path: Path) -> bool:
+    """Returns whether the class of a process of its own can act here, too."""
+    try:
+        find(Checkpoint.open(path).about.get("trainer") or "")
+    except AlgorithmProblem:
+        return False
+    return True
 
 
 def _agents_of(folder: RunDirectory, server_id: str) -> Sequence[str]:
     """Returns the agents that a server had in a run, none if the run has not written them."""
     try:
-        return folder.read_plan().servers[server_id].agents
+        return list(folder.read_plan().servers[server_id].agents)
     except (NotARunDirectory, KeyError):
         return ()
+
+
+def from_checkpoint(
+    server: ServerConfig,
+    path: Path,
+    agents: Sequence[str],
+    *,
+    should_explore: bool,
+    is_its_own: bool = True,
+) -> ServerConfig:
+    """Returns a server that plays from a checkpoint, with the checkpoint's policies and teams.
+
+    Args:
+        server: whose place it takes.
+        path: of the checkpoint.
+        agents: that it acts for, by name or pattern.
+        should_explore: see `frozen`.
+        is_its_own: whether the checkpoint is the server's, which has its bounds and its label.
+
+    Raises:
+        CannotEvaluate: one of the teams has members beside `agents`.
+        AlgorithmProblem: the checkpoint cannot be read.
+    """
+    checkpoint = Checkpoint.open(path)
+    about, noted = checkpoint.about, checkpoint.about["agents"]
+    learned = find(about.get("trainer") or checkpoint.algorithm)
+    mine = match(agents, list(noted))[0]
+    teams = _teams_of(about, mine)
+    policies: dict[str, list[str]] = {}
+    if len({agent["policy"] for agent in noted.values()}) > 1:  # else the only one acts for all
+        policies = policies_of(about, mine, teams if learned.seating.forms_teams else {})
+    own = server.action_bounds
+    return ServerConfig(
+        algorithm="FROZEN",
+        agents=list(agents),
+        action_bounds=own if is_its_own else _bounds_of(noted, own),
+        label=label_of(server) if is_its_own else algorithm_label(checkpoint.algorithm),
+        policies=policies,
+        groups=teams,
+        settings={
+            "checkpoint": str(path.absolute()),
+            "should_explore": should_explore and learned.samples_actions,
+        },
+        use_global_state=server.use_global_state,
+        late_members=server.late_members,
+        resources=dataclasses.replace(server.resources, num_gpus=0.0),  # none may be here
+        limits=server.limits,
+    )
 
 
 def _bounds_of(noted: Mapping[str, Any], otherwise: list[float]) -> list[float]:
@@ -179,6 +250,21 @@ def _bounds_of(noted: Mapping[str, Any], otherwise: list[float]) -> list[float]:
         return otherwise
     found = [lows.pop(), highs.pop()]
     return found if all(map(math.isfinite, found)) else []
+
+
+def _teams_of(about: Mapping[str, Any], agents: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the teams of some agents on a server that may have had more of them."""
+    teams: dict[str, list[str]] = {}
+    for team, members in about["groups"].items():
+        inside = [member for member in members if member in agents]
+        if inside and len(inside) < len(members):
+            raise CannotEvaluate(
+                f"its team {team!r} is {', '.join(members)}, of which only {', '.join(inside)} "
+                "would play; a team's policy cannot be divided"
+            )
+        if inside and list(members) != [team]:  # a team of one, named after it, is made anyway
+            teams[team] = list(members)
+    return teams
 
 
 def policies_of(
@@ -199,51 +285,6 @@ def policies_of(
         if seat not in seats:
             seats.append(seat)
     return policies
-
-
-def from_checkpoints(experiment: Experiment, folder: RunDirectory, checkpoint: str) -> Experiment:
-    """Has servers that are processes of their own go on from a checkpoint; none of them trains."""
-    servers = {
-        s: dataclasses.replace(plan, resume_from=str(_checkpoint(folder, s, checkpoint).absolute()))
-        if plan.algorithm == OWN_PROCESS
-        else plan
-        for s, plan in experiment.servers.items()
-    }
-    return dataclasses.replace(experiment, servers=servers)
-
-
-def freeze(
-    server: ServerConfig, checkpoint: Path, trained_by: str | None, *, should_explore: bool
-) -> ServerConfig:
-    """Returns a server that acts for the same agents with the policies of a checkpoint.
-
-    Args:
-        server: the one that learned.
-        checkpoint: its folder.
-        trained_by: the algorithm, None if unknown.
-        should_explore: whether stochastic policies are sampled; value-based ones are greedy in
-            any case.
-
-    Raises:
-        AlgorithmProblem: there is no such algorithm.
-    """
-    can_sample = trained_by is None or find(trained_by).samples_actions
-    return ServerConfig(
-        algorithm="FROZEN",
-        agents=server.agents,
-        action_bounds=server.action_bounds,
-        label=label_of(server),
-        policies=server.policies,
-        groups=server.groups,
-        settings={
-            "checkpoint": str(checkpoint.absolute()),
-            "should_explore": should_explore and can_sample,
-        },
-        use_global_state=server.use_global_state,
-        late_members=server.late_members,
-        resources=dataclasses.replace(server.resources, num_gpus=0.0),  # none may be here
-        limits=server.limits,
-    )
 
 
 def on_free_port(server: ServerConfig) -> ServerConfig:
