@@ -1,12 +1,13 @@
 """One run in one tracker, from its description to its report: what all three feeders share.
 
-The run itself feeds TensorBoard, a process beside it (`process`) any other tracker, and `replay`
+The run itself feeds TensorBoard, a process beside it (`follow`) any other tracker, and `replay`
 all of them afterwards.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from muxrl.orchestrator.records.series import mean_of_episodes
 from muxrl.orchestrator.storage.json_files import finite
 from muxrl.orchestrator.trackers.tracker import TrackedRun, Tracker
 from muxrl.servers.import_by_name import import_by_name
+
+logger = logging.getLogger(__name__)
 
 _FOLDER = "trackers"
 _REPORT = ("report.html", "summary.md", "summary.json", "plots/learning.png")
@@ -79,6 +82,15 @@ def end_state(folder: RunDirectory) -> str:
     """
     status = read_status(folder)
     return status.state if status is not None and status.has_ended else "interrupted"
+
+
+def state_to_tell(folder: RunDirectory) -> str:
+    """Returns `end_state`; "interrupted" where it cannot be read, which is logged."""
+    try:
+        return end_state(folder)
+    except (NotARunDirectory, OSError) as error:
+        logger.warning("the trackers are told that the run was interrupted: %s", error)
+        return "interrupted"
 
 
 def describe(folder: RunDirectory, resumed_at: int | None = None) -> TrackedRun:
