@@ -152,7 +152,7 @@ def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
                     source = labels.get(now.initialize_from, now.initialize_from)
                     known[member] = now
                     yield Trained(
-                        *(number, member, role, sweep.status_now(trial), source or "new weights"),
+                        *(number, member, role, trial.status, source or "new weights"),
                         *(differing, sweep.run_of(trial)),
                     )
 

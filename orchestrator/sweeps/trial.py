@@ -34,7 +34,7 @@ from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import MetricConfig
 from muxrl.orchestrator.user_modules import find_user_modules
 
-METRIC = "return"
+METRIC = "metric"
 """The metric's name in Tune's results."""
 METRIC_ENV_STEPS = "metric_env_steps"
 """Env steps of training before the metric was measured: what schedulers compare at."""

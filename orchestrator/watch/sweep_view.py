@@ -66,7 +66,6 @@ class SweepView:
             "trials": [
                 {
                     **asdict(trial),
-                    "status": self._folder.status_now(trial),
                     "curve": curve.points if curve else [],
                     "env_steps": max(trial.env_steps, curve.env_steps if curve else 0),
                 }
