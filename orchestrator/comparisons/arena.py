@@ -21,8 +21,9 @@ from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM
 from muxrl.orchestrator.config import ExperimentConfig, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
+from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
-from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.config.seeds import derive_seed, evaluation_seed
 from muxrl.orchestrator.errors import CannotCompare, CannotEvaluate, ConfigError
 from muxrl.orchestrator.evaluations.frozen import Frozen, frozen, random_server
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -175,6 +176,12 @@ class Arena:
         except ConfigError as error:
             raise CannotCompare(f"nothing can be played: {error}") from error
         self._simulations: list[Bounded] = []
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, roles: Roles) -> Arena:
+        """Returns where the evaluations of an experiment are played; raises as the class."""
+        given, max_steps = of_evaluations(config), config.evaluation.max_episode_steps
+        return cls(config.simulation, roles, evaluation_seed(config), given, max_steps)
 
     def __enter__(self) -> Arena:
         self._stack.enter_context(contextlib.chdir("."))  # which the environment may leave

@@ -34,6 +34,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
+from muxrl.orchestrator.evaluations.frozen import on_free_port
 from muxrl.orchestrator.measure.statistics import Unit, are_won_or_lost, estimate_of
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -365,7 +366,8 @@ def find_scripts(
     order = list(dict.fromkeys(role for role, _, _ in found))
     by_label: dict[str, dict[str, Player]] = {}
     for role, label, server in sorted(found, key=lambda one: order.index(one[0])):
-        by_label.setdefault(label, {}).setdefault(role, Player(label, role, server))
+        who = Player(label, role, on_free_port(server))  # the run's own may be taken
+        by_label.setdefault(label, {}).setdefault(role, who)
     return by_label
 
 

@@ -18,7 +18,7 @@ from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import meet
 from muxrl.orchestrator.league.population import League
-from muxrl.orchestrator.league.rounds import changes
+from muxrl.orchestrator.league.rounds import changed_settings
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.pages import REPORT_FILE, from_folder, page_environment
@@ -46,7 +46,7 @@ class Trained:
     run: Path | None
 
 
-def write_report(league: League, folder: LeagueDirectory, last: int) -> Path:
+def write_league_report(league: League, folder: LeagueDirectory, last: int) -> Path:
     """Writes ``report.html``, ``summary.md`` with ``plots/``, ``league.json``.
 
     Of two roles that differ also ``payoffs.npy``.
@@ -147,7 +147,7 @@ def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
                     now = templates[member]
                     differing = ", ".join(
                         f"{k}={f'{v:.4g}' if isinstance(v, float) else v}"
-                        for k, v in changes(known[member], now)
+                        for k, v in changed_settings(known[member], now)
                     )
                     source = labels.get(now.initialize_from, now.initialize_from)
                     known[member] = now
