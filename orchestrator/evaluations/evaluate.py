@@ -35,9 +35,9 @@ from muxrl.orchestrator.evaluations.evaluated import (
     EvaluationResult,
     Returns,
     returns_of,
-    roles_of,
+    roles_by_name,
 )
-from muxrl.orchestrator.evaluations.finished_run import prepared, read_run
+from muxrl.orchestrator.evaluations.finished_run import open_run, prepared
 from muxrl.orchestrator.evaluations.frozen import frozen_servers
 from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, write_json_lines
 from muxrl.orchestrator.launch.in_process import serve_experiment
@@ -56,7 +56,7 @@ from muxrl.orchestrator.supervise.episodes import (
 from muxrl.protocol.suggestions import similar_or_known
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
-from muxrl.servers.config import algorithm_label
+from muxrl.servers.config import ServerConfig, ServerPlan, algorithm_label
 
 FORMAT = 2
 
@@ -106,7 +106,7 @@ def evaluate_run(
     """
     if num_episodes < 1:
         raise CannotEvaluate(f"the number of episodes is {num_episodes}, must be at least 1")
-    folder, config = read_run(Path(run))
+    folder, config = open_run(Path(run))
     replaced = dict(replace or {})
     for server_id in replaced:
         if server_id not in config.servers:
@@ -235,17 +235,12 @@ def _result(
     groups = {}
     for server_id, plan in experiment.servers.items():
         ours = [agent for agent in plan.agents if agent in agents]
-        rule, path = "fixed", None
-        if plan.algorithm == "FROZEN":
-            rule = "sampled" if plan.settings["should_explore"] else "greedy"
-            path = Path(plan.settings["checkpoint"])
-        elif plan.algorithm == OWN_PROCESS:
-            rule = "sampled" if should_explore else "greedy"
-            path = Path(plan.resume_from)
+        checkpoint = plan.resume_from or plan.settings.get("checkpoint", "")
+        explores = should_explore if plan.resume_from else plan.settings.get("should_explore")
         servers[server_id] = EvaluatedServer(
-            algorithm=_trained_by(config, server_id, path) or plan.algorithm,
-            rule=rule,
-            checkpoint="" if path is None else _shown(path, folder),
+            algorithm=_algorithm(plan, config.servers[server_id], checkpoint),
+            rule="fixed" if not checkpoint else "sampled" if explores else "greedy",
+            checkpoint=_shown(Path(checkpoint), folder) if checkpoint else "",
             returns=returns_of(returns, ours),
         )
         for group, members in plan.groups.items():
@@ -261,7 +256,7 @@ def _result(
         servers=servers,
         agents={agent: returns_of(returns, [agent]) for agent in agents},
         groups=groups,
-        roles={role: returns_of(returns, theirs) for role, theirs in roles_of(agents).items()},
+        roles={role: returns_of(returns, theirs) for role, theirs in roles_by_name(agents).items()},
         everybody=returns_of(returns, agents),
         replaced=dict(replaced),
         episode_metrics=values,
@@ -282,14 +277,11 @@ def _metrics(values: Metrics, experiment: Experiment) -> dict[str, Returns]:
     return found
 
 
-def _trained_by(config: ExperimentConfig, server_id: str, checkpoint: Path | None) -> str | None:
-    """Returns the algorithm whose policies played, None if none was learned."""
-    if checkpoint is None:
-        return None
-    server = config.servers[server_id]
-    if server.algorithm == OWN_PROCESS:
+def _algorithm(plan: ServerPlan, server: ServerConfig, checkpoint: str) -> str:
+    """Returns what trained the policies of a server, or is fixed."""
+    if checkpoint and server.algorithm == OWN_PROCESS:
         return algorithm_label(OWN_PROCESS, server.command)  # whose files are its own
-    return Checkpoint.open(checkpoint).algorithm
+    return Checkpoint.open(Path(checkpoint)).algorithm if checkpoint else plan.algorithm
 
 
 def _shown(path: Path, folder: RunDirectory) -> str:

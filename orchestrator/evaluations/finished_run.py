@@ -14,7 +14,7 @@ from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.protocol.suggestions import listed
 
 
-def read_run(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
+def open_run(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
     """Opens a run whose simulation muxrl makes.
 
     Raises:

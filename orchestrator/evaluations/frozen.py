@@ -95,34 +95,38 @@ def frozen_servers(
     servers: dict[str, Frozen] = {}
     problems: list[str] = []
     for server_id, server in config.servers.items():
-        instead = replaced.get(server_id)
         agents = _agents_of(folder, server_id) or server.agents
         try:
-            if instead == RANDOM:
-                found = Frozen(random_server(server, agents))
-            elif instead is not None and _SCRIPT(instead) and not Path(instead).exists():
-                label = instead.partition(":")[2]
-                scripted = dataclasses.replace(
-                    random_server(server, agents),
-                    algorithm="SCRIPTED",
-                    label=label,
-                    settings={"policy": instead},
-                )
-                found = Frozen(scripted)
-            elif instead is not None:
-                how: Any = {"should_explore": should_explore, "is_its_own": False}
-                found = Frozen(from_checkpoint(server, Path(instead), agents, **how))
-            else:
-                found = frozen(
-                    folder, config, server_id, agents, checkpoint, should_explore=should_explore
-                )
-                found.server.label = label_of(found.server)
-            servers[server_id] = found
+            if server_id in replaced:
+                other = _other(server, replaced[server_id], agents, should_explore)
+                servers[server_id] = Frozen(other)
+                continue
+            own = folder, config, server_id, agents, checkpoint
+            servers[server_id] = found = frozen(*own, should_explore=should_explore)
+            found.server.label = label_of(found.server)
         except (AlgorithmProblem, CannotEvaluate) as error:
             problems.append(f"server {server_id!r}: {error}")
     if problems:
         raise CannotEvaluate("; ".join(problems))
     return servers
+
+
+def _other(
+    server: ServerConfig, instead: str, agents: Sequence[str], should_explore: bool
+) -> ServerConfig:
+    """Returns what plays in the place of a server; see `evaluate_run`."""
+    if instead == RANDOM:
+        return random_server(server, agents)
+    if not _SCRIPT(instead) or Path(instead).exists():
+        how: Any = {"should_explore": should_explore, "is_its_own": False}
+        return from_checkpoint(server, Path(instead), agents, **how)
+    return ServerConfig(
+        algorithm="SCRIPTED",
+        agents=list(agents),
+        action_bounds=server.action_bounds,
+        label=instead.partition(":")[2],
+        settings={"policy": instead},
+    )
 
 
 def random_server(server: ServerConfig, agents: Sequence[str]) -> ServerConfig:
@@ -174,8 +178,9 @@ def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
 
 def _can_import(path: Path) -> bool:
     """Returns whether the class of a process of its own can act here, too."""
+    about = Checkpoint.open(path).about
     try:
-        find(Checkpoint.open(path).about.get("trainer") or "")
+        find(about.get("trainer") or "")
     except AlgorithmProblem:
         return False
     return True
