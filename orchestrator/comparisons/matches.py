@@ -10,7 +10,7 @@ its seats. Runs are paired by seed: the k-th run of A meets the k-th of B.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
 from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
+    CrossPlay,
     HeadToHead,
     Match,
     stage,
@@ -130,13 +131,7 @@ def play_head_to_head(
         matches.setdefault(key, match)
     played = tuple(matches.values())
     by_label, by_contestant = tables_of(played, list(roles))
-    notes += [
-        f"as {table.role}, {len(table.cycles)} of {table.num_triples} triples of players are a "
-        f"cycle ({' over '.join((*table.cycles[0], table.cycles[0][0]))}); one rating misleads "
-        "there, so read the table of payoffs"
-        for table in by_label
-        if table.cycles
-    ]
+    notes += cycle_notes(by_label)
     if checkpoint != LAST:
         notes.append(f"head to head, all policies are those of their checkpoint {checkpoint!r}")
     return (
@@ -153,6 +148,17 @@ def play_head_to_head(
         ),
         notes,
     )
+
+
+def cycle_notes(tables: Sequence[CrossPlay]) -> Iterator[str]:
+    """Yields where no rating can tell who is better."""
+    for table in tables:
+        if table.cycles:
+            cycle = " over ".join((*table.cycles[0], table.cycles[0][0]))
+            yield (
+                f"as {table.role}, {len(table.cycles)} of {table.num_triples} triples of players "
+                f"are a cycle ({cycle}); one rating misleads there, so read the table of payoffs"
+            )
 
 
 def check_equal_training(runs: Sequence[RecordedRun], checkpoint: str) -> None:

@@ -37,8 +37,7 @@ from muxrl.orchestrator.evaluations.evaluated import (
     returns_of,
     roles_by_name,
 )
-from muxrl.orchestrator.evaluations.finished_run import open_run, prepared
-from muxrl.orchestrator.evaluations.frozen import frozen_servers
+from muxrl.orchestrator.evaluations.frozen import frozen_servers, open_run, prepared
 from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, write_json_lines
 from muxrl.orchestrator.launch.in_process import serve_experiment
 from muxrl.orchestrator.records.played import ParquetFile, Recorded

@@ -12,7 +12,7 @@ import numpy as np
 
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations.evaluate import filmed_copy
-from muxrl.orchestrator.evaluations.finished_run import open_run
+from muxrl.orchestrator.evaluations.frozen import open_run
 from muxrl.orchestrator.records.played import Row, read_episodes
 from muxrl.orchestrator.records.run_directory import RunDirectory
 

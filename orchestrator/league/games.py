@@ -24,6 +24,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     tables_of,
 )
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League
 from muxrl.orchestrator.measure.subjects import Subject
@@ -125,7 +126,8 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
 
     games = []
     with Arena.of(experiment, roles) as arena:
-        for seating in todo.values():
+        for place, seating in enumerate(todo.values(), 1):
+            doing(f"games after round {number}", f"game {place:,} of {len(todo):,}")
             seated = {role: player(entry, role) for role, entry in seating.items()}
             returns = arena.play({**seated, **always}, seeds)
             games.append({"seats": _seats(seating), "returns": returns})

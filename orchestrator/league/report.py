@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
+from muxrl.orchestrator.comparisons.matches import cycle_notes
 from muxrl.orchestrator.comparisons.output.figures import Picture, payoff_picture, rating_curves
 from muxrl.orchestrator.comparisons.output.files import write_payoffs
 from muxrl.orchestrator.comparisons.output.tables import cross_play
@@ -71,13 +72,7 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
         }
         for table in tables
     ]
-    notes = [
-        f"as {table.role}, {len(table.cycles)} of {table.num_triples} triples are a cycle "
-        f"({' over '.join((*table.cycles[0], table.cycles[0][0]))}); one rating misleads there, so "
-        "read who beats whom"
-        for table in tables
-        if table.cycles
-    ]
+    notes = list(cycle_notes(tables))
     title = f"League {config.name}: {last} of {config.rounds} rounds"
     facts = (
         f"{config.num_episodes} episodes a game, "

@@ -20,7 +20,7 @@ from muxrl.orchestrator.config.overrides import Overrides
 from muxrl.orchestrator.errors import ExitCode
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import play_games
-from muxrl.orchestrator.league.load import load_resumed
+from muxrl.orchestrator.league.load import load_resumed_league
 from muxrl.orchestrator.league.population import League, make_league
 from muxrl.orchestrator.league.report import print_ratings, write_league_report
 from muxrl.orchestrator.league.rounds import make_round
@@ -97,7 +97,7 @@ def resume_league(
     """
     folder = LeagueDirectory.open(league_dir)
     with folder.locked():
-        config = load_resumed(folder.config_file, overrides)
+        config = load_resumed_league(folder.config_file, overrides)
         league, plan = check_league(config)
         write_text(folder.config_file, to_yaml(config))
         return _run(league, folder, plan, console)

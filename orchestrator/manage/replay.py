@@ -8,8 +8,13 @@ from muxrl.orchestrator.errors import CannotTrack, MalformedMetrics
 from muxrl.orchestrator.launch.resuming import locked
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
-from muxrl.orchestrator.trackers.follow import describe_failure, new_rows
-from muxrl.orchestrator.trackers.session import Session, describe, end_state
+from muxrl.orchestrator.trackers.session import (
+    Session,
+    describe,
+    describe_failure,
+    end_state,
+    new_rows,
+)
 
 
 def runs_in(path: Path) -> list[RunDirectory]:

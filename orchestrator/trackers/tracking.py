@@ -23,7 +23,7 @@ _END_S = 60.0
 """For all trackers of a run to send what is left; a first ``mlflow.db`` alone takes 20 s."""
 _KILLED_S = 5.0
 """For a process that was killed to be gone."""
-_START = "from muxrl.orchestrator.trackers.follow import main; main()"
+_START = "from muxrl.orchestrator.trackers.session import main; main()"
 
 
 class Tracking:

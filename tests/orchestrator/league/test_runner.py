@@ -33,7 +33,11 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def of(path: Path) -> tuple[League, LeagueDirectory, int]:
         folder = LeagueDirectory.open(path.parents[1])
-        return runner.make_league(runner.load_resumed(folder.config_file)), folder, int(path.name)
+        return (
+            runner.make_league(runner.load_resumed_league(folder.config_file)),
+            folder,
+            int(path.name),
+        )
 
     def start(config: Any, path: Path, console: Any) -> Any:
         told.append(f"train {path.name}")
