@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM
 from muxrl.orchestrator.config import ExperimentConfig, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.parameters import of_evaluations
-from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
+from muxrl.orchestrator.config.schema import EvaluationConfig
 from muxrl.orchestrator.config.seeds import derive_seed, evaluation_seed
 from muxrl.orchestrator.errors import CannotCompare, CannotEvaluate, ConfigError
 from muxrl.orchestrator.evaluations.frozen import Frozen, frozen, random_server
@@ -35,7 +34,6 @@ from muxrl.orchestrator.supervise.episodes import (
     ServerAddress,
     connect,
     make_evaluation_copy,
-    num_evaluation_envs,
     play_episodes,
     returns_by_agent,
     truncated_text,
@@ -140,48 +138,32 @@ class Arena:
     """Plays episodes of one simulation between players; a context manager, which stops them.
 
     Args:
-        simulation: as the runs have it.
+        config: of an experiment, whose evaluations its episodes are as.
         roles: role to its agents.
-        seed: of everything that is drawn.
-        parameters: of the episodes, see `muxrl.client.episode_parameters.draw`.
-        max_steps: env steps after which an episode is truncated.
 
     Raises:
         CannotCompare: the simulation is external, or cannot be made.
     """
 
-    def __init__(
-        self,
-        simulation: SimulationConfig,
-        roles: Roles,
-        seed: int,
-        parameters: Mapping[str, Any] | None = None,
-        max_steps: float = math.inf,
-    ) -> None:
-        if simulation.env == "external":
+    def __init__(self, config: ExperimentConfig, roles: Roles) -> None:
+        if config.simulation.env == "external":
             raise CannotCompare(
                 "the simulation of these runs is external, so muxrl cannot start it and nothing "
                 "can be played; what the runs have recorded can be compared"
             )
         self._roles = dict(roles)
-        self._seed, self._parameters = seed, parameters
-        self._max_steps = max_steps
+        self._seed, self._parameters = evaluation_seed(config), of_evaluations(config)
+        self._max_steps = config.evaluation.max_episode_steps
         self._stack = contextlib.ExitStack()
         self._servers: dict[tuple[Player, str], ServerAddress] = {}
         self._config = dataclasses.replace(
-            simulation, num_processes=1, num_envs_per_process=1, inference_mode="remote"
+            config.simulation, num_processes=1, num_envs_per_process=1, inference_mode="remote"
         )
         try:
             self.facts: SimulationFacts = probe(self._config)
         except ConfigError as error:
             raise CannotCompare(f"nothing can be played: {error}") from error
-        self._simulations: list[Bounded] = []
-
-    @classmethod
-    def of(cls, config: ExperimentConfig, roles: Roles) -> Arena:
-        """Returns where the evaluations of an experiment are played; raises as the class."""
-        given, max_steps = of_evaluations(config), config.evaluation.max_episode_steps
-        return cls(config.simulation, roles, evaluation_seed(config), given, max_steps)
+        self._simulation: Bounded | None = None
 
     def __enter__(self) -> Arena:
         self._stack.enter_context(contextlib.chdir("."))  # which the environment may leave
@@ -225,7 +207,7 @@ class Arena:
 
     def notes(self) -> Iterator[str]:
         """Yields a sentence if episodes were longer than they may be."""
-        if num := sum(one.num_truncated for one in self._simulations):
+        if self._simulation and (num := self._simulation.num_truncated):
             yield f"{num:,} of the episodes played here: {truncated_text(int(self._max_steps))}"
 
     def check_interchangeable(self, roles: Sequence[str]) -> None:
@@ -253,13 +235,11 @@ class Arena:
         seeds: Sequence[int],
         explores: Mapping[str, bool] | None = None,
     ) -> AgentReturns:
-        num_envs = num_evaluation_envs(self._config, EvaluationConfig(), len(seeds))
-        while len(self._simulations) < num_envs:
-            made = make_evaluation_copy(self._config, self._max_steps, len(self._simulations))
-            self._stack.callback(made.close)
-            self._simulations.append(made)
+        if self._simulation is None:
+            self._simulation = make_evaluation_copy(self._config, self._max_steps, 0)
+            self._stack.callback(self._simulation.close)
         episodes = play_episodes(
-            client, self._simulations, seeds, explores, parameters=self._parameters
+            client, [self._simulation], seeds, explores, parameters=self._parameters
         )
         return returns_by_agent(episodes, list(self.facts.agents))
 

@@ -181,7 +181,7 @@ def compare_runs(
     baselines: tuple[Baseline, ...] = ()
     head_to_head: HeadToHead | None = None
     try:
-        with Arena.of(runs[0].config, role_agents) as arena:
+        with Arena(runs[0].config, role_agents) as arena:
             random = random_players(contestants[0].runs[0], role_agents)
             baselines, unplayed = play_baselines(
                 arena, subjects, random, scripts, range(first_seed, first_seed + num_episodes)

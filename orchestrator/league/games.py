@@ -125,7 +125,7 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
         return players[entry]
 
     games = []
-    with Arena.of(experiment, roles) as arena:
+    with Arena(experiment, roles) as arena:
         for place, seating in enumerate(todo.values(), 1):
             doing(f"games after round {number}", f"game {place:,} of {len(todo):,}")
             seated = {role: player(entry, role) for role, entry in seating.items()}

@@ -77,7 +77,7 @@ def test_random_players_keep_the_bounds_of_the_run(tmp_path: Path) -> None:
     (path / "config.yaml").write_text(to_yaml(config))
     roles = {"hunters": ("agent_0", "agent_1"), "prey": ("agent_2",)}
     random = random_players(read_run(path), roles)
-    with Arena(config.simulation, roles, 0) as arena:
+    with Arena(config, roles) as arena:
         for returns in (arena.play_at_random(random, range(3)), arena.play(random, range(3))):
             assert max(*returns["agent_0"], *returns["agent_1"]) <= 1.0
             assert max(returns["agent_2"]) > 1.0  # whose server has none
