@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config.load import load_written
-from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.thinned import Point, Thinned
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
+from muxrl.orchestrator.sweeps.measure import Metric
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
 from muxrl.orchestrator.watch.tail import Tail
 
@@ -92,20 +91,12 @@ class _Curve:
     """
 
     def __init__(self, folder: RunDirectory, metric: MetricConfig) -> None:
-        servers = folder.read_plan().servers
-        agents = None if metric.of == TOTAL else servers[metric.of].agents
+        of = Metric(metric, folder.read_plan().servers)
         self.is_read = self.is_final = False
         """Whether all that is there was read; whether nothing more will come."""
-
-        def evaluated(row: EvaluationRow) -> float | None:
-            return None if row.replaced is not None else evaluated_value(metric, row, agents)
-
-        def trained(row: JointRow) -> float | None:
-            return trained_value(metric, row, agents)
-
-        self._training = Tail(folder.metrics / "joint.jsonl", partial(_Values, trained), JointRow)
-        path = folder.metrics / "evaluation.jsonl"
-        self._evaluations = Tail(path, partial(_Values, evaluated), EvaluationRow)
+        trained, evaluated = partial(_Values, of.trained), partial(_Values, of.evaluated)
+        self._training = Tail(folder.metrics / "joint.jsonl", trained, JointRow)
+        self._evaluations = Tail(folder.metrics / "evaluation.jsonl", evaluated, EvaluationRow)
         self._uses_evaluations = metric.source == "evaluation"
 
     def read(self, is_over: bool) -> None:

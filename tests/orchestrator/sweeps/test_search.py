@@ -3,11 +3,11 @@
 import pytest
 
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.sweeps import SweepDirectory, load_sweep, make_plan
 from muxrl.orchestrator.sweeps import search as search_module
-from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.parameters import draw
-from muxrl.orchestrator.sweeps.plan import keep_trials
+from muxrl.orchestrator.sweeps.plan import keep_trials, make_plan
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.search import ROLES_KEY, LearningSearch, Optuna, TableSearch
 from muxrl.orchestrator.sweeps.trial import METRIC, trial_of
