@@ -20,7 +20,8 @@ from muxrl.orchestrator.supervise.ray_session import begin_early
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from muxrl.orchestrator.sweeps import SweepConfig, SweepResult
+    from muxrl.orchestrator.sweeps.result import SweepResult
+    from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 
 @overload
@@ -153,7 +154,7 @@ def sweep(
         RunFailed: Ray did not start.
         OSError: the directory is there already, or cannot be made.
     """
-    from muxrl.orchestrator.sweeps import load_sweep
+    from muxrl.orchestrator.sweeps.load import load_sweep
     from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep
 
     with _shown(show_progress) as console:

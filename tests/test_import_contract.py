@@ -213,7 +213,7 @@ def test_what_trains_nothing_imports_neither_ray_nor_torch() -> None:
         "manage.logs",
         "watch.serving",
         "reports.report",
-        "trackers.process",
+        "trackers.session",
         "launch.whole_run",
         "supervise.server_process",
         "supervise.simulation_process",  # what a simulation's process imports

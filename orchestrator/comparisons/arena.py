@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,34 +20,27 @@ from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM
 from muxrl.orchestrator.config import ExperimentConfig, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
-from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
-from muxrl.orchestrator.config.seeds import derive_seed
-from muxrl.orchestrator.errors import CannotCompare, ConfigError
-from muxrl.orchestrator.evaluations.frozen_servers import (
-    freeze,
-    on_free_port,
-    policies_of,
-    with_members,
-)
+from muxrl.orchestrator.config.parameters import of_evaluations
+from muxrl.orchestrator.config.schema import EvaluationConfig
+from muxrl.orchestrator.config.seeds import derive_seed, evaluation_seed
+from muxrl.orchestrator.errors import CannotCompare, CannotEvaluate, ConfigError
+from muxrl.orchestrator.evaluations.frozen import Frozen, frozen, random_server
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
+from muxrl.orchestrator.storage.checkpoints import LAST
 from muxrl.orchestrator.supervise.episodes import (
     Bounded,
     ServerAddress,
     connect,
     make_evaluation_copy,
-    num_evaluation_envs,
     play_episodes,
     returns_by_agent,
     truncated_text,
 )
 from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
-from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_names import is_fixed
-from muxrl.servers.lookup import find
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.setting_values import AlgorithmProblem
 
@@ -81,9 +73,7 @@ class Player:
 
 def random_player(run: RecordedRun, role: str, agents: Sequence[str]) -> Player:
     """Returns uniformly random actions for a role, within the bounds that they have in a run."""
-    bounds = server_of_role(run, agents)[1].action_bounds
-    server = ServerConfig(algorithm="RANDOM", agents=list(agents), action_bounds=bounds)
-    return Player(RANDOM, role, server)
+    return Player(RANDOM, role, random_server(server_of_role(run, agents)[1], agents))
 
 
 def random_players(run: RecordedRun, roles: Roles) -> dict[str, Player]:
@@ -99,7 +89,6 @@ def player_of(
     *,
     should_explore: bool,
     checkpoint: str = LAST,
-    pool_of: str = LAST,
 ) -> Player:
     """Returns a run's policies for a role, from their checkpoint if they were trained.
 
@@ -109,105 +98,72 @@ def player_of(
         agents: of the role.
         label: for tables.
         should_explore: whether stochastic policies are sampled.
-        checkpoint: the folder's name under ``checkpoints``.
-        pool_of: the checkpoint with which a pool has its members.
+        checkpoint: the folder's name under ``checkpoints``; a pool has the members of the last.
 
     Raises:
         CannotCompare: there is no such checkpoint, or a team has members outside the role.
     """
     server_id, server = server_of_role(run, agents)
+    if server.algorithm.upper() == RANDOM.upper():
+        return random_player(run, role, agents)
+    how: Any = {"should_explore": should_explore}
     if is_fixed(server.algorithm):
-        if server.algorithm.upper() == "RANDOM":
-            return random_player(run, role, agents)
-        settings = with_members(server, run.config, RunDirectory(run.path), pool_of)
-        fixed = dataclasses.replace(on_free_port(server), agents=list(agents), settings=settings)
-        return Player(label, role, fixed)
-    checkpoints = CheckpointFolder(run.path / "checkpoints")
-    path = checkpoints.of_server(server_id, checkpoint) or (
-        checkpoints.path / checkpoint / server_id  # which the refusal names
-    )
+        return Player(label, role, frozen_of(run, server_id, agents, LAST, **how).server)
+    found = frozen_of(run, server_id, agents, checkpoint, **how)
+    explores = should_explore and bool(found.resume_from)
+    return Player(label, role, found.server, run, run.path, found.resume_from, explores)
+
+
+def frozen_of(
+    run: RecordedRun,
+    server_id: str,
+    agents: Sequence[str],
+    checkpoint: str,
+    *,
+    should_explore: bool,
+) -> Frozen:
+    """Returns `frozen` of a run.
+
+    Raises:
+        CannotCompare: there is no such checkpoint, or a team has members beside the agents.
+    """
+    whose = RunDirectory(run.path), run.config, server_id, agents, checkpoint
     try:
-        about = Checkpoint.open(path).about
-        frozen = freeze(server, path, server.algorithm, should_explore=should_explore)
-        if server.command and not _can_import(about):
-            own = dataclasses.replace(on_free_port(server), agents=list(agents))
-            return Player(label, role, own, run, run.path, str(path.absolute()), should_explore)
-        learned = about.get("trainer") or server.algorithm  # the class, of a process of its own
-        forms_teams = find(learned).seating.forms_teams
-    except AlgorithmProblem as error:
+        return frozen(*whose, should_explore=should_explore)
+    except (AlgorithmProblem, CannotEvaluate) as error:
         raise CannotCompare(f"run {run.name!r}, server {server_id!r}: {error}") from error
-    groups = _teams_of_role(about, agents, run.name, role)
-    policies = policies_of(about, agents, groups if forms_teams else {})
-    served = dataclasses.replace(frozen, agents=list(agents), policies=policies, groups=groups)
-    return Player(label, role, served, run, run.path)
-
-
-def _can_import(about: Mapping[str, Any]) -> bool:
-    """Returns whether the class of a process of its own can act here, too."""
-    try:
-        find(about.get("trainer") or "")
-    except AlgorithmProblem:
-        return False
-    return True
-
-
-def _teams_of_role(
-    about: Mapping[str, Any], agents: Sequence[str], run: str, role: str
-) -> dict[str, list[str]]:
-    """Returns a role's teams on a server that may have had more agents."""
-    groups: dict[str, list[str]] = {}
-    for team, members in about["groups"].items():
-        inside = [member for member in members if member in agents]
-        if inside and len(inside) < len(members):
-            raise CannotCompare(
-                f"run {run!r} has team {team!r} ({', '.join(members)}) of which role {role!r} is "
-                "only a part; a team's policy cannot be divided, so this role cannot play matches"
-            )
-        if inside and list(members) != [team]:  # a team of one, named after it, is made anyway
-            groups[team] = list(members)
-    return groups
 
 
 class Arena:
     """Plays episodes of one simulation between players; a context manager, which stops them.
 
     Args:
-        simulation: as the runs have it.
+        config: of an experiment, whose evaluations its episodes are as.
         roles: role to its agents.
-        seed: of everything that is drawn.
-        parameters: of the episodes, see `muxrl.client.episode_parameters.draw`.
-        max_steps: env steps after which an episode is truncated.
 
     Raises:
         CannotCompare: the simulation is external, or cannot be made.
     """
 
-    def __init__(
-        self,
-        simulation: SimulationConfig,
-        roles: Roles,
-        seed: int,
-        parameters: Mapping[str, Any] | None = None,
-        max_steps: float = math.inf,
-    ) -> None:
-        if simulation.env == "external":
+    def __init__(self, config: ExperimentConfig, roles: Roles) -> None:
+        if config.simulation.env == "external":
             raise CannotCompare(
                 "the simulation of these runs is external, so muxrl cannot start it and nothing "
                 "can be played; what the runs have recorded can be compared"
             )
         self._roles = dict(roles)
-        self._seed, self._parameters = seed, parameters
-        self._max_steps = max_steps
+        self._seed, self._parameters = evaluation_seed(config), of_evaluations(config)
+        self._max_steps = config.evaluation.max_episode_steps
         self._stack = contextlib.ExitStack()
         self._servers: dict[tuple[Player, str], ServerAddress] = {}
         self._config = dataclasses.replace(
-            simulation, num_processes=1, num_envs_per_process=1, inference_mode="remote"
+            config.simulation, num_processes=1, num_envs_per_process=1, inference_mode="remote"
         )
         try:
             self.facts: SimulationFacts = probe(self._config)
         except ConfigError as error:
             raise CannotCompare(f"nothing can be played: {error}") from error
-        self._simulations: list[Bounded] = []
+        self._simulation: Bounded | None = None
 
     def __enter__(self) -> Arena:
         self._stack.enter_context(contextlib.chdir("."))  # which the environment may leave
@@ -251,7 +207,7 @@ class Arena:
 
     def notes(self) -> Iterator[str]:
         """Yields a sentence if episodes were longer than they may be."""
-        if num := sum(one.num_truncated for one in self._simulations):
+        if self._simulation and (num := self._simulation.num_truncated):
             yield f"{num:,} of the episodes played here: {truncated_text(int(self._max_steps))}"
 
     def check_interchangeable(self, roles: Sequence[str]) -> None:
@@ -279,13 +235,11 @@ class Arena:
         seeds: Sequence[int],
         explores: Mapping[str, bool] | None = None,
     ) -> AgentReturns:
-        num_envs = num_evaluation_envs(self._config, EvaluationConfig(), len(seeds))
-        while len(self._simulations) < num_envs:
-            made = make_evaluation_copy(self._config, self._max_steps, len(self._simulations))
-            self._stack.callback(made.close)
-            self._simulations.append(made)
+        if self._simulation is None:
+            self._simulation = make_evaluation_copy(self._config, self._max_steps, 0)
+            self._stack.callback(self._simulation.close)
         episodes = play_episodes(
-            client, self._simulations, seeds, explores, parameters=self._parameters
+            client, [self._simulation], seeds, explores, parameters=self._parameters
         )
         return returns_by_agent(episodes, list(self.facts.agents))
 

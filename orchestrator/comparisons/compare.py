@@ -48,7 +48,6 @@ from muxrl.orchestrator.comparisons.matches import (
 )
 from muxrl.orchestrator.comparisons.output.files import write_files
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
-from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare
@@ -182,9 +181,7 @@ def compare_runs(
     baselines: tuple[Baseline, ...] = ()
     head_to_head: HeadToHead | None = None
     try:
-        first = runs[0].config
-        given, max_steps = of_evaluations(first), first.evaluation.max_episode_steps
-        with Arena(first.simulation, role_agents, first_seed, given, max_steps) as arena:
+        with Arena(runs[0].config, role_agents) as arena:
             random = random_players(contestants[0].runs[0], role_agents)
             baselines, unplayed = play_baselines(
                 arena, subjects, random, scripts, range(first_seed, first_seed + num_episodes)

@@ -11,7 +11,7 @@ import numpy as np
 from muxrl.client.adapters.simulation import SimulationError
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.errors import CannotEvaluate
-from muxrl.orchestrator.evaluations.frozen_servers import with_members
+from muxrl.orchestrator.evaluations.frozen import with_members
 from muxrl.orchestrator.measure.exact_games import ExactGame, Mean, Table
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory

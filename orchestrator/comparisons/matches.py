@@ -10,7 +10,7 @@ its seats. Runs are paired by seed: the k-th run of A meets the k-th of B.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
 from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
+    CrossPlay,
     HeadToHead,
     Match,
     stage,
@@ -34,6 +35,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
+from muxrl.orchestrator.evaluations.frozen import on_free_port
 from muxrl.orchestrator.measure.statistics import Unit, are_won_or_lost, estimate_of
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -129,13 +131,7 @@ def play_head_to_head(
         matches.setdefault(key, match)
     played = tuple(matches.values())
     by_label, by_contestant = tables_of(played, list(roles))
-    notes += [
-        f"as {table.role}, {len(table.cycles)} of {table.num_triples} triples of players are a "
-        f"cycle ({' over '.join((*table.cycles[0], table.cycles[0][0]))}); one rating misleads "
-        "there, so read the table of payoffs"
-        for table in by_label
-        if table.cycles
-    ]
+    notes += cycle_notes(by_label)
     if checkpoint != LAST:
         notes.append(f"head to head, all policies are those of their checkpoint {checkpoint!r}")
     return (
@@ -152,6 +148,17 @@ def play_head_to_head(
         ),
         notes,
     )
+
+
+def cycle_notes(tables: Sequence[CrossPlay]) -> Iterator[str]:
+    """Yields where no rating can tell who is better."""
+    for table in tables:
+        if table.cycles:
+            cycle = " over ".join((*table.cycles[0], table.cycles[0][0]))
+            yield (
+                f"as {table.role}, {len(table.cycles)} of {table.num_triples} triples of players "
+                f"are a cycle ({cycle}); one rating misleads there, so read the table of payoffs"
+            )
 
 
 def check_equal_training(runs: Sequence[RecordedRun], checkpoint: str) -> None:
@@ -365,7 +372,8 @@ def find_scripts(
     order = list(dict.fromkeys(role for role, _, _ in found))
     by_label: dict[str, dict[str, Player]] = {}
     for role, label, server in sorted(found, key=lambda one: order.index(one[0])):
-        by_label.setdefault(label, {}).setdefault(role, Player(label, role, server))
+        who = Player(label, role, on_free_port(server))  # the run's own may be taken
+        by_label.setdefault(label, {}).setdefault(role, who)
     return by_label
 
 

@@ -35,10 +35,9 @@ from muxrl.orchestrator.evaluations.evaluated import (
     EvaluationResult,
     Returns,
     returns_of,
-    roles_of,
+    roles_by_name,
 )
-from muxrl.orchestrator.evaluations.finished_run import prepared, read_run
-from muxrl.orchestrator.evaluations.frozen_servers import from_checkpoints, frozen_servers
+from muxrl.orchestrator.evaluations.frozen import frozen_servers, open_run, prepared
 from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, write_json_lines
 from muxrl.orchestrator.launch.in_process import serve_experiment
 from muxrl.orchestrator.records.played import ParquetFile, Recorded
@@ -56,7 +55,7 @@ from muxrl.orchestrator.supervise.episodes import (
 from muxrl.protocol.suggestions import similar_or_known
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
-from muxrl.servers.config import algorithm_label
+from muxrl.servers.config import ServerConfig, ServerPlan, algorithm_label
 
 FORMAT = 2
 
@@ -106,7 +105,7 @@ def evaluate_run(
     """
     if num_episodes < 1:
         raise CannotEvaluate(f"the number of episodes is {num_episodes}, must be at least 1")
-    folder, config = read_run(Path(run))
+    folder, config = open_run(Path(run))
     replaced = dict(replace or {})
     for server_id in replaced:
         if server_id not in config.servers:
@@ -118,14 +117,20 @@ def evaluate_run(
         should_explore = config.evaluation.should_explore
     first_seed = evaluation_seed(config) if seed is None else seed
     fixed = {**config.evaluation.parameters, **(parameters or {})}
+    played = frozen_servers(folder, config, checkpoint, replaced, should_explore)
     frozen = dataclasses.replace(
         config,
         simulation=dataclasses.replace(config.simulation, inference_mode="remote"),
         evaluation=dataclasses.replace(config.evaluation, parameters=fixed),
         seed=first_seed,  # of actions that are drawn, too
-        servers=frozen_servers(folder, config, checkpoint, replaced, should_explore),
+        servers={server_id: one.server for server_id, one in played.items()},
     )
-    experiment = from_checkpoints(prepared(frozen, folder), folder, checkpoint)
+    experiment = prepared(frozen, folder)
+    servers = {
+        s: dataclasses.replace(plan, resume_from=played[s].resume_from)
+        for s, plan in experiment.servers.items()
+    }
+    experiment = dataclasses.replace(experiment, servers=servers)
     seeds = tuple(range(first_seed, first_seed + num_episodes))
     for path in (record, video):
         if path is not None and path.exists():
@@ -157,31 +162,29 @@ def _play(
 ) -> tuple[list[EpisodeResult], int]:
     # Fixed policies have it in their settings.
     own = {s for s, plan in experiment.servers.items() if plan.algorithm == OWN_PROCESS}
-    explores = dict.fromkeys(own, should_explore)
+    config = experiment.config
+    num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
     video = None if video is None else video.absolute()
     doing("starting servers")
-    # The environment may leave the folder.
-    with contextlib.chdir("."), serve_experiment(experiment) as served, served.client() as client:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.chdir("."))  # which the environment may leave
+        served = stack.enter_context(serve_experiment(experiment))
+        client = stack.enter_context(served.client())
         doing("evaluation")
-        config = experiment.config
-        num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
         simulations: list[Around] = []
-        try:
-            for number in range(num_envs):
-                simulations.append(_simulation(experiment, number, record, video))
-            episodes = play_episodes(
-                client,
-                simulations,
-                seeds,
-                explores,
-                on_bad_value=config.simulation.on_bad_value,
-                metrics=config.simulation.metrics,
-                parameters=of_evaluations(config),
-            )
-            return episodes, sum(one.num_truncated for one in simulations)
-        finally:
-            for simulation in simulations:
-                simulation.close()
+        for number in range(num_envs):
+            simulations.append(_simulation(experiment, number, record, video))
+            stack.callback(simulations[-1].close)
+        episodes = play_episodes(
+            client,
+            simulations,
+            seeds,
+            dict.fromkeys(own, should_explore),
+            on_bad_value=config.simulation.on_bad_value,
+            metrics=config.simulation.metrics,
+            parameters=of_evaluations(config),
+        )
+        return episodes, sum(one.num_truncated for one in simulations)
 
 
 def _simulation(
@@ -231,17 +234,12 @@ def _result(
     groups = {}
     for server_id, plan in experiment.servers.items():
         ours = [agent for agent in plan.agents if agent in agents]
-        rule, path = "fixed", None
-        if plan.algorithm == "FROZEN":
-            rule = "sampled" if plan.settings["should_explore"] else "greedy"
-            path = Path(plan.settings["checkpoint"])
-        elif plan.algorithm == OWN_PROCESS:
-            rule = "sampled" if should_explore else "greedy"
-            path = Path(plan.resume_from)
+        checkpoint = plan.resume_from or plan.settings.get("checkpoint", "")
+        explores = should_explore if plan.resume_from else plan.settings.get("should_explore")
         servers[server_id] = EvaluatedServer(
-            algorithm=_trained_by(config, server_id, path) or plan.algorithm,
-            rule=rule,
-            checkpoint="" if path is None else _shown(path, folder),
+            algorithm=_algorithm(plan, config.servers[server_id], checkpoint),
+            rule="fixed" if not checkpoint else "sampled" if explores else "greedy",
+            checkpoint=_shown(Path(checkpoint), folder) if checkpoint else "",
             returns=returns_of(returns, ours),
         )
         for group, members in plan.groups.items():
@@ -257,7 +255,7 @@ def _result(
         servers=servers,
         agents={agent: returns_of(returns, [agent]) for agent in agents},
         groups=groups,
-        roles={role: returns_of(returns, theirs) for role, theirs in roles_of(agents).items()},
+        roles={role: returns_of(returns, theirs) for role, theirs in roles_by_name(agents).items()},
         everybody=returns_of(returns, agents),
         replaced=dict(replaced),
         episode_metrics=values,
@@ -278,14 +276,11 @@ def _metrics(values: Metrics, experiment: Experiment) -> dict[str, Returns]:
     return found
 
 
-def _trained_by(config: ExperimentConfig, server_id: str, checkpoint: Path | None) -> str | None:
-    """Returns the algorithm whose policies played, None if none was learned."""
-    if checkpoint is None:
-        return None
-    server = config.servers[server_id]
-    if server.algorithm == OWN_PROCESS:
+def _algorithm(plan: ServerPlan, server: ServerConfig, checkpoint: str) -> str:
+    """Returns what trained the policies of a server, or is fixed."""
+    if checkpoint and server.algorithm == OWN_PROCESS:
         return algorithm_label(OWN_PROCESS, server.command)  # whose files are its own
-    return Checkpoint.open(checkpoint).algorithm
+    return Checkpoint.open(Path(checkpoint)).algorithm if checkpoint else plan.algorithm
 
 
 def _shown(path: Path, folder: RunDirectory) -> str:

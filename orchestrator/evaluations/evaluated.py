@@ -153,7 +153,7 @@ def returns_of(
     )
 
 
-def roles_of(agents: Sequence[str]) -> dict[str, list[str]]:
+def roles_by_name(agents: Sequence[str]) -> dict[str, list[str]]:
     """Returns agents by role: the name before a number; {} if there is one role, or one each.
 
     Only the simulation knows the roles, so they are read from the agents' names.

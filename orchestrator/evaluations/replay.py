@@ -12,7 +12,7 @@ import numpy as np
 
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations.evaluate import filmed_copy
-from muxrl.orchestrator.evaluations.finished_run import read_run
+from muxrl.orchestrator.evaluations.frozen import open_run
 from muxrl.orchestrator.records.played import Row, read_episodes
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
@@ -61,7 +61,7 @@ def film(run: Path, rows: list[Row], parameters: Mapping[str, float], folder: Pa
     Raises:
         CannotEvaluate: it gives no pictures.
     """
-    config = read_run(run)[1].simulation
+    config = open_run(run)[1].simulation
     folder.mkdir(parents=True)
     simulation = filmed_copy(config, 0, folder)
     try:

@@ -110,8 +110,8 @@ class Run:
         if status is not None:  # at its start it is warned anew
             self.warnings.restore(one for one in status.warnings.get("", ()) if one.text)
         self._folder = folder
-        resumed_at = before.env_steps if before else None
-        self._trackers = Tracking(folder, self.config.trackers, resumed_at)
+        at = (before.env_steps, before.metrics_bytes) if before else ()
+        self._trackers = Tracking(folder, self.config.trackers, *at)
         self._metrics = MetricsWriter(folder, self._trackers.take)
         self._before = before
         self._reports = ServerReports(experiment, self._metrics, self.tally)

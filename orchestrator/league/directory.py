@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -77,12 +76,9 @@ class LeagueDirectory:
         return self.path / "rounds" / f"{number:02d}"
 
     def sweep(self, number: int) -> SweepDirectory | None:
-        """Returns a round's sweep; None if it has no trials: what is left of it is removed."""
+        """Returns a round's sweep; None if it has no trials yet."""
         folder = self.round(number)
-        if (folder / TRIALS_FILE).is_file():
-            return SweepDirectory.open(folder)
-        shutil.rmtree(folder, ignore_errors=True)  # it has no trials yet
-        return None
+        return SweepDirectory.open(folder) if (folder / TRIALS_FILE).is_file() else None
 
     def is_trained(self, number: int) -> bool:
         """Whether all of a round's members have trained."""

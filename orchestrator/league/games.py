@@ -23,8 +23,8 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     Match,
     tables_of,
 )
-from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League
 from muxrl.orchestrator.measure.subjects import Subject
@@ -84,6 +84,10 @@ def _seats(seating: Seating) -> dict[str, str]:
     return {role: entry.label if entry else RANDOM for role, entry in sorted(seating.items())}
 
 
+def _key(seating: Seating) -> str:
+    return str(_seats(seating))
+
+
 def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
     """Plays and writes the games that a round adds; those of equal seeds are the same again.
 
@@ -92,13 +96,14 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
         ServerProblem, SimulationFailed: as `Arena.play`.
     """
     entries = league.entries(folder, number)
-    known = [seats for earlier in range(1, number) for seats, _ in _read(folder, earlier)]
-    todo: dict[str, Seating] = {}
-    for _, seating in seatings(league, entries):
-        if (seats := _seats(seating)) not in known:
-            todo.setdefault(str(seats), seating)
-    evaluation = league.config.experiment.evaluation
-    first_seed = evaluation_seed(league.config.experiment)
+    known = _played(folder, number - 1)
+    todo = {
+        key: seating
+        for _, seating in seatings(league, entries)
+        if (key := _key(seating)) not in known
+    }
+    experiment = league.config.experiment
+    first_seed = evaluation_seed(experiment)
     seeds = range(first_seed, first_seed + league.config.num_episodes)
     run = read_run(entries[0].run)
     rest = {  # servers with fixed policies, which are no roles
@@ -106,7 +111,7 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
         for server_id, server in run.config.servers.items()
         if server_id not in league.agents
     }
-    how: Any = {"should_explore": evaluation.should_explore}
+    how: Any = {"should_explore": experiment.evaluation.should_explore}
     always = {role: player_of(run, role, agents, role, **how) for role, agents in rest.items()}
     roles = {role: tuple(agents) for role, agents in {**league.agents, **rest}.items()}
     players: dict[Entry, Player] = {}
@@ -120,10 +125,9 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
         return players[entry]
 
     games = []
-    experiment = league.config.experiment
-    given, max_steps = of_evaluations(experiment), evaluation.max_episode_steps
-    with Arena(experiment.simulation, roles, first_seed, given, max_steps) as arena:
-        for seating in todo.values():
+    with Arena(experiment, roles) as arena:
+        for place, seating in enumerate(todo.values(), 1):
+            doing(f"games after round {number}", f"game {place:,} of {len(todo):,}")
             seated = {role: player(entry, role) for role, entry in seating.items()}
             returns = arena.play({**seated, **always}, seeds)
             games.append({"seats": _seats(seating), "returns": returns})
@@ -132,26 +136,20 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
     folder.write_games(number, {"format": 1, "num_episodes": len(seeds), "games": games})
 
 
-def _read(
-    folder: LeagueDirectory, number: int
-) -> Iterator[tuple[dict[str, str], dict[str, list[float | None]]]]:
-    written: Mapping[str, Any] = folder.games(number) or {"games": ()}
-    for game in written["games"]:
-        yield game["seats"], game["returns"]
+def _played(folder: LeagueDirectory, last: int) -> dict[str, dict[str, list[float | None]]]:
+    """Returns the returns of all games up to a round, by `_key`."""
+    written = [folder.games(number) or {"games": ()} for number in range(1, last + 1)]
+    return {str(game["seats"]): game["returns"] for one in written for game in one["games"]}
 
 
 def meet(league: League, folder: LeagueDirectory, last: int) -> HeadToHead:
     """Returns the games up to a round as a head to head, whose snapshots are rounds."""
     entries = league.entries(folder, last)
-    played = {
-        str(seats): returns
-        for number in range(1, last + 1)
-        for seats, returns in _read(folder, number)
-    }
+    played = _played(folder, last)
     matches = []
     for role, seating in seatings(league, entries):
         subject = Subject("role", role, tuple(league.agents[role]))
-        returns = subject.returns(played[str(_seats(seating))])
+        returns = subject.returns(played[_key(seating)])
         seen = returns[np.isfinite(returns)]
         rest = [entry for other, entry in seating.items() if other != role]
         own, others = seating[role], next(filter(None, rest), None)

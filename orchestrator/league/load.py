@@ -28,7 +28,7 @@ def load_league(source: str | Path | Mapping[str, Any], overrides: Overrides = (
     return load_on_base(source, "league", LeagueConfig, overrides)
 
 
-def load_resumed(file: Path, overrides: Overrides = ()) -> LeagueConfig:
+def load_resumed_league(file: Path, overrides: Overrides = ()) -> LeagueConfig:
     """Reads what `to_yaml` wrote, to go on with the league.
 
     Args:

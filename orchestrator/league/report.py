@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
+from muxrl.orchestrator.comparisons.matches import cycle_notes
 from muxrl.orchestrator.comparisons.output.figures import Picture, payoff_picture, rating_curves
 from muxrl.orchestrator.comparisons.output.files import write_payoffs
 from muxrl.orchestrator.comparisons.output.tables import cross_play
@@ -18,7 +19,7 @@ from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import meet
 from muxrl.orchestrator.league.population import League
-from muxrl.orchestrator.league.rounds import changes
+from muxrl.orchestrator.league.rounds import changed_settings
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.pages import REPORT_FILE, from_folder, page_environment
@@ -46,7 +47,7 @@ class Trained:
     run: Path | None
 
 
-def write_report(league: League, folder: LeagueDirectory, last: int) -> Path:
+def write_league_report(league: League, folder: LeagueDirectory, last: int) -> Path:
     """Writes ``report.html``, ``summary.md`` with ``plots/``, ``league.json``.
 
     Of two roles that differ also ``payoffs.npy``.
@@ -71,13 +72,7 @@ def write_report(league: League, folder: LeagueDirectory, last: int) -> Path:
         }
         for table in tables
     ]
-    notes = [
-        f"as {table.role}, {len(table.cycles)} of {table.num_triples} triples are a cycle "
-        f"({' over '.join((*table.cycles[0], table.cycles[0][0]))}); one rating misleads there, so "
-        "read who beats whom"
-        for table in tables
-        if table.cycles
-    ]
+    notes = list(cycle_notes(tables))
     title = f"League {config.name}: {last} of {config.rounds} rounds"
     facts = (
         f"{config.num_episodes} episodes a game, "
@@ -147,12 +142,12 @@ def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
                     now = templates[member]
                     differing = ", ".join(
                         f"{k}={f'{v:.4g}' if isinstance(v, float) else v}"
-                        for k, v in changes(known[member], now)
+                        for k, v in changed_settings(known[member], now)
                     )
                     source = labels.get(now.initialize_from, now.initialize_from)
                     known[member] = now
                     yield Trained(
-                        *(number, member, role, sweep.status_now(trial), source or "new weights"),
+                        *(number, member, role, trial.status, source or "new weights"),
                         *(differing, sweep.run_of(trial)),
                     )
 

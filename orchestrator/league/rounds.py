@@ -179,7 +179,9 @@ def _step(key: str, parameter: ParameterConfig, value: Any, seed: int) -> Any:
     return float(min(max(value * _FACTORS[is_up], values[0]), values[1]))
 
 
-def changes(before: AlgorithmTemplate, now: AlgorithmTemplate) -> Iterator[tuple[str, Any]]:
+def changed_settings(
+    before: AlgorithmTemplate, now: AlgorithmTemplate
+) -> Iterator[tuple[str, Any]]:
     """Yields each key, and its value, in which a member's server is another than it was."""
     was = {dotted(path): value for path, value in leaves(asdict(before))}
     for path, value in leaves(asdict(now)):

@@ -7,6 +7,7 @@ is written. What is on disk says how far it is.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from muxrl.orchestrator.config.overrides import Overrides
 from muxrl.orchestrator.errors import ExitCode
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import play_games
-from muxrl.orchestrator.league.load import load_resumed
+from muxrl.orchestrator.league.load import load_resumed_league
 from muxrl.orchestrator.league.population import League, make_league
-from muxrl.orchestrator.league.report import print_ratings, write_report
+from muxrl.orchestrator.league.report import print_ratings, write_league_report
 from muxrl.orchestrator.league.rounds import make_round
 from muxrl.orchestrator.league.schema import LeagueConfig
 from muxrl.orchestrator.storage.json_files import write_text
@@ -96,7 +97,7 @@ def resume_league(
     """
     folder = LeagueDirectory.open(league_dir)
     with folder.locked():
-        config = load_resumed(folder.config_file, overrides)
+        config = load_resumed_league(folder.config_file, overrides)
         league, plan = check_league(config)
         write_text(folder.config_file, to_yaml(config))
         return _run(league, folder, plan, console)
@@ -119,19 +120,20 @@ def _run(
                     break
             if folder.games(number) is None:
                 play_games(league, folder, number)
-                write_report(league, folder, number)
+                write_league_report(league, folder, number)
                 num_reported = number
                 if console is not None:
                     print_ratings(league, folder, number, console)
             num_rounds = number
     if num_rounds > num_reported:  # the process was killed before it was written
-        write_report(league, folder, num_rounds)
+        write_league_report(league, folder, num_rounds)
     return LeagueResult(folder.path, league.config, num_rounds, code)
 
 
 def _train(league: League, folder: LeagueDirectory, number: int, console: Console | None) -> int:
     path = folder.round(number)
     if folder.sweep(number) is None:
+        shutil.rmtree(path, ignore_errors=True)  # what a process that was killed has left
         result = start_sweep(make_round(league, folder, number), path, console=console)
     else:
         how = {"max_concurrent": league.config.max_concurrent, "address": league.config.address}

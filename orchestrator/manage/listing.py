@@ -136,7 +136,7 @@ def _about_run(path: Path) -> dict[str, Any]:
 def _about_sweep(path: Path) -> dict[str, Any]:
     sweep = SweepDirectory.open(path)
     trials = sweep.trials()
-    counts = Counter(sweep.status_now(trial) for trial in trials)
+    counts = Counter(trial.status for trial in trials)
     state = next((s for s in _STATES_OF_SWEEPS if counts[s]), "done")
     if state == "waiting" and sweep.is_running:  # its Ray starts, or between two trials
         state = "running"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from muxrl.orchestrator.errors import CannotTrack, MalformedMetrics
 from muxrl.orchestrator.launch.resuming import locked
-from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
-from muxrl.orchestrator.trackers.process import describe_failure
-from muxrl.orchestrator.trackers.session import Session, describe, end_state
-
-Row = tuple[str, Mapping[str, Any]]
+from muxrl.orchestrator.trackers.session import (
+    Session,
+    describe,
+    describe_failure,
+    end_state,
+    new_rows,
+)
 
 
 def runs_in(path: Path) -> list[RunDirectory]:
@@ -52,7 +51,7 @@ def replay(folder: RunDirectory, name: str) -> tuple[int, str]:
         state = end_state(folder)
         try:
             session = Session(name, run)
-            for file, record in _rows(folder):
+            for file, record in new_rows(folder, {}):
                 session.take(file, record)
                 num_rows += 1
             session.end(state)
@@ -64,13 +63,3 @@ def replay(folder: RunDirectory, name: str) -> tuple[int, str]:
                 f"{describe_failure(error)}"
             ) from error
     return num_rows, session.known_as
-
-
-def _rows(folder: RunDirectory) -> Iterator[Row]:
-    """Yields the rows of all files by env steps, those of one file as they were written."""
-    files = sorted(folder.metrics.glob("*.jsonl"))
-    return heapq.merge(*map(_rows_of, files), key=lambda row: int(row[1]["env_steps"]))
-
-
-def _rows_of(path: Path) -> Iterator[Row]:
-    return ((path.stem, row) for row in iter_rows(path, dict))

@@ -117,7 +117,7 @@ def _stop_table(
 
 def _trials(folder: SweepDirectory) -> str:
     trials = folder.trials()
-    text = counts_text(Counter(folder.status_now(trial) for trial in trials))
+    text = counts_text(Counter(trial.status for trial in trials))
     if all(trial.is_finished for trial in trials):
         return text
     return f"{text}; go on with: muxrl sweep {folder.path} --resume"

@@ -19,14 +19,19 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from muxrl.orchestrator.errors import NotASweepDirectory, OtherFormat, SweepIsRunning
+from muxrl.orchestrator.errors import (
+    NotARunDirectory,
+    NotASweepDirectory,
+    OtherFormat,
+    SweepIsRunning,
+)
 from muxrl.orchestrator.records.run_directory import (
     TRIALS_FILE,
     RunDirectory,
@@ -175,7 +180,7 @@ class SweepDirectory:
         return self.path / "lock"
 
     def trials(self) -> list[TrialRecord]:
-        """Returns all trials, in their order.
+        """Returns all trials as they stand now, in their order.
 
         Raises:
             NotASweepDirectory: ``trials.jsonl`` cannot be read.
@@ -187,7 +192,7 @@ class SweepDirectory:
             for trial in trials:  # the first sweeps did not say it
                 if problem := format_problem(trial.get("format", 1), _FORMAT):
                     raise OtherFormat(self.path, problem)
-            return [TrialRecord.from_dict(trial) for trial in trials]
+            return [self.current(TrialRecord.from_dict(trial)) for trial in trials]
         except (OSError, ValueError, TypeError) as error:
             raise NotASweepDirectory(
                 self.path, f"its {TRIALS_FILE} cannot be read: {error}"
@@ -209,18 +214,23 @@ class SweepDirectory:
         """Returns a trial's run directory, None if it has none yet."""
         return None if record.run_dir is None else self.path / record.run_dir
 
-    def status_now(self, record: TrialRecord) -> Status:
-        """Returns how a trial stands; "interrupted" if its process was killed and said nothing.
+    def current(self, record: TrialRecord) -> TrialRecord:
+        """Returns a trial as its run directory tells it, which may know more than the table.
 
-        Raises:
-            NotARunDirectory: its ``status.json`` is broken.
+        The process of the sweep, or of the trial, may have been killed before it said how it ended.
         """
         run_dir = self.run_of(record)
-        if record.status == "running" and run_dir is not None:
+        if record.status not in ("running", "interrupted") or run_dir is None:
+            return record
+        if (final := self.final_record_of(record)) is not None and final.id == record.id:
+            # It would be in the table if its scheduler had said so: its sweep has ended it.
+            ended: Status = "interrupted" if final.status == "stopped_early" else final.status
+            return replace(final, status=ended, run_dir=record.run_dir)
+        with contextlib.suppress(NotARunDirectory):
             status = read_status(RunDirectory(run_dir))
-            if status is not None and status.state_now == "interrupted":
-                return "interrupted"
-        return record.status
+            if record.status == "running" and status and status.state_now == "interrupted":
+                return replace(record, status="interrupted")
+        return record
 
     def write_process(self, process: Process) -> None:
         """Says who runs the sweep from now on.

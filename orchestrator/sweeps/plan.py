@@ -262,7 +262,7 @@ def _setting(trial: TrialRecord) -> str:
     return json.dumps([trial.roles, trial.parameters], sort_keys=True)
 
 
-def take_up(plan: SweepPlan, earlier: Sequence[TrialRecord]) -> None:
+def keep_trials(plan: SweepPlan, earlier: Sequence[TrialRecord]) -> None:
     """Puts the trials of a sweep that is resumed into its plan, before those that it has not had.
 
     More seeds or samples add to a table and change nothing of what was drawn.

@@ -36,7 +36,7 @@ from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed
 from muxrl.orchestrator.sweeps.parameters import active, settings
-from muxrl.orchestrator.sweeps.plan import SweepPlan, find_trial_warnings, make_plan, take_up
+from muxrl.orchestrator.sweeps.plan import SweepPlan, find_trial_warnings, keep_trials, make_plan
 from muxrl.orchestrator.sweeps.progress import SweepProgress
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
@@ -92,25 +92,22 @@ def resume_sweep(
     # Locked before anything is read: a process that runs the sweep may be finishing trials.
     with folder.locked():
         plan = make_plan(load_resumed(folder.config_file, overrides))
-        take_up(plan, folder.trials())
+        keep_trials(plan, folder.trials())
         plan.trials = [_resumed(trial, folder, plan) for trial in plan.trials]
         write_text(folder.config_file, to_yaml(plan.config))
         return _run(plan, folder, console)
 
 
 def _resumed(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan) -> TrialRecord:
-    """Returns the record of a trial to go on with: one that ended before the sweep died is done.
+    """Returns the record of a trial to go on with.
 
-    One that was stopped early may have been stopped by the sweep's own end. All others keep the run
-    directory that has a whole checkpoint, and go on from there; without one they begin again. So do
-    those that are done, if the sweep has a larger budget by now.
+    One that was stopped early is over. Those that are not done keep the run directory that has a
+    whole checkpoint, and go on from there; without one they begin again. So do those that are done,
+    if the sweep has a larger budget by now.
     """
     # What its simulation refused, it would refuse again.
     if record.status == "stopped_early" or not record.assignment:
         return record
-    final = folder.final_record_of(record)
-    if record.status != "done" and final is not None and final.id == record.id:
-        record = replace(final, run_dir=record.run_dir) if final.status == "done" else record
     if record.status == "done" and _has_its_budget(record, folder, plan):
         return record
     if run_dir := folder.run_of(record):

@@ -7,7 +7,7 @@ finished. A searcher that learns from earlier trials, such as optuna, adds new o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ray.tune.search import Searcher
@@ -26,47 +26,50 @@ ROLES_KEY = "(assignment)"
 """Beside parameters, what a searcher chooses: the number of the assignment."""
 
 
+class Trials(Protocol):
+    """The sweep's table, which is told of new trials."""
+
+    folder: SweepDirectory
+    records: list[TrialRecord]
+
+    def add(self, records: Sequence[TrialRecord]) -> None:
+        """Adds trials."""
+
+    def refuse(self, records: Sequence[TrialRecord], cause: str) -> None:
+        """Adds trials that cannot be run: a simulation may refuse its arguments."""
+
+
 class TableSearch(Searcher):
-    """Hands out trials in their order; asks `more` when there are none left.
+    """Hands out the trials of a table that are not finished, in their order.
 
     Args:
-        records: the trials to run.
-        folder: where their run directories will lie.
-        mode: "max" or "min".
-        more: makes further trials, None for none.
+        plan: the sweep's.
+        table: its trials.
     """
 
-    def __init__(
-        self,
-        records: Sequence[TrialRecord],
-        folder: SweepDirectory,
-        mode: str,
-        more: Suggestions | None = None,
-    ) -> None:
-        super().__init__(metric=METRIC, mode=mode)
-        self._records = list(records)
-        self._folder = folder
-        self._more = more
+    def __init__(self, plan: SweepPlan, table: Trials) -> None:
+        super().__init__(metric=METRIC, mode=plan.config.metric.mode)
+        self._table = table
+        self._waiting = [one for one in table.records if not one.is_finished and one.assignment]
         self._record_of: dict[str, TrialRecord] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Returns the next trial as Tune's config, "FINISHED" after the last."""
-        if not self._records and self._more is not None:
-            self._records += self._more.next()
-        if not self._records:
+        self._waiting = self._waiting or self._next()
+        if not self._waiting:
             return Searcher.FINISHED
-        record = self._records.pop(0)
-        self._record_of[trial_id] = record
-        run_dir = self._folder.run_of(record) or self._folder.new_run(record.id)
-        return tune_config(record, run_dir)
+        record = self._record_of[trial_id] = self._waiting.pop(0)
+        folder = self._table.folder
+        return tune_config(record, folder.run_of(record) or folder.new_run(record.id))
+
+    def _next(self) -> list[TrialRecord]:
+        """Returns further trials; none after the last."""
+        return []
 
     def on_trial_complete(
         self, trial_id: str, result: dict | None = None, error: bool = False
     ) -> None:
-        """Hands the metric on to the searcher that learns."""
-        record = self._record_of.get(trial_id)
-        if self._more is not None and record is not None:
-            self._more.complete(record, None if error or not result else result.get(METRIC))
+        """Does nothing: nothing is learned of it."""
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: `trials.jsonl` holds all there is."""
@@ -81,44 +84,18 @@ Spaces = Sequence[dict[str, ParameterConfig]]
 """For each assignment the parameters that it uses."""
 
 
-class Learner(Protocol):
-    """Suggests points, and learns from what came of them."""
+class LearningSearch(TableSearch):
+    """Adds what optuna suggests, as one trial for each seed.
 
-    def suggest(self, number: int) -> Point:
-        """Returns the point of a suggestion, the sweep's first being 0."""
-
-    def tell(self, point: Point, value: float | None) -> None:
-        """Takes in what came of a point, None if it failed."""
-
-
-class Suggestions:
-    """What the searcher suggests, as one trial for each seed.
-
-    The searcher is told the mean of the seeds' metrics when all of them are known; if one of these
-    trials failed, the suggestion counts as failed. It hears what ran and nothing else, whether that
-    ended before the sweep was resumed or after.
-
-    Args:
-        plan: the sweep's.
-        earlier: trials of the sweep that is resumed.
-        make_searcher: from the spaces, mode and known (point, value) pairs to a `Learner`.
-        on_new: called with new trials.
-        on_refused: called with trials that cannot be run, and why: a simulation may refuse its
-            arguments.
+    It is told the mean of the seeds' metrics when all of them are known; if one of these trials
+    failed, the suggestion counts as failed. It hears what ran and nothing else, whether that ended
+    before the sweep was resumed or after.
     """
 
-    def __init__(
-        self,
-        plan: SweepPlan,
-        earlier: Sequence[TrialRecord],
-        make_searcher: Callable[[Spaces, str, list[tuple[Point, float | None]]], Learner],
-        on_new: Callable[[Sequence[TrialRecord]], None],
-        on_refused: Callable[[Sequence[TrialRecord], str], None],
-    ) -> None:
+    def __init__(self, plan: SweepPlan, table: Trials) -> None:
+        super().__init__(plan, table)
         self._plan = plan
-        self._on_new = on_new
-        self._on_refused = on_refused
-        config = plan.config
+        config, earlier = plan.config, table.records
         self._seeds = config.all_seeds
         self._num_trials = len(earlier)
         self._width = len(str(max(0, config.num_samples * len(self._seeds) - 1)))
@@ -135,25 +112,26 @@ class Suggestions:
             (self._point(group[0]), self._mean(group)) for group in groups if self._is_over(group)
         ]
         spaces = [active(config.parameters, set(r.values())) for r in plan.role_assignments]
-        self._searcher = make_searcher(spaces, config.metric.mode, known)
+        seed = derive_seed(config.seed, "searcher")
+        self._optuna = Optuna(spaces, config.metric.mode, known, seed)
 
-    def next(self) -> list[TrialRecord]:
-        """Returns the trials of the next suggestion that can be run; none after the last."""
+    def _next(self) -> list[TrialRecord]:
+        """Returns the trials of the next suggestion that can be run."""
         while self._num_suggestions < self._plan.config.num_samples:
-            point = self._searcher.suggest(self._num_suggestions)
+            point = self._optuna.suggest(self._num_suggestions)
             self._num_suggestions += 1
             roles = self._plan.role_assignments[point[ROLES_KEY]]
             parameters = {key: value for key, value in point.items() if key != ROLES_KEY}
             try:
                 assignment = self._plan.assignment(roles, parameters)
             except ConfigError as error:
-                self._searcher.tell(point, None)
+                self._optuna.tell(point, None)
                 records = self._make_records("refused", "", roles, parameters)
-                self._on_refused(records, "; ".join(error.problems))
+                self._table.refuse(records, "; ".join(error.problems))
                 continue
             records = self._make_records(file_name(assignment), assignment, roles, parameters)
             self._group_of |= {record.id: records for record in records}
-            self._on_new(records)
+            self._table.add(records)
             return list(records)
         return []
 
@@ -169,12 +147,15 @@ class Suggestions:
             for i, seed in enumerate(self._seeds)
         ]
 
-    def complete(self, record: TrialRecord, metric: float | None) -> None:
-        """Takes in the metric of a trial, None if it failed."""
+    def on_trial_complete(
+        self, trial_id: str, result: dict | None = None, error: bool = False
+    ) -> None:
+        """Takes in the metric of a trial."""
+        record = self._record_of[trial_id]
         group = self._group_of[record.id]
-        self._metrics[record.id] = metric
+        self._metrics[record.id] = None if error or not result else result.get(METRIC)
         if self._is_over(group):
-            self._searcher.tell(self._point(record), self._mean(group))
+            self._optuna.tell(self._point(record), self._mean(group))
 
     def _is_over(self, group: Sequence[TrialRecord]) -> bool:
         return all(record.id in self._metrics for record in group)

@@ -19,7 +19,6 @@ from typing import Any
 from ray import tune
 
 from muxrl.orchestrator.config import to_yaml
-from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import RunFailed, RunIsRunning
 from muxrl.orchestrator.launch.resuming import how_to_go_on, locked, take_up
 from muxrl.orchestrator.launch.run import Run
@@ -29,12 +28,12 @@ from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.supervise.process import set_up
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord
-from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
+from muxrl.orchestrator.sweeps.measure import Metric
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import MetricConfig
 from muxrl.orchestrator.user_modules import find_user_modules
 
-METRIC = "return"
+METRIC = "metric"
 """The metric's name in Tune's results."""
 METRIC_ENV_STEPS = "metric_env_steps"
 """Env steps of training before the metric was measured: what schedulers compare at."""
@@ -239,13 +238,11 @@ def measure(run: Run, config: MetricConfig, row: EvaluationRow | None) -> dict[s
         config: which metric.
         row: the evaluation that counts; training does as long as there is none.
     """
-    agents = None if config.of == TOTAL else list(run.experiment.servers[config.of].agents)
+    metric = Metric(config, run.experiment.servers)
     if config.source == "evaluation" and row is not None:
-        value = evaluated_value(config, row, agents)
-        source, env_steps = "evaluation", row.env_steps
+        value, source, env_steps = metric.evaluated(row), "evaluation", row.env_steps
     else:
-        value = trained_value(config, run.tally.row(), agents)
-        source, env_steps = "training", run.tally.env_steps
+        value, source, env_steps = metric.trained(run.tally.row()), "training", run.tally.env_steps
     if value is None:
         return {}
     return {METRIC: value, METRIC_ENV_STEPS: env_steps, "metric_source": source}

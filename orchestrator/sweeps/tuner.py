@@ -7,7 +7,6 @@ whose snapshots are written now and then: it is written before the next trial ca
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import math
 import os
@@ -21,7 +20,6 @@ import ray
 from ray import cloudpickle, tune
 
 from muxrl.orchestrator.config import ExperimentConfig
-from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.actors import cause_of_death
 from muxrl.orchestrator.supervise.placement import bundles, strategy
@@ -29,7 +27,7 @@ from muxrl.orchestrator.sweeps.checks import CALLBACK_EXAMPLE
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.orchestrator.sweeps.search import Optuna, Suggestions, TableSearch
+from muxrl.orchestrator.sweeps.search import LearningSearch, TableSearch
 from muxrl.orchestrator.sweeps.trial import (
     IS_FINISHED,
     METRIC,
@@ -74,14 +72,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog) -> None:
     # Failures are reported with their causes at the end, not as Tune's tracebacks in between.
     os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    unfinished = [
-        record for record in trial_log.records if not record.is_finished and record.assignment
-    ]
-    more = None
-    if config.searcher == "optuna":
-        make = functools.partial(Optuna, seed=derive_seed(config.seed, "searcher"))
-        more = Suggestions(plan, trial_log.records, make, trial_log.add, trial_log.refuse)
-    search = TableSearch(unfinished, trial_log.folder, config.metric.mode, more)
+    search = LearningSearch if config.searcher == "optuna" else TableSearch
     trainable = tune.with_resources(
         tune.with_parameters(Trial, plan=plan),
         lambda given: placement(plan.config_of(trial_of(given))),
@@ -91,7 +82,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog) -> None:
         tune_config=tune.TuneConfig(
             metric=METRIC,
             mode=config.metric.mode,
-            search_alg=search,
+            search_alg=search(plan, trial_log),
             scheduler=_scheduler(config),
             num_samples=num_trials(plan),
             max_concurrent_trials=config.max_concurrent,
@@ -167,9 +158,6 @@ class _MedianStopping(tune.schedulers.MedianStoppingRule):
                 del self._results[trial]
 
 
-_REACHED = ("env_steps", "time_s", "cpu_s", "metric", "metric_source")
-
-
 class TrialLog(tune.Callback):
     """Keeps `trials.jsonl` while Tune runs the trials.
 
@@ -229,16 +217,13 @@ class TrialLog(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tune's call."""
-        record = self._of(trial)
-        take_in(record, trial.last_result or {})
-        is_finished = bool((trial.last_result or {}).get(IS_FINISHED))
-        final = None if is_finished else self.folder.final_record_of(record)
-        if final is not None and final.status == "done":  # ended early, but it was over already
-            is_finished = True
-            for name in _REACHED:
-                setattr(record, name, getattr(final, name))
-        record.status = "done" if is_finished else "stopped_early"
-        if not is_finished:
+        record, last = self._ended(trial), trial.last_result or {}
+        if last.get(IS_FINISHED):
+            take_in(record, last)
+            record.status = "done"
+        elif record.status != "done":  # ended early, and not over already
+            take_in(record, last)
+            record.status = "stopped_early"
             self._ending.append(record)
         self._write()
 
@@ -259,12 +244,9 @@ class TrialLog(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tune's call."""
-        record = self._of(trial)
-        final = self.folder.final_record_of(record)
-        for name in _REACHED if final else ():  # Tune has no result of a step that raised
-            setattr(record, name, getattr(final, name))
+        record = self._ended(trial)
+        record.cause = record.cause or self._cause(trial, record)
         record.status = "failed"
-        record.cause = (final and final.cause) or self._cause(trial, record)
         self._write()
 
     def close(self) -> None:
@@ -273,6 +255,12 @@ class TrialLog(tune.Callback):
             if record.status == "running":
                 record.status = "interrupted"
         self._write()
+
+    def _ended(self, trial: Any) -> TrialRecord:
+        """Returns a trial's record, which holds what the trial itself has said of its end."""
+        record = self._of(trial)
+        vars(record).update(vars(self.folder.current(record)))
+        return record
 
     def _of(self, trial: Any) -> TrialRecord:
         return self._by_id[trial.config["trial"]]

@@ -1,13 +1,22 @@
-"""One run in one tracker, from its description to its report: what all three feeders share.
+"""One run in one tracker, from its description to its report, told from the run's files.
 
-The run itself feeds TensorBoard, a process beside it (`process`) any other tracker, and `replay`
+The run itself feeds TensorBoard. Any other tracker has a process beside the run, which follows its
+files and ends soon after its standard input does, which is the run's; its standard output is for
+one sentence, on why the tracker has failed, and all that is printed goes to the log. `replay` tells
 all of them afterwards.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import heapq
+import json
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +26,30 @@ import yaml  # type: ignore[import-untyped]
 
 from muxrl.orchestrator.config.merge import leaves
 from muxrl.orchestrator.config.trackers import EXAMPLE, TRACKERS
-from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.errors import MalformedMetrics, NotARunDirectory
 from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.records.metrics import whole_lines
 from muxrl.orchestrator.records.plan import Role, roles_of
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.records.series import mean_of_episodes
 from muxrl.orchestrator.storage.json_files import finite
+from muxrl.orchestrator.supervise.child import when_alone
 from muxrl.orchestrator.trackers.tracker import TrackedRun, Tracker
+from muxrl.orchestrator.user_modules import find_user_modules
 from muxrl.servers.import_by_name import import_by_name
+
+logger = logging.getLogger(__name__)
 
 _FOLDER = "trackers"
 _REPORT = ("report.html", "summary.md", "summary.json", "plots/learning.png")
+Row = tuple[str, Mapping[str, Any]]
+"""The name of a file of metrics, and a row of it."""
+_INTERVAL_S = 1.0
+"""Between two looks at the files, which grow about as often."""
+_NICENESS = 10
+"""Whatever the run has to do comes first."""
 
 
 class Session:
@@ -79,6 +99,15 @@ def end_state(folder: RunDirectory) -> str:
     """
     status = read_status(folder)
     return status.state if status is not None and status.has_ended else "interrupted"
+
+
+def state_to_tell(folder: RunDirectory) -> str:
+    """Returns `end_state`; "interrupted" where it cannot be read, which is logged."""
+    try:
+        return end_state(folder)
+    except (NotARunDirectory, OSError) as error:
+        logger.warning("the trackers are told that the run was interrupted: %s", error)
+        return "interrupted"
 
 
 def describe(folder: RunDirectory, resumed_at: int | None = None) -> TrackedRun:
@@ -170,3 +199,70 @@ def _of_roles(at: str, returns: AgentReturns, roles: Sequence[Role]) -> dict[str
     agents = [agent for role in roles for agent in role.agents]
     found[f"{at}/returns/total"] = mean_of_episodes(returns, agents, is_sum=True)
     return {key: value for key, value in found.items() if value is not None}
+
+
+def main() -> None:
+    """Follows a run until it is over; exits with code 1 once the tracker fails."""
+    tracker, path, resumed_at, lengths = json.loads(sys.argv[1])
+    folder = RunDirectory(Path(path))
+    os.nice(_NICENESS)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    find_user_modules()
+    is_over = threading.Event()
+    when_alone(is_over.set)
+    with os.fdopen(os.dup(1), "w") as answer:
+        os.dup2(2, 1)
+        try:
+            session = Session(tracker, describe(folder, resumed_at))
+            is_last = False
+            while not is_last:
+                is_last = is_over.wait(_INTERVAL_S)
+                for name, record in new_rows(folder, lengths):
+                    session.take(name, record)
+            session.end(state_to_tell(folder))
+        except Exception as error:  # noqa: BLE001  # a tracker may raise anything
+            traceback.print_exc()
+            answer.write(describe_failure(error))
+            answer.flush()
+            os._exit(1)  # what it does at its exit may wait for the same server
+
+
+def new_rows(folder: RunDirectory, lengths: dict[str, int]) -> Iterator[Row]:
+    """Yields the rows of all files by env steps, those of one file as they were written.
+
+    Args:
+        folder: of the run.
+        lengths: how much of each file was read, in bytes; it is kept up to date.
+
+    Raises:
+        MalformedMetrics: a line is broken.
+        OSError: a file cannot be read.
+    """
+    files = sorted(folder.metrics.glob("*.jsonl"))
+    rows = (_rows_of(path, lengths) for path in files)
+    return heapq.merge(*rows, key=lambda row: int(row[1]["env_steps"]))
+
+
+def _rows_of(path: Path, lengths: dict[str, int]) -> Iterator[Row]:
+    with path.open("rb") as file:
+        # A server that is started again drops what it had recorded since its checkpoint.
+        begin = min(lengths.get(path.name, 0), file.seek(0, os.SEEK_END))
+        if begin:  # where it has grown past that since, this is within a line
+            file.seek(begin - 1)
+            begin += len(file.readline()) - 1
+        lengths[path.name] = begin
+        for place, line in whole_lines(file, begin):
+            lengths[path.name] = place + len(line)
+            if not line.isspace():
+                try:
+                    yield path.stem, msgspec.json.decode(line, type=dict)
+                except msgspec.DecodeError as error:
+                    file.seek(0)
+                    number = file.read(place).count(b"\n") + 1
+                    raise MalformedMetrics(path, number, str(error)) from None
+
+
+def describe_failure(error: Exception) -> str:
+    """Returns an error's class and the first line of what it says."""
+    text = " ".join(str(error).splitlines()[:1])
+    return f"{type(error).__name__}: {text}"

@@ -34,7 +34,7 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """One run in one tracker. It may raise anything, and take any time: see `beside`.
+    """One run in one tracker. It may raise anything, and take any time: see `tracking`.
 
     A class of one's own is named in the config as ``package.module:name`` and made without
     arguments. `start` comes first and `end` last, each once.

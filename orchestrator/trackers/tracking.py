@@ -3,72 +3,90 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muxrl.orchestrator.config.trackers import is_local
-from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.trackers.beside import TrackerBeside, end_all
-from muxrl.orchestrator.trackers.session import Session, describe, end_state
+from muxrl.orchestrator.supervise.child import Child
+from muxrl.orchestrator.trackers.session import Session, describe, state_to_tell
+from muxrl.orchestrator.user_modules import worker_variables
 
 logger = logging.getLogger(__name__)
 
 _END_S = 60.0
 """For all trackers of a run to send what is left; a first ``mlflow.db`` alone takes 20 s."""
+_KILLED_S = 5.0
+"""For a process that was killed to be gone."""
+_START = "from muxrl.orchestrator.trackers.session import main; main()"
 
 
 class Tracking:
     """The trackers of one run. Once it is made, nothing here raises.
 
     Those that only append to a file are fed at once, since a process for each run would cost more
-    than they do; all others in processes of their own.
+    than they do; all others follow the run's files in processes of their own.
 
     Args:
         folder: the run's directory, with its plan and config.
         names: of the trackers, as in the config.
         resumed_at: env steps at which the run goes on; None: it is new.
+        lengths: bytes of each file of metrics up to there.
 
     Raises:
         NotARunDirectory: the plan or the config is missing.
     """
 
     def __init__(
-        self, folder: RunDirectory, names: Sequence[str], resumed_at: int | None = None
+        self,
+        folder: RunDirectory,
+        names: Sequence[str],
+        resumed_at: int | None = None,
+        lengths: Mapping[str, int] | None = None,
     ) -> None:
         self._folder = folder
         self._sessions: dict[str, Session] = {}
-        self._beside: list[TrackerBeside] = []
+        self._beside: list[_Beside] = []
+        self._to_start = [name for name in names if not is_local(name)]
+        self._told_before = resumed_at, dict(lengths or {})
         if not names:
             return
         run = describe(folder, resumed_at)
-        for name in names:
-            if not is_local(name):
-                self._beside.append(TrackerBeside(name, run))
-                continue
+        for name in filter(is_local, names):
             with self._guarded(name):
                 self._sessions[name] = Session(name, run)
 
     def take(self, name: str, record: Mapping[str, Any]) -> None:
-        """Hands on a row of ``metrics/NAME.jsonl``."""
+        """Takes a row of ``metrics/NAME.jsonl``, where processes beside the run find it."""
         for tracker, session in list(self._sessions.items()):
             with self._guarded(tracker):
                 session.take(name, record)
+        self._start()
         for beside in self._beside:
-            beside.take(name, record)
+            beside.check()
+
+    def _start(self) -> None:
+        """Starts the processes, once: before its first row a run that is resumed cuts its files."""
+        names, self._to_start = self._to_start, []
+        self._beside += [_Beside(name, self._folder, *self._told_before) for name in names]
 
     def close(self) -> None:
         """Hands over the report, and waits until all is written or given up."""
-        try:
-            state = end_state(self._folder)
-        except (NotARunDirectory, OSError) as error:
-            logger.warning("the trackers are told that the run was interrupted: %s", error)
-            state = "interrupted"
+        self._start()
+        state = state_to_tell(self._folder)
         for tracker, session in list(self._sessions.items()):
             with self._guarded(tracker):
                 session.end(state)
-        end_all(self._beside, state, _END_S)
+        for beside in self._beside:
+            beside.close()
+        deadline = time.monotonic() + _END_S
+        for beside in self._beside:  # side by side
+            beside.wait(max(0.0, deadline - time.monotonic()))
         self._sessions, self._beside = {}, []
 
     @contextlib.contextmanager
@@ -85,3 +103,88 @@ class Tracking:
             )
             if (session := self._sessions.pop(name, None)) is not None:
                 session.abandon()
+
+
+class _Beside:
+    """A tracker's process, which can be slow, hang or crash. Nothing here raises.
+
+    What Weights & Biases and MLflow do is theirs: they wait for servers, start threads and
+    processes, and have work to do when theirs ends. Ctrl-C ends the run first, then its standard
+    input.
+
+    Args:
+        name: of the tracker.
+        folder: of the run.
+        resumed_at: env steps at which the run goes on; None: it is new.
+        lengths: bytes of each file of metrics that it was told before.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: RunDirectory,
+        resumed_at: int | None,
+        lengths: Mapping[str, int],
+    ) -> None:
+        self._name = name
+        self._folder = folder
+        self._process: Child | None = None
+        """None: it has ended."""
+        self._log = folder.log(f"tracker-{name.replace(':', '.')}")
+        what = json.dumps([name, str(folder.path), resumed_at, dict(lengths)])
+        try:
+            with self._log.open("ab") as log:
+                # -P: what lies in the current folder is never imported in place of a library.
+                self._process = Child(
+                    [sys.executable, "-P", "-c", _START, what],
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=worker_variables(),
+                )
+        except OSError as error:
+            self._leave(str(error))
+
+    def check(self) -> None:
+        """Says, once, that it has failed."""
+        if self._process is not None and self._process.poll() is not None:
+            self._end()
+
+    def close(self) -> None:
+        """Tells it that the run is over, for it to end."""
+        if self._process is not None:
+            self._process.stdin.close()
+
+    def wait(self, patience_s: float) -> None:
+        """Waits for the process to end, after `close`; kills it if it does not."""
+        if (process := self._process) is None:
+            return
+        try:
+            process.wait(patience_s)
+            self._end()
+        except subprocess.TimeoutExpired:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILLED_S)
+            if process.stdout is not None:
+                process.stdout.close()
+            self._leave("it had not finished when the run had, and was ended")
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        with process:
+            said = process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
+        if process.returncode != 0:
+            self._leave(said or f"its process died ({process.returncode})")
+
+    def _leave(self, cause: str) -> None:
+        self._process = None
+        logger.warning(
+            "the run goes on without its tracker %r: %s; its log: %s. Once the run is over, "
+            "'muxrl track %s %s' tells it all",
+            self._name,
+            cause,
+            self._log,
+            self._folder.path,
+            self._name,
+        )

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import functools
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config.load import from_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
-from muxrl.orchestrator.records.plan import roles_of
+from muxrl.orchestrator.measure.against_random import AgainstRandom, against_random
+from muxrl.orchestrator.measure.statistics import Estimate
+from muxrl.orchestrator.measure.subjects import Measured, Subject
+from muxrl.orchestrator.records.conditions import Condition, untrained
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, EvaluationPoint, EvaluationSeries
+from muxrl.orchestrator.records.plan import Plan, Role, roles_of
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.records.series import MetricCurves, TrainingSeries, mean_of_episodes
 from muxrl.orchestrator.records.thinned import MOST_POINTS, Point, Thinned
 from muxrl.orchestrator.watch.activity import STATES, Activities
-from muxrl.orchestrator.watch.returns import MOST_EVALUATIONS, EvaluatedReturns
 from muxrl.orchestrator.watch.tail import Tail
 
 _LOG_BYTES = 6_000
@@ -29,6 +35,12 @@ _MOST_MARKS = 100
 _MOST_LATENCIES = 300
 _MOST_CURVES = 40
 """Of training, and as many evaluated; the files have all metrics."""
+_MOST_LEARNED = 12
+"""Numbers of a server's learner, the first that change; the report and the files have all."""
+_MOST_KEPT = 40
+"""Of these numbers, whether they change or not."""
+_MOST_LEARNED_POINTS = 150
+_MOST_EVALUATIONS = 150
 
 
 class RunView:
@@ -52,73 +64,13 @@ class RunView:
         }
         self._agents = {s: server.agents for s, server in self._plan.servers.items()}
         metrics = self._folder.metrics
-        self._lags: dict[str, Thinned] = {}
-        self._own_returns: dict[str, Thinned] = {}
-        self._tails = [
-            Tail(metrics / "joint.jsonl", self._begin_joint, JointRow),
-            Tail(metrics / "evaluation.jsonl", self._begin_evaluations, EvaluationRow),
-            *(
-                Tail(metrics / f"{s}.jsonl", functools.partial(self._begin_server, s), IterationRow)
-                for s in self._plan.servers
-            ),
-        ]
-
-    # --- what is read -------------------------------------------------------------------
-
-    def _begin_joint(self) -> Callable[[JointRow], None]:
-        self._trained_metrics = MetricCurves(self._agents, _MOST_CURVES, most_points=MOST_POINTS)
-        groups = {role.key: role.agents for role in self._roles}
-        self._training = TrainingSeries(groups, self._trained_metrics, most_points=MOST_POINTS)
-        self._activities = Activities(list(self._agents))
-        self._speed = Thinned()
-        self._latencies = {s: Thinned(_highest, _MOST_LATENCIES) for s in self._agents}
-        self._marks: list[dict[str, Any]] = []
-        self._latest: JointRow | None = None
-        return self._add_joint
-
-    def _add_joint(self, row: JointRow) -> None:
-        self._training.add(row)
-        self._activities.add(row)
-        if row.time_s is not None and row.env_steps_per_s is not None:
-            time_s = round(row.time_s, 2)
-            self._speed.add((time_s, round(row.env_steps_per_s, 2)))
-            for server_id, latencies in self._latencies.items():
-                now = row.servers.get(server_id)
-                if now is not None and now.exchange_p50_s is not None:
-                    latencies.add((time_s, now.exchange_p50_s, now.exchange_p99_s))
-        what = [f"{name} started again" for name in row.restarted]
-        if row.resumed_from is not None:
-            what.append("resumed")
-        if what:
-            place = {"env_steps": row.env_steps, "time_s": row.time_s}
-            self._marks = [*self._marks, {**place, "what": ", ".join(what)}][-_MOST_MARKS:]
-        self._latest = row
-
-    def _begin_evaluations(self) -> Callable[[EvaluationRow], None]:
-        self._evaluated = EvaluatedReturns(self._roles, is_external=self._plan.is_external)
-        self._evaluated_metrics = MetricCurves(
-            self._agents, _MOST_CURVES, most_points=MOST_EVALUATIONS
-        )
-        return self._add_evaluation
-
-    def _add_evaluation(self, row: EvaluationRow) -> None:
-        self._evaluated.add(row)
-        if row.replaced is None:
-            self._evaluated_metrics.add(row.env_steps, row.metrics, mean_of_episodes)
-
-    def _begin_server(self, server_id: str) -> Callable[[IterationRow], None]:
-        lags = self._lags[server_id] = Thinned(_highest)
-        returns = self._own_returns[server_id] = Thinned()
-
-        def add(row: IterationRow) -> None:
-            if row.policy_lag_mean is not None:
-                lags.add((row.env_steps, row.policy_lag_mean, row.policy_lag_max))
-            if row.episode_return_mean is not None:
-                returns.add((row.env_steps, row.episode_return_mean))
-
-        return add
-
-    # --- what is shown ------------------------------------------------------------------
+        joint = partial(_Joint, self._agents, self._roles)
+        evaluated = partial(_Evaluated, self._plan)
+        self._joint = Tail(metrics / "joint.jsonl", joint, JointRow)
+        self._evaluated = Tail(metrics / "evaluation.jsonl", evaluated, EvaluationRow)
+        self._servers = {
+            s: Tail(metrics / f"{s}.jsonl", _Iterations, IterationRow) for s in self._plan.servers
+        }
 
     def read(self) -> dict[str, Any]:
         """Returns the run as it stands now; of a long one at first only its beginning.
@@ -127,9 +79,11 @@ class RunView:
             NotARunDirectory: ``status.json`` is broken.
             OSError: a file cannot be read.
         """
-        is_read = not any([tail.read() for tail in self._tails])  # noqa: C419, all of them
+        tails: list[Tail[Any]] = [self._joint, self._evaluated, *self._servers.values()]
+        is_read = not any([tail.read() for tail in tails])  # noqa: C419, all of them
         status = read_status(self._folder)
-        latest = self._latest
+        joint = self._joint.rows
+        latest = joint.latest
         env_steps = latest and latest.env_steps
         num_restarts = status.num_restarts if status else {}
         servers = [
@@ -140,7 +94,7 @@ class RunView:
             "kind": "run",
             "name": self._folder.path.resolve().name,
             "is_whole": is_read,
-            "problems": [tail.problem for tail in self._tails if tail.problem],
+            "problems": [tail.problem for tail in tails if tail.problem],
             **self._about,
             "status": {**asdict(status), "state": status.state_now} if status else None,
             "env_steps": status.env_steps if status and status.has_ended else env_steps,
@@ -149,8 +103,8 @@ class RunView:
             "env_steps_per_s": latest and latest.env_steps_per_s,
             "num_lost_episodes": latest.num_lost_episodes if latest else 0,
             "num_random_episodes": latest.num_random_episodes if latest else {},
-            "marks": self._marks,
-            "speed": self._speed.points,
+            "marks": joint.marks,
+            "speed": joint.speed.points,
             "states": STATES,
             "servers": servers,
             "metrics": self._metrics(),
@@ -160,25 +114,27 @@ class RunView:
     def _server(self, server_id: str) -> dict[str, Any]:
         roles = [role for role in self._roles if role.server_id == server_id]
         # Of a simulation that is not the run's own, only servers know returns.
-        own = self._own_returns[server_id].points if len(roles) == 1 else []
+        iterations, joint = self._servers[server_id].rows, self._joint.rows
+        own = iterations.returns.points if len(roles) == 1 else []
         server = self._plan.servers[server_id]
-        state = self._latest.servers.get(server_id) if self._latest else None
+        state = joint.latest.servers.get(server_id) if joint.latest else None
         return {
             "id": server_id,
             "algorithm": server.algorithm,
             "learns": server.learns,
             "is_played_by_others": bool(state and state.num_logged_actions),
             "agents": server.agents,
-            "strip": self._activities.stretches(server_id),
-            "num_refused": self._activities.num_refused(server_id),
-            "lag": self._lags[server_id].points,
-            "latency": self._latencies[server_id].points,
+            "strip": joint.activities.stretches(server_id),
+            "num_refused": joint.activities.num_refused(server_id),
+            "lag": iterations.lags.points,
+            "latency": joint.latencies[server_id].points,
+            "learned": iterations.learned,
             "roles": [
                 {
                     "name": role.name,
                     "agents": role.agents,
-                    "training": self._training.returns[role.key].points or own,
-                    **self._evaluated.shown(role),
+                    "training": joint.training.returns[role.key].points or own,
+                    **self._evaluated.rows.returns.shown(role),
                 }
                 for role in roles
             ],
@@ -187,7 +143,8 @@ class RunView:
     def _metrics(self) -> list[dict[str, Any]]:
         """Returns for each metric points ``(env_steps, mean)`` for each server that has it, and for
         whole episodes."""
-        trained, evaluated = self._trained_metrics.curves, self._evaluated_metrics.curves
+        trained = self._joint.rows.metrics.curves
+        evaluated = self._evaluated.rows.metrics.curves
         none = Thinned()
         return [
             {
@@ -226,6 +183,87 @@ def _last_lines(path: Path) -> list[str]:
     return [line for line in whole.splitlines() if line.strip()][-_LOG_LINES:]
 
 
+class _Joint:
+    """What the rows of the whole run come to."""
+
+    def __init__(self, agents: Mapping[str, Sequence[str]], roles: Sequence[Role]) -> None:
+        self.metrics = MetricCurves(agents, _MOST_CURVES, most_points=MOST_POINTS)
+        groups = {role.key: role.agents for role in roles}
+        self.training = TrainingSeries(groups, self.metrics, most_points=MOST_POINTS)
+        self.activities = Activities(list(agents))
+        self.speed = Thinned()
+        self.latencies = {s: Thinned(_highest, _MOST_LATENCIES) for s in agents}
+        self.marks: list[dict[str, Any]] = []
+        self.latest: JointRow | None = None
+
+    def add(self, row: JointRow) -> None:
+        self.training.add(row)
+        self.activities.add(row)
+        if row.time_s is not None and row.env_steps_per_s is not None:
+            time_s = round(row.time_s, 2)
+            self.speed.add((time_s, round(row.env_steps_per_s, 2)))
+            for server_id, latencies in self.latencies.items():
+                now = row.servers.get(server_id)
+                if now is not None and now.exchange_p50_s is not None:
+                    latencies.add((time_s, now.exchange_p50_s, now.exchange_p99_s))
+        what = [f"{name} started again" for name in row.restarted]
+        if row.resumed_from is not None:
+            what.append("resumed")
+        if what:
+            place = {"env_steps": row.env_steps, "time_s": row.time_s}
+            self.marks = [*self.marks, {**place, "what": ", ".join(what)}][-_MOST_MARKS:]
+        self.latest = row
+
+
+class _Evaluated:
+    """What evaluations come to."""
+
+    def __init__(self, plan: Plan) -> None:
+        agents = {s: server.agents for s, server in plan.servers.items()}
+        self.returns = EvaluatedReturns(roles_of(plan), is_external=plan.is_external)
+        self.metrics = MetricCurves(agents, _MOST_CURVES, most_points=_MOST_EVALUATIONS)
+
+    def add(self, row: EvaluationRow) -> None:
+        self.returns.add(row)
+        if row.replaced is None:
+            self.metrics.add(row.env_steps, row.metrics, mean_of_episodes)
+
+
+class _Iterations:
+    """What a server's training iterations come to."""
+
+    def __init__(self) -> None:
+        self.lags = Thinned(_highest)
+        self.returns = Thinned()
+        self._learned: dict[str, dict[str, Thinned]] = {}
+        """By name and policy, "" of what is the server's."""
+
+    def add(self, row: IterationRow) -> None:
+        if row.policy_lag_mean is not None:
+            self.lags.add((row.env_steps, row.policy_lag_mean, row.policy_lag_max))
+        if row.episode_return_mean is not None:
+            self.returns.add((row.env_steps, row.episode_return_mean))
+        of_server = {"loss": row.loss} if len(row.learner) != 1 else {}
+        for policy, values in ({"": of_server} | dict(row.learner)).items():
+            for name, value in values.items():
+                is_known = name in self._learned
+                if value is None or not (is_known or len(self._learned) < _MOST_KEPT):
+                    continue
+                curves = self._learned.setdefault(name, {})
+                curve = curves.setdefault(policy, Thinned(most=_MOST_LEARNED_POINTS))
+                curve.add((row.env_steps, value))
+
+    @property
+    def learned(self) -> list[dict[str, Any]]:
+        """What changes of what a learner says of itself."""
+        found = (
+            {"name": name, "of": [{"policy": p, "points": c.points} for p, c in curves.items()]}
+            for name, curves in self._learned.items()
+            if any(len({value for _, value in curve.points}) > 1 for curve in curves.values())
+        )
+        return list(islice(found, _MOST_LEARNED))
+
+
 def _highest(first: Point, second: Point) -> Point:
     """Of two points the later mean or median, and the higher maximum or 99th percentile."""
     return first[0], second[1], max(first[2], second[2])
@@ -238,3 +276,65 @@ def _read_about(config_yaml: Path) -> dict[str, str]:
     except (OSError, ConfigError):
         return {}
     return {"simulation": config.simulation.env, "stop": StopConditions(config.stop).text}
+
+
+class EvaluatedReturns:
+    """The evaluations, from their rows, one for each condition."""
+
+    def __init__(self, roles: Sequence[Role], *, is_external: bool = False) -> None:
+        self._series = EvaluationSeries(most=1, is_external=is_external)
+        self._roles = roles
+
+    def add(self, row: EvaluationRow) -> None:
+        """Adds a row; those of another rule of acting than the newest are left out."""
+        if row.should_explore != self._series.should_explore:
+            self._curves = {role: Thinned(most=_MOST_EVALUATIONS) for role in self._roles}
+        self._series.add(row)
+        (point,), (rows,) = self._series.points, self._series.rows.values()
+        server_id = Condition.of_row(row).server_id
+        for role, curve in self._curves.items():
+            if server_id not in (None, role.server_id):
+                continue
+            subject = Subject("role", role.name, role.agents)
+            in_place = Condition(role.server_id, _side(role, point)).key or ""
+            episodes = {
+                who: subject.returns(rows[who].returns)
+                for who in (AS_LEARNED, in_place, untrained(in_place))
+                if who in rows
+            }
+            if measured := Measured.of(point, episodes, in_place):
+                curve.add((point.env_steps, against_random([measured])))
+
+    def shown(self, role: Role) -> dict[str, Any]:
+        """Returns for the page: points ``(env_steps, mean, low, high)``, and of the last evaluation
+        the advantage, and untrained agents' ``(mean, low, high)``.
+
+        Ends of intervals, over episodes, are None where there are too few of them for one.
+
+        Args:
+            role: whose.
+        """
+        curve = self._curves[role].points if self._series.should_explore is not None else ()
+        measured: list[AgainstRandom] = [point for _, point in curve]
+        found = next((m for m in reversed(measured) if m.random is not None), None)
+        return {
+            "evaluated": [(m.env_steps, *_ends(m.learned)) for m in measured],
+            "random": [(m.env_steps, *_ends(m.random)) for m in measured if m.random],
+            "untrained": _ends(found.untrained) if found and found.untrained else None,
+            "advantage": _ends(found.advantage) if found and found.advantage else None,
+            "verdict": str(found.verdict) if found else "",
+            "num_episodes": measured[-1].num_episodes if measured else 0,
+        }
+
+
+def _side(role: Role, point: EvaluationPoint) -> str:
+    """Returns the side that the role's agents are of their server's; "": they are none."""
+    sides = point.sides.get(role.server_id, {})
+    return next((s for s, agents in sides.items() if set(agents) == set(role.agents)), "")
+
+
+def _ends(estimate: Estimate) -> tuple[float | None, ...]:
+    return tuple(
+        value if math.isfinite(value) else None
+        for value in (estimate.mean, estimate.low, estimate.high)
+    )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config.load import load_written
-from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.thinned import Point, Thinned
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
+from muxrl.orchestrator.sweeps.measure import Metric
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
 from muxrl.orchestrator.watch.tail import Tail
 
@@ -66,7 +66,6 @@ class SweepView:
             "trials": [
                 {
                     **asdict(trial),
-                    "status": self._folder.status_now(trial),
                     "curve": curve.points if curve else [],
                     "env_steps": max(trial.env_steps, curve.env_steps if curve else 0),
                 }
@@ -92,44 +91,41 @@ class _Curve:
     """
 
     def __init__(self, folder: RunDirectory, metric: MetricConfig) -> None:
-        servers = folder.read_plan().servers
-        self._agents = None if metric.of == TOTAL else servers[metric.of].agents
-        self._metric = metric
-        self._uses_evaluations = metric.source == "evaluation"
-        self.env_steps = 0
+        of = Metric(metric, folder.read_plan().servers)
         self.is_read = self.is_final = False
         """Whether all that is there was read; whether nothing more will come."""
-        self._tails = [
-            Tail(folder.metrics / "joint.jsonl", self._begin_training, JointRow),
-            Tail(folder.metrics / "evaluation.jsonl", self._begin_evaluations, EvaluationRow),
-        ]
+        trained, evaluated = partial(_Values, of.trained), partial(_Values, of.evaluated)
+        self._training = Tail(folder.metrics / "joint.jsonl", trained, JointRow)
+        self._evaluations = Tail(folder.metrics / "evaluation.jsonl", evaluated, EvaluationRow)
+        self._uses_evaluations = metric.source == "evaluation"
 
     def read(self, is_over: bool) -> None:
         """Reads what has come; `is_over` says that nothing more will."""
-        self.is_read = not any([tail.read() for tail in self._tails])  # noqa: C419, both
+        tails = self._training, self._evaluations
+        self.is_read = not any([tail.read() for tail in tails])  # noqa: C419, both
         self.is_final = self.is_read and is_over
+
+    @property
+    def env_steps(self) -> int:
+        """Of training so far."""
+        return self._training.rows.env_steps
 
     @property
     def points(self) -> list[Point]:
         """``(env_steps, metric)``."""
-        evaluated = list(self._evaluations.points) if self._uses_evaluations else []
-        return evaluated or list(self._training.points)
+        evaluated = list(self._evaluations.rows.curve.points) if self._uses_evaluations else []
+        return evaluated or list(self._training.rows.curve.points)
 
-    def _begin_training(self) -> Callable[[JointRow], None]:
-        self._training = Thinned(most=_MOST_POINTS)
-        return self._add_training
 
-    def _add_training(self, row: JointRow) -> None:
+class _Values:
+    """The values of rows that have one, and the env steps of the last row."""
+
+    def __init__(self, value_of: Callable[[Any], float | None]) -> None:
+        self._value_of = value_of
+        self.curve = Thinned(most=_MOST_POINTS)
+        self.env_steps = 0
+
+    def add(self, row: JointRow | EvaluationRow) -> None:
         self.env_steps = row.env_steps
-        if (value := trained_value(self._metric, row, self._agents)) is not None:
-            self._training.add((row.env_steps, value))
-
-    def _begin_evaluations(self) -> Callable[[EvaluationRow], None]:
-        self._evaluations = Thinned(most=_MOST_POINTS)
-        return self._add_evaluation
-
-    def _add_evaluation(self, row: EvaluationRow) -> None:
-        if row.replaced is None:
-            value = evaluated_value(self._metric, row, self._agents)
-            if value is not None:
-                self._evaluations.add((row.env_steps, value))
+        if (value := self._value_of(row)) is not None:
+            self.curve.add((row.env_steps, value))

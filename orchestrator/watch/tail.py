@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -17,25 +17,30 @@ files are read."""
 _REMEMBERED_BYTES = 256
 
 
-class Tail:
+class Rows(Protocol):
+    """What takes rows."""
+
+    def add(self, row: Any, /) -> None:
+        """Takes the next row."""
+
+
+T = TypeVar("T", bound=Rows)
+
+
+class Tail(Generic[T]):
     """Hands on the rows of a metrics file, each once.
 
     Args:
         path: the file, which may come later.
-        begin: called before the first row, and again where the file does not go on from what
-            was read (a run that is resumed cuts its metrics back); returns what takes the rows.
+        make: makes what takes the rows: at first, and again where the file does not go on from
+            what was read (a run that is resumed cuts its metrics back).
         kind: of the rows, see `muxrl.orchestrator.records.rows`.
     """
 
-    problem = ""
-    """Which line is no row and was left out, in a sentence; "" if all are."""
-
-    def __init__(
-        self, path: Path, begin: Callable[[], Callable[[Any], object]], kind: Any = dict
-    ) -> None:
+    def __init__(self, path: Path, make: Callable[[], T], kind: Any = dict) -> None:
         self._path = path
         self._decode = msgspec.json.Decoder(kind).decode
-        self._begin = begin
+        self._make = make
         self._restart()
 
     def _restart(self) -> None:
@@ -43,7 +48,9 @@ class Tail:
         self._num_lines = 0
         self._remembered = b""
         self.problem = ""
-        self._take = self._begin()
+        """Which line is no row and was left out, in a sentence; "" if all are."""
+        self.rows = self._make()
+        """What has taken them."""
 
     def read(self) -> bool:
         """Hands on what has come; an incomplete last line is left for the next time.
@@ -78,6 +85,6 @@ class Tail:
 
     def _take_line(self, line: bytes) -> None:
         try:
-            self._take(self._decode(line))
+            self.rows.add(self._decode(line))
         except (ValueError, TypeError) as error:
             self.problem = str(MalformedMetrics(self._path, self._num_lines, str(error)))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from muxrl.orchestrator.launch.background import BackgroundRun
     from muxrl.orchestrator.launch.result import RunResult
     from muxrl.orchestrator.load_policy import load_policy
-    from muxrl.orchestrator.sweeps import SweepResult
+    from muxrl.orchestrator.sweeps.result import SweepResult
     from muxrl.servers.config import ServerConfig
     from muxrl.servers.episodes.trajectories import Trajectory
     from muxrl.servers.trainers.check_trainer import check_trainer
@@ -57,7 +57,7 @@ _EXPORTS = {
     "ServerConfig": "muxrl.servers.config:ServerConfig",
     "SimulationConfig": "muxrl.orchestrator.config.schema:SimulationConfig",
     "StopConfig": "muxrl.orchestrator.config.schema:StopConfig",
-    "SweepResult": "muxrl.orchestrator.sweeps:SweepResult",
+    "SweepResult": "muxrl.orchestrator.sweeps.result:SweepResult",
     "Trainer": "muxrl.servers.trainers.interface:Trainer",
     "Trajectory": "muxrl.servers.episodes.trajectories:Trajectory",
     "check_trainer": "muxrl.servers.trainers.check_trainer:check_trainer",

@@ -31,7 +31,8 @@ from muxrl.experiments.studies.outcomes import (
     write_outcomes,
 )
 from muxrl.orchestrator.config import load_config, prepare
-from muxrl.orchestrator.sweeps import load_sweep, make_plan
+from muxrl.orchestrator.sweeps.load import load_sweep
+from muxrl.orchestrator.sweeps.plan import make_plan
 
 FOLDER = Path(next(iter(studies.__path__)))
 ROOT = FOLDER.parents[1]

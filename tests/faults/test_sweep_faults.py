@@ -16,7 +16,8 @@ from tests.faults.test_launch_faults import small_server
 
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
-from muxrl.orchestrator.sweeps import SweepDirectory, SweepResult, TrialRecord
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.result import SweepResult
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
 
@@ -151,7 +152,7 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
     # matters is that no trial continues.
     killed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     done, before = trials(folder)
-    assert (done.status, before.status) == ("done", "running")
+    assert (done.status, before.status) == ("done", "interrupted")
     assert before.run_dir is not None
     kept, run = files_of(folder, done), folder / before.run_dir
     newest = CheckpointFolder(run / "checkpoints").env_steps[0]

@@ -12,7 +12,8 @@ from muxrl.orchestrator import api
 from muxrl.orchestrator.api import launch, sweep
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.errors import ConfigError, NotARunDirectory
-from muxrl.orchestrator.sweeps import SweepConfig, runner
+from muxrl.orchestrator.sweeps import runner
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -32,6 +32,7 @@ function signed(text) { return text.replace("-", MINUS); }
 function count(value) { return value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"); }
 function decimals(value, digits) {
   if (value === null || value === undefined) return "–";
+  if (digits === null) return signed(`${+value.toPrecision(3)}`);  // of any size, such as a learning rate
   const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
   return signed(value.toLocaleString("en-US", options));
 }

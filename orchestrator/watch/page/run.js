@@ -31,6 +31,9 @@ function runSections(run) {
       [`speed lag ${server.id}`, [server.lag, steps], (width) => lagCard(server, index, steps, width), "card"]),
     ...run.servers.map((server, index) => [server, index]).filter(([server]) => server.latency.length).map(([server, index]) =>
       [`speed latency ${server.id}`, [server.latency, end], (width) => latencyCard(server, index, end, marks("time_s"), width), "card"]),
+    ...(run.servers.some((server) => server.learned.length) ? [["learned", null, () => learnedHead()]] : []),
+    ...run.servers.flatMap((server, index) => server.learned.map((one) =>
+      [`learned ${server.id}\n${one.name}`, [one, steps], (width) => learnedCard(server, one, index, steps, width), "card"])),
     ["logs", run.logs, (width) => logs(run, width)],
   ];
 }
@@ -276,6 +279,20 @@ function latencyCard(server, index, end, marks, width) {
     chart({ name: `latency of ${server.id} in ms`, width, height: 180, kind: "time", end, marks, isLog: true, series: [
       { name: "p99", points: server.latency.map(([x, , p99]) => [x, 1e3 * p99]), colour: colourOf(index), style: "training" },
       { name: "p50", points: server.latency.map(([x, p50]) => [x, 1e3 * p50]), colour: colourOf(index), style: `evaluated ${dashOf(index)}` }] }));
+}
+
+// --- what learners say of themselves ---------------------------------------------------------
+
+function learnedHead() {
+  return el("section", {}, el("h2", {}, "What learners say of themselves"),
+    el("p", { class: "caption" }, "Losses, entropy and whatever else a trainer reports of its updates and changes; a line for each policy. A loss need not fall: what it is measured by changes as policies do."));
+}
+
+function learnedCard(server, one, index, steps, width) {
+  return el("article", { "data-learned": `${server.id} ${one.name}` },
+    title(server, index, one.name, one.of.length > 1 ? one.of.map(({ policy }) => policy).join(", ") : ""),
+    chart({ name: `${one.name} of ${server.id}`, width, height: 150, kind: "steps", ...steps, digits: null, series: one.of.map(({ policy, points }, place) =>
+      ({ name: policy || server.id, points, colour: colourOf(index), style: `evaluated ${dashOf(NUM_COLOURS * place)}` })) }));
 }
 
 // --- logs -----------------------------------------------------------------------------------

@@ -34,9 +34,10 @@ def test_it_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.Monk
         assert own.status().iteration % 4 != 0  # its first version plays otherwise
     random = ServerConfig(algorithm="RANDOM", agents=["agent_0", "agent_1"])
     player = Player("own", "all", server, resume_from=str(tmp_path / "saved"))
-    with Arena(SIMULATION, {"all": ("agent_0", "agent_1")}, 0) as arena:
+    with Arena(config, {"all": ("agent_0", "agent_1")}) as arena:
         found = arena.play({"all": player}, [7])
-    with Arena(SIMULATION, {"all": ("agent_0", "agent_1")}, 0, max_steps=2) as arena:
+    config.evaluation.max_episode_steps = 2
+    with Arena(config, {"all": ("agent_0", "agent_1")}) as arena:
         arena.play({"all": Player("at random", "all", random)}, [7, 8])
         assert [note.partition(":")[0] for note in arena.notes()] == [
             "2 of the episodes played here"

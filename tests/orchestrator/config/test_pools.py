@@ -11,7 +11,7 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, resolv
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.schema import CheckpointConfig
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.evaluations.frozen_servers import with_members
+from muxrl.orchestrator.evaluations.frozen import with_members
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE

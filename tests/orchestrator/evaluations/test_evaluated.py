@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from muxrl.orchestrator.evaluations.evaluated import print_evaluation, returns_of, roles_of
+from muxrl.orchestrator.evaluations.evaluated import print_evaluation, returns_of, roles_by_name
 from muxrl.orchestrator.measure.statistics import mean_interval
 
 
@@ -63,7 +63,7 @@ def test_one_episode_has_no_interval():
     ],
 )
 def test_roles_are_names_without_numbers(agents, roles):
-    assert roles_of(agents) == roles
+    assert roles_by_name(agents) == roles
 
 
 def test_the_table_shows_everybody_once(capsys, evaluation_result):

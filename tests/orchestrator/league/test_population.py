@@ -11,7 +11,7 @@ from tests.orchestrator.league.conftest import EXPLOITED, tree
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.league.load import load_league, load_resumed
+from muxrl.orchestrator.league.load import load_league, load_resumed_league
 from muxrl.orchestrator.league.population import make_league
 from muxrl.orchestrator.league.runner import check_league
 
@@ -99,11 +99,11 @@ def test_who_cannot_go_on_in_a_second_round_is_told_before_the_first() -> None:
 def test_what_was_played_cannot_change(tmp_path: Path) -> None:
     file = tmp_path / "league.yaml"
     file.write_text(to_yaml(load_league(tree())))
-    assert load_resumed(file, ["rounds=9", "max_concurrent=1"]).rounds == 9
+    assert load_resumed_league(file, ["rounds=9", "max_concurrent=1"]).rounds == 9
     with pytest.raises(ConfigError, match="rounds: is 1, and the league had 5; it goes on with"):
-        load_resumed(file, ["rounds=1"])
+        load_resumed_league(file, ["rounds=1"])
     with pytest.raises(ConfigError, match=r"members\.a\.is_fresh, num_episodes: cannot change"):
-        load_resumed(file, ["num_episodes=4", "members.a.is_fresh=true"])
+        load_resumed_league(file, ["num_episodes=4", "members.a.is_fresh=true"])
 
 
 def test_the_packaged_league_is_checked(capsys: pytest.CaptureFixture[str]) -> None:

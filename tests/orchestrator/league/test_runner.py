@@ -18,7 +18,7 @@ from muxrl.orchestrator.errors import ConfigError, NotALeagueDirectory, SweepIsR
 from muxrl.orchestrator.league import runner
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import League
-from muxrl.orchestrator.league.report import write_report
+from muxrl.orchestrator.league.report import write_league_report
 from muxrl.orchestrator.league.runner import resume_league
 from muxrl.orchestrator.sweeps import load as sweeps_load
 
@@ -33,7 +33,11 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def of(path: Path) -> tuple[League, LeagueDirectory, int]:
         folder = LeagueDirectory.open(path.parents[1])
-        return runner.make_league(runner.load_resumed(folder.config_file)), folder, int(path.name)
+        return (
+            runner.make_league(runner.load_resumed_league(folder.config_file)),
+            folder,
+            int(path.name),
+        )
 
     def start(config: Any, path: Path, console: Any) -> Any:
         told.append(f"train {path.name}")
@@ -63,7 +67,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(runner, "start_sweep", start)
     monkeypatch.setattr(runner, "resume_sweep", resume)
     monkeypatch.setattr(runner, "play_games", games)
-    monkeypatch.setattr(runner, "write_report", report)
+    monkeypatch.setattr(runner, "write_league_report", report)
     return told
 
 
@@ -139,7 +143,7 @@ def test_tokens_are_given_again_and_reach_each_round(
         resume_league(place.path)
     resume_league(place.path, [f"members.a.server.token={token}"])
     assert [sweep.algorithms["a"].token for sweep in resumed] == [token]
-    write_report(league, place, 1)
+    write_league_report(league, place, 1)
     assert "token" not in (place.path / "summary.md").read_text()
 
 
@@ -179,7 +183,7 @@ def test_the_report_shows_ratings_over_rounds_and_who_beats_whom(
     for number in (1, 2):
         train(league, place, number)
         play(league, place, number, a=1.0, b=0.5)
-    write_report(league, place, 2)
+    write_league_report(league, place, 2)
     told = json.loads((place.path / "league.json").read_text())
     ratings = told["roles"]["left"]["ratings"]
     assert list(ratings) == ["a @ 1", "a @ 2", "random"]

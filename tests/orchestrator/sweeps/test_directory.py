@@ -18,6 +18,7 @@ from muxrl.orchestrator.storage.checkpoints import (
 )
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.runner import _resumed
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.search import TableSearch
 from muxrl.orchestrator.sweeps.trial import IS_FINISHED
 from muxrl.orchestrator.sweeps.tuner import TrialLog
@@ -107,7 +108,13 @@ def test_a_trial_that_is_done_goes_on_if_the_budget_is_larger_by_now(folder, env
     assert resumed == (finished if is_kept else record(metric=2.0, run_dir="runs/0-x"))
     # The sweep may have been killed before it wrote that down.
     running = record(status="running", run_dir="runs/0-x")
-    assert _resumed(running, folder, PLAN) == resumed
+    assert taken_up(running, folder) == resumed
+
+
+def taken_up(record, folder):
+    """The record with which a sweep goes on, whose table says this."""
+    folder.write_trials([record])
+    return _resumed(folder.trials()[0], folder, PLAN)
 
 
 def commit_checkpoint(run):
@@ -165,7 +172,8 @@ def test_a_trial_with_a_whole_checkpoint_goes_on_in_its_run_directory(folder, st
     begun = record(status=status, metric=2.0, run_dir="runs/0-x", cause="it rained")
     resumed = _resumed(begun, folder, PLAN)
     assert resumed == record(metric=2.0, run_dir="runs/0-x")
-    given = TableSearch([resumed, record(1)], folder, "max")
+    plan = SimpleNamespace(config=SweepConfig())
+    given = TableSearch(plan, TrialLog(folder, [resumed, record(1)]))
     run_dirs = [given.suggest(str(i))["run_dir"] for i in range(2)]
     assert run_dirs == [str(folder.runs / "0-x"), str(folder.runs / "1-x")]
 
@@ -178,11 +186,11 @@ def test_a_trial_that_ended_just_before_its_sweep_was_killed_is_finished(folder)
     run.mkdir()
     outcome = record(status="done", metric=3.0)
     (run / FINAL_RECORD_FILE).write_text(outcome.to_json())
-    resumed = _resumed(record(status="running", run_dir="runs/0-x"), folder, PLAN)
-    assert resumed == record(status="done", metric=3.0, run_dir="runs/0-x")
+    running = record(status="running", run_dir="runs/0-x")
+    assert taken_up(running, folder) == record(status="done", metric=3.0, run_dir="runs/0-x")
     # "stopped_early" may be the end of the sweep, not its scheduler's word.
     for status in ("failed", "stopped_early"):
         (run / FINAL_RECORD_FILE).write_text(record(status=status).to_json())
-        assert _resumed(record(status="running", run_dir="runs/0-x"), folder, PLAN) == record()
+        assert taken_up(running, folder) == record()
     (run / FINAL_RECORD_FILE).write_text("{")
-    assert _resumed(record(status="running", run_dir="runs/0-x"), folder, PLAN) == record()
+    assert taken_up(running, folder) == record()

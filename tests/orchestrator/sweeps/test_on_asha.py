@@ -13,7 +13,8 @@ from ray import tune
 from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
 
-from muxrl.orchestrator.sweeps import SweepResult, TrialRecord
+from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps.result import SweepResult
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 

@@ -26,7 +26,7 @@ from muxrl.orchestrator.sweeps.dry_run import (
     estimate_text,
     why_unknown,
 )
-from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
+from muxrl.orchestrator.sweeps.measure import Metric
 from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
 from muxrl.orchestrator.sweeps.trial import trial_of, tune_config
@@ -118,16 +118,22 @@ def evaluation(returns, metrics=None):
     return EvaluationRow(env_steps=300, replaced=None, returns=returns, metrics=metrics or {})
 
 
-def trained(means, agents):
-    return trained_value(MetricConfig(), JointRow(env_steps=1, episode_return_mean=means), agents)
+def metric(*agents, name="return"):
+    """Of a server with these agents, or of all."""
+    config = MetricConfig("prey" if agents else "total", name=name)
+    return Metric(config, {"prey": SimpleNamespace(agents=agents)})
+
+
+def trained(means, *agents):
+    return metric(*agents).trained(JointRow(env_steps=1, episode_return_mean=means))
 
 
 def test_what_is_no_number_is_no_metric():
-    assert trained({"a": float("nan"), "b": 1.0}, None) is None
-    assert trained({"a": float("nan"), "b": 1.0}, ["b"]) == 1.0
-    assert trained({}, []) is None
-    assert trained({}, None) is None
-    assert trained({"a": 1.0}, ["b"]) is None
+    assert trained({"a": float("nan"), "b": 1.0}) is None
+    assert trained({"a": float("nan"), "b": 1.0}, "b") == 1.0
+    assert trained({}, "a") is None
+    assert trained({}) is None
+    assert trained({"a": 1.0}, "b") is None
 
 
 def test_a_metric_is_that_of_the_episode_or_a_mean_over_agents():
@@ -136,14 +142,14 @@ def test_a_metric_is_that_of_the_episode_or_a_mean_over_agents():
     evaluated = evaluation({"p": [7.0]}, metrics)
     means = {"win": {"__common__": 0.25}, "hits": {"h": 5.0, "p": 1.0}}
     training = JointRow(env_steps=500, metrics=means)
-    assert evaluated_value(MetricConfig(name="win"), evaluated, None) == 0.5
-    assert evaluated_value(MetricConfig("prey", name="win"), evaluated, ["p", "q"]) == 0.5
-    assert evaluated_value(MetricConfig("prey", name="hits"), evaluated, ["p", "q"]) == 2.0
-    assert evaluated_value(MetricConfig(name="hits"), evaluated, None) == pytest.approx(13 / 3)
-    assert evaluated_value(MetricConfig(name="way"), evaluated, None) is None
-    assert trained_value(MetricConfig(name="win"), training, None) == 0.25
-    assert trained_value(MetricConfig("prey", name="hits"), training, ["p", "q"]) == 1.0
-    assert trained_value(MetricConfig(name="win"), JointRow(env_steps=500), None) is None
+    assert metric(name="win").evaluated(evaluated) == 0.5
+    assert metric("p", "q", name="win").evaluated(evaluated) == 0.5
+    assert metric("p", "q", name="hits").evaluated(evaluated) == 2.0
+    assert metric(name="hits").evaluated(evaluated) == pytest.approx(13 / 3)
+    assert metric(name="way").evaluated(evaluated) is None
+    assert metric(name="win").trained(training) == 0.25
+    assert metric("p", "q", name="hits").trained(training) == 1.0
+    assert metric(name="win").trained(JointRow(env_steps=500)) is None
 
 
 def test_tune_carries_a_row_about_and_gives_it_back():

@@ -3,7 +3,8 @@
 import pytest
 
 from muxrl.orchestrator.config import packaged_configs
-from muxrl.orchestrator.sweeps import load_sweep, make_plan
+from muxrl.orchestrator.sweeps.load import load_sweep
+from muxrl.orchestrator.sweeps.plan import make_plan
 
 
 @pytest.mark.parametrize(("name", "num_trials"), [("chase", 18), ("chase_lr", 8)])

@@ -12,7 +12,7 @@ from muxrl.orchestrator.config.load import load_written, to_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed, load_sweep
-from muxrl.orchestrator.sweeps.plan import make_plan, take_up
+from muxrl.orchestrator.sweeps.plan import keep_trials, make_plan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 BASE = """
@@ -210,7 +210,7 @@ def test_more_seeds_and_samples_leave_the_trials_that_were(write):
     earlier = [TrialRecord.from_dict(json.loads(trial.to_json())) for trial in few.trials]
     more = make_plan(load_resumed(file, ["seeds=[3,5,8]", "num_samples=3"]))
     number = len(more.trials)
-    take_up(more, earlier)
+    keep_trials(more, earlier)
     assert more.trials[: len(earlier)] == earlier
     assert len(more.trials) == len({trial.id for trial in more.trials}) == number
     assert {trial.seed for trial in more.trials} == {3, 5, 8}

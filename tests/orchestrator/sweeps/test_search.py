@@ -1,16 +1,15 @@
 """Rows are handed out once each; a searcher that learns hears the mean over the seeds."""
 
-from dataclasses import replace
-
 import pytest
 
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.sweeps import SweepDirectory, load_sweep, make_plan
-from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps import search as search_module
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.parameters import draw
-from muxrl.orchestrator.sweeps.plan import take_up
+from muxrl.orchestrator.sweeps.plan import keep_trials, make_plan
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
-from muxrl.orchestrator.sweeps.search import ROLES_KEY, Optuna, Suggestions, TableSearch
+from muxrl.orchestrator.sweeps.search import ROLES_KEY, LearningSearch, Optuna, TableSearch
 from muxrl.orchestrator.sweeps.trial import METRIC, trial_of
 from muxrl.protocol.assignment import file_name
 
@@ -49,7 +48,7 @@ class Script:
         self.made_with = None
 
     def make(self, *arguments):
-        self.made_with = arguments
+        *self.made_with, _ = arguments  # and the seed
         return self
 
     def suggest(self, number):
@@ -59,9 +58,23 @@ class Script:
         self.heard.append((point, value))
 
 
+class Table:
+    """The trials of a sweep, and what it is told of new ones."""
+
+    def __init__(self, folder, records=()):
+        self.folder, self.records, self.rows = folder, list(records), []
+
+    def add(self, records):
+        self.rows += records
+
+    def refuse(self, records, cause):
+        self.rows.append((records, cause))
+
+
 def test_a_table_is_handed_out_once_in_its_order(plan, folder):
-    rows = plan().trials
-    search = TableSearch(rows, folder, "max")
+    made = plan()
+    rows = made.trials
+    search = TableSearch(made, Table(folder, rows))
     configs = [search.suggest(f"t{i}") for i in range(len(rows))]
     assert [trial_of(config) for config in configs] == rows
     assert [config["run_dir"] for config in configs] == [
@@ -73,21 +86,16 @@ def test_a_table_is_handed_out_once_in_its_order(plan, folder):
 LR = "algorithms.ppo.settings.lr"
 
 
-def suggestions(monkeypatch, plan, points, earlier=()):
+def learning(monkeypatch, plan, folder, points, earlier=()):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    made = plan("searcher=optuna")
-    script = Script(points)
-    rows = []
-    more = Suggestions(
-        made, list(earlier), script.make, rows.extend, lambda *refused: rows.append(refused)
-    )
-    return made, script, rows, more
+    made, script, table = plan("searcher=optuna"), Script(points), Table(folder, earlier)
+    monkeypatch.setattr(search_module, "Optuna", script.make)
+    return made, script, table.rows, LearningSearch(made, table)
 
 
 def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch, plan, folder):
     points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0}, {ROLES_KEY: 1, LR: 0.01}]
-    _, script, rows, more = suggestions(monkeypatch, plan, points)
-    search = TableSearch([], folder, "max", more)
+    _, script, rows, search = learning(monkeypatch, plan, folder, points)
     configs = [search.suggest(f"t{i}") for i in range(6)]
     assert search.suggest("t6") == "FINISHED"
     assert [trial_of(config) for config in configs] == rows
@@ -108,7 +116,7 @@ def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
     monkeypatch, plan, folder
 ):
     points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0}]
-    made, script, rows, more = suggestions(monkeypatch, plan, points)
+    made, script, rows, search = learning(monkeypatch, plan, folder, points)
     assignment = made.assignment
 
     def refuse_the_first(roles, parameters):
@@ -116,7 +124,6 @@ def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
         raise ConfigError(["simulation: no such size"])
 
     made.assignment = refuse_the_first
-    search = TableSearch([], folder, "max", more)
     assert trial_of(search.suggest("t0")).roles == {"all": "random"}
     (refused, cause), *others = rows
     assert cause == "simulation: no such size"
@@ -131,33 +138,33 @@ def record(number, template, values, seed, status, metric=None, assignment="ppo:
     )
 
 
-def test_a_resumed_search_is_told_what_ran_and_makes_the_rest(monkeypatch, plan):
+def test_a_resumed_search_is_told_what_ran_and_makes_the_rest(monkeypatch, plan, folder):
     earlier = [
         record(0, "ppo", {LR: 0.02}, 0, "done", 1.0),
         record(1, "ppo", {LR: 0.02}, 1, "stopped_early", 2.0),
         record(2, "random", {}, 0, "done", 3.0),
         record(3, "random", {}, 1, "waiting"),
     ]
-    _, script, rows, more = suggestions(monkeypatch, plan, [{ROLES_KEY: 0}], earlier)
+    _, script, rows, search = learning(monkeypatch, plan, folder, [{ROLES_KEY: 0}], earlier)
     spaces, mode, known = script.made_with
     assert [list(space) for space in spaces] == [[], [LR]]
     assert mode == "max"
     assert known == [({ROLES_KEY: 1, LR: 0.02}, 1.5)]
-    assert [spec.id.partition("-")[0] for spec in more.next()] == ["4", "5"]
-    assert more.next() == []
+    handed = [search.suggest(f"t{i}")["trial"].partition("-")[0] for i in range(3)]
+    assert handed == ["3", "4", "5"], "what is left, then what is new"
+    assert search.suggest("t3") == "FINISHED"
     assert len(rows) == 2
-    # Of an earlier session is only the record; its end is heard of in this one.
-    more.complete(replace(earlier[3]), 5.0)
+    search.on_trial_complete("t0", {METRIC: 5.0})
     assert script.heard == [({ROLES_KEY: 0}, 4.0)]
 
 
-def test_what_was_refused_or_has_no_metric_is_known_as_failed(monkeypatch, plan):
+def test_what_was_refused_or_has_no_metric_is_known_as_failed(monkeypatch, plan, folder):
     earlier = [
         *(record(seed, "ppo", {LR: 0.02}, seed, "failed", assignment="") for seed in (0, 1)),
         record(2, "random", {}, 0, "done", 3.0),
         record(3, "random", {}, 1, "done"),
     ]
-    _, script, _, _ = suggestions(monkeypatch, plan, [], earlier)
+    _, script, _, _ = learning(monkeypatch, plan, folder, [], earlier)
     assert script.made_with[2] == [({ROLES_KEY: 1, LR: 0.02}, None), ({ROLES_KEY: 0}, None)]
 
 
@@ -166,7 +173,7 @@ def test_more_seeds_are_added_to_what_was_suggested(monkeypatch, plan):
     made = plan("searcher=optuna", "seeds=[0,1,7]")
     twice = [record(i, "ppo", {LR: 0.02}, i % 2, "done", float(i)) for i in range(4)]
     refused = record(4, "ppo", {LR: 0.9}, 0, "failed", assignment="")
-    take_up(made, [*twice, refused])
+    keep_trials(made, [*twice, refused])
     name = file_name("ppo:a")
     assert made.trials[:5] == [*twice, refused]
     assert [(one.id, one.parameters[LR], one.status) for one in made.trials[5:]] == [

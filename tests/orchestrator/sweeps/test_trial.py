@@ -38,7 +38,7 @@ def run(training: dict[str, float] | None = None) -> Any:
 
 
 def measured(value: float, source: str, env_steps: int) -> dict[str, Any]:
-    return {"return": value, "metric_env_steps": env_steps, "metric_source": source}
+    return {METRIC: value, "metric_env_steps": env_steps, "metric_source": source}
 
 
 def test_the_metric_is_a_role_s_mean_or_the_sum_of_all() -> None:
@@ -50,13 +50,13 @@ def test_the_metric_is_a_role_s_mean_or_the_sum_of_all() -> None:
 def test_training_returns_where_nothing_was_evaluated_or_they_are_asked_for() -> None:
     trained, row = run(training={"p": 2.0}), evaluation({"p": [9.0]})
     assert measure(trained, MetricConfig("prey"), None) == measured(2.0, "training", 500)
-    assert measure(trained, MetricConfig("prey", source="training"), row)["return"] == 2.0
+    assert measure(trained, MetricConfig("prey", source="training"), row)[METRIC] == 2.0
     assert measure(run(), MetricConfig("prey"), None) == {}
     trained.tally.row = lambda: JointRow(
         env_steps=500, episode_return_mean={"p": 2.0}, returns={"prey": 1.5, "total": 7.0}
     )
-    assert measure(trained, MetricConfig("prey"), None)["return"] == 1.5
-    assert measure(trained, MetricConfig("total"), None)["return"] == 7.0
+    assert measure(trained, MetricConfig("prey"), None)[METRIC] == 1.5
+    assert measure(trained, MetricConfig("total"), None)[METRIC] == 7.0
 
 
 class Told(Trial):

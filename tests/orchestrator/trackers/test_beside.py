@@ -15,8 +15,8 @@ import pytest
 from tests.orchestrator.trackers.tracked_runs import end, tracked_run
 from tests.processes import MARK, assert_all_end
 
+from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.trackers import beside as beside_module
 from muxrl.orchestrator.trackers import tracking as tracking_module
 from muxrl.orchestrator.trackers.tracking import Tracking
 
@@ -38,31 +38,61 @@ def notes(run: RunDirectory) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def wait_for(run: RunDirectory, count: int) -> None:
+    """Waits until the tracker has been told so much."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (run.path.parent / "notes.jsonl").exists() and len(notes(run)) >= count:
+            return
+        time.sleep(0.1)
+    raise AssertionError("it was told too little")
+
+
 def test_it_is_told_all_from_start_to_report(
     run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with closing(Tracking(run, [f"{HERE}:Notes"])) as trackers:
-        trackers.take("sheep", ROW)
-        trackers.take("joint", {"env_steps": 200})  # no number
+    with (
+        closing(Tracking(run, [f"{HERE}:Notes"])) as trackers,
+        MetricsWriter(run, trackers.take) as metrics,
+    ):
+        metrics.server("sheep", ROW)
+        metrics.joint({"env_steps": 200})  # no number
+        wait_for(run, 2)
+        begin = metrics.length("sheep")
+        metrics.server("sheep", {"env_steps": 300, "loss": 0.125})
+        wait_for(run, 3)
+        metrics.cut_back_server("sheep", begin)  # it was lost, and goes on from its checkpoint
+        metrics.server("sheep", {"env_steps": 250, "loss": 0.25})
         end(run)
     (_, about), *rest = notes(run)
     assert (about["folder"], about["project"], about["group"]) == (str(run.path), "tag", "")
     assert about["config"]["servers"]["sheep"] == {"algorithm": "PPO", "settings": {"lr": 0.001}}
-    assert rest == [
+    assert rest[:2] == [
         ["log", [{"sheep/loss": 0.5}, 100]],
-        ["artifacts", ["summary.md", "learning.png"]],
-        ["end", "done"],
+        ["log", [{"sheep/loss": 0.125}, 300]],
     ]
+    assert rest[-2:] == [["artifacts", ["summary.md", "learning.png"]], ["end", "done"]]
     assert not caplog.text
 
 
 def test_a_resumed_run_goes_on_in_the_tracker_s_own(run: RunDirectory) -> None:
-    for resumed_at in (None, 100, 200):
-        with closing(Tracking(run, [f"{HERE}:Notes"], resumed_at)):
-            pass
+    with MetricsWriter(run) as metrics:
+        metrics.server("sheep", ROW)
+        lengths = {"sheep.jsonl": metrics.length("sheep")}
+        metrics.server("sheep", {"env_steps": 150, "loss": 0.25})  # after the checkpoint
+    for resumed_at in (None, 100, 100):
+        with (
+            closing(Tracking(run, [f"{HERE}:Notes"], resumed_at, lengths)) as trackers,
+            MetricsWriter(run, trackers.take) as metrics,
+        ):
+            metrics.cut_back(lengths, 100)
+            metrics.server("sheep", {"env_steps": 200, "loss": 0.125})
     begun = [what for call, what in notes(run) if call == "start"]
     assert [about["known_as"] for about in begun] == ["", "first", "after first"]
     assert [what for call, what in notes(run) if call == "end"] == ["interrupted"] * 3
+    assert [what for call, what in notes(run) if call == "log"] == [
+        [{"sheep/loss": 0.125}, 200]
+    ] * 3
 
 
 def test_a_status_that_cannot_be_read_ends_no_run(
@@ -88,13 +118,16 @@ def test_a_status_that_cannot_be_read_ends_no_run(
 def test_one_that_fails_is_left_alone(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, tracker: str, cause: str
 ) -> None:
-    with closing(Tracking(run, [f"{HERE}:{tracker}", f"{HERE}:Notes"])) as trackers:
+    with (
+        closing(Tracking(run, [f"{HERE}:{tracker}", f"{HERE}:Notes"])) as trackers,
+        MetricsWriter(run, trackers.take) as metrics,
+    ):
         deadline = time.monotonic() + 60
         while not caplog.records and time.monotonic() < deadline:
-            trackers.take("sheep", ROW)
+            metrics.server("sheep", ROW)
             time.sleep(0.1)
         (said,) = caplog.messages
-        trackers.take("sheep", {"env_steps": 200, "loss": 0.25})
+        metrics.server("sheep", {"env_steps": 200, "loss": 0.25})
         end(run)
     assert f"without its tracker '{HERE}:{tracker}': " in said
     assert cause in said
@@ -111,46 +144,32 @@ def test_one_that_blocks_is_not_waited_for(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking_module, "_END_S", 0.5)
-    wide = {"env_steps": 100, "learner": {f"loss_{n}": float(n) for n in range(5_000)}}
-    trackers = Tracking(run, [f"{HERE}:Blocking"])
     began_at = time.monotonic()
-    for _ in range(20):  # more than its pipe holds
-        trackers.take("sheep", wide)
-    trackers.close()
+    trackers = Tracking(run, [f"{HERE}:Blocking"])
+    with closing(trackers), MetricsWriter(run, trackers.take) as metrics:
+        metrics.server("sheep", ROW)
     assert time.monotonic() - began_at < 20
     (said,) = caplog.messages
     assert "it had not finished when the run had, and was ended" in said
-
-
-def test_one_that_takes_no_rows_is_ended_in_time(
-    run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(beside_module, "_MOST_WAITING", 50)
-    wide = {"env_steps": 100, "learner": {f"loss_{n}": float(n) for n in range(5_000)}}
-    trackers = Tracking(run, [f"{HERE}:Blocking"])
-    deadline = time.monotonic() + 60
-    while not caplog.records and time.monotonic() < deadline:
-        trackers.take("sheep", wide)
-    assert "it has taken none of the last 50 rows" in caplog.messages[0]
-    trackers.close()
-    assert len(caplog.messages) == 1
 
 
 def test_it_ends_when_the_run_is_killed(run: RunDirectory) -> None:
     program = f"""
 import sys, time
 from pathlib import Path
+from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from contextlib import closing
+from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.trackers.tracking import Tracking
-with closing(Tracking(RunDirectory(Path(sys.argv[1])), ["{HERE}:Notes"])) as trackers:
-    trackers.take("sheep", {ROW!r})
+run = RunDirectory(Path(sys.argv[1]))
+trackers = Tracking(run, ["{HERE}:Notes"])
+with closing(trackers), MetricsWriter(run, trackers.take) as metrics:
+    metrics.server("sheep", {ROW!r})
     time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", program, str(run.path)]) as process:
-        deadline = time.monotonic() + 60
-        while not (run.path.parent / "notes.jsonl").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_for(run, 1)
         process.kill()
     assert_all_end(run.path.parent.name, 10.0)
     assert [call for call, _ in notes(run)] == ["start", "log", "end"]
@@ -160,8 +179,8 @@ with closing(Tracking(RunDirectory(Path(sys.argv[1])), ["{HERE}:Notes"])) as tra
 def test_one_that_cannot_be_started_never_ends_a_run(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside_module.sys, "executable", str(run.path / "no-python"))
-    with closing(Tracking(run, [f"{HERE}:Notes"])) as trackers:
-        trackers.take("sheep", ROW)
+    monkeypatch.setattr(tracking_module.sys, "executable", str(run.path / "no-python"))
+    with closing(Tracking(run, [f"{HERE}:Notes"])):
+        pass
     (said,) = caplog.messages
     assert "No such file" in said

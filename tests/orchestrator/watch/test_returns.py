@@ -16,7 +16,7 @@ from muxrl.orchestrator.records.plan import Plan, roles_of
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.reports.report import write_report
-from muxrl.orchestrator.watch.returns import EvaluatedReturns
+from muxrl.orchestrator.watch.run_view import EvaluatedReturns
 
 PLAN = msgspec.convert({"servers": SERVERS}, Plan)
 

@@ -16,16 +16,23 @@ from muxrl.orchestrator.watch import tail as tail_module
 from muxrl.orchestrator.watch.tail import Tail
 
 
+class Records:
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def add(self, row: Any) -> None:
+        self.records.append(row)
+
+
 class Taken:
     """What a tail has handed on since it last began."""
 
     def __init__(self, path: Path) -> None:
-        self.records: list[Any] = []
-        self.tail = Tail(path, self._begin)
+        self.tail = Tail(path, Records)
 
-    def _begin(self) -> Any:
-        self.records = []
-        return self.records.append
+    @property
+    def records(self) -> list[Any]:
+        return self.tail.rows.records
 
 
 def lines(numbers: list[int]) -> bytes:

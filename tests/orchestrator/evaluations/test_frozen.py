@@ -16,7 +16,7 @@ from muxrl.orchestrator.comparisons.arena import Arena, random_players
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_run
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, from_yaml, to_yaml
 from muxrl.orchestrator.evaluations.evaluate import evaluate_run
-from muxrl.orchestrator.evaluations.frozen_servers import freeze, frozen_servers, policies_of
+from muxrl.orchestrator.evaluations.frozen import from_checkpoint, frozen_servers, policies_of
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ResourcesConfig, ServerConfig
@@ -52,14 +52,6 @@ def scripted(observation: Any) -> list[float]:
 UNBOUNDED = f"{__name__}:Unbounded"
 
 
-def test_what_learned_on_a_gpu_is_evaluated_where_there_is_none() -> None:
-    learned = ServerConfig(
-        algorithm="PPO", agents=["a"], resources=ResourcesConfig(num_cpus=2, num_gpus=0.5)
-    )
-    frozen = freeze(learned, Path("checkpoint"), "PPO", should_explore=True)
-    assert frozen.resources == ResourcesConfig(num_cpus=2)
-
-
 def test_actions_keep_the_bounds_of_the_run(tmp_path: Path) -> None:
     server = ServerConfig("RANDOM", AGENTS, action_bounds=BOUNDS)
     config = ExperimentConfig(
@@ -70,8 +62,7 @@ def test_actions_keep_the_bounds_of_the_run(tmp_path: Path) -> None:
     for instead in ("random", f"{__name__}:scripted"):
         replaced = {"actors": instead}
         (served,) = frozen_servers(run, config, "last", replaced, should_explore=False).values()
-        assert served.action_bounds == BOUNDS
-    assert freeze(server, tmp_path, None, should_explore=False).action_bounds == BOUNDS
+        assert served.server.action_bounds == BOUNDS
     found = evaluate_run(run.path, num_episodes=3, replace={"actors": "random"})
     largest = np.array(list(found.episode_returns.values()))
     assert largest.shape == (3, 3)
@@ -86,7 +77,7 @@ def test_random_players_keep_the_bounds_of_the_run(tmp_path: Path) -> None:
     (path / "config.yaml").write_text(to_yaml(config))
     roles = {"hunters": ("agent_0", "agent_1"), "prey": ("agent_2",)}
     random = random_players(read_run(path), roles)
-    with Arena(config.simulation, roles, 0) as arena:
+    with Arena(config, roles) as arena:
         for returns in (arena.play_at_random(random, range(3)), arena.play(random, range(3))):
             assert max(*returns["agent_0"], *returns["agent_1"]) <= 1.0
             assert max(returns["agent_2"]) > 1.0  # whose server has none
@@ -122,7 +113,17 @@ def served_from(tmp_path: Path, named: str, bound: float, server: ServerConfig) 
     plan = {"algorithm": "PPO", "agents": [a for a in server.agents if "*" not in a] or ["x", "y"]}
     run.write_plan({"servers": {"s": plan}})
     (served,) = frozen_servers(run, config, "last", {"s": str(tmp_path)}, False).values()
-    return served
+    return served.server
+
+
+def test_what_learned_on_a_gpu_is_evaluated_where_there_is_none(tmp_path: Path) -> None:
+    learned = ServerConfig(
+        "PPO", ["x"], action_bounds=BOUNDS, resources=ResourcesConfig(num_cpus=2, num_gpus=0.5)
+    )
+    served_from(tmp_path, "a", 2.0, learned)
+    frozen = from_checkpoint(learned, tmp_path, ["x"], should_explore=True)
+    assert frozen.resources == ResourcesConfig(num_cpus=2)
+    assert frozen.action_bounds == BOUNDS  # those of the run, and not of its space
 
 
 @pytest.mark.parametrize(

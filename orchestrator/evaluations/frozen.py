@@ -1,0 +1,379 @@
+"""A finished run, opened to be played again, and what serves its agents then: none of it learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
+from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.errors import CannotEvaluate, ConfigError, NotARunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import read_status
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.orchestrator.user_modules import add_user_folders
+from muxrl.protocol.patterns import match
+from muxrl.protocol.spaces import Box, Space, bounds
+from muxrl.protocol.suggestions import listed
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.config import EXTERNAL as OWN_PROCESS
+from muxrl.servers.config import ServerConfig, algorithm_label
+from muxrl.servers.fixed_names import POOL, is_fixed
+from muxrl.servers.lookup import find
+from muxrl.servers.setting_values import AlgorithmProblem
+
+RANDOM = "random"
+"""Stands, in `replace`, for uniformly random actions."""
+_SCRIPT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*").fullmatch
+
+
+def open_run(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
+    """Opens a run whose simulation muxrl makes.
+
+    Raises:
+        CannotEvaluate: it is none, never began, or its simulation is external.
+    """
+    try:
+        folder = RunDirectory.open(run)
+        config = folder.read_config()
+    except NotARunDirectory as error:
+        raise CannotEvaluate(str(error)) from error
+    except FileNotFoundError as error:
+        raise CannotEvaluate(f"run {str(run)!r} has no config.yaml: it never began") from error
+    if config.simulation.env == EXTERNAL:
+        raise CannotEvaluate(
+            f"the simulation of run {folder.name!r} is external, so muxrl cannot start it; serve "
+            "the run's checkpoints with the algorithm FROZEN and connect your simulation"
+        )
+    add_user_folders(_folders(folder))
+    return folder, config
+
+
+def _folders(folder: RunDirectory) -> list[str]:
+    """Returns where the run was launched, which may have the simulation's module."""
+    status = read_status(folder)
+    return list(status.folders) if status else []
+
+
+def prepared(frozen: ExperimentConfig, folder: RunDirectory) -> Experiment:
+    """Resolves the experiment; modules are found where the run was launched, too.
+
+    Raises:
+        ConfigError: as `prepare`; of a module that is absent it says where it was looked for.
+    """
+    folders = _folders(folder)
+    try:
+        return prepare(frozen, needs_stop=False)
+    except ConfigError as error:
+        if not any(isinstance(cause, ModuleNotFoundError) for cause in _causes(error)):
+            raise
+        gone = [path for path in folders if not Path(path).is_dir()]
+        launched = (
+            f"the run was launched in {listed(folders)}"
+            if folders
+            else ("where the run was launched was not written down")
+        )
+        raise ConfigError(
+            [
+                *error.problems,
+                f"{launched}{' (not there any more)' if gone else ''}; go to the folder that has "
+                "the module",
+            ],
+            str(folder.path),
+        ) from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+class Frozen(NamedTuple):
+    """A server that does not learn."""
+
+    server: ServerConfig
+    resume_from: str = ""
+    """Checkpoint with which a process of its own goes on."""
+
+
+def frozen(
+    folder: RunDirectory,
+    config: ExperimentConfig,
+    server_id: str,
+    agents: Sequence[str],
+    checkpoint: str,
+    *,
+    should_explore: bool,
+) -> Frozen:
+    """Returns what serves agents of a server as a run had them, none of it learning.
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        server_id: whose.
+        agents: those of its agents that are served, by name or pattern.
+        checkpoint: name of the folder under the run's ``checkpoints``; of a pool, whose members
+            it has.
+        should_explore: whether stochastic policies are sampled; value-based ones are greedy in
+            any case.
+
+    Raises:
+        CannotEvaluate: the run has no such checkpoint, or a team has members beside `agents`.
+        AlgorithmProblem: the checkpoint cannot be read.
+    """
+    server = dataclasses.replace(config.servers[server_id], agents=list(agents))
+    if is_fixed(server.algorithm):
+        settings = with_members(server, config, folder, checkpoint)
+        return Frozen(dataclasses.replace(on_free_port(server), settings=settings))
+    path = _checkpoint(folder, server_id, checkpoint)
+    if server.algorithm == OWN_PROCESS and not _can_import(path):
+        own = on_free_port(server) if server.command else server
+        return Frozen(own, str(path.absolute()))
+    return Frozen(from_checkpoint(server, path, agents, should_explore=should_explore))
+
+
+def frozen_servers(
+    folder: RunDirectory,
+    config: ExperimentConfig,
+    checkpoint: str,
+    replaced: Mapping[str, str],
+    should_explore: bool,
+) -> dict[str, Frozen]:
+    """Returns the servers of an experiment, with all that learned frozen.
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        checkpoint: name of the folder under the run's ``checkpoints``.
+        replaced: by server, what acts instead; see `evaluate_run`.
+        should_explore: whether stochastic policies are sampled.
+
+    Raises:
+        CannotEvaluate: with a sentence for each server that has no such checkpoint.
+    """
+    servers: dict[str, Frozen] = {}
+    problems: list[str] = []
+    for server_id, server in config.servers.items():
+        agents = _agents_of(folder, server_id) or server.agents
+        try:
+            if server_id in replaced:
+                other = _other(server, replaced[server_id], agents, should_explore)
+                servers[server_id] = Frozen(other)
+                continue
+            own = folder, config, server_id, agents, checkpoint
+            servers[server_id] = found = frozen(*own, should_explore=should_explore)
+            found.server.label = label_of(found.server)
+        except (AlgorithmProblem, CannotEvaluate) as error:
+            problems.append(f"server {server_id!r}: {error}")
+    if problems:
+        raise CannotEvaluate("; ".join(problems))
+    return servers
+
+
+def _other(
+    server: ServerConfig, instead: str, agents: Sequence[str], should_explore: bool
+) -> ServerConfig:
+    """Returns what plays in the place of a server; see `evaluate_run`."""
+    if instead == RANDOM:
+        return random_server(server, agents)
+    if not _SCRIPT(instead) or Path(instead).exists():
+        how: Any = {"should_explore": should_explore, "is_its_own": False}
+        return from_checkpoint(server, Path(instead), agents, **how)
+    return ServerConfig(
+        algorithm="SCRIPTED",
+        agents=list(agents),
+        action_bounds=server.action_bounds,
+        label=instead.partition(":")[2],
+        settings={"policy": instead},
+    )
+
+
+def random_server(server: ServerConfig, agents: Sequence[str]) -> ServerConfig:
+    """Returns uniformly random actions for agents, within the bounds that a server gives them."""
+    return ServerConfig("RANDOM", list(agents), action_bounds=server.action_bounds)
+
+
+def with_members(
+    server: ServerConfig, config: ExperimentConfig, folder: RunDirectory, checkpoint: str
+) -> dict[str, Any]:
+    """Returns a fixed server's settings; what a run brings to a pool is opened from checkpoints.
+
+    These are the members that the pool had when the checkpoint was written.
+    """
+    if server.algorithm.upper() != POOL:
+        return server.settings
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    found = checkpoints.snapshots(config.checkpoint.keep_every_env_steps)
+    moment = (checkpoints.path / checkpoint).resolve().name  # its env steps
+    kept = [str(n) for n in found if not moment.isdecimal() or n <= int(moment)]
+    members: dict[str, Any] = {}
+    for entry, member in server.settings["members"].items():
+        source = member.get("live", member.get("snapshots"))
+        if source is None:
+            members[entry] = member
+            continue
+        names = kept[-member.get("last", 5) :] if "snapshots" in member else []
+        for name in names or [checkpoint]:
+            members[f"{entry}@{name}" if names else entry] = {
+                "algorithm": "FROZEN",
+                "checkpoint": str(_checkpoint(folder, source, name).absolute()),
+                "policies": member.get("policies", {}),
+                "should_explore": server.settings.get("should_explore", True),
+                "weight": member.get("weight", 1.0) / max(1, len(names)),
+            }
+    return {**server.settings, "members": members}
+
+
+def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    path = checkpoints.of_server(server_id, name)
+    if path is None:
+        raise CannotEvaluate(
+            f"run {folder.name!r} has no checkpoint {name!r} of it; "
+            f"{checkpoints.saved_text(server_id)}"
+        )
+    return path
+
+
+def _can_import(path: Path) -> bool:
+    """Returns whether the class of a process of its own can act here, too."""
+    about = Checkpoint.open(path).about
+    try:
+        find(about.get("trainer") or "")
+    except AlgorithmProblem:
+        return False
+    return True
+
+
+def _agents_of(folder: RunDirectory, server_id: str) -> Sequence[str]:
+    """Returns the agents that a server had in a run, none if the run has not written them."""
+    try:
+        return list(folder.read_plan().servers[server_id].agents)
+    except (NotARunDirectory, KeyError):
+        return ()
+
+
+def from_checkpoint(
+    server: ServerConfig,
+    path: Path,
+    agents: Sequence[str],
+    *,
+    should_explore: bool,
+    is_its_own: bool = True,
+) -> ServerConfig:
+    """Returns a server that plays from a checkpoint, with the checkpoint's policies and teams.
+
+    Args:
+        server: whose place it takes.
+        path: of the checkpoint.
+        agents: that it acts for, by name or pattern.
+        should_explore: see `frozen`.
+        is_its_own: whether the checkpoint is the server's, which has its bounds and its label.
+
+    Raises:
+        CannotEvaluate: one of the teams has members beside `agents`.
+        AlgorithmProblem: the checkpoint cannot be read.
+    """
+    checkpoint = Checkpoint.open(path)
+    about, noted = checkpoint.about, checkpoint.about["agents"]
+    learned = find(about.get("trainer") or checkpoint.algorithm)
+    mine = match(agents, list(noted))[0]
+    teams = _teams_of(about, mine)
+    policies: dict[str, list[str]] = {}
+    if len({agent["policy"] for agent in noted.values()}) > 1:  # else the only one acts for all
+        policies = policies_of(about, mine, teams if learned.seating.forms_teams else {})
+    own = server.action_bounds
+    return ServerConfig(
+        algorithm="FROZEN",
+        agents=list(agents),
+        action_bounds=own if is_its_own else _bounds_of(noted, own),
+        label=label_of(server) if is_its_own else algorithm_label(checkpoint.algorithm),
+        policies=policies,
+        groups=teams,
+        settings={
+            "checkpoint": str(path.absolute()),
+            "should_explore": should_explore and learned.samples_actions,
+        },
+        use_global_state=server.use_global_state,
+        late_members=server.late_members,
+        resources=dataclasses.replace(server.resources, num_gpus=0.0),  # none may be here
+        limits=server.limits,
+    )
+
+
+def _bounds_of(noted: Mapping[str, Any], otherwise: list[float]) -> list[float]:
+    """Returns `action_bounds` with which agents act in a checkpoint's spaces."""
+    spaces = [msgspec.convert(agent["action_space"], Space) for agent in noted.values()]
+    boxes = [space for space in spaces if isinstance(space, Box)]
+    lows, highs = set[float](), set[float]()
+    for box in boxes:
+        low, high = bounds(box)
+        lows |= set(low.ravel().tolist())
+        highs |= set(high.ravel().tolist())
+    if not len(lows) == len(highs) == 1:
+        return otherwise
+    found = [lows.pop(), highs.pop()]
+    return found if all(map(math.isfinite, found)) else []
+
+
+def _teams_of(about: Mapping[str, Any], agents: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the teams of some agents on a server that may have had more of them."""
+    teams: dict[str, list[str]] = {}
+    for team, members in about["groups"].items():
+        inside = [member for member in members if member in agents]
+        if inside and len(inside) < len(members):
+            raise CannotEvaluate(
+                f"its team {team!r} is {', '.join(members)}, of which only {', '.join(inside)} "
+                "would play; a team's policy cannot be divided"
+            )
+        if inside and list(members) != [team]:  # a team of one, named after it, is made anyway
+            teams[team] = list(members)
+    return teams
+
+
+def policies_of(
+    about: Mapping[str, Any], agents: Sequence[str], teams: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
+    """Returns which of these agents, or of their teams, a checkpoint's policies act for.
+
+    Args:
+        about: the checkpoint's note, with its ``agents``.
+        agents: some of these.
+        teams: by name, their members; none where a policy acts for one agent.
+    """
+    team_of = {member: team for team, members in teams.items() for member in members}
+    policies: dict[str, list[str]] = {}
+    for agent in agents:
+        seats = policies.setdefault(about["agents"][agent]["policy"], [])
+        seat = team_of.get(agent, agent)
+        if seat not in seats:
+            seats.append(seat)
+    return policies
+
+
+def on_free_port(server: ServerConfig) -> ServerConfig:
+    """Returns a server with fixed policies as muxrl serves it again, for itself alone.
+
+    The run's own port may be taken by the next run, and no one else should connect.
+    """
+    return dataclasses.replace(server, host="127.0.0.1", port=0, token="")
+
+
+def label_of(server: ServerConfig) -> str:
+    """Returns what stands for a server in assignments: the algorithm that trained its policies.
+
+    Raises:
+        AlgorithmProblem: its checkpoint cannot be read.
+    """
+    if server.label or server.algorithm.upper() != "FROZEN":
+        return server.label or algorithm_label(server.algorithm, server.command)
+    trained_by = Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm
+    return algorithm_label(trained_by)
