@@ -21,7 +21,12 @@ from muxrl.orchestrator.reports.pages import REPORT_FILE
 from muxrl.orchestrator.reports.plain_table import broken, grid_table
 from muxrl.orchestrator.reports.plots import learning_png, metrics_key
 from muxrl.orchestrator.reports.run_page import write_run_page
-from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table, servers_table
+from muxrl.orchestrator.reports.run_tables import (
+    METRIC_CAPTION,
+    metrics_grid,
+    servers_stacked,
+    servers_summary,
+)
 from muxrl.orchestrator.reports.table import markdown
 from muxrl.orchestrator.storage.json_files import write_bytes, write_json, write_text
 
@@ -76,16 +81,11 @@ def title_of(report: Report) -> str:
 
 
 def _markdown(report: Report, picture: str) -> str:
-    untrained = ("untrained_mean", "over_untrained") if report.has_untrained else ("", "")
-    shown = (
-        "name algorithm agents env_steps train_return learned_mean random_mean {} advantage {} "
-        "judged_seeds".format(*untrained)
-    )
     parts = [
         f"# {title_of(report)}",
-        markdown(servers_table(report).grid(shown)),
+        markdown(servers_summary(report)),
         report.caption,
-        *([markdown(metrics_table(report).grid()), METRIC_CAPTION] if report.metrics else []),
+        *([markdown(metrics_grid(report)), METRIC_CAPTION] if report.metrics else []),
         *(f"**Note:** {note}." for note in report.notes),
         f"![Learning curves]({picture})",
         metrics_key(report),
@@ -99,18 +99,12 @@ def print_report(report: Report, console: Console | None = None, hidden_metrics:
     if hidden_metrics:
         shown = tuple(m for m in report.metrics if not m.name.startswith(hidden_metrics))
         report = dataclasses.replace(report, metrics=shown)
-    # Algorithm and agents stand under their server, and the verdict under what it is about. How
-    # much it is over untrained is in ``summary.md``.
-    random = "random_mean untrained_mean" if report.has_untrained else "random_mean"
-    names = "name algorithm some_agents"
-    numbers = ("env_steps", "train_return", "learned_mean", random, "advantage judged_seeds")
-    servers = servers_table(report).stacked((names, *numbers), {"untrained_mean": "untrained"})
     # Outside of the table, which may be narrower than the terminal.
     console.print(Text("\n".join(broken(title_of(report), console.width)), style="bold"))
-    console.print(grid_table(servers, width=console.width))
+    console.print(grid_table(servers_stacked(report), width=console.width))
     console.print(Text(report.caption, style="italic"))
     if report.metrics:
-        console.print(grid_table(metrics_table(report).grid()))
+        console.print(grid_table(metrics_grid(report)))
         console.print(Text(METRIC_CAPTION, style="italic"))
     for note in report.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))

@@ -9,10 +9,14 @@ from pathlib import Path
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.measure.number_text import interval, signed_interval
 from muxrl.orchestrator.measure.results import Report
-from muxrl.orchestrator.reports.learner_table import learner_table
 from muxrl.orchestrator.reports.pages import page_environment
 from muxrl.orchestrator.reports.plots import metrics_key
-from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table, servers_grid
+from muxrl.orchestrator.reports.run_tables import (
+    METRIC_CAPTION,
+    learners_grid,
+    metrics_grid,
+    servers_grid,
+)
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.versions import SHOWN, versions_used
 
@@ -47,9 +51,9 @@ def write_run_page(report: Report, picture: bytes, path: Path, run_dirs: Sequenc
         sentences=list(sentences(report)),
         notes=report.notes,
         grid=servers_grid(report),
-        metrics=metrics_table(report).grid() if report.metrics else None,
+        metrics=metrics_grid(report) if report.metrics else None,
         metrics_caption=METRIC_CAPTION,
-        learners=learner_table(run_dirs[0]).grid(),
+        learners=learners_grid(run_dirs[0]),
         picture_key=metrics_key(report),
         picture=base64.b64encode(picture).decode(),
         config=_text_of(run_dirs[0] / "config.yaml"),

@@ -12,7 +12,7 @@ import io
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -23,8 +23,7 @@ from matplotlib.ticker import MaxNLocator
 
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
-from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
-from muxrl.orchestrator.comparisons.findings.scores import Axis, band
+from muxrl.orchestrator.comparisons.findings.scores import Axis, band, luck_of
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.plots import (
     RANDOM_COLOUR,
@@ -33,6 +32,9 @@ from muxrl.orchestrator.reports.plots import (
     finish_axes,
     styles_of,
 )
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _SIZE = (4.4, 2.9)  # inches; 317 points wide, so that text is near its size on a phone
 _TEXT = 8.5  # points
@@ -61,9 +63,10 @@ def learning_curves(
 ) -> Picture | None:
     """Interquartile means over runs with their bands; None if no contestant has a curve."""
     along = "env steps" if axis == "env_steps" else "seconds, evaluations included"
-    names = [contestant.name for contestant in found.contestants if contestant.learns]
-    runs = {name: found.standing(name, subject.key).runs for name in names}
-    lines = {name: band(runs[name], axis) for name in names}
+    lines = {}
+    for name in (contestant.name for contestant in found.contestants if contestant.learns):
+        runs = _runs(found, name, subject)
+        lines[name] = band(list(runs.curve), axis, luck_of(list(runs.played)))
     if not any(lines.values()):
         return None
     figure, axes = _panel(subject.title, along, "return per episode")
@@ -78,18 +81,19 @@ def learning_curves(
 
 def final_returns(found: Findings, subject: Subject, styles: Mapping[str, Style]) -> Picture:
     """Each contestant's interquartile mean with its interval, and each of its runs."""
-    rows = [found.standing(c.name, subject.key) for c in found.contestants]
+    standings = found.frames["standings"]
+    rows = standings[(standings.subject == subject.key) & (standings.num_runs > 0)]
+    rows = rows[::-1]
     height = 0.95 + _ROW_INCHES * len(rows)
     figure, axes = _panel(subject.title, "return per episode", height=height)
-    for place, standing in enumerate(reversed(rows)):
-        colour = styles[standing.contestant].colour
-        runs = [run.score for run in standing.runs]
+    for place, (name, estimate) in enumerate(zip(rows.contestant, rows.iqm, strict=True)):
+        colour = styles[name].colour
+        runs = list(_runs(found, name, subject)["return"])
         axes.plot(runs, [place] * len(runs), "o", ms=3, color=colour, alpha=0.5, zorder=2)
-        estimate = standing.score
         if np.isfinite(estimate.low):
             axes.plot([estimate.low, estimate.high], [place, place], color=colour, lw=5, alpha=0.3)
         axes.plot([estimate.mean], [place], "|", ms=13, mew=2, color=colour, zorder=3)
-    names = [textwrap.shorten(s.contestant, 60, placeholder=" …") for s in reversed(rows)]
+    names = [textwrap.shorten(name, 60, placeholder=" …") for name in rows.contestant]
     axes.set_yticks(range(len(rows)), [_by_role(name) for name in names])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     _draw_random(axes, found, subject, is_vertical=True)
@@ -103,14 +107,16 @@ def _by_role(name: str) -> str:
     return "\n".join(textwrap.fill(part, _LABEL_WIDTH) for part in parts)
 
 
-def performance_profiles(result: RoleResult, styles: Mapping[str, Style]) -> Picture:
+def performance_profiles(
+    subject: Subject, standings: DataFrame, styles: Mapping[str, Style]
+) -> Picture:
     """For each label of a role, the part of its runs above each return."""
-    figure, axes = _panel(result.subject.title, "return τ", "part of runs above τ")
-    for standing in result.standings:
+    figure, axes = _panel(subject.title, "return τ", "part of runs above τ")
+    for label, profile in zip(standings.label, standings.profile, strict=True):
         how = {"step": "post", "drawstyle": "steps-post", **_BAND}
-        draw_band(axes, standing.profile, **styles[standing.label].line, **how)
+        draw_band(axes, profile, **styles[label].line, **how)
     axes.set_ylim(-0.03, 1.03)
-    name = result.subject.name
+    name = subject.name
     return _picture(figure, f"Performance profiles of role {name}", f"{name}: performance profiles")
 
 
@@ -147,6 +153,11 @@ def rating_curves(played: HeadToHead, table: CrossPlay, along: str = "env steps"
     axes.legend(fontsize=_TEXT - 1, frameon=False)
     name = f"Ratings of {table.role}"
     return _picture(figure, f"{name} by {along}", name)
+
+
+def _runs(found: Findings, contestant: str, subject: Subject) -> DataFrame:
+    runs = found.frames["runs"]
+    return runs[(runs.contestant == contestant) & (runs.subject == subject.key)]
 
 
 def _shortened(name: str) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,7 +20,7 @@ from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.config.experiment_settings import Settings, simulation_settings
 from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.measure.number_text import MISSING
-from muxrl.orchestrator.reports.table import Column, Table, markdown
+from muxrl.orchestrator.reports.table import Column, grid, markdown
 from muxrl.orchestrator.storage.versions import SHOWN, installed_version, short_version
 from muxrl.servers.fixed_names import POOL
 
@@ -91,18 +90,13 @@ def _part(title: str, columns: Mapping[str, Settings], without: Settings = _NO_S
     given = [
         k for k in keys if any(one.get(k) not in (None, *_NOTHING) for one in columns.values())
     ]
-    table = Table(
-        (
-            Column("setting", value=str, css="text"),
-            *(
-                Column(name.replace("|", r"\|"), value=partial(_value, one), css="text")
-                for name, one in columns.items()
-            ),
-        ),
-        tuple(given),
-    )
+    names = ["setting", *columns]
+    shown = {name: Column(name.replace("|", r"\|"), css="text") for name in names}
+    rows = [
+        dict(zip(names, (k, *(_value(c, k) for c in columns.values())), strict=True)) for k in given
+    ]
     absent = ", ".join(f"`{key}`" for key in keys if key not in given)
-    told = [markdown(table.grid()) if given else "", absent and f"Not set: {absent}."]
+    told = [markdown(grid(rows, shown, shown)) if given else "", absent and f"Not set: {absent}."]
     return "\n\n".join([f"### {title}", *filter(None, told)]) if keys else ""
 
 

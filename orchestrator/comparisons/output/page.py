@@ -6,9 +6,9 @@ each section shows are put together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -16,7 +16,7 @@ from rich.text import Text
 from muxrl.orchestrator.comparisons.findings.contestants import versions_of
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, HeadToHead
-from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
+from muxrl.orchestrator.comparisons.findings.role_by_role import once
 from muxrl.orchestrator.comparisons.output import tables
 from muxrl.orchestrator.comparisons.output.figures import (
     final_returns,
@@ -31,8 +31,10 @@ from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
 from muxrl.orchestrator.reports.plain_table import grid_table
 from muxrl.orchestrator.reports.plots import styles_of
-from muxrl.orchestrator.reports.table import Grid
 from muxrl.orchestrator.storage.json_files import write_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _MIN_NAME = 16
 """Of the names on the terminal, whose words are then not broken."""
@@ -57,20 +59,6 @@ def write_page(found: Findings, folder: Path) -> Path:
     return path
 
 
-def returns_grid(found: Findings, headings: Mapping[str, str]) -> Grid:
-    """Returns the contestants' returns, and the baselines' below them, which have no metrics.
-
-    Args:
-        found: whose.
-        headings: of the columns, by the key of the subject that each shows.
-    """
-    contestants, baselines = (
-        table.spread("contestant", "subject", headings, shown, "num_runs")
-        for table, shown in ((tables.standings(found), "iqm"), (tables.baselines(found), "mean"))
-    )
-    return contestants + baselines
-
-
 def baseline_caption(found: Findings) -> str:
     """Says what the rows of the baselines hold, which are over episodes; "" without any."""
     if not found.baselines:
@@ -83,29 +71,25 @@ def _sections(found: Findings) -> Iterator[_Section]:
     yield _section(
         "settings",
         "Settings and versions",
-        grid=tables.settings(found).grid(),
+        grid=tables.settings(found),
         versions=versions_of(found.contestants),
         configs={c.name: to_yaml(c.runs[0].config) for c in found.contestants},
         methods=methods(found),
     )
-    if found.learners:
-        shown = "role label others advantage over_untrained num_below num_runs verdict"
-        yield _section("learned", "Who has learned", grid=tables.learners(found).grid(shown))
+    if len(found.frames["learners"]):
+        yield _section("learned", "Who has learned", grid=tables.learners(found))
     yield _returns(found)
-    if found.by_parameter:
+    if len(found.frames["parameters"]):
         grids = list(tables.by_parameter(found, found.main_subjects))
         yield _section("parameters", "By parameter of the episodes", grids=grids)
     learning = _learning(found)
     if learning["figures"]:
         yield learning
-    for result in found.roles_compared:
-        yield _role(found, result)
+    for role, standings in found.frames["roles"].groupby("role", sort=False):
+        yield _role(found, role, standings)
     if found.head_to_head is not None:
         yield _head_to_head(found, found.head_to_head)
-    last = "num_episodes env_steps time_s run"
-    titles = _titles(found.main_subjects)
-    grid = tables.runs(found).spread("contestant seed", "subject", titles, "return", last)
-    yield _section("runs", "All runs", grid=grid)
+    yield _section("runs", "All runs", grid=tables.runs(found, _titles(found.main_subjects)))
 
 
 def _section(anchor: str, title: str, template: str = "", **shown: Any) -> _Section:
@@ -120,55 +104,44 @@ def _returns(found: Findings) -> _Section:
         "Returns side by side",
         "returns",
         figures=[final_returns(found, subject, styles) for subject in found.main_subjects],
-        grid=returns_grid(found, _titles(found.main_subjects)),
-        other_grid=returns_grid(found, _titles(others)) if others else None,
-        metric_grid=returns_grid(found, _titles(found.metrics)) if found.metrics else None,
+        grid=tables.returns(found, _titles(found.main_subjects)),
+        other_grid=tables.returns(found, _titles(others)) if others else None,
+        metric_grid=tables.returns(found, _titles(found.metrics)) if found.metrics else None,
     )
 
 
 def _learning(found: Findings) -> _Section:
     styles = styles_of([c.name for c in found.contestants])
-    learning = [c.name for c in found.contestants if c.learns]
-    table = tables.standings(found)
-    shown = "contestant area num_reached env_steps_to_threshold time_s_to_threshold time_s"
     return _section(
         "learning",
         "Learning",
-        styles={name: styles[name] for name in learning},
+        styles={c.name: styles[c.name] for c in found.contestants if c.learns},
         figures=[
             picture
             for subject in found.main_subjects
             for axis in ("env_steps", "time_s")
             if (picture := learning_curves(found, subject, axis, styles)) is not None
         ],
-        grids=[
-            (subject, table.of(found.standing(name, subject.key) for name in learning).grid(shown))
-            for subject in found.main_subjects
-        ],
+        grids=[(subject, tables.efficiency(found, subject)) for subject in found.main_subjects],
     )
 
 
-def _role(found: Findings, result: RoleResult) -> _Section:
-    role = result.subject.name
-    labels = {standing.label: standing.label for standing in result.standings}
-    styles = styles_of(list(labels))
-    standings, pairings = tables.roles(found), tables.pairings(found)
+def _role(found: Findings, role: str, standings: DataFrame) -> _Section:
+    (subject,) = (s for s in found.subjects if (s.kind, s.name) == ("role", role))
+    styles = styles_of(list(standings.label))
+    pairings = found.frames["pairings"]
+    pairings = pairings[pairings.role == role]
     return _section(
         f"role-{list(found.roles).index(role)}",
         f"Who plays {role}",
         "role",
-        result=result,
+        subject=subject,
+        contexts=standings.among.iloc[0],
         styles=styles,
-        figures=[performance_profiles(result, styles)],
-        standings=standings.of(result.standings).grid(
-            "label iqm random_in_place num_runs", {"label": role}
-        ),
-        improvement=pairings.of(result.pairings).spread(
-            "first", "second", labels, "improvement", headings={"first": "row > column"}
-        ),
-        differences=pairings.of(result.unordered_pairings).grid(
-            "first second difference num_pairs"
-        ),
+        figures=[performance_profiles(subject, standings, styles)],
+        standings=tables.roles(standings, role),
+        improvement=tables.improvements(pairings, list(standings.label)),
+        differences=tables.differences(once(pairings)),
     )
 
 
@@ -184,7 +157,7 @@ def _head_to_head(found: Findings, played: HeadToHead) -> _Section:
         for is_full, group in ((False, played.by_label), (True, played.by_contestant))
         for place, table in enumerate(group)
     ]
-    matches = tables.matches(found).grid("role player others return num_episodes run other_run")
+    matches = tables.matches(found)
     where = "head-to-head", "Head to head", "head_to_head"
     curves = [rating_curves(played, table) for table in played.by_label]
     figures = [*filter(None, curves), *map(payoff_picture, played.by_label)]
@@ -201,11 +174,13 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     for sentence in found.headline:
         console.print(Text(sentence), style="bold")
     of_runs = "interquartile mean over seeds [95 % over seeds]"
-    grid = returns_grid(found, {subject.key: _heading(subject) for subject in found.main_subjects})
+    grid = tables.returns(
+        found, {subject.key: _heading(subject) for subject in found.main_subjects}
+    )
     title = f"Side by side: {of_runs}"
     console.print(grid_table(grid, title, baseline_caption(found), min_text=_MIN_NAME))
     if found.metrics:
-        grid = returns_grid(found, {subject.key: _heading(subject) for subject in found.metrics})
+        grid = tables.returns(found, {s.key: _heading(s) for s in found.metrics})
         console.print(grid_table(grid, f"Metrics: {of_runs}", min_text=_MIN_NAME, folds=True))
     for name, subject, grid in tables.by_parameter(found, found.main_subjects):
         title = f"Return of {subject.name} by {name}: {of_runs}"

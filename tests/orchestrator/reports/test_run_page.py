@@ -18,10 +18,14 @@ from tests.orchestrator.watch.conftest import tab
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.learner_table import learner_table
 from muxrl.orchestrator.reports.report import combine_runs, write_report
 from muxrl.orchestrator.reports.run_page import sentences
-from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table, servers_grid
+from muxrl.orchestrator.reports.run_tables import (
+    METRIC_CAPTION,
+    learners_grid,
+    metrics_grid,
+    servers_grid,
+)
 from muxrl.orchestrator.reports.table import markdown
 
 __all__ = ["tab"]
@@ -65,10 +69,10 @@ def test_metrics_have_a_table_and_intervals_are_not_broken(run: RunDirectory) ->
             writer.evaluation({**flat, "metrics": metrics})
     report = write_report(run)
     text = html.unescape((run.path / "report.html").read_text())
-    metrics_grid = metrics_table(report).grid()
-    assert markdown(metrics_grid) in (run.path / "summary.md").read_text()
+    metrics_shown = metrics_grid(report)
+    assert markdown(metrics_shown) in (run.path / "summary.md").read_text()
     cells = [
-        cell.text for row in (*servers_grid(report).rows, *metrics_grid.rows) for cell in row.cells
+        cell.text for row in (*servers_grid(report).rows, *metrics_shown.rows) for cell in row.cells
     ]
     assert {"<speed>", "wolves", "caught", "episode"} <= set(cells)
     shown = re.findall(r">([^<]*|<speed>)</td>", text)
@@ -107,9 +111,7 @@ def test_what_learners_measured_has_a_table_by_policy_and_name(run: RunDirectory
         for iteration, cleverness in enumerate((0.5, None, 3.0, 1.0), 1):
             learner = {"cleverness": cleverness, "lr": 0.1, "broken": math.nan}
             metrics.server("sheep", {"env_steps": iteration, "learner": {"p": learner}})
-    ((*first, last),) = [
-        [cell.text for cell in row.cells] for row in learner_table(run.path).grid().rows
-    ]
+    ((*first, last),) = [[cell.text for cell in row.cells] for row in learners_grid(run.path).rows]
     assert first == ["sheep", "p", "cleverness", "0.50", "0.50", "3.00"]
     assert last == "1.00"
     page = Page(write_and_read(run))
