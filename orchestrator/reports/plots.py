@@ -20,9 +20,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from muxrl.orchestrator.measure.against_random import AgainstRandom
-from muxrl.orchestrator.measure.metric_results import MetricResult
+from muxrl.orchestrator.measure.judged import MetricResult, SeedCurve, ServerResult
 from muxrl.orchestrator.measure.number_text import signed_interval
-from muxrl.orchestrator.measure.results import Report, SeedCurve, ServerResult
+from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.measure.statistics import Line
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
 
@@ -289,19 +289,19 @@ def _drawn_metrics(report: Report) -> dict[str, list[MetricResult]]:
 
 def _values(metrics: Sequence[MetricResult]) -> set[float]:
     trained = {float(v) for m in metrics for curve in m.training for v in curve.returns}
-    return trained | {value for m in metrics for curve in m.seed_curves for _, value in curve}
+    return trained | {value for m in metrics for curve in m.curves for _, value in curve}
 
 
 def _draw_metric(axes: Any, name: str, metrics: Sequence[MetricResult], report: Report) -> None:
     for metric in metrics:
         style: dict[str, Any] = {"color": "black", "linestyle": "-"}
-        if metric.server_id is not None:
-            style = _style(report, metric.server_id)
+        if metric.server is not None:
+            style = _style(report, metric.server)
         if metric.training:
             axes.plot(*_mean_curve(metric.training), linewidth=0.8, alpha=0.5, **style)
-        for curve in metric.seed_curves:
+        for curve in metric.curves:
             axes.plot(*np.array(curve).reshape(-1, 2).T, linewidth=1.2, **_LEARNED, **style)
-        axes.plot([], [], label=metric.server_id or "episode", **style)
+        axes.plot([], [], label=metric.server or "episode", **style)
     axes.set_title(name, pad=6, **_TITLE)
     axes.legend(**_LEGEND_ABOVE)
 

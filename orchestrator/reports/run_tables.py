@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
-from muxrl.orchestrator.measure.metric_results import MetricResult
+from muxrl.orchestrator.measure.judged import Judged, MetricResult, ServerResult
 from muxrl.orchestrator.measure.number_text import MISSING, number, signed_lines, whole
-from muxrl.orchestrator.measure.results import Judged, Report, ServerResult
+from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.rows import IterationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -138,7 +138,7 @@ def metrics_grid(report: Report) -> Grid:
     rows = (
         {
             "metric": metric.name,
-            "of": metric.server_id or "episode",
+            "of": metric.server or "episode",
             "train": metric.train,
             "evaluated": metric.evaluated,
             "random": _at_random(metric),
@@ -191,6 +191,6 @@ def _some(agents: Sequence[str]) -> tuple[str, ...]:
 
 def _at_random(metric: MetricResult) -> tuple[str, ...]:
     """A metric's mean with a server's agents at random; of an episode's, for each server."""
-    if metric.server_id is None:
+    if metric.server is None:
         return tuple(f"{number(x.mean)} ({s})" for s, x in metric.random.items()) or (MISSING,)
-    return (number(metric.random[metric.server_id].mean) if metric.random else MISSING,)
+    return (number(metric.random[metric.server].mean) if metric.random else MISSING,)

@@ -201,7 +201,7 @@ def judged(sweep: Sweep, name: str, played: Played, claims: Counter[str]) -> Fou
     final = report.servers[0].final
     assert final is not None
     assert final.advantage == learner.advantage, "one verdict of the same runs"
-    (win,) = (metric for metric in report.metrics if metric.server_id is None)
+    (win,) = (metric for metric in report.metrics if metric.server is None)
     assert win.evaluated == wins
     if game.gain == 0:
         claims["better or worse than the other"] += not (
@@ -218,7 +218,7 @@ def over_episodes(sweep: Sweep, name: str) -> Found:
     final = report.servers[0].final
     assert final is not None
     yield "mean, over episodes", final.learned, game.at_random + game.over_random
-    (win,) = (metric for metric in report.metrics if metric.server_id is None)
+    (win,) = (metric for metric in report.metrics if metric.server is None)
     assert win.evaluated is not None
     yield "proportion, over episodes", win.evaluated, truth_of(name)["win"]
 

@@ -12,8 +12,8 @@ from tests.orchestrator.records.recorded import evaluation, new_run, write_whole
 from tests.orchestrator.reports.test_report import printed
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.orchestrator.measure.metric_results import metric_results
-from muxrl.orchestrator.measure.statistics import mean_interval
+from muxrl.orchestrator.measure.judged import metric_results
+from muxrl.orchestrator.measure.statistics import Unit, mean_interval
 from muxrl.orchestrator.records.frames import metric_frame
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -47,7 +47,9 @@ def write_run(run: RunDirectory, gain: float = 0.0) -> None:
 def test_whole_episodes_and_the_mean_over_a_servers_agents(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_run(run)
-    of = {(m.name, m.server_id): m for m in metric_results([RecordedRun.read(run.path)])}
+    of = {
+        (m.name, m.server): m for m in metric_results([RecordedRun.read(run.path)], Unit.EPISODES)
+    }
     assert list(of) == [("hits", "wolves"), ("hits", "sheep"), ("win", None)]
     win, hits, hits_of_sheep = of["win", None], of["hits", "wolves"], of["hits", "sheep"]
     assert (win.train, win.num_episodes) == (0.75, 3)
@@ -55,7 +57,7 @@ def test_whole_episodes_and_the_mean_over_a_servers_agents(tmp_path: Path) -> No
     assert win.evaluated is not None
     assert win.evaluated.mean == 1 / 3
     assert {s: estimate.mean for s, estimate in win.random.items()} == {"wolves": 0.0, "sheep": 1.0}
-    assert win.seed_curves == (((0.0, 0.0), (500.0, 1 / 3)),)
+    assert win.curves == (((0.0, 0.0), (500.0, 1 / 3)),)
     assert [curve.returns.tolist() for curve in win.training] == [[0.25, 0.75]]
 
     assert (hits.train, hits.num_episodes) == (3.0, 2)
@@ -93,7 +95,7 @@ def test_a_metric_of_zeros_and_ones_is_a_proportion(tmp_path: Path) -> None:
         for replaced in (None, "wolves", "sheep"):
             row = evaluation(100, replaced, nobody, nobody, nobody)
             metrics.evaluation({**row, "metrics": told})
-    of = {m.name: m.evaluated for m in metric_results([RecordedRun.read(run.path)])}
+    of = {m.name: m.evaluated for m in metric_results([RecordedRun.read(run.path)], Unit.EPISODES)}
     assert of["win"] is not None
     assert (of["win"].low, of["win"].high) == pytest.approx((0.0, 0.1611), abs=1e-4)
     assert of["captures"] == mean_interval([[*nobody[1:], 2.0]])
