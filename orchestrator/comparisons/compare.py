@@ -94,8 +94,7 @@ class Comparison(Findings):
         """A notebook's view: what it comes to, and the contestants' returns."""
         from muxrl.orchestrator.reports.pages import notebook_html
 
-        headings = {subject.key: subject.title for subject in self.main_subjects}
-        grid = tables.returns(self, headings)
+        grid = tables.returns(self, self.main_subjects)
         return notebook_html("Returns side by side", self.headline, grid, self.notes)
 
     def write(self, folder: str | Path) -> Path:

@@ -17,7 +17,7 @@ from muxrl.orchestrator.measure.judged import (
     metric_results,
     server_result,
 )
-from muxrl.orchestrator.measure.run_notes import notes_of
+from muxrl.orchestrator.measure.run_notes import headline, notes_of
 from muxrl.orchestrator.measure.statistics import Unit
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.protocol.suggestions import listed
@@ -94,6 +94,11 @@ class Report:
         """Whether any server was measured as it began, beside as it learned."""
         judged = (one for server in self.servers for one in (server, *server.sides))
         return any(one.final is not None and one.final.untrained is not None for one in judged)
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """What it comes to, in sentences: one for each server that learns, or each side of it."""
+        return tuple(headline(self.servers, len(self.seeds), self.interval_unit))
 
     @property
     def caption(self) -> str:

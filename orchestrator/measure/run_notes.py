@@ -1,16 +1,62 @@
-"""What a reader must know before trusting the numbers of a run's report."""
+"""What a run's report comes to, in sentences, and what to know before trusting its numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from muxrl.orchestrator.measure.against_random import Verdict
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.measure.fallen import find_fall
 from muxrl.orchestrator.measure.judged import Judged, ServerResult
+from muxrl.orchestrator.measure.number_text import interval, signed_interval
 from muxrl.orchestrator.measure.sides import MAX_SIDES
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_status import NOT_ENDED
 from muxrl.orchestrator.storage.versions import version_notes
+
+_CLAIMS = {
+    Verdict.BETTER: "better than random agents in its place",
+    Verdict.BETTER_THAN_BOTH: "better than random agents and than untrained ones in its place",
+    Verdict.NOT_THAN_UNTRAINED: (
+        "better than random agents in its place, but not than untrained ones"
+    ),
+    Verdict.WORSE: "worse than random agents in its place",
+    Verdict.UNCLEAR: "not distinguishable from random agents in its place",
+}
+
+
+def headline(servers: Sequence[ServerResult], num_seeds: int, over: str) -> Iterator[str]:
+    """Yields for each server that learns what its evaluation shows; of several seeds, how many.
+
+    Args:
+        servers: of a report.
+        num_seeds: that it has.
+        over: what its intervals are over.
+    """
+    for server in servers:
+        if not server.learns:
+            continue
+        who = f"{server.server_id} ({server.algorithm})"
+        if not server.has_updates:
+            yield f"{who} made no update, so there is nothing to judge."
+        elif server.final is None or not server.plays_itself:
+            yield _sentence(who, server.final, num_seeds, over)
+        elif not server.sides:
+            yield f"{who} plays itself, and was not judged side by side."
+        else:
+            for side in server.sides:
+                name = f"{server.server_id}/{side.name} ({server.algorithm})"
+                yield _sentence(name, side.final, num_seeds, over)
+
+
+def _sentence(who: str, final: AgainstRandom | None, num_seeds: int, over: str) -> str:
+    if final is None:
+        return f"{who} was never evaluated."
+    if final.advantage is None or final.verdict is None:
+        learned = interval(final.learned)
+        return f"{who} returns {learned} over {over}; random in its place was not measured."
+    above = f", {final.num_seeds_above} of {num_seeds} above" if num_seeds > 1 else ""
+    advantage = signed_interval(final.advantage)
+    return f"{who} is {_CLAIMS[final.verdict]}: {advantage} over {over}{above}."
 
 
 def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles
-from muxrl.orchestrator.comparisons.findings.frames import Frames
+from muxrl.orchestrator.comparisons.findings.frames import Frames, TableName
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import once
 from muxrl.orchestrator.comparisons.findings.scores import Measure
@@ -107,6 +107,19 @@ class Findings:
     def metrics(self) -> tuple[Subject, ...]:
         """The simulation's own metrics."""
         return tuple(s for s in self.subjects if s.kind == "metric")
+
+    @property
+    def other_subjects(self) -> tuple[Subject, ...]:
+        """Teams and agents that are no roles."""
+        return tuple(s for s in self.subjects if s.kind in ("team", "agent"))
+
+    def subject(self, key: str) -> Subject:
+        """Returns one by its key."""
+        return next(subject for subject in self.subjects if subject.key == key)
+
+    def of_role(self, table: TableName, role: str) -> DataFrame:
+        """Returns the rows of a frame that are of one role."""
+        return self.frames[table][self.frames[table].role == role]
 
 
 def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> list[str]:

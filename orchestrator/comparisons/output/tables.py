@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import product
+from operator import attrgetter
+from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.contestants import label_settings
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, payoff_rows
 from muxrl.orchestrator.comparisons.findings.learned import BELOW
+from muxrl.orchestrator.comparisons.findings.role_by_role import once
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, signed_lines, whole
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.table import Column, Columns, Grid, Row, grid, spread
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _BELOW = "rgba(213, 94, 0, 0.22)"  # the orange of `_shade`
 BELOW_MARK = "\u2009\u25bc"
@@ -104,35 +104,40 @@ def learners(found: Findings) -> Grid:
     return grid(found.frames["learners"], shown, {**_SHOWN, **columns})
 
 
-def returns(found: Findings, headings: Mapping[str, str]) -> Grid:
+def returns(
+    found: Findings,
+    subjects: Sequence[Subject],
+    heading: Callable[[Subject], str] = attrgetter("title"),
+) -> Grid:
     """The contestants' returns, and the baselines' below them, which have no metrics.
 
     Args:
         found: whose.
-        headings: of the columns, by the key of the subject that each shows.
+        subjects: with a column each.
+        heading: of the columns.
     """
     rows, learned = found.frames["standings"], found.frames["learners"]
     below = {(x.contestant, f"role:{x.role}") for x in learned.itertuples() if x.verdict == BELOW}
     who = zip(rows.contestant, rows.subject, strict=True)
-    rows = rows.assign(shown=rows.iqm.where(rows.num_runs > 0, rows["mean"]))
-    rows = rows.assign(is_below=[one in below for one in who])
+    rows = rows.assign(
+        shown=rows.iqm.where(rows.num_runs > 0, rows["mean"]),
+        is_below=[one in below for one in who],
+    )
+    places = {subject.key: heading(subject) for subject in subjects}
     ours, baselines = (
-        spread(part, "contestant", "subject", headings, "shown", "num_runs", _SHOWN)
+        spread(part, "contestant", "subject", places, "shown", "num_runs", _SHOWN)
         for part in (rows[rows.num_runs > 0], rows[rows.num_runs == 0])
     )
     return ours + baselines
 
 
-def by_parameter(
-    found: Findings, subjects: Sequence[Subject]
-) -> Iterator[tuple[str, Subject, Grid]]:
+def by_parameter(found: Findings) -> Iterator[tuple[str, Subject, Grid]]:
     """Yields for each parameter and subject its name, and a grid with a column for each value."""
     every, columns = found.frames["parameters"], {**_SHOWN, "iqm": ""}
-    for name in dict.fromkeys(every.parameter):
-        for subject in subjects:
-            rows = every[(every.parameter == name) & (every.subject == subject.key)]
-            values = {value: f"{name}\n{value}" for value in rows.value}
-            yield name, subject, spread(rows, "contestant", "value", values, "iqm", (), columns)
+    for name, subject in product(dict.fromkeys(every.parameter), found.main_subjects):
+        rows = every[(every.parameter == name) & (every.subject == subject.key)]
+        values = {value: f"{name}\n{value}" for value in rows.value}
+        yield name, subject, spread(rows, "contestant", "value", values, "iqm", (), columns)
 
 
 def efficiency(found: Findings, subject: Subject) -> Grid:
@@ -158,25 +163,28 @@ def efficiency(found: Findings, subject: Subject) -> Grid:
 _UNKNOWN: Mapping[str, Any] = {"lines": (MISSING,), "value": None}
 
 
-def roles(standings: DataFrame, role: str) -> Grid:
+def roles(found: Findings, role: str) -> Grid:
     """What each label of a role reached."""
+    rows = found.of_role("roles", role)
     is_below = [
         one.random_in_place is not None and one.iqm.high < one.random_in_place
-        for one in standings.itertuples()
+        for one in rows.itertuples()
     ]
     columns = {**_SHOWN, "label": role, "num_runs": "runs"}
-    return grid(standings.assign(is_below=is_below), "label iqm random_in_place num_runs", columns)
+    return grid(rows.assign(is_below=is_below), "label iqm random_in_place num_runs", columns)
 
 
-def improvements(pairings: DataFrame, labels: Sequence[str]) -> Grid:
+def improvements(found: Findings, role: str) -> Grid:
     """How likely a run of the row has a higher return than one of the column."""
-    places = {label: label for label in labels}
-    return spread(pairings, "first", "second", places, "improvement", (), _SHOWN)
+    places = {label: label for label in found.of_role("roles", role).label}
+    rows = found.of_role("pairings", role)
+    return spread(rows, "first", "second", places, "improvement", (), _SHOWN)
 
 
-def differences(pairings: DataFrame) -> Grid:
+def differences(found: Findings, role: str) -> Grid:
     """The differences of each two labels, paired by seed."""
-    return grid(pairings, "first second difference num_pairs", {**_SHOWN, "first": ""})
+    rows = once(found.of_role("pairings", role))
+    return grid(rows, "first second difference num_pairs", {**_SHOWN, "first": ""})
 
 
 def matches(found: Findings) -> Grid:
@@ -199,12 +207,13 @@ def matches(found: Findings) -> Grid:
     return grid(found.frames["matches"], shown, columns)
 
 
-def runs(found: Findings, headings: Mapping[str, str]) -> Grid:
-    """Each run, with a column for each subject, by its key."""
+def runs(found: Findings) -> Grid:
+    """Each run, with a column for each of the main subjects."""
+    places = {subject.key: subject.title for subject in found.main_subjects}
     last = "num_episodes env_steps time_s run"
     columns = {**_SHOWN, "contestant": Column(css="wrap")}
     rows = found.frames["runs"]
-    return spread(rows, "contestant seed", "subject", headings, "return", last, columns)
+    return spread(rows, "contestant seed", "subject", places, "return", last, columns)
 
 
 def cross_play(met: CrossPlay, played_by: str = "played by", among: Collection[str] = ()) -> Grid:

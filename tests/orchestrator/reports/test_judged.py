@@ -18,7 +18,6 @@ from muxrl.orchestrator.records.conditions import AS_LEARNED, Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.report import combine_runs, write_report
-from muxrl.orchestrator.reports.run_page import sentences
 
 RNG = np.random.default_rng(0)
 LUCK = RNG.normal(size=30)
@@ -89,7 +88,7 @@ def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
     assert sheep.judgement is Verdict.WORSE
     (note,) = [note for note in report.notes if "untrained" in note]
     assert note.startswith("wolves is better than random, but not than untrained: it may owe that")
-    assert next(sentences(report)) == (
+    assert report.headline[0] == (
         "wolves (QMIX) is better than random agents in its place, but not than untrained ones: "
         "+5.00 [5.00, 5.00] over episodes."
     )
@@ -216,7 +215,7 @@ def test_a_server_on_both_sides_is_judged_side_by_side(tmp_path: Path) -> None:
     assert right.final.advantage.mean == pytest.approx(1.0)
     assert left.final.verdict is Verdict.BETTER_THAN_BOTH
     assert right.final.verdict is Verdict.NOT_THAN_UNTRAINED
-    assert list(sentences(report)) == [
+    assert list(report.headline) == [
         "both/left (PPO) is better than random agents and than untrained ones in its place: +2.00 "
         "[2.00, 2.00] over episodes.",
         "both/right (PPO) is better than random agents in its place, but not than untrained ones: "
@@ -274,7 +273,7 @@ def test_never_zero_against_zero_even_if_no_side_was_replaced(tmp_path: Path) ->
     text = printed(report)
     assert "plays itself" in text
     assert "distinguishable" not in text
-    assert list(sentences(report)) == ["both (PPO) plays itself, and was not judged side by side."]
+    assert list(report.headline) == ["both (PPO) plays itself, and was not judged side by side."]
 
 
 def test_sides_of_several_seeds_are_joined_if_all_have_them(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.report import combine_runs, write_report
-from muxrl.orchestrator.reports.run_page import sentences
 from muxrl.orchestrator.reports.run_tables import (
     METRIC_CAPTION,
     learners_grid,
@@ -46,12 +45,12 @@ def test_a_page_holds_the_report_and_needs_no_other_file(run: RunDirectory) -> N
     assert page.open == []
     assert page.links == []
     assert [image[:22] for image in page.images] == ["data:image/png;base64,"]
-    assert list(sentences(report)) == [
+    assert list(report.headline) == [
         "wolves (QMIX) is better than random agents in its place: +5.00 [5.00, 5.00] "
         "over episodes.",
         "sheep (PPO) is worse than random agents in its place: −1.00 [−1.00, −1.00] over episodes.",
     ]
-    for sentence in (*sentences(report), report.caption):
+    for sentence in (*report.headline, report.caption):
         assert sentence in html.unescape(text)
     assert "name: &lt;chase&gt;" in text
     assert "ray 2." in text
@@ -129,7 +128,7 @@ def test_of_several_seeds_it_says_how_many_are_above(run: RunDirectory, tmp_path
     for each in (run, other):
         write_whole_run(each)
     report = combine_runs([run.path, other.path], tmp_path / "out")
-    assert "5.00] over 2 seeds, 2 of 2 above." in next(sentences(report))
+    assert "5.00] over 2 seeds, 2 of 2 above." in report.headline[0]
     assert "over 2 seeds, 2 of 2 above" in (tmp_path / "out" / "report.html").read_text()
 
 
@@ -137,15 +136,15 @@ def test_what_was_not_measured_is_said(run: RunDirectory) -> None:
     with MetricsWriter(run) as metrics:
         metrics.joint({"env_steps": 10, "episode_return_mean": {"wolf_0": 1.0}})
     report = write_report(run)
-    assert list(sentences(report)) == [
+    assert list(report.headline) == [
         "wolves (QMIX) was never evaluated.",
         "sheep (PPO) was never evaluated.",
     ]
     assert "no evaluation was recorded" in (run.path / "report.html").read_text()
     with MetricsWriter(run) as metrics:
         metrics.evaluation(evaluation(10, None, [1.0, 2.0], [1.0, 2.0], [0.0, 0.0]))
-    wolves = next(sentences(write_report(run)))
+    wolves = write_report(run).headline[0]
     assert wolves.startswith("wolves (QMIX) returns 1.50 [")
     assert wolves.endswith("] over episodes; random in its place was not measured.")
     fixed = [replace(server, learns=False) for server in report.servers]
-    assert list(sentences(replace(report, servers=tuple(fixed)))) == []
+    assert list(replace(report, servers=tuple(fixed)).headline) == []
