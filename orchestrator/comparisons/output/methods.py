@@ -152,8 +152,10 @@ def _sentences(found: Findings) -> Iterator[str]:
     if software:
         yield f"Software: {', '.join(software)}; hardware: {' and '.join(hardware) or 'unknown'}."
     for name, agents in found.roles.items():
-        used = [s for s in label_settings(found.contestants, found.roles) if s.role == name]
-        played = [_algorithm(s.label, s.algorithm, s.differing) for s in used]
+        played = [
+            _algorithm(one["label"], one["algorithm"], one["differing"])
+            for one in label_settings(found.contestants, {name: agents})
+        ]
         yield f"The role {name} ({', '.join(agents)}) was played by {'; or by '.join(played)}."
     if len(found.contestants) > 1:
         yield "Brackets hold the settings in which they differ."

@@ -84,7 +84,7 @@ _SHOWN: Columns = {
 
 def settings(found: Findings) -> Grid:
     """What was set for each label of each role, where labels differ."""
-    rows = map(vars, label_settings(found.contestants, found.roles))
+    rows = label_settings(found.contestants, found.roles)
     return grid(rows, "role label algorithm differing", _SHOWN)
 
 

@@ -100,6 +100,11 @@ def test_a_report_of_several_seeds_speaks_of_seeds(tmp_path: Path) -> None:
         (advantage < 0).sum(),
     )
     assert final["num_episodes"] == np.isfinite(learned).sum()
+    (win,) = (metric for metric in summary["metrics"] if metric["name"] == "win")
+    assert win["evaluated"]["mean"] == pytest.approx(
+        np.nanmean(np.where(np.isnan(learned), learned, learned > 0), axis=1).mean()
+    )
+    assert win["num_episodes"] == final["num_episodes"]
     middle = stats.trim_mean(learned[np.isfinite(learned)], 0.25)
     assert final["learned_interquartile_mean"] == pytest.approx(middle)
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from tests.orchestrator.measure.test_against_random import against_random
+from tests.orchestrator.measure.test_against_random import LUCK
 from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
 from tests.orchestrator.reports.test_report import printed
 
@@ -19,50 +18,11 @@ from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.report import combine_runs, write_report
 
-RNG = np.random.default_rng(0)
-LUCK = RNG.normal(size=30)
 LEFT, RIGHT = Condition("both", "left", ("left",)), Condition("both", "right", ("right",))
 
 
 def untrained(condition: Condition) -> Condition:
     return Condition(condition.server_id, condition.side, condition.agents, is_untrained=True)
-
-
-# --- the verdict ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("learned", "began", "verdict"),
-    [
-        (2.0, 1.0, Verdict.BETTER_THAN_BOTH),
-        (2.0, None, Verdict.BETTER),
-        (2.0, 2.0, Verdict.NOT_THAN_UNTRAINED),
-        (2.0, 3.0, Verdict.NOT_THAN_UNTRAINED),
-        (0.0, -1.0, Verdict.UNCLEAR),
-        (-1.0, -2.0, Verdict.WORSE),
-    ],
-)
-def test_better_than_random_may_not_be_better_than_untrained(
-    learned: float, began: float | None, verdict: Verdict
-) -> None:
-    compared = against_random(
-        100, [LUCK + learned], [LUCK], None if began is None else [LUCK + began]
-    )
-    assert compared.verdict is verdict
-    if began is None:
-        assert (compared.untrained, compared.over_untrained) == (None, None)
-        assert compared.num_untrained_episodes == 0
-    else:
-        assert compared.over_untrained is not None
-        found = compared.over_untrained
-        assert (found.mean, found.low, found.high) == pytest.approx((learned - began,) * 3)
-        assert compared.num_untrained_episodes == 30
-
-
-def test_untrained_without_random_is_no_verdict() -> None:
-    compared = against_random(0, [LUCK + 1], None, [LUCK])
-    assert compared.verdict is None
-    assert compared.over_untrained is not None
 
 
 # --- the report of a run --------------------------------------------------------------------
@@ -143,17 +103,6 @@ def test_seeds_are_compared_with_untrained_if_all_were(tmp_path: Path) -> None:
     assert report.servers[0].final.num_untrained_episodes == 4
     text = (tmp_path / "all" / "summary.md").read_text()
     assert "| better than random and untrained (2 of 2 seeds above) |" in text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_who_made_no_update_is_not_compared_with_itself(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
-    with MetricsWriter(run) as metrics:
-        metrics.joint({"env_steps": 995, "servers": {"wolves": {"weights_seq_no": 0}}})
-    report = write_report(run)
-    assert report.servers[0].judgement == "made no update"
-    assert "made no update" in printed(report)
 
 
 # --- a server on both sides -----------------------------------------------------------------

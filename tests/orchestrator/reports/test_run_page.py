@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from tests.orchestrator.watch.conftest import tab
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.report import combine_runs, write_report
+from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.reports.run_tables import (
     METRIC_CAPTION,
     learners_grid,
@@ -121,30 +120,3 @@ def test_what_learners_measured_has_a_table_by_policy_and_name(run: RunDirectory
 def write_and_read(run: RunDirectory) -> str:
     write_report(run)
     return (run.path / "report.html").read_text()
-
-
-def test_of_several_seeds_it_says_how_many_are_above(run: RunDirectory, tmp_path: Path) -> None:
-    other = new_run(tmp_path, seed=2)
-    for each in (run, other):
-        write_whole_run(each)
-    report = combine_runs([run.path, other.path], tmp_path / "out")
-    assert "5.00] over 2 seeds, 2 of 2 above." in report.headline[0]
-    assert "over 2 seeds, 2 of 2 above" in (tmp_path / "out" / "report.html").read_text()
-
-
-def test_what_was_not_measured_is_said(run: RunDirectory) -> None:
-    with MetricsWriter(run) as metrics:
-        metrics.joint({"env_steps": 10, "episode_return_mean": {"wolf_0": 1.0}})
-    report = write_report(run)
-    assert list(report.headline) == [
-        "wolves (QMIX) was never evaluated.",
-        "sheep (PPO) was never evaluated.",
-    ]
-    assert "no evaluation was recorded" in (run.path / "report.html").read_text()
-    with MetricsWriter(run) as metrics:
-        metrics.evaluation(evaluation(10, None, [1.0, 2.0], [1.0, 2.0], [0.0, 0.0]))
-    wolves = write_report(run).headline[0]
-    assert wolves.startswith("wolves (QMIX) returns 1.50 [")
-    assert wolves.endswith("] over episodes; random in its place was not measured.")
-    fixed = [replace(server, learns=False) for server in report.servers]
-    assert list(replace(report, servers=tuple(fixed)).headline) == []
