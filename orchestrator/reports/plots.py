@@ -111,15 +111,12 @@ def _figure(report: Report) -> Any:
     def add(place: Any, draw: Callable[..., None], *what: Any, is_first: bool = False) -> None:
         axes = figure.add_subplot(place)
         draw(axes, *what)
-        finish_axes(axes, label_size=_SMALL)
-        axes.set_xlabel("env steps", fontsize=_TEXT)
+        finish_axes(axes, "env steps", "return per episode" if is_first else "")
         axes.set_xlim(-0.03 * limit, 1.03 * limit)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10], integer=True))
         restarted_at = [n for env_steps in report.restarted_at.values() for n in env_steps]
         for env_steps in {*report.resumed_at, *restarted_at}:
             axes.axvline(env_steps, color=RANDOM_COLOUR, linewidth=0.6, zorder=0)
-        if is_first:
-            axes.set_ylabel("return per episode", fontsize=_TEXT)
 
     subtitles = [_subtitle(*part, len(report.seeds)) for part in drawn]
     num_lines = max((text.count("\n") + 1 for text in subtitles), default=1)
@@ -314,11 +311,14 @@ def _wrapped_assignment(assignment: str) -> list[str]:
     return lines
 
 
-def finish_axes(axes: Any, label_size: float) -> None:
-    """Sets grid, spines and tick labels; counts on the horizontal axis are short."""
+def finish_axes(axes: Any, x: str, y: str = "") -> None:
+    """Sets grid, spines and labels; counts on the horizontal axis are short."""
     axes.xaxis.set_major_formatter(FuncFormatter(short_count))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.tick_params(labelsize=label_size, length=2.5)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=5))
+    axes.set_xlabel(x, fontsize=_TEXT)
+    axes.set_ylabel(y, fontsize=_TEXT)
+    axes.tick_params(labelsize=_SMALL, length=2.5)
     axes.grid(color="#E3E3E3", linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

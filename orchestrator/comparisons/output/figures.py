@@ -197,11 +197,8 @@ def _panel(title: str, x: str, y: str = "", *, height: float = _SIZE[1]) -> tupl
         figure = Figure(figsize=(_SIZE[0], height), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
-    finish_axes(axes, label_size=_TEXT - 1)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    finish_axes(axes, x, y)
     axes.set_title(title, fontsize=_TEXT + 0.5, fontweight="bold", loc="left")
-    axes.set_xlabel(x, fontsize=_TEXT)
-    axes.set_ylabel(y, fontsize=_TEXT)
     return figure, axes
 
 

@@ -173,19 +173,15 @@ def _sentences(found: Findings) -> Iterator[str]:
         f"({found.episodes_in_words}), with {'sampled' if found.should_explore else 'greedy'} "
         "actions; baselines act uniformly at random."
     )
-    yield from _statistics()
+    yield (
+        "We report interquartile means over seeds [rliable] with 95 % intervals over seeds: of a "
+        "stratified bootstrap, widened by Student's t for small samples."
+    )
     if (met := found.head_to_head) is not None:
         yield (
             f"Policies of different contestants met in {met.num_episodes} episodes for each pair "
             f"of seeds, with {'sampled' if met.should_explore else 'greedy'} actions."
         )
-
-
-def _statistics() -> Iterator[str]:
-    yield (
-        "We report interquartile means over seeds [rliable] with 95 % intervals over seeds: of a "
-        "stratified bootstrap, widened by Student's t for small samples."
-    )
 
 
 def _algorithm(label: str, algorithm: str, differing: tuple[tuple[str, str], ...]) -> str:

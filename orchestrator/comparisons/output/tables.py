@@ -21,6 +21,7 @@ from muxrl.orchestrator.reports.table import Column, Columns, Grid, Row, grid, s
 _BELOW = "rgba(213, 94, 0, 0.22)"  # the orange of `_shade`
 BELOW_MARK = "\u2009\u25bc"
 """Behind a return that is below random agents in its place with its whole interval."""
+_UNKNOWN: Mapping[str, Any] = {"lines": (MISSING,), "value": None}
 
 
 def _to_runs(row: Row) -> Mapping[str, Any]:
@@ -93,7 +94,7 @@ def learners(found: Findings) -> Grid:
 
     def cell(row: Row) -> Mapping[str, Any]:
         if not row["num_runs"]:
-            return {"lines": (MISSING,)}
+            return _UNKNOWN
         return {"background": _BELOW if row["verdict"] == BELOW else ""}
 
     columns = {
@@ -158,9 +159,6 @@ def efficiency(found: Findings, subject: Subject) -> Grid:
     }
     shown = "contestant area num_reached env_steps_to_threshold time_s_to_threshold time_s"
     return grid(rows, shown, {**_SHOWN, **columns})
-
-
-_UNKNOWN: Mapping[str, Any] = {"lines": (MISSING,), "value": None}
 
 
 def roles(found: Findings, role: str) -> Grid:
