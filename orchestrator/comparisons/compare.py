@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.comparisons.arena import Arena, random_players
@@ -31,14 +31,19 @@ from muxrl.orchestrator.comparisons.findings.findings import (
     Baseline,
     Findings,
     budget_notes,
-    reached_notes,
     result_notes,
 )
-from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
+from muxrl.orchestrator.comparisons.findings.frames import TABLE_NAMES, TableName, framed, plain
+from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, frames_of
 from muxrl.orchestrator.comparisons.findings.headline import headline
 from muxrl.orchestrator.comparisons.findings.learned import find_learners
 from muxrl.orchestrator.comparisons.findings.role_by_role import compare_roles
-from muxrl.orchestrator.comparisons.findings.scores import score_runs
+from muxrl.orchestrator.comparisons.findings.scores import (
+    curves,
+    proportions,
+    score_runs,
+    standings,
+)
 from muxrl.orchestrator.comparisons.matches import (
     check_equal_training,
     find_scripts,
@@ -46,8 +51,8 @@ from muxrl.orchestrator.comparisons.matches import (
     play_baselines,
     play_head_to_head,
 )
+from muxrl.orchestrator.comparisons.output import tables
 from muxrl.orchestrator.comparisons.output.files import write_files
-from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare
@@ -81,17 +86,14 @@ class Comparison(Findings):
         """
         if table not in TABLE_NAMES:
             raise ValueError(f"there is no table {table!r}; there are {', '.join(TABLE_NAMES)}")
-        # Paths are text here, which every way to write a frame can write.
-        columns, rows = file_table(self, table)
-        return frame_of(columns, ([row[name] for name in columns] for row in rows))
+        columns, rows = plain(table, self.frames[table])
+        return frame_of(columns, ([*row.values()] for row in rows))
 
     def _repr_html_(self) -> str:
         """A notebook's view: what it comes to, and the contestants' returns."""
-        from muxrl.orchestrator.comparisons.output.page import returns_grid
         from muxrl.orchestrator.reports.pages import notebook_html
 
-        headings = {subject.key: subject.title for subject in self.main_subjects}
-        grid = returns_grid(self, headings)
+        grid = tables.returns(self, self.main_subjects)
         return notebook_html("Returns side by side", self.headline, grid, self.notes)
 
     def write(self, folder: str | Path) -> Path:
@@ -208,12 +210,28 @@ def compare_runs(
     at_random = {k: e.mean for b in baselines[:1] for k, e in b.returns.items()}
     chosen = dict(thresholds or {})
     scores = score_runs(contestants, subjects, at, chosen, at_random)
-    compared = tuple(compare_roles(contestants, subjects, scores.runs))
-    notes += result_notes(contestants, at, compared, subjects)
-    notes += reached_notes(scores.runs)
+    runs_frame = framed("runs", scores.rows)
+    roles_rows, pairings = compare_roles(contestants, subjects, runs_frame)
+    asked = [s for s in subjects if s.metric in {name for run in runs for name in run.metrics}]
+    parts = proportions(runs_frame, asked)
+    found_rows: dict[TableName, Iterable[Mapping[str, Any]]] = {
+        "curves": curves(runs_frame),
+        "standings": [
+            *standings(runs_frame, scores.thresholds, parts),
+            *(row for baseline in baselines for row in baseline.rows()),
+        ],
+        "parameters": compare_by_parameter(contestants, subjects, at),
+        "roles": roles_rows,
+        "pairings": pairings,
+        "learners": find_learners(contestants, subjects, runs_frame),
+    }
+    frames = {
+        "runs": runs_frame,
+        **{name: framed(name, rows) for name, rows in found_rows.items()},
+        **frames_of(head_to_head),
+    }
+    notes += result_notes(contestants, at, subjects, frames)
     notes += parameter_notes(runs)
-    standings = scores.standings
-    learners = tuple(find_learners(contestants, subjects, standings))
     return Comparison(
         env=runs[0].config.simulation.env,
         kwargs=dict(runs[0].config.simulation.kwargs),
@@ -227,12 +245,9 @@ def compare_runs(
         thresholds=scores.thresholds,
         given_thresholds=frozenset(chosen),
         measures=scores.measures,
-        standings=standings,
-        roles_compared=compared,
+        frames=frames,
         head_to_head=head_to_head,
-        by_parameter=tuple(compare_by_parameter(contestants, subjects, at)),
-        learners=learners,
-        headline=tuple(headline(compared, learners, head_to_head)),
+        headline=tuple(headline(frames, head_to_head)),
         notes=tuple(notes),
     )
 

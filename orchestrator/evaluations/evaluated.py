@@ -23,7 +23,7 @@ from muxrl.orchestrator.measure.statistics import (
 from muxrl.orchestrator.records.rows import AgentReturns, Metrics
 from muxrl.orchestrator.records.series import returns_by_episode
 from muxrl.orchestrator.reports.plain_table import grid_table
-from muxrl.orchestrator.reports.table import Cell, Column, Grid, GridRow, Table
+from muxrl.orchestrator.reports.table import Cell, Column, Columns, Grid, GridRow, Row, grid
 from muxrl.orchestrator.supervise.episodes import truncated_text
 from muxrl.protocol.patterns import unnumbered
 
@@ -164,60 +164,59 @@ def roles_by_name(agents: Sequence[str]) -> dict[str, list[str]]:
     return roles if 1 < len(roles) < len(agents) else {}
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Who played, and by which rule."""
+def _row(who: str, returns: Returns, rule: str = "", *, is_metric: bool = False) -> Row:
+    """Who played, and by which rule; a metric has no total: what all agents report alike is no
+    sum."""
+    total = None if is_metric or len(returns.agents) == 1 else returns.total
+    return {
+        "who": who,
+        "rule": rule,
+        "return": returns.estimate,
+        "std": returns.deviation,
+        "IQM": returns.interquartile_mean,
+        "total": total,
+    }
 
-    who: str
-    returns: Returns
-    rule: str = ""
-    is_metric: bool = False
-    """Which has no total: what all agents report alike is no sum."""
 
-    @property
-    def total(self) -> Estimate | None:
-        return None if self.is_metric or len(self.returns.agents) == 1 else self.returns.total
+_SHOWN: Columns = {
+    "who": Column(css="text"),
+    "rule": Column("actions", str, css="text", is_whole=True),
+    "return": "return\n[95 %, episodes]",
+    "total": "team total\n[95 %, episodes]",
+}
 
 
-_TABLE = Table[_Row](
-    (
-        Column("who", css="text"),
-        Column("rule", "actions", shown=str, css="text", is_whole=True),
-        Column("return\n[95 %, episodes]", value=lambda row: row.returns.estimate),
-        Column("std", value=lambda row: row.returns.deviation),
-        Column("IQM", value=lambda row: row.returns.interquartile_mean),
-        Column("total", "team total\n[95 %, episodes]"),
-    )
-)
+def _grid(rows: Sequence[Row]) -> Grid:
+    return grid(rows, "who rule return std IQM total", _SHOWN)
 
 
 def print_evaluation(result: EvaluationResult, console: Console | None = None) -> None:
     """Prints every server, agent, team and role, and how the numbers were made."""
-    grid = _TABLE.grid()
+    shown = _grid(())
     for title, rows in _sections(result):
         if rows:
             heading = GridRow((Cell((title,), style="dim"),))
-            grid += Grid(grid.headings, (heading, *_TABLE.of(rows).grid().rows))
+            shown += Grid(shown.headings, (heading, *_grid(rows).rows))
     title = f"{result.run}: {result.assignment}"
-    (console or Console()).print(grid_table(grid, title, _caption(result)))
+    (console or Console()).print(grid_table(shown, title, _caption(result)))
 
 
-def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[_Row]]]:
+def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[Row]]]:
     yield (
         "servers",
-        [_Row(f"{s} {x.algorithm}", x.returns, x.rule) for s, x in result.servers.items()],
+        [_row(f"{s} {x.algorithm}", x.returns, x.rule) for s, x in result.servers.items()],
     )
     shown = {server.returns.agents for server in result.servers.values()}
     for title, found in (("teams", result.groups), ("roles", result.roles)):
         # Those with the same agents as a server or a team have the same numbers.
         news = {name: returns for name, returns in found.items() if returns.agents not in shown}
         shown |= {returns.agents for returns in news.values()}
-        yield title, [_Row(name, returns) for name, returns in news.items()]
-    yield "agents", [_Row(name, returns) for name, returns in result.agents.items()]
+        yield title, [_row(name, returns) for name, returns in news.items()]
+    yield "agents", [_row(name, returns) for name, returns in result.agents.items()]
     if len(result.servers) > 1:
-        yield "everybody", [_Row("all agents", result.everybody)]
+        yield "everybody", [_row("all agents", result.everybody)]
     metrics = result.metrics.items()
-    yield "metrics", [_Row(name, values, is_metric=True) for name, values in metrics]
+    yield "metrics", [_row(name, values, is_metric=True) for name, values in metrics]
 
 
 def _caption(result: EvaluationResult) -> str:

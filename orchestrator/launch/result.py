@@ -76,13 +76,12 @@ class RunResult:
     def _repr_html_(self) -> str:
         """A notebook's view: what the report says, and its table."""
         from muxrl.orchestrator.reports.pages import notebook_html
-        from muxrl.orchestrator.reports.run_page import sentences
         from muxrl.orchestrator.reports.run_tables import servers_grid
 
         title = f"{self.run_dir.name}: {self.outcome}, {self.env_steps:,} env steps"
         if self.report is None:
             return notebook_html(title, [self.problem], None)
-        told = [self.problem] * bool(self.problem) + list(sentences(self.report))
+        told = [self.problem] * bool(self.problem) + [*self.report.headline]
         return notebook_html(title, told, servers_grid(self.report), self.report.notes)
 
     def frame(self) -> DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ from muxrl.orchestrator.league.games import meet
 from muxrl.orchestrator.league.population import League
 from muxrl.orchestrator.league.rounds import changed_settings
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines
-from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.pages import REPORT_FILE, from_folder, page_environment
 from muxrl.orchestrator.reports.plain_table import grid_table
-from muxrl.orchestrator.reports.table import Column, Grid, Table, markdown, table
+from muxrl.orchestrator.reports.table import Column, Columns, Grid, grid, markdown, spread
 from muxrl.orchestrator.storage.json_files import finite, write_bytes, write_json, write_text
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
@@ -62,7 +61,8 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
     """
     played = meet(league, folder, last)
     config, tables = league.config, played.by_label
-    trained = _table(_trained(league, folder))
+    trained = list(_trained(league, folder))
+    rounds = _trained_grid(trained)
     shown: list[dict[str, Any]] = [
         {
             "role": table.role,
@@ -80,7 +80,7 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
     )
     page = page_environment(folder.path, __package__).get_template("league.html")
     about = {"title": title, "facts": facts, "notes": notes, "shown": shown}
-    html = page.render(**about, sentences=(), trained=trained.grid())
+    html = page.render(**about, sentences=(), trained=rounds)
     parts = [f"# {title}", facts, *(f"**Note:** {note}." for note in notes)]
     for one in shown:
         parts += [f"## {one['role']}", markdown(one["ratings"]), markdown(one["payoffs"])]
@@ -89,7 +89,7 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
             (folder.path / "plots").mkdir(exist_ok=True)
             write_bytes(folder.path / name, base64.b64decode(picture.uri.partition(",")[2]))
             parts.append(f"![{picture.alt}]({name})")
-    parts += ["## Rounds", markdown(trained.grid())]
+    parts += ["## Rounds", markdown(rounds)]
     write_text(folder.path / "summary.md", "\n\n".join(parts) + "\n")
     write_json(folder.path / "league.json", _as_json(tables, trained, folder))
     write_payoffs(tables, folder.path)
@@ -101,16 +101,14 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
 def ratings_grid(played: HeadToHead, met: CrossPlay) -> Grid:
     """Returns the ratings: a row for each member, a column for each round."""
     curves = played.rating_curves(met)
-    rows = [(member, str(n), rating) for member, curve in curves.items() for n, rating in curve]
-    found: Table[tuple[str, str, Estimate]] = table(
-        "member round rating",
-        rows,
-        member=Column(value=lambda at: at[0]),
-        round=Column(value=lambda at: at[1]),
-        rating=Column(value=lambda at: at[2], shown=lambda r: interval_lines(r, digits=0)),
-    )
-    places = {str(n): f"round {n}" for n in played.snapshots}
-    return found.spread("member", "round", places, "rating")
+    rows = [
+        {"member": member, "round": n, "rating": rating}
+        for member, curve in curves.items()
+        for n, rating in curve
+    ]
+    places = {n: f"round {n}" for n in played.snapshots}
+    shown = {"rating": Column(shown=lambda rating: interval_lines(rating, digits=0))}
+    return spread(rows, "member", "round", places, "rating", (), shown)
 
 
 def print_ratings(league: League, folder: LeagueDirectory, last: int, console: Console) -> None:
@@ -152,20 +150,20 @@ def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
                     )
 
 
-def _table(rows: Iterable[Trained]) -> Table[Trained]:
-    return table(
-        "round member role status begins_with settings run",
-        rows,
-        begins_with="begins with",
-        settings=Column(heading="changed settings", shown=lambda x: x or MISSING, css="wrap"),
-        run=Column(link=lambda row: row.run or "", css="text"),
-    )
+def _trained_grid(rows: Sequence[Trained]) -> Grid:
+    columns: Columns = {
+        "begins_with": "begins with",
+        "settings": Column("changed settings", lambda text: text or MISSING, css="wrap"),
+        "run": Column(css="text"),
+    }
+    names = "round member role status begins_with settings run"
+    return grid(map(vars, rows), names, columns)
 
 
 def _as_json(
-    tables: tuple[CrossPlay, ...], trained: Table[Trained], folder: LeagueDirectory
+    tables: tuple[CrossPlay, ...], trained: Sequence[Trained], folder: LeagueDirectory
 ) -> dict[str, Any]:
-    def told(values: dict[str, Any]) -> dict[str, Any]:
+    def told(values: Mapping[str, Any]) -> dict[str, Any]:
         return {
             k: from_folder(v, folder.path) if isinstance(v, Path) else v for k, v in values.items()
         }
@@ -181,4 +179,4 @@ def _as_json(
         }
         for table in tables
     }
-    return finite({"format": 1, "roles": roles, "rounds": list(map(told, trained.records()))})
+    return finite({"format": 1, "roles": roles, "rounds": list(map(told, map(vars, trained)))})

@@ -76,12 +76,14 @@ class Measured:
         episodes: by who was replaced ``[num_episodes]``, NaN in an episode that nobody of it was
             in; conditions in which no episode had it are left out, but never `AS_LEARNED`.
         in_place: the condition in which its own agents are at random; "": there is none.
+        time_s: seconds of training before it; NaN: not recorded.
     """
 
     env_steps: int
     first_seed: int | None
     episodes: Mapping[str, Floats]
     in_place: str = ""
+    time_s: float = math.nan
 
     @classmethod
     def of(
@@ -91,7 +93,7 @@ class Measured:
         known = {who: one for who, one in episodes.items() if np.isfinite(one).any()}
         if AS_LEARNED not in known:
             return None
-        return cls(point.env_steps, point.first_seed, known, in_place)
+        return cls(point.env_steps, point.first_seed, known, in_place, point.time_s)
 
     @property
     def learned(self) -> Floats:

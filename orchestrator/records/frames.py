@@ -14,7 +14,7 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.plan import Plan
-from muxrl.orchestrator.records.rows import EvaluationRow
+from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -52,15 +52,9 @@ def _holds_objects(values: Sequence[Any]) -> bool:
 
 
 _RUN_COLUMNS = ("run", "assignment", "seed")
-_POINT_COLUMNS = ("env_steps", "time_s", "is_final", "replaced")
-EVALUATION_COLUMNS = (
-    *(*_RUN_COLUMNS, "server", "algorithm", "agent"),
-    *(*_POINT_COLUMNS, "episode", "return"),
-)
-METRIC_COLUMNS = (
-    *(*_RUN_COLUMNS, "metric", "server", "agent"),
-    *(*_POINT_COLUMNS, "episode", "value"),
-)
+_AT_COLUMNS = ("agent", "env_steps", "time_s", "is_final", "replaced", "episode")
+EVALUATION_COLUMNS = (*_RUN_COLUMNS, "server", "algorithm", *_AT_COLUMNS, "return")
+METRIC_COLUMNS = (*_RUN_COLUMNS, "metric", "server", *_AT_COLUMNS, "value")
 
 
 def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
@@ -76,13 +70,11 @@ def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
         NotARunDirectory: a folder is no run's, or its ``plan.json`` is absent or broken.
         MalformedMetrics: a file of evaluations is broken elsewhere than in its last line.
     """
-    rows: list[tuple[Any, ...]] = []
-    for run, plan, row, at in _evaluations(run_dirs):
-        server_of = plan.server_of
-        for agent, returns in row.returns.items():
-            server_id = server_of[agent]
-            about = (*run, server_id, plan.servers[server_id].algorithm, agent, *at)
-            rows += [(*about, episode, value) for episode, value in enumerate(returns)]
+    rows = (
+        (*run, server_id, plan.servers[server_id].algorithm, agent, *at, value)
+        for run, plan, row in _evaluations(run_dirs)
+        for server_id, agent, at, value in _values(plan, row, row.returns)
+    )
     return frame_of(EVALUATION_COLUMNS, rows)
 
 
@@ -95,33 +87,37 @@ def metric_frame(run_dirs: Iterable[Path]) -> DataFrame:
     Raises:
         NotARunDirectory, MalformedMetrics: as `evaluation_frame`.
     """
-    rows: list[tuple[Any, ...]] = []
-    for run, plan, row, at in _evaluations(run_dirs):
-        server_of = plan.server_of
-        for name, by_agent in row.metrics.items():
-            for who, values in by_agent.items():
-                about = (*run, name, server_of.get(who), None if who == COMMON else who, *at)
-                rows += [
-                    (*about, episode, value)
-                    for episode, value in enumerate(values)
-                    if value is not None
-                ]
+    rows = (
+        (*run, name, server_id, None if who == COMMON else who, *at, value)
+        for run, plan, row in _evaluations(run_dirs)
+        for name, by_agent in row.metrics.items()
+        for server_id, who, at, value in _values(plan, row, by_agent)
+        if value is not None
+    )
     return frame_of(METRIC_COLUMNS, rows)
 
 
 def _evaluations(
     run_dirs: Iterable[Path],
-) -> Iterator[tuple[tuple[Any, ...], Plan, EvaluationRow, tuple[Any, ...]]]:
-    """Yields for each evaluation: the run, its plan, the row, and when it was.
-
-    The first has `_RUN_COLUMNS`, the last `_POINT_COLUMNS`.
-    """
+) -> Iterator[tuple[tuple[Any, ...], Plan, EvaluationRow]]:
+    """Yields each evaluation: the run, as `_RUN_COLUMNS` have it, its plan, and the row."""
     for run_dir in run_dirs:
         folder = RunDirectory.open(run_dir)
         plan = folder.read_plan()
         run = (folder.path.resolve().name, plan.assignment, plan.seed)
         for row in iter_rows(folder.metrics / "evaluation.jsonl", EvaluationRow):
-            yield run, plan, row, (row.env_steps, row.time_s, row.is_final, row.replaced)
+            yield run, plan, row
+
+
+def _values(
+    plan: Plan, row: EvaluationRow, by_agent: AgentReturns
+) -> Iterator[tuple[Any, str, tuple[Any, ...], float | None]]:
+    """Yields each value: the server and the agent that it is of, when it was, and itself."""
+    server_of = plan.server_of
+    for agent, values in by_agent.items():
+        for episode, value in enumerate(values):
+            at = (row.env_steps, row.time_s, row.is_final, row.replaced, episode)
+            yield server_of.get(agent), agent, at, value
 
 
 def training_frame(run_dirs: Iterable[Path]) -> DataFrame:

@@ -109,6 +109,14 @@ class RecordedRun(Plan):
         names = [*self.evaluations.columns, *self.metric_training]
         return {name for name, _ in names} - {RETURN}
 
+    def is_played_by_others(self, server_id: str) -> bool:
+        """Whether simulations chose its agents' actions: of one that learns, in the last
+        evaluation; of another in training at least."""
+        server = self.servers[server_id]
+        if not server.learns:
+            return server_id in self.num_logged_actions
+        return any(not p.logged_agents.isdisjoint(server.agents) for p in self.points[-1:])
+
     @classmethod
     def read(cls, path: Path) -> RecordedRun:
         """Read a run back from its directory; metrics that are absent count as none.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from muxrl.orchestrator.measure.against_random import AgainstRandom
-from muxrl.orchestrator.measure.metric_results import MetricResult
+from muxrl.orchestrator.measure.judged import Judged, MetricResult, ServerResult
 from muxrl.orchestrator.measure.number_text import signed_interval
-from muxrl.orchestrator.measure.results import Report, SeedCurve, ServerResult
+from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.measure.statistics import Line
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
 
@@ -95,7 +95,7 @@ def learning_png(report: Report) -> bytes:
 
 
 def _figure(report: Report) -> Any:
-    drawn = list(_panels(report))
+    drawn = [(s, part) for s in report.servers if s.curve for part in s.sides or (s,)]
     num_columns = {0: 1, 1: 2, 2: 2, 4: 2}.get(len(drawn), 3)
     num_rows = -(-len(drawn) // num_columns)
     is_beside = len(drawn) == 1  # one panel and the training share a row
@@ -111,20 +111,18 @@ def _figure(report: Report) -> Any:
     def add(place: Any, draw: Callable[..., None], *what: Any, is_first: bool = False) -> None:
         axes = figure.add_subplot(place)
         draw(axes, *what)
-        finish_axes(axes, label_size=_SMALL)
-        axes.set_xlabel("env steps", fontsize=_TEXT)
+        finish_axes(axes, "env steps", "return per episode" if is_first else "")
         axes.set_xlim(-0.03 * limit, 1.03 * limit)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10], integer=True))
         restarted_at = [n for env_steps in report.restarted_at.values() for n in env_steps]
         for env_steps in {*report.resumed_at, *restarted_at}:
             axes.axvline(env_steps, color=RANDOM_COLOUR, linewidth=0.6, zorder=0)
-        if is_first:
-            axes.set_ylabel("return per episode", fontsize=_TEXT)
 
-    num_lines = max((panel.subtitle.count("\n") + 1 for panel in drawn), default=1)
-    for index, panel in enumerate(drawn):
-        place = grid[divmod(index, num_columns)]
-        add(place, _draw_panel, panel, num_lines, limit, is_first=index % num_columns == 0)
+    subtitles = [_subtitle(*part, len(report.seeds)) for part in drawn]
+    num_lines = max((text.count("\n") + 1 for text in subtitles), default=1)
+    for index, part in enumerate(drawn):
+        place, is_first = grid[divmod(index, num_columns)], index % num_columns == 0
+        add(place, _draw_part, part, report, num_lines, limit, is_first=is_first)
     place = grid[0, 1] if is_beside else grid[num_rows, :]
     add(place, _draw_training, report, is_first=not is_beside)
     for index, (name, results) in enumerate(metrics.items(), start=first_metric):
@@ -156,44 +154,22 @@ def _key(report: Report) -> list[Any]:
     return handles
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """The evaluations of a server, or of one of its sides."""
-
-    title: str
-    subtitle: str
-    curve: Sequence[AgainstRandom]
-    seed_curves: Sequence[SeedCurve]
-    colour: str
+Part = tuple[ServerResult, Judged]
+"""What a panel shows: a server, and itself or one of its sides."""
 
 
-def _panels(report: Report) -> Iterator[_Panel]:
-    """Yields a panel for each server, or for each of its sides, with names as in `judged_rows`."""
-    num_seeds = len(report.seeds)
-    for server in report.servers:
-        if not server.curve:
-            continue
-        colour = _style(report, server.server_id)["color"]
-        for part in server.sides or (server,):
-            name, subtitle = server.server_id, _subtitle(server, num_seeds)
-            if part is not server:
-                name, subtitle = f"{name}/{part.name}", _advantage(part.final, num_seeds)
-            agents = f"{len(part.agents)} agent{'s'[: len(part.agents) != 1]}"
-            yield _Panel(
-                f"{name}: {server.algorithm}, {agents}",
-                subtitle,
-                part.curve,
-                part.seed_curves,
-                colour,
-            )
+def _title(server: ServerResult, part: Judged) -> str:
+    """Names it as `run_tables` does."""
+    name = server.server_id if part is server else f"{server.server_id}/{part.name}"
+    return f"{name}: {server.algorithm}, {len(part.agents)} agent{'s'[: len(part.agents) != 1]}"
 
 
-def _subtitle(server: ServerResult, num_seeds: int) -> str:
-    if not server.learns:
+def _subtitle(server: ServerResult, part: Judged, num_seeds: int) -> str:
+    if part is server and not server.learns:
         return str(server.judgement)
-    if server.plays_itself:
+    if part is server and server.plays_itself:
         return "plays itself: a mean over its sides"
-    return _advantage(server.final, num_seeds)
+    return _advantage(part.final, num_seeds)
 
 
 def _advantage(final: AgainstRandom | None, num_seeds: int) -> str:
@@ -209,18 +185,19 @@ def _style(report: Report, server_id: str) -> dict[str, Any]:
     return styles_of([server.server_id for server in report.servers])[server_id].line
 
 
-def _draw_panel(axes: Any, panel: _Panel, num_lines: int, limit: float) -> None:
-    random = [(c.env_steps, c.random) for c in panel.curve if c.random is not None]
+def _draw_part(axes: Any, part: Part, report: Report, num_lines: int, limit: float) -> None:
+    server, judged = part
+    colour = _style(report, server.server_id)["color"]
+    random = [(c.env_steps, c.random) for c in judged.curve if c.random is not None]
     draw_band(axes, random, shift=0.01 * limit, **_RANDOM)
-    if len(panel.seed_curves) > 1:
-        for seed_curve in panel.seed_curves:
-            line = np.array(seed_curve).reshape(-1, 2).T
-            axes.plot(*line, color=panel.colour, linewidth=0.6, alpha=0.45, zorder=2)
-    learned = [(c.env_steps, c.learned) for c in panel.curve]
-    draw_band(axes, learned, shift=-0.01 * limit, color=panel.colour, **_LEARNED)
-    axes.set_title(panel.title, pad=4 + 10.5 * num_lines, **_TITLE)
+    for seed_curve in judged.seed_curves if len(judged.seed_curves) > 1 else ():
+        line = np.array(seed_curve).reshape(-1, 2).T
+        axes.plot(*line, color=colour, linewidth=0.6, alpha=0.45, zorder=2)
+    learned = [(c.env_steps, c.learned) for c in judged.curve]
+    draw_band(axes, learned, shift=-0.01 * limit, color=colour, **_LEARNED)
+    axes.set_title(_title(*part), pad=4 + 10.5 * num_lines, **_TITLE)
     subtitle = axes.annotate(
-        panel.subtitle,
+        _subtitle(*part, len(report.seeds)),
         xy=(0, 1),
         xycoords="axes fraction",
         xytext=(0, 4),
@@ -289,19 +266,19 @@ def _drawn_metrics(report: Report) -> dict[str, list[MetricResult]]:
 
 def _values(metrics: Sequence[MetricResult]) -> set[float]:
     trained = {float(v) for m in metrics for curve in m.training for v in curve.returns}
-    return trained | {value for m in metrics for curve in m.seed_curves for _, value in curve}
+    return trained | {value for m in metrics for curve in m.curves for _, value in curve}
 
 
 def _draw_metric(axes: Any, name: str, metrics: Sequence[MetricResult], report: Report) -> None:
     for metric in metrics:
         style: dict[str, Any] = {"color": "black", "linestyle": "-"}
-        if metric.server_id is not None:
-            style = _style(report, metric.server_id)
+        if metric.server is not None:
+            style = _style(report, metric.server)
         if metric.training:
             axes.plot(*_mean_curve(metric.training), linewidth=0.8, alpha=0.5, **style)
-        for curve in metric.seed_curves:
+        for curve in metric.curves:
             axes.plot(*np.array(curve).reshape(-1, 2).T, linewidth=1.2, **_LEARNED, **style)
-        axes.plot([], [], label=metric.server_id or "episode", **style)
+        axes.plot([], [], label=metric.server or "episode", **style)
     axes.set_title(name, pad=6, **_TITLE)
     axes.legend(**_LEGEND_ABOVE)
 
@@ -334,11 +311,14 @@ def _wrapped_assignment(assignment: str) -> list[str]:
     return lines
 
 
-def finish_axes(axes: Any, label_size: float) -> None:
-    """Sets grid, spines and tick labels; counts on the horizontal axis are short."""
+def finish_axes(axes: Any, x: str, y: str = "") -> None:
+    """Sets grid, spines and labels; counts on the horizontal axis are short."""
     axes.xaxis.set_major_formatter(FuncFormatter(short_count))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.tick_params(labelsize=label_size, length=2.5)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=5))
+    axes.set_xlabel(x, fontsize=_TEXT)
+    axes.set_ylabel(y, fontsize=_TEXT)
+    axes.tick_params(labelsize=_SMALL, length=2.5)
     axes.grid(color="#E3E3E3", linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

@@ -2,11 +2,13 @@
 
 Written are ``summary.json``, ``summary.md``, a picture, and ``report.html`` with all of it; it
 works for a run that ended, was interrupted, crashed, or was never evaluated. On the terminal no
-word of the table is broken.
+word of the table is broken. Of several seeds settings, versions, and what learners measured are
+those of the first.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,13 +19,20 @@ from rich.text import Text
 from muxrl.orchestrator.measure.results import Report, results_of
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.pages import REPORT_FILE
+from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
 from muxrl.orchestrator.reports.plain_table import broken, grid_table
 from muxrl.orchestrator.reports.plots import learning_png, metrics_key
-from muxrl.orchestrator.reports.run_page import write_run_page
-from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table, servers_table
+from muxrl.orchestrator.reports.run_tables import (
+    METRIC_CAPTION,
+    learners_grid,
+    metrics_grid,
+    servers_grid,
+    servers_stacked,
+    servers_summary,
+)
 from muxrl.orchestrator.reports.table import markdown
 from muxrl.orchestrator.storage.json_files import write_bytes, write_json, write_text
+from muxrl.orchestrator.storage.versions import SHOWN
 
 
 def write_report(run_directory: RunDirectory) -> Report:
@@ -35,7 +44,7 @@ def write_report(run_directory: RunDirectory) -> Report:
         OSError: the folder cannot be written to.
     """
     report = results_of([RecordedRun.read(run_directory.path)])
-    _write(report, run_directory.path, "plots/learning.png", [run_directory.path])
+    _write(report, run_directory.path, "plots/learning.png")
     return report
 
 
@@ -55,18 +64,36 @@ def combine_runs(paths: Sequence[Path], out: Path, *, over_episodes: bool = Fals
     """
     report = results_of([RecordedRun.read(path) for path in paths], over_episodes=over_episodes)
     out.mkdir(parents=True, exist_ok=True)
-    _write(report, out, "learning.png", paths)
+    _write(report, out, "learning.png")
     return report
 
 
-def _write(report: Report, folder: Path, picture_file: str, runs: Sequence[Path]) -> None:
+def _write(report: Report, folder: Path, picture_file: str) -> None:
     write_json(folder / "summary.json", report.to_dict())
     write_text(folder / "summary.md", _markdown(report, picture_file))
     # Last, since it is by far the largest: on a full disk the tables may still find room.
     picture = learning_png(report)
     (folder / picture_file).parent.mkdir(exist_ok=True)
     write_bytes(folder / picture_file, picture)
-    write_run_page(report, picture, folder / REPORT_FILE, runs)
+    template = page_environment(folder).get_template("run.html")
+    first = report.runs[0]
+    config = first.path / "config.yaml"
+    page = template.render(
+        title=", ".join(report.names) if len(report.names) < 4 else f"{len(report.names)} seeds",
+        report=report,
+        sentences=report.headline,
+        notes=report.notes,
+        grid=servers_grid(report),
+        metrics=metrics_grid(report) if report.metrics else None,
+        metrics_caption=METRIC_CAPTION,
+        learners=learners_grid(first.path),
+        picture_key=metrics_key(report),
+        picture=base64.b64encode(picture).decode(),
+        config=config.read_text(encoding="utf-8") if config.is_file() else "",
+        # Behind the newest those with which the run was begun, or resumed, before.
+        versions={s: ", before ".join(first.versions[s]) for s in SHOWN if s in first.versions},
+    )
+    write_text(folder / REPORT_FILE, page)
 
 
 def title_of(report: Report) -> str:
@@ -76,16 +103,11 @@ def title_of(report: Report) -> str:
 
 
 def _markdown(report: Report, picture: str) -> str:
-    untrained = ("untrained_mean", "over_untrained") if report.has_untrained else ("", "")
-    shown = (
-        "name algorithm agents env_steps train_return learned_mean random_mean {} advantage {} "
-        "judged_seeds".format(*untrained)
-    )
     parts = [
         f"# {title_of(report)}",
-        markdown(servers_table(report).grid(shown)),
+        markdown(servers_summary(report)),
         report.caption,
-        *([markdown(metrics_table(report).grid()), METRIC_CAPTION] if report.metrics else []),
+        *([markdown(metrics_grid(report)), METRIC_CAPTION] if report.metrics else []),
         *(f"**Note:** {note}." for note in report.notes),
         f"![Learning curves]({picture})",
         metrics_key(report),
@@ -99,18 +121,12 @@ def print_report(report: Report, console: Console | None = None, hidden_metrics:
     if hidden_metrics:
         shown = tuple(m for m in report.metrics if not m.name.startswith(hidden_metrics))
         report = dataclasses.replace(report, metrics=shown)
-    # Algorithm and agents stand under their server, and the verdict under what it is about. How
-    # much it is over untrained is in ``summary.md``.
-    random = "random_mean untrained_mean" if report.has_untrained else "random_mean"
-    names = "name algorithm some_agents"
-    numbers = ("env_steps", "train_return", "learned_mean", random, "advantage judged_seeds")
-    servers = servers_table(report).stacked((names, *numbers), {"untrained_mean": "untrained"})
     # Outside of the table, which may be narrower than the terminal.
     console.print(Text("\n".join(broken(title_of(report), console.width)), style="bold"))
-    console.print(grid_table(servers, width=console.width))
+    console.print(grid_table(servers_stacked(report), width=console.width))
     console.print(Text(report.caption, style="italic"))
     if report.metrics:
-        console.print(grid_table(metrics_table(report).grid()))
+        console.print(grid_table(metrics_grid(report)))
         console.print(Text(METRIC_CAPTION, style="italic"))
     for note in report.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))

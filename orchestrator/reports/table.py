@@ -1,7 +1,6 @@
-"""A table declared once: its columns say where a value comes from and how it is shown.
+"""Rows as grids of cells; how each column is shown is said once, by its name.
 
-From one declaration come plain records (for CSV, JSON and pandas) and grids of cells, either as
-they are or with one column spread sideways. `plain_table.grid_table` shows a grid on the terminal,
+A row is a mapping, such as a frame's. `plain_table.grid_table` shows a grid on the terminal,
 ``templates/table.html`` on a page, and `markdown` in Markdown.
 """
 
@@ -9,24 +8,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, number
 from muxrl.orchestrator.measure.statistics import Estimate
 
-Row = TypeVar("Row")
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Row = Mapping[str, Any]
+"""A value by column. ``id``, which links lead to, and ``is_baseline`` are the row's own."""
 Shown = str | tuple[str, ...]
 """A text, or its lines."""
 Names = str | Iterable[str]
 """Of columns; in one text with spaces between them."""
 _TEXT = {"text", "wrap"}
 _SPECIAL = re.compile(r"([|_*])")
-_AS_DECLARED: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,16 @@ class Cell:
         lines: what is read, in one line but on the terminal.
         gap: between the lines, where they are one.
         value: what a number is sorted by; None for text and for unknown numbers.
-        tooltip: where the number comes from.
         link: anchor on the page, or the path of a folder.
         css: class of the cell.
         background: CSS colour.
         mark: put after the text on the page, whose caption explains it.
         style: of the text on the terminal, as rich has it.
-        below: on the terminal, cells of the same row that stand below it; see `Table.stacked`.
+        below: on the terminal, cells of the same row that stand below it; see `stacked`.
     """
 
     lines: tuple[str, ...]
     value: float | None = None
-    tooltip: str = ""
     link: str | Path = ""
     css: str = ""
     background: str = ""
@@ -103,231 +102,118 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Column(Generic[Row]):
-    """One fact of each row.
+class Column:
+    """How the values of a column are shown.
 
     Attributes:
-        name: in files and frames, where an estimate takes ``NAME``, ``NAME_low`` and
-            ``NAME_high``.
-        heading: where it is shown; by default the name. Line breaks are for the terminal.
-        value: the fact; by default the row's attribute of the column's name.
-        shown: how a value is shown, where that does not follow from its type: a text, or lines.
-        text: the same of a row, where it is not the value alone.
-        tooltip, link, background, mark, style, gap: of its cells, see `Cell`.
+        heading: by default the column's name. Line breaks are for the terminal.
+        shown: a value as text, or lines, where that does not follow from its type.
+        cell: of a row, what its cell has otherwise than the value says, by the name in `Cell`.
         css: classes: "text" for what is aligned left, "wrap" for long text, "words" for what may
             go on in a second line between its words; by default "text" where the value is one.
-        is_estimate: whether values are of type `Estimate` (or None).
-        is_in_files: whether files and frames have it.
+        gap: as in `Cell`.
         is_whole: whether text is never folded on the terminal.
     """
 
-    name: str = ""
     heading: str = ""
-    value: Callable[[Row], Any] | None = None
     shown: Callable[[Any], Shown] | None = None
-    text: Callable[[Row], Shown] | None = None
-    tooltip: Callable[[Row], str] | None = None
-    link: Callable[[Row], str | Path] | None = None
-    background: Callable[[Row], str] | None = None
-    mark: Callable[[Row], str] | None = None
-    style: Callable[[Row], str] | None = None
+    cell: Callable[[Row], Mapping[str, Any]] | None = None
     css: str = ""
     gap: str = " "
-    is_estimate: bool = False
-    is_in_files: bool = True
     is_whole: bool = False
 
-    @property
-    def names_in_files(self) -> tuple[str, ...]:
-        """One name, or three for an estimate."""
-        return (self.name, *(f"{self.name}_{end}" for end in ("low", "high") if self.is_estimate))
-
-    def value_of(self, row: Row) -> Any:
-        """The fact of a row."""
-        return self.value(row) if self.value else getattr(row, self.name)
-
-    def values_in_files(self, row: Row) -> tuple[Any, ...]:
-        """The values under `names_in_files`."""
-        value = self.value_of(row)
-        if not self.is_estimate:
-            return (value,)
-        return (None,) * 3 if value is None else (value.mean, value.low, value.high)
-
-    def cell(self, row: Row) -> Cell:
-        """What is shown of a row."""
-        value = self.value_of(row)
-        if self.text:
-            lines = self.text(row)
-        else:
-            lines = MISSING if value is None else (self.shown or _shown)(value)
-        return Cell(
-            lines=(lines,) if isinstance(lines, str) else lines,
-            value=None if lines == MISSING else _sorted_by(value),
-            tooltip=self.tooltip(row) if self.tooltip else "",
-            link=self.link(row) if self.link else "",
-            css=self.css or "text" * isinstance(value, str),
-            background=self.background(row) if self.background else "",
-            mark=self.mark(row) if self.mark else "",
-            style=self.style(row) if self.style else "",
+    def of(self, row: Row, name: str) -> Cell:
+        """Returns the cell of a row."""
+        value = row.get(name)
+        lines = MISSING if value is None else (self.shown or _shown)(value)
+        found = Cell(
+            (lines,) if isinstance(lines, str) else lines,
+            None if lines == MISSING else _sorted_by(value),
+            value if isinstance(value, Path) else "",
+            self.css or "text" * isinstance(value, str | Path),
             gap=self.gap,
         )
+        return replace(found, **self.cell(row)) if self.cell else found
 
 
-@dataclass(frozen=True)
-class Table(Generic[Row]):
-    """Rows of one kind, with their columns.
-
-    Attributes:
-        columns: in the order of files and frames.
-        rows: what the columns take their values from.
-        row_id: gives a row's id on the page.
-        is_of_baselines: whether rows are of fixed policies, which the page sets apart.
-    """
-
-    columns: tuple[Column[Row], ...]
-    rows: tuple[Row, ...] = ()
-    row_id: Callable[[Row], str] | None = None
-    is_of_baselines: bool = False
-    _by_name: Mapping[str, Column[Row]] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
-
-    def of(self, rows: Iterable[Row]) -> Table[Row]:
-        """Returns the same table with these rows."""
-        return Table(self.columns, tuple(rows), self.row_id, self.is_of_baselines)
-
-    @property
-    def names_in_files(self) -> tuple[str, ...]:
-        """Headings in files and frames."""
-        return tuple(chain.from_iterable(c.names_in_files for c in self._in_files()))
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Yields each row's plain values by name; runs as paths."""
-        for row in self.rows:
-            values = chain.from_iterable(c.values_in_files(row) for c in self._in_files())
-            yield dict(zip(self.names_in_files, values, strict=True))
-
-    def grid(self, names: Names = (), headings: Mapping[str, str] = _AS_DECLARED) -> Grid:
-        """Returns some columns, laid out.
-
-        Args:
-            names: of the columns; none: all.
-            headings: by a column's name, instead of its own.
-        """
-        columns = self._named(names) or self.columns
-        rows = tuple(
-            GridRow(tuple(c.cell(row) for c in columns), self._id(row), self.is_of_baselines)
-            for row in self.rows
-        )
-        return Grid(tuple(self._heading(column, headings) for column in columns), rows)
-
-    def stacked(self, stacks: Iterable[Names], headings: Mapping[str, str] = _AS_DECLARED) -> Grid:
-        """Returns columns for the terminal, some of which stand below others.
-
-        Args:
-            stacks: of the columns that stand in one place each.
-            headings: by a column's name, instead of its own.
-        """
-        grids = [self.grid(names, headings) for names in stacks]
-        rows = zip(*(grid.rows for grid in grids), strict=True)
-        return Grid(
-            tuple(
-                replace(grid.headings[0], lines="\n".join(h.lines for h in grid.headings))
-                for grid in grids
-            ),
-            tuple(
-                GridRow(tuple(replace(row.cells[0], below=row.cells[1:]) for row in parts))
-                for parts in rows
-            ),
-        )
-
-    def spread(
-        self,
-        first: Names,
-        across: str,
-        places: Mapping[str, str],
-        shown: str,
-        last: Names = (),
-        headings: Mapping[str, str] = _AS_DECLARED,
-    ) -> Grid:
-        """Returns a grid in which one column's values stand side by side.
-
-        Args:
-            first: columns at the left; rows that are alike in all of them become one.
-            across: the column whose values stand side by side.
-            places: these values, in order, to their headings; rows with other values are left out.
-            shown: the column that is shown under each of them; what is absent is `MISSING`.
-            last: columns at the right, taken from the first of the rows that become one.
-            headings: by a column's name, instead of its own.
-        """
-        left, right = self._named(first), self._named(last)
-        groups: dict[tuple[Any, ...], dict[str, Row]] = {}
-        for row in self.rows:
-            if (place := self._by_name[across].value_of(row)) in places:
-                key = tuple(column.value_of(row) for column in left)
-                groups.setdefault(key, {})[place] = row
-        rows = []
-        for group in groups.values():
-            one = next(iter(group.values()))
-            middle = (
-                self._by_name[shown].cell(group[place]) if place in group else Cell((MISSING,))
-                for place in places
-            )
-            cells = (*(c.cell(one) for c in left), *middle, *(c.cell(one) for c in right))
-            rows.append(GridRow(cells, self._id(one), self.is_of_baselines))
-        return Grid(
-            (
-                *(self._heading(column, headings) for column in left),
-                *(Heading(text) for text in places.values()),
-                *(self._heading(column, headings) for column in right),
-            ),
-            tuple(rows),
-        )
-
-    def _named(self, names: Names) -> list[Column[Row]]:
-        names = names.split() if isinstance(names, str) else names
-        return [self._by_name[name] for name in names]
-
-    def _in_files(self) -> Iterator[Column[Row]]:
-        return (column for column in self.columns if column.is_in_files)
-
-    def _heading(self, column: Column[Row], instead: Mapping[str, str]) -> Heading:
-        return Heading(
-            instead.get(column.name, column.heading or column.name),
-            any(not _TEXT.isdisjoint(column.cell(row).css.split()) for row in self.rows[:1]),
-            column.is_whole,
-        )
-
-    def _id(self, row: Row) -> str:
-        return self.row_id(row) if self.row_id else ""
+Columns = Mapping[str, Column | str]
+"""By name; a text is the heading alone."""
+_PLAIN: Columns = MappingProxyType({})
 
 
-def table(
-    names: str,
-    rows: Iterable[Row],
-    *,
-    row_id: Callable[[Row], str] | None = None,
-    is_of_baselines: bool = False,
-    **special: Column[Row] | str,
-) -> Table[Row]:
-    """Returns a table of rows whose attributes are what it shows, by and large.
+def grid(rows: DataFrame | Iterable[Row], names: Names, columns: Columns = _PLAIN) -> Grid:
+    """Returns some columns of rows, laid out.
 
     Args:
-        names: of the columns; those of estimates end in a star.
-        rows: of one kind.
-        row_id, is_of_baselines: as in `Table`.
-        special: by name, a column that is not the attribute as it is, or its heading alone; of
-            names that Python keeps for itself with an underscore behind: ``return_``.
+        rows: a frame, or mappings.
+        names: of the columns.
+        columns: how they are shown, where that does not follow from the name and the value.
     """
+    given, every = _named(names, columns), _records(rows)
+    cells = [tuple(column.of(row, name) for name, column in given.items()) for row in every]
+    headings = (
+        Heading(
+            column.heading or name,
+            any(not _TEXT.isdisjoint(of_row[place].css.split()) for of_row in cells[:1]),
+            column.is_whole,
+        )
+        for place, (name, column) in enumerate(given.items())
+    )
+    return Grid(tuple(headings), tuple(map(_row, cells, every)))
 
-    def column(name: str) -> Column[Row]:
-        plain = name.rstrip("*")
-        given = special.get(plain, special.get(f"{plain}_", ""))
-        found = Column[Row](heading=given) if isinstance(given, str) else given
-        return replace(found, name=plain, is_estimate=plain != name)
 
-    return Table(tuple(map(column, names.split())), tuple(rows), row_id, is_of_baselines)
+def stacked(rows: DataFrame | Iterable[Row], stacks: Iterable[Names], columns: Columns) -> Grid:
+    """Returns columns for the terminal, of which those of one stack stand below each other."""
+    grids = [grid(rows, names, columns) for names in stacks]
+    return Grid(
+        tuple(
+            replace(one.headings[0], lines="\n".join(h.lines for h in one.headings))
+            for one in grids
+        ),
+        tuple(
+            GridRow(tuple(replace(row.cells[0], below=row.cells[1:]) for row in parts))
+            for parts in zip(*(one.rows for one in grids), strict=True)
+        ),
+    )
+
+
+def spread(
+    rows: DataFrame | Iterable[Row],
+    first: Names,
+    across: str,
+    places: Mapping[Any, str],
+    shown: str,
+    last: Names = (),
+    columns: Columns = _PLAIN,
+) -> Grid:
+    """Returns a grid in which one column's values stand side by side.
+
+    Args:
+        rows: a frame, or mappings.
+        first: columns at the left; rows that are alike in all of them become one.
+        across: the column whose values stand side by side.
+        places: these values, in order, to their headings; rows with other values are left out.
+        shown: the column that is shown under each of them; what is absent is `MISSING`.
+        last: columns at the right, taken from the first of the rows that become one.
+        columns: as for `grid`.
+    """
+    left, right, column = _named(first, columns), _named(last, columns), _named([shown], columns)
+    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in _records(rows):
+        if row[across] in places:
+            groups.setdefault(tuple(row[name] for name in left), {})[row[across]] = row
+    firsts = [next(iter(group.values())) for group in groups.values()]
+    before, after = grid(firsts, left, columns), grid(firsts, right, columns)
+    middle = [
+        [
+            column[shown].of(group[place], shown) if place in group else Cell((MISSING,))
+            for place in places
+        ]
+        for group in groups.values()
+    ]
+    headings = (*before.headings, *map(Heading, places.values()), *after.headings)
+    cells = zip(before.rows, middle, after.rows, strict=True)
+    return Grid(headings, tuple(replace(b, cells=(*b.cells, *m, *a.cells)) for b, m, a in cells))
 
 
 def markdown(grid: Grid) -> str:
@@ -340,6 +226,19 @@ def markdown(grid: Grid) -> str:
             *(_line(_SPECIAL.sub(r"\\\1", cell.text) for cell in row.cells) for row in grid.rows),
         ]
     )
+
+
+def _named(names: Names, columns: Columns) -> dict[str, Column]:
+    found = {n: columns.get(n, "") for n in (names.split() if isinstance(names, str) else names)}
+    return {n: Column(one) if isinstance(one, str) else one for n, one in found.items()}
+
+
+def _records(rows: DataFrame | Iterable[Row]) -> list[Row]:
+    return list(rows.to_dict("records") if hasattr(rows, "to_dict") else rows)
+
+
+def _row(cells: tuple[Cell, ...], row: Row) -> GridRow:
+    return GridRow(cells, row.get("id") or "", bool(row.get("is_baseline")))
 
 
 def _line(cells: Iterable[str]) -> str:

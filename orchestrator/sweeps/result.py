@@ -6,22 +6,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.errors import ExitCode
-from muxrl.orchestrator.measure.number_text import MISSING
+from muxrl.orchestrator.measure.number_text import MISSING, whole
 from muxrl.orchestrator.reports.plain_table import grid_table
-from muxrl.orchestrator.reports.table import Column, Grid, Table
+from muxrl.orchestrator.reports.table import Column, Grid, grid
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord, counts_text
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_OUTCOME = ("seed", "status", "metric", "metric_source", "env_steps", "time_s", "cpu_s")
+_UNKNOWN = {"lines": (MISSING,), "value": None}
 _STYLES = {"done": "green", "stopped_early": "yellow", "failed": "red"}
 
 
@@ -93,16 +95,16 @@ class SweepResult:
         """
         from muxrl.orchestrator.records.frames import frame_of
 
-        table = _table(self.trials, self.sweep_dir)
-        rows = ([*record.values()] for record in table.records())
-        return frame_of(table.names_in_files, rows)
+        trials = self.trials
+        names = ["trial", "assignment", *_roles(trials), *_keys(trials), *_OUTCOME]
+        columns = list(dict.fromkeys([*names, "run_dir", "cause"]))
+        rows = _rows(trials, self.sweep_dir)
+        return frame_of(columns, ([row[name] for name in columns] for row in rows))
 
     def grid(self) -> Grid:
         """Returns a row for each trial, as it is shown."""
         outcome = ("status", "env_steps", "metric", "metric_source")
-        headings = {"metric": self.config.metric.title}
-        table = _table(self.trials, self.sweep_dir)
-        return table.grid([*_names(self.trials), *outcome], headings)
+        return _grid(self.trials, outcome, self.config.metric.title)
 
     def evaluations(self) -> DataFrame:
         """Returns every evaluated return of the trials that are done; see `evaluation_frame`."""
@@ -123,8 +125,7 @@ class SweepResult:
 
 def print_trials(trials: Sequence[TrialRecord], console: Console) -> None:
     """Prints the trials that a sweep would run."""
-    grid = _table(trials).grid(_names(trials))
-    console.print(grid_table(grid, f"{len(trials)} trials"))
+    console.print(grid_table(_grid(trials), f"{len(trials)} trials"))
 
 
 def print_result(result: SweepResult, console: Console) -> None:
@@ -136,41 +137,47 @@ def print_result(result: SweepResult, console: Console) -> None:
         )
 
 
-def _table(trials: Sequence[TrialRecord], sweep_dir: Path = Path()) -> Table[TrialRecord]:
-    """Returns the table of trials, with a column for each role and each parameter."""
-    return Table(
-        (
-            Column("trial", value=lambda t: t.id, shown=_number, css="text", is_whole=True),
-            Column("assignment"),
-            *(_role_column(role) for role in _roles(trials)),
-            *(_parameter_column(key) for key in _keys(trials)),
-            Column("seed", css="text"),
-            Column(
-                "status",
-                shown=lambda status: status.replace("_", " "),
-                style=lambda t: _STYLES.get(t.status, ""),
-                css="text",
-                is_whole=True,
-            ),
-            Column("metric"),
-            Column("metric_source", "of", css="text", is_whole=True),
-            Column(
-                "env_steps",
-                "env steps",
-                text=lambda t: f"{t.env_steps:,}" if t.run_dir else MISSING,
-            ),
-            Column("time_s"),
-            Column("cpu_s"),
-            Column("run_dir", value=lambda t: t.run_dir and sweep_dir / t.run_dir),
-            Column("cause"),
+def _rows(trials: Sequence[TrialRecord], sweep_dir: Path = Path()) -> list[dict[str, Any]]:
+    """Returns a row for each trial, with each role and each parameter of any."""
+    roles, keys = _roles(trials), _keys(trials)
+    return [
+        {
+            "trial": trial.id,
+            "assignment": trial.assignment,
+            **{role: trial.roles.get(role) for role in roles},
+            **{key: trial.parameters.get(key) for key in keys},
+            **{name: getattr(trial, name) for name in _OUTCOME},
+            "run_dir": trial.run_dir and sweep_dir / trial.run_dir,
+            "cause": trial.cause,
+        }
+        for trial in trials
+    ]
+
+
+def _grid(trials: Sequence[TrialRecord], outcome: Sequence[str] = (), metric: str = "") -> Grid:
+    """Returns which trials there are, and what came of them."""
+
+    def parameter(value: object) -> str:
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    columns: dict[str, Column | str] = {
+        # The rest of its id stands in the other columns.
+        "trial": Column(shown=lambda t: t.partition("-")[0], css="text", is_whole=True),
+        **{role: Column(css="text") for role in _roles(trials)},
+        **{key: Column(key.split(".", 1)[-1], parameter, css="text") for key in _keys(trials)},
+        "seed": Column(css="text"),
+        "status": Column(
+            shown=lambda status: status.replace("_", " "),
+            cell=lambda row: {"style": _STYLES.get(row["status"], "")},
+            css="text",
+            is_whole=True,
         ),
-        tuple(trials),
-    )
-
-
-def _names(trials: Sequence[TrialRecord]) -> list[str]:
-    """The columns that say which trial it is."""
-    return ["trial", *_roles(trials), *_keys(trials), "seed"]
+        "metric": metric,
+        "metric_source": Column("of", css="text", is_whole=True),
+        "env_steps": Column("env steps", whole, lambda r: {} if r["run_dir"] else _UNKNOWN),
+    }
+    names = ["trial", *_roles(trials), *_keys(trials), "seed", *outcome]
+    return grid(_rows(trials), names, columns)
 
 
 def _roles(trials: Sequence[TrialRecord]) -> list[str]:
@@ -179,19 +186,3 @@ def _roles(trials: Sequence[TrialRecord]) -> list[str]:
 
 def _keys(trials: Sequence[TrialRecord]) -> list[str]:
     return list(dict.fromkeys(key for trial in trials for key in trial.parameters))
-
-
-def _role_column(role: str) -> Column[TrialRecord]:
-    return Column(role, value=lambda trial: trial.roles.get(role), css="text")
-
-
-def _parameter_column(key: str) -> Column[TrialRecord]:
-    def shown(value: object) -> str:
-        return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-    return Column(key, key.split(".", 1)[-1], lambda t: t.parameters.get(key), shown, css="text")
-
-
-def _number(trial_id: str) -> str:
-    """Says which trial it is; the rest of its id stands in the other columns."""
-    return trial_id.partition("-")[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.evaluations.evaluate import FORMAT
 from muxrl.orchestrator.measure.against_random import share_episodes
 from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
-from muxrl.orchestrator.measure.statistics import NO_LUCK, Estimate, Floats, shared_luck
+from muxrl.orchestrator.measure.statistics import NO_LUCK, Floats, shared_luck
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.evaluations import AS_LEARNED, wide_frame
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -36,34 +36,12 @@ _MOST_VALUES = 6
 """Of a parameter with more of them, each quarter of the episodes is one."""
 
 
-@dataclass(frozen=True)
-class AtValue:
-    """What a contestant reached in the episodes with one value of a parameter.
-
-    Attributes:
-        contestant: its name.
-        subject: key of the agents measured.
-        parameter: its name.
-        value: as text; of one that has many, a range.
-        score: interquartile mean over its runs.
-        num_runs: that were evaluated so.
-        num_episodes: of all these.
-    """
-
-    contestant: str
-    subject: str
-    parameter: str
-    value: str
-    score: Estimate
-    num_runs: int
-    num_episodes: int
-
-
 def compare_by_parameter(
     contestants: Sequence[Contestant], subjects: Sequence[Subject], budget: Budget
-) -> Iterator[AtValue]:
+) -> Iterator[dict[str, Any]]:
     """Yields what each contestant reached, by parameter, value and subject.
 
+    `value` is text; of a parameter that has many, a range. `num_runs` were evaluated so.
     Of each run its evaluation at the budget counts, and of those that ``muxrl evaluate`` wrote of
     the same policies the further episodes whose other parameters are as in the run's own. A
     parameter with one value in all of these is left out.
@@ -92,15 +70,15 @@ def compare_by_parameter(
                 are_shared = share_episodes(point_at(r, budget).first_seed for r in contestant.runs)
                 luck = shared_luck(of_runs) if are_shared else NO_LUCK
                 means = np.array([returns.mean() for returns in of_runs])
-                yield AtValue(
-                    contestant=contestant.name,
-                    subject=subject.key,
-                    parameter=name,
-                    value=value,
-                    score=interquartile_mean_interval([means], luck),
-                    num_runs=len(of_runs),
-                    num_episodes=sum(map(len, of_runs)),
-                )
+                yield {
+                    "contestant": contestant.name,
+                    "subject": subject.key,
+                    "parameter": name,
+                    "value": value,
+                    "iqm": interquartile_mean_interval([means], luck),
+                    "num_runs": len(of_runs),
+                    "num_episodes": sum(map(len, of_runs)),
+                }
 
 
 def parameter_notes(runs: Sequence[RecordedRun]) -> list[str]:

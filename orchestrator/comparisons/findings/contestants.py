@@ -315,19 +315,17 @@ def _shortened(value: str) -> str:
     return value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN].rstrip() + "…"
 
 
-def _settings_of_all(seeds: Sequence[ServerConfig]) -> Settings:
-    """Returns the settings of a contestant's servers of one role, which are alike."""
-    is_pooled = len({server.initialize_from for server in seeds}) > 1
-    return {**server_settings(seeds[0]), **({_SOURCE: _ONE_EACH} if is_pooled else {})}
+def settings_in_role(
+    contestant: Contestant, agents: Sequence[str], *, has_defaults: bool = True
+) -> list[Settings]:
+    """Returns, of each run, every setting of the server that plays a role.
 
-
-def settings_in_role(contestant: Contestant, agents: Sequence[str]) -> list[Settings]:
-    """Returns, of each run, every setting of the server that plays a role, as far as the run has
-    recorded its algorithm's defaults."""
+    With defaults that is as far as the run has recorded its algorithm's.
+    """
     served = [(run, *server_of_role(run, agents)) for run in contestant.runs]
     is_pooled = len({server.initialize_from for _, _, server in served}) > 1
     return [
-        {**server_settings(server, run.servers[server_id].defaults)}
+        {**server_settings(server, run.servers[server_id].defaults if has_defaults else {})}
         | ({_SOURCE: _ONE_EACH} if is_pooled else {})
         for run, server_id, server in served
     ]
@@ -340,38 +338,23 @@ def differing_settings(of_all: Sequence[Settings]) -> list[_Settings]:
     return [tuple((k, one.get(k, "default")) for k in differing) for one in of_all]
 
 
-@dataclass(frozen=True)
-class LabelSettings:
-    """The settings of one label in one role.
-
-    Attributes:
-        role: its name.
-        label: what played it.
-        algorithm: as the config names it.
-        differing: key and value of each setting that is not the same for all labels of the role,
-            and that this one's config gives.
-    """
-
-    role: str
-    label: str
-    algorithm: str
-    differing: tuple[tuple[str, str], ...]
-
-
-def label_settings(contestants: Sequence[Contestant], roles: Roles) -> Iterator[LabelSettings]:
-    """Yields the settings of each label of each role."""
+def label_settings(contestants: Sequence[Contestant], roles: Roles) -> Iterator[dict[str, Any]]:
+    """Yields each label of each role: `differing` has key and value of each setting that is not the
+    same for all labels of the role, and that this one's config gives."""
     for role, agents in roles.items():
-        servers = {
-            c.played[role]: [server_of_role(run, agents)[1] for run in c.runs] for c in contestants
+        of_labels = {
+            one.played[role]: settings_in_role(one, agents, has_defaults=False)[0]
+            for one in contestants
         }
-        told = differing_settings([_settings_of_all(ours) for ours in servers.values()])
-        for (label, (server, *_)), differing in zip(servers.items(), told, strict=True):
+        told = differing_settings(list(of_labels.values()))
+        for (label, settings), differing in zip(of_labels.items(), told, strict=True):
             given = tuple(
                 (key, value)
                 for key, value in differing
                 if key != "algorithm" and value not in ("default", "{}", "[]", "None", "")
             )
-            yield LabelSettings(role, label, server.algorithm.upper(), given)
+            algorithm = settings["algorithm"]
+            yield {"role": role, "label": label, "algorithm": algorithm, "differing": given}
 
 
 def versions_of(contestants: Sequence[Contestant]) -> dict[str, list[str]]:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from muxrl.orchestrator.comparisons.findings.by_parameter import AtValue
 from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles
+from muxrl.orchestrator.comparisons.findings.frames import Frames, TableName
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
-from muxrl.orchestrator.comparisons.findings.learned import Learner
-from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
-from muxrl.orchestrator.comparisons.findings.scores import Measure, RunScore, Standing
+from muxrl.orchestrator.comparisons.findings.role_by_role import once
+from muxrl.orchestrator.comparisons.findings.scores import Measure
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.protocol.suggestions import listed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _FEW_EPISODES = 20
 
@@ -37,6 +39,12 @@ class Baseline:
     returns: Mapping[str, Estimate]
     num_episodes: int
 
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yields those of the frame "standings"."""
+        for subject, mean in self.returns.items():
+            about = {"contestant": f"baseline: {self.name}", "subject": subject, "num_runs": 0}
+            yield {**about, "mean": mean, "is_baseline": True}
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -52,14 +60,11 @@ class Findings:
         should_explore: whether stochastic policies were sampled in the runs' evaluations.
         first_seed: of the baselines' episodes, and of the head to head's.
         baselines: fixed policies, random ones first; () if none could be played.
-        thresholds: by subject's key, the return whose first reaching counts.
         given_thresholds: keys of those that the user chose.
+        thresholds: by subject's key, the return whose first reaching counts.
         measures: by subject's key, of what its thresholds and areas are.
-        standings: of every contestant, for every subject.
-        roles_compared: role by role, label against label among the same others.
+        frames: all numbers, see `muxrl.orchestrator.comparisons.findings.frames`.
         head_to_head: None if it was not asked for.
-        by_parameter: what contestants reached at each value of an episode's parameters.
-        learners: each role of each contestant against random agents in its place.
         headline: what it comes to, in sentences.
         notes: what a reader must know before trusting the numbers.
     """
@@ -76,11 +81,8 @@ class Findings:
     thresholds: Mapping[str, float]
     given_thresholds: frozenset[str]
     measures: Mapping[str, Measure]
-    standings: tuple[Standing, ...]
-    roles_compared: tuple[RoleResult, ...]
+    frames: Frames
     head_to_head: HeadToHead | None
-    by_parameter: tuple[AtValue, ...]
-    learners: tuple[Learner, ...]
     headline: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -106,20 +108,18 @@ class Findings:
         """The simulation's own metrics."""
         return tuple(s for s in self.subjects if s.kind == "metric")
 
-    def standing(self, contestant: str, subject: str) -> Standing:
-        """Returns what a contestant reached.
+    @property
+    def other_subjects(self) -> tuple[Subject, ...]:
+        """Teams and agents that are no roles."""
+        return tuple(s for s in self.subjects if s.kind in ("team", "agent"))
 
-        Args:
-            contestant: its name.
-            subject: key of the agents, such as ``role:prey`` or ``total``.
+    def subject(self, key: str) -> Subject:
+        """Returns one by its key."""
+        return next(subject for subject in self.subjects if subject.key == key)
 
-        Raises:
-            KeyError: there is no such contestant or subject.
-        """
-        for standing in self.standings:
-            if (standing.contestant, standing.subject) == (contestant, subject):
-                return standing
-        raise KeyError((contestant, subject))
+    def of_role(self, table: TableName, role: str) -> DataFrame:
+        """Returns the rows of a frame that are of one role."""
+        return self.frames[table][self.frames[table].role == role]
 
 
 def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> list[str]:
@@ -136,22 +136,20 @@ def budget_notes(runs: Sequence[RecordedRun], budget: Budget) -> list[str]:
 
 
 def result_notes(
-    contestants: Sequence[Contestant],
-    budget: Budget,
-    compared: Sequence[RoleResult],
-    subjects: Sequence[Subject],
+    contestants: Sequence[Contestant], budget: Budget, subjects: Sequence[Subject], frames: Frames
 ) -> list[str]:
     """Says where seeds or episodes are too few, and what the runs cannot tell."""
     return [
         *_seed_notes([contestant for contestant in contestants if contestant.learns]),
-        *_role_notes(contestants, compared, subjects),
+        *_role_notes(contestants, subjects, frames),
         *_episode_notes(budget),
+        *_reached_notes(frames["runs"]),
     ]
 
 
-def reached_notes(scores: Sequence[RunScore]) -> list[str]:
+def _reached_notes(runs: DataFrame) -> list[str]:
     """Says where untrained policies met a threshold already, which nothing was learned for."""
-    met = Counter(score.subject for score in scores if score.met_untrained)
+    met = Counter(run.subject for run in runs.itertuples() if run.met_untrained)
     return [
         f"the threshold of {subject.replace(':', ' ')} was met before training, in {num} "
         f"run{'s'[: num != 1]}: it tells nothing of how fast they learned, and counts as not "
@@ -183,7 +181,7 @@ def _sources(run: RecordedRun) -> tuple[str, ...]:
 
 
 def _role_notes(
-    contestants: Sequence[Contestant], compared: Sequence[RoleResult], subjects: Sequence[Subject]
+    contestants: Sequence[Contestant], subjects: Sequence[Subject], frames: Frames
 ) -> list[str]:
     notes = []
     several = [subject for subject in subjects if subject.kind == "role"]
@@ -191,7 +189,7 @@ def _role_notes(
         missing = [
             subject.name
             for subject in several
-            if subject.name not in {result.subject.name for result in compared}
+            if subject.name not in set(frames["roles"].role)
             and len({contestant.played[subject.name] for contestant in contestants}) > 1
         ]
         if missing:
@@ -199,17 +197,17 @@ def _role_notes(
                 f"no two labels of {listed(missing)} met the same others, so that what they return "
                 "may be those others' doing; run the missing assignments"
             )
-    for result in compared:
+    for role, pairings in frames["pairings"].groupby("role", sort=False):
         unknown = [
             f"{pairing.first} and {pairing.second}"
-            for pairing in result.unordered_pairings
+            for pairing in once(pairings).itertuples()
             if pairing.num_pairs > 1
             and pairing.difference is not None
             and math.isnan(pairing.difference.low)
         ]
         if unknown:
             notes.append(
-                f"in role {result.subject.name} the difference of {'; '.join(unknown)} has no "
+                f"in role {role} the difference of {'; '.join(unknown)} has no "
                 "interval: among some others it is of one seed alone, and nothing is known of how "
                 "it varies there"
             )

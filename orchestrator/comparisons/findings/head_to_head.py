@@ -12,15 +12,20 @@ beats another in an episode if it returns more there, among the same others.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from muxrl.orchestrator.comparisons.findings.frames import TableName, framed
 from muxrl.orchestrator.measure.ratings import rate, wins_of
 from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Floats, mean_interval
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 RANDOM = "random"
 """Label of uniformly random actions."""
@@ -247,3 +252,54 @@ def _over_pairs(scores: Sequence[float], matches: Sequence[Match]) -> Estimate:
         # Fixed policies alone: other seeds are not other runs.
         return Estimate(float(np.mean(scores)), math.nan, math.nan)
     return interquartile_mean_interval([scores])
+
+
+def frames_of(played: HeadToHead | None) -> dict[TableName, DataFrame]:
+    """Returns the frames of a head to head, empty without one."""
+    tables = played.by_label if played else ()
+    return {
+        "matches": framed("matches", map(_match_row, played.matches if played else ())),
+        "payoffs": framed("payoffs", (row for table in tables for row in payoff_rows(table))),
+        "ratings": framed("ratings", _rating_rows(played) if played else ()),
+    }
+
+
+def _rating_rows(played: HeadToHead) -> Iterator[dict[str, Any]]:
+    for table in played.by_label:
+        for player in table.players:
+            label, env_steps = played.stage_of(player)
+            yield {
+                "role": table.role,
+                "player": player,
+                "label": label,
+                "env_steps": env_steps,
+                "rating": table.ratings.get(player),
+                "merit": table.merits.get(player),
+            }
+
+
+def _match_row(match: Match) -> dict[str, Any]:
+    return {
+        **{name: getattr(match, name) for name in ("role", "player", "others", "pair", "run")},
+        "player_contestant": match.player_lineup,
+        "others_contestant": match.others_lineup,
+        "return": match.score,
+        "num_episodes": match.num_episodes,
+        "trained_together": match.are_partners,
+        "other_run": match.other_run,
+    }
+
+
+def payoff_rows(table: CrossPlay) -> Iterator[dict[str, Any]]:
+    """Yields each place of a role's table, with what the player is worth."""
+    for cell in table.cells.values():
+        yield {
+            "role": table.role,
+            "player": cell.player,
+            "others": cell.others,
+            "return": cell.score,
+            "num_pairs": cell.num_pairs,
+            "num_partners": cell.num_partners,
+            "rating": table.ratings.get(cell.player),
+            "merit": table.merits.get(cell.player),
+        }

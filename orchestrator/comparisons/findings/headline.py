@@ -6,87 +6,99 @@ A sentence claims a difference only where its interval over seeds leaves out 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
+from muxrl.orchestrator.comparisons.findings.frames import Frames
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
-from muxrl.orchestrator.comparisons.findings.learned import Learner
-from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleResult
+from muxrl.orchestrator.comparisons.findings.learned import BELOW, LEARNED
 from muxrl.orchestrator.measure.number_text import interval, interval_lines, signed_interval
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.protocol.suggestions import listed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _MAX_PAIRS = 6  # of four labels; of more, each is told against the best
 _MAX_LISTED = 6
 
 
-def headline(
-    compared: Sequence[RoleResult], learners: Sequence[Learner], played: HeadToHead | None
-) -> list[str]:
+def headline(frames: Frames, played: HeadToHead | None) -> list[str]:
     """Returns the sentences, most important first."""
+    roles, pairings = frames["roles"], frames["pairings"]
     return [
-        *(_role_sentence(result) for result in compared),
-        *_learning_sentences(learners),
+        *(
+            _role_sentence(role, labels, pairings[pairings.role == role].to_dict("records"))
+            for role, labels in roles.groupby("role", sort=False)
+        ),
+        *_learning_sentences(frames["learners"]),
         *_meeting_sentences(played),
     ]
 
 
-def _role_sentence(result: RoleResult) -> str:
-    among = ", among the same others" if any(result.contexts) else ""
+def _role_sentence(role: str, labels: DataFrame, pairings: list[dict[str, Any]]) -> str:
+    among = ", among the same others" if any(labels.among.iloc[0]) else ""
     clear, unclear = [], []
-    for pairing in _told_pairings(result):
-        difference = pairing.difference
-        names = f"{pairing.first} and {pairing.second}"
+    for pairing in _told_pairings(labels, pairings):
+        first, second, difference = (pairing[name] for name in ("first", "second", "difference"))
+        names = f"{first} and {second}"
         if difference is None:
             unclear.append(f"{names} have no seed in common")
         elif math.isnan(difference.low):
             unclear.append(f"{names} differ by {interval(difference)}, with no interval")
         elif difference.low > 0:
-            clear.append(f"{pairing.first} over {pairing.second} by {interval(difference)}")
+            clear.append(f"{first} over {second} by {interval(difference)}")
         else:
             unclear.append(f"{names} cannot be told apart ({signed_interval(difference)})")
     over = " [95 % over seeds]" if clear or any("[" in one for one in unclear) else ""
-    return f"As {result.subject.name}{among}{over}: {'; '.join([*clear, *unclear])}."
+    return f"As {role}{among}{over}: {'; '.join([*clear, *unclear])}."
 
 
-def _told_pairings(result: RoleResult) -> Iterator[Pairing]:
+def _told_pairings(labels: DataFrame, pairings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields each two labels once, the better one first; of many labels, only those of the best."""
-    by_score = sorted(result.standings, key=lambda standing: -standing.score.mean)
-    rank = {standing.label: place for place, standing in enumerate(by_score)}
-    is_few = len(result.unordered_pairings) <= _MAX_PAIRS
-    for pairing in sorted(result.pairings, key=lambda p: (rank[p.first], rank[p.second])):
-        difference = pairing.difference
+    by_score = sorted(zip(labels.label, labels.iqm, strict=True), key=lambda one: -one[1].mean)
+    rank = {label: place for place, (label, _) in enumerate(by_score)}
+    is_few = len(pairings) <= 2 * _MAX_PAIRS
+    for pairing in sorted(pairings, key=lambda p: (rank[p["first"]], rank[p["second"]])):
+        difference, places = (
+            pairing["difference"],
+            (rank[pairing["first"]], rank[pairing["second"]]),
+        )
         # By the sign of the difference, which need not be that of the interquartile means.
         is_first = (
             difference.mean > 0
             if difference is not None and difference.mean
-            else rank[pairing.first] < rank[pairing.second]
+            else places[0] < places[1]
         )
-        if is_first and (is_few or 0 in (rank[pairing.first], rank[pairing.second])):
+        if is_first and (is_few or 0 in places):
             yield pairing
 
 
-def _learning_sentences(every: Sequence[Learner]) -> Iterator[str]:
-    learners = [learner for learner in every if learner.num_runs]
-    if learners:
+def _learning_sentences(every: DataFrame) -> Iterator[str]:
+    learners = every[every.num_runs > 0]
+    if len(learners):
         yield from _measured_sentences(learners)
-    unmeasured = list(dict.fromkeys(learner.role for learner in every if not learner.num_runs))
+    unmeasured = list(dict.fromkeys(every[every.num_runs == 0].role))
     if unmeasured:
         yield (
             f"Whether {listed(unmeasured, _MAX_LISTED)} learned is not known"
-            f"{' everywhere' if set(unmeasured) & {x.role for x in learners} else ''}: random "
+            f"{' everywhere' if set(unmeasured) & {*learners.role} else ''}: random "
             "agents in the same place were not measured."
         )
 
 
-def _measured_sentences(learners: Sequence[Learner]) -> Iterator[str]:
-    shown = [learner for learner in learners if learner.is_shown]
-    below = [learner for learner in learners if learner.is_below]
-    seeds = " or ".join(map(str, sorted({learner.num_runs for learner in learners})))
+def _measured_sentences(learners: DataFrame) -> Iterator[str]:
+    told = [_told(learner) for learner in learners.itertuples()]
+    shown, below = (
+        [text for text, is_one in zip(told, learners.verdict == verdict, strict=True) if is_one]
+        for verdict in (LEARNED, BELOW)
+    )
+    seeds = " or ".join(map(str, sorted({*learners.num_runs})))
     seeds = f"With {seeds} {'seed' if seeds == '1' else 'seeds'}"
     place = "random agents in the same place"
     if len(learners) == 1:
         verb = "is shown" if shown else "is not shown"
-        yield f"{seeds}, {_told(learners[0])} {verb} to have learned, against {place}."
+        yield f"{seeds}, {told[0]} {verb} to have learned, against {place}."
         return
     many = f"{len(learners)} learners (a role in an assignment)"
     if not shown:
@@ -99,17 +111,16 @@ def _measured_sentences(learners: Sequence[Learner]) -> Iterator[str]:
     else:
         yield (
             f"{seeds}, {len(shown)} of {many} {'is' if len(shown) == 1 else 'are'} shown to have "
-            f"learned, against {place}: {listed(map(_told, shown), _MAX_LISTED)}."
+            f"learned, against {place}: {listed(shown, _MAX_LISTED)}."
         )
     if below:
         verb = "ends" if len(below) == 1 else "end"
         yield (
-            f"{len(below)} of {len(learners)} {verb} below {place}: "
-            f"{listed(map(_told, below), _MAX_LISTED)}."
+            f"{len(below)} of {len(learners)} {verb} below {place}: {listed(below, _MAX_LISTED)}."
         )
 
 
-def _told(learner: Learner) -> str:
+def _told(learner: Any) -> str:
     beside = f" beside {learner.others}" if learner.others else ""
     return f"{learner.label} as {learner.role}{beside} ({signed_interval(learner.advantage)})"
 

@@ -6,201 +6,128 @@ again inside it, and differences are taken inside it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import permutations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
-from muxrl.orchestrator.comparisons.findings.scores import RunScore, luck_of
+from muxrl.orchestrator.comparisons.findings.scores import known_of, luck_of
 from muxrl.orchestrator.measure.rliable import (
     interquartile_mean_interval,
     performance_profile,
     probability_of_improvement,
 )
-from muxrl.orchestrator.measure.statistics import (
-    Estimate,
-    Floats,
-    Line,
-    mean_interval,
-    variance_of,
-)
+from muxrl.orchestrator.measure.statistics import Floats, mean_interval, variance_of
 from muxrl.orchestrator.measure.subjects import Subject
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 _NUM_THRESHOLDS = 60  # of a drawn profile
-
-
-@dataclass(frozen=True)
-class RoleStanding:
-    """What one label reached in a role.
-
-    Attributes:
-        role: its name.
-        label: what played it.
-        num_runs: its runs among all common others.
-        num_contexts: the sets of common others.
-        score: interquartile mean over these runs.
-        random_in_place: mean over the same runs with random actions in the role, None: unknown.
-        profile: the part of its runs above each return.
-    """
-
-    role: str
-    label: str
-    num_runs: int
-    num_contexts: int
-    score: Estimate
-    random_in_place: float | None
-    profile: Line
-
-
-@dataclass(frozen=True)
-class Pairing:
-    """One label against another in the same role, among the same others.
-
-    Attributes:
-        role: its name.
-        first, second: the labels.
-        improvement: probability that a run of the first scores higher.
-        difference: mean of the first's score less the second's, paired by seed and by others;
-            None without a common seed, and no interval where they
-            share only one seed among some others.
-        num_pairs: runs of the first that have a counterpart.
-    """
-
-    role: str
-    first: str
-    second: str
-    improvement: Estimate
-    difference: Estimate | None
-    num_pairs: int
-
-
-@dataclass(frozen=True)
-class RoleResult:
-    """The labels of one role, each among the same others.
-
-    Attributes:
-        subject: the role.
-        contexts: who played the other roles, ``ppo prey`` each; only others that every label met.
-        standings: by label.
-        pairings: of every ordered pair of labels.
-    """
-
-    subject: Subject
-    contexts: tuple[str, ...]
-    standings: tuple[RoleStanding, ...]
-    pairings: tuple[Pairing, ...]
-
-    @property
-    def unordered_pairings(self) -> tuple[Pairing, ...]:
-        """Each two labels once, in the order of the standings."""
-        labels = [standing.label for standing in self.standings]
-        return tuple(p for p in self.pairings if labels.index(p.first) < labels.index(p.second))
+Rows = list[dict[str, Any]]
 
 
 def compare_roles(
-    contestants: Sequence[Contestant], subjects: Sequence[Subject], scores: Sequence[RunScore]
-) -> list[RoleResult]:
-    """Compares labels role by role.
+    contestants: Sequence[Contestant], subjects: Sequence[Subject], runs: DataFrame
+) -> tuple[Rows, Rows]:
+    """Compares labels role by role, each among the same others.
 
     Roles that only one label played, or whose labels have no others in common, are left out.
+
+    Returns:
+        The rows of the frame "roles", with the part of a label's runs above each return (`profile`)
+        and the common others (`among`), and those of "pairings": of every ordered pair of labels.
+        `random_in_place` is the mean over the same runs with random actions in the role, None:
+        unknown; `difference` is paired by seed and by others: None without a common seed, and
+        without an interval where they share only one seed among some others.
     """
-    results = []
-    for subject in subjects:
-        if subject.kind == "role":
-            tables = _by_label(contestants, subject, scores)
-            common = [
-                context
-                for context in dict.fromkeys(c for table in tables.values() for c in table)
-                if all(context in table for table in tables.values())
-            ]
-            if len(tables) > 1 and common:
-                results.append(_role_result(subject, tables, common))
-    return results
-
-
-_Table = dict[str, dict[int, RunScore]]
-"""Context to seed to score."""
-
-
-def _by_label(
-    contestants: Sequence[Contestant], subject: Subject, scores: Sequence[RunScore]
-) -> dict[str, _Table]:
-    """For each label of a role, its runs by who played the other roles."""
-    tables: dict[str, _Table] = {}
-    of_subject = {(s.contestant, s.seed): s for s in scores if s.subject == subject.key}
-    for contestant in contestants:
-        rows = {
-            seed: score
-            for seed in contestant.seeds
-            if math.isfinite((score := of_subject[contestant.name, seed]).score)
+    by_name = {contestant.name: contestant for contestant in contestants}
+    roles: Rows = []
+    pairings: Rows = []
+    for subject in (s for s in subjects if s.kind == "role"):
+        known = known_of(runs[runs.subject == subject.key])
+        playing = [by_name[name] for name in known.contestant]
+        known = known.assign(
+            label=[contestant.played[subject.name] for contestant in playing],
+            among=[contestant.others(subject.name) for contestant in playing],
+        )
+        by_label = {
+            label: dict(tuple(ours.groupby("among", sort=False)))
+            for label, ours in known.groupby("label", sort=False)
         }
-        if rows:
-            table = tables.setdefault(contestant.played[subject.name], {})
-            table[contestant.others(subject.name)] = rows
-    return tables
+        common = [
+            among
+            for among in dict.fromkeys(among for table in by_label.values() for among in table)
+            if all(among in table for table in by_label.values())
+        ]
+        if len(by_label) > 1 and common:
+            tables = {
+                label: [table[among] for among in common] for label, table in by_label.items()
+            }
+            roles += _standings(subject.name, tables, common)
+            pairings += _pairings(subject.name, tables)
+    return roles, pairings
 
 
-def _role_result(
-    subject: Subject, tables: Mapping[str, _Table], common: Sequence[str]
-) -> RoleResult:
-    strata = {
-        label: [[score.score for score in table[context].values()] for context in common]
-        for label, table in tables.items()
-    }
-    every = np.concatenate([np.concatenate(ours) for ours in strata.values()])
+def once(pairings: DataFrame) -> DataFrame:
+    """Returns each two labels of one role once, in their order."""
+    place = {label: place for place, label in enumerate(dict.fromkeys(pairings["first"]))}
+    return pairings[pairings["first"].map(place) < pairings["second"].map(place)]
+
+
+_Tables = dict[str, list["DataFrame"]]
+"""By label its runs, a frame for each set of others."""
+
+
+def _standings(role: str, tables: _Tables, among: Sequence[str]) -> Rows:
+    every = np.concatenate([score for ours in tables.values() for score in _scores(ours)])
     margin = 0.02 * (every.max() - every.min()) or 1.0
     places = np.linspace(every.min() - margin, every.max() + margin, _NUM_THRESHOLDS)
-    standings = []
-    for label, ours in strata.items():
-        luck = luck_of([s for context in common for s in tables[label][context].values()])
-        in_place = [
-            score.random_in_place
-            for context in common
-            for score in tables[label][context].values()
-            if score.random_in_place is not None
-        ]
-        standings.append(
-            RoleStanding(
-                role=subject.name,
-                label=label,
-                num_runs=sum(map(len, ours)),
-                num_contexts=len(common),
-                score=interquartile_mean_interval(ours, luck),
-                random_in_place=float(np.mean(in_place)) if in_place else None,
-                profile=performance_profile(ours, places, variance_of(_arrays(ours)).share(luck)),
-            )
+    rows = []
+    for label, ours in tables.items():
+        strata = _scores(ours)
+        luck = luck_of([played for runs in ours for played in runs.played])
+        in_place = [x for runs in ours for x in runs.random_in_place if x is not None]
+        rows.append(
+            {
+                "role": role,
+                "label": label,
+                "num_runs": sum(map(len, ours)),
+                "num_contexts": len(ours),
+                "iqm": interquartile_mean_interval(strata, luck),
+                "random_in_place": float(np.mean(in_place)) if in_place else None,
+                "profile": performance_profile(strata, places, variance_of(strata).share(luck)),
+                "among": tuple(among),
+            }
         )
-    pairings = []
+    return rows
+
+
+def _pairings(role: str, tables: _Tables) -> Rows:
+    rows = []
     for first, second in permutations(tables, 2):
         pairs = [
-            [
-                (tables[first][context][seed], tables[second][context][seed])
-                for seed in tables[first][context]
-                if seed in tables[second][context]
-            ]
-            for context in common
+            ours.merge(theirs, on="seed")
+            for ours, theirs in zip(tables[first], tables[second], strict=True)
         ]
-        both = [pair for those in pairs for pair in those]
-        luck = luck_of([one for one, _ in both], [other for _, other in both])
-        differences = [[a.score - b.score for a, b in those] for those in pairs if those]
-        variance = variance_of(_arrays(strata[first])) + variance_of(_arrays(strata[second]))
-        pairings.append(
-            Pairing(
-                role=subject.name,
-                first=first,
-                second=second,
-                improvement=probability_of_improvement(
-                    strata[first], strata[second], variance.share(luck)
-                ),
-                difference=mean_interval(differences, luck) if differences else None,
-                num_pairs=len(both),
-            )
+        luck = luck_of(*([one for those in pairs for one in those[f"played_{x}"]] for x in "xy"))
+        differences = [list(those["return_x"] - those["return_y"]) for those in pairs if len(those)]
+        ours, theirs = _scores(tables[first]), _scores(tables[second])
+        share = (variance_of(ours) + variance_of(theirs)).share(luck)
+        rows.append(
+            {
+                "role": role,
+                "first": first,
+                "second": second,
+                "improvement": probability_of_improvement(ours, theirs, share),
+                "difference": mean_interval(differences, luck) if differences else None,
+                "num_pairs": sum(map(len, pairs)),
+            }
         )
-    return RoleResult(subject, tuple(common), tuple(standings), tuple(pairings))
+    return rows
 
 
-def _arrays(strata: Sequence[Sequence[float]]) -> list[Floats]:
-    return [np.array(scores) for scores in strata]
+def _scores(tables: Sequence[DataFrame]) -> list[Floats]:
+    return [np.array(runs["return"], np.float64) for runs in tables]

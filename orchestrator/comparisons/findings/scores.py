@@ -7,24 +7,20 @@ evaluation at the budget. So intervals speak of training with any seed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from muxrl.orchestrator.comparisons.findings.compared_runs import (
-    Budget,
-    point_at,
-)
+from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_at
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.measure.against_random import share_episodes
 from muxrl.orchestrator.measure.rliable import interquartile_mean, interquartile_mean_interval
 from muxrl.orchestrator.measure.statistics import (
     NO_LUCK,
     UNKNOWN,
-    Estimate,
+    Floats,
     Line,
     Unit,
     Variance,
@@ -36,7 +32,9 @@ from muxrl.orchestrator.measure.statistics import (
 from muxrl.orchestrator.measure.subjects import Measured, Subject, measured
 from muxrl.orchestrator.records.evaluations import AS_LEARNED
 from muxrl.orchestrator.records.recorded_run import RecordedRun
-from muxrl.orchestrator.records.series import Floats
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Axis = Literal["env_steps", "time_s"]
 Measure = Literal["return", "advantage"]
@@ -85,17 +83,17 @@ class Curve:
         return int(reached[0]) if len(reached) else None
 
 
-def band(runs: Sequence[RunScore], axis: Axis) -> Line:
+def band(curves: Sequence[Curve], axis: Axis, luck: Variance) -> Line:
     """The interquartile mean over runs, over the part of the axis that all their curves cover.
 
     Args:
-        runs: that differ in nothing but the seed.
+        curves: of runs that differ in nothing but the seed.
         axis: the horizontal one.
+        luck: of their last evaluations, which stands for all.
 
     Returns:
         () where there is nothing to draw: a run with one evaluation, or without known times.
     """
-    curves = [run.curve for run in runs]
     if not curves or any(len(curve.returns) < 2 for curve in curves):
         return ()
     ends = [(getattr(curve, axis)[0], getattr(curve, axis)[-1]) for curve in curves]
@@ -110,114 +108,29 @@ def band(runs: Sequence[RunScore], axis: Axis) -> Line:
     if axis == "time_s":
         places = np.unique(np.concatenate([places, np.linspace(start, stop, _NUM_PLACES)]))
     table = np.array([np.interp(places, getattr(one, axis), one.returns) for one in curves])
-    luck = luck_of(runs)  # that of the last evaluation stands for all
     return [
         (place, interquartile_mean_interval([column], luck, num_resamples=_NUM_RESAMPLES))
         for place, column in zip(places, table.T, strict=True)
     ]
 
 
-@dataclass(frozen=True)
-class RunScore:
-    """What one run reached, for some agents.
-
-    Attributes:
-        contestant: name of the contestant that the run belongs to.
-        assignment: the run's, as one string.
-        run: the run's directory.
-        seed: of its training.
-        subject: key of the agents measured.
-        played: in each of the evaluation's episodes: what these agents returned, and what with
-            them at random or untrained among the same others, as far as that was measured. Only
-            the last evaluation of a run measures untrained ones.
-        env_steps: of training before it.
-        time_s: seconds of training before it, NaN if unknown.
-        area: mean height of the learning curve up to the budget, by the subject's `Measure`; NaN
-            if there is no such curve, or nobody learned to play these agents.
-        area_in_episodes: of the curve of each episode that all of its evaluations played.
-        env_steps_to_threshold: of the first evaluation that reached the threshold, None: none did.
-        time_s_to_threshold: likewise in seconds.
-        met_untrained: whether its policies met the threshold before training, by which nothing
-            is reached.
-        curve: of its evaluations up to the budget.
-    """
-
-    contestant: str
-    assignment: str
-    run: Path
-    seed: int
-    subject: str
-    played: Measured = field(repr=False, compare=False)
-    env_steps: int
-    time_s: float
-    area: float
-    area_in_episodes: Floats = field(repr=False, compare=False)
-    env_steps_to_threshold: int | None
-    time_s_to_threshold: float | None
-    met_untrained: bool
-    curve: Curve
-
-    @property
-    def score(self) -> float:
-        """Mean return over the evaluation's episodes; NaN if the agents were in none."""
-        return self.played.mean()
-
-    @property
-    def num_episodes(self) -> int:
-        """Of that evaluation, that the agents were in."""
-        return int(np.isfinite(self.played.learned).sum())
-
-    @property
-    def random_in_place(self) -> float | None:
-        """The same with these agents at random; None: not measured."""
-        return None if self.played.random is None else self.played.mean(self.played.in_place)
-
-
-def luck_of(runs: Sequence[RunScore], others: Sequence[RunScore] = ()) -> Variance:
-    """The variance of the mean score that comes of episodes that several runs played.
+def luck_of(played: Sequence[Measured], others: Sequence[Measured] = ()) -> Variance:
+    """The variance of runs' mean score that comes of episodes that several of them played.
 
     Args:
-        runs: whose score.
+        played: of each run, the evaluation that is its score.
         others: less that of these, one for each run.
     """
-    played, theirs = [run.played for run in runs], [run.played for run in others]
-    first_seeds = [[one.first_seed for one in those] for those in (played, theirs)]
+    first_seeds = [[one.first_seed for one in those] for those in (played, others)]
     if not any(map(share_episodes, first_seeds)):
         return NO_LUCK
-    pairs = list(zip(played, theirs, strict=False))
+    pairs = list(zip(played, others, strict=False))
     if not pairs:
         return shared_luck([one.learned for one in played])
     if any(one.first_seed != other.first_seed for one, other in pairs):
-        return luck_of(runs) + luck_of(others)
-    num = min(len(one.learned) for one in (*played, *theirs))
+        return luck_of(played) + luck_of(others)
+    num = min(len(one.learned) for one in (*played, *others))
     return shared_luck([one.learned[:num] - other.learned[:num] for one, other in pairs])
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What one contestant reached, for some agents.
-
-    Attributes:
-        contestant: its name.
-        subject: key of the agents.
-        score: interquartile mean over its runs; of a metric that is 0 or 1 in every episode `mean`.
-        mean: over its runs; of such a metric with Wilson's interval.
-        area: interquartile mean of the runs' areas; None without curves.
-        num_reached: runs that reached the threshold.
-        env_steps_to_threshold: median over all its runs, None: less than half of them reached it.
-        time_s_to_threshold: likewise.
-        runs: its runs' scores, by seed.
-    """
-
-    contestant: str
-    subject: str
-    score: Estimate
-    mean: Estimate
-    area: Estimate | None
-    num_reached: int
-    env_steps_to_threshold: float | None
-    time_s_to_threshold: float | None
-    runs: tuple[RunScore, ...]
 
 
 @dataclass(frozen=True)
@@ -225,29 +138,16 @@ class Scores:
     """What all runs reached.
 
     Attributes:
-        runs: the score of every run for every subject.
+        rows: of every contestant, subject and run, in this order; see `score_runs`.
         measures: by subject's key, of what its area and threshold are. It is the advantage over
             random in its place wherever all evaluations have that, of all runs that learn for it.
         thresholds: by subject's key; by default halfway from random to the best contestant.
             Subjects in which no contestant is above random have none.
-        proportions: keys of metrics that are 0 or 1 in every episode.
     """
 
-    runs: list[RunScore]
+    rows: list[dict[str, Any]]
     measures: dict[str, Measure]
     thresholds: dict[str, float]
-    proportions: frozenset[str]
-
-    @property
-    def standings(self) -> tuple[Standing, ...]:
-        """The same of every contestant."""
-        groups: dict[tuple[str, str], list[RunScore]] = {}
-        for score in self.runs:
-            groups.setdefault((score.contestant, score.subject), []).append(score)
-        return tuple(
-            _standing(runs, is_proportion=key in self.proportions)
-            for (_, key), runs in groups.items()
-        )
 
 
 def score_runs(
@@ -259,6 +159,16 @@ def score_runs(
 ) -> Scores:
     """Returns the scores.
 
+    Beside the columns of the frame "runs", a row has
+
+    - `played`, the evaluation at the budget, whose mean `return` is; only the last one of a run
+      measures untrained agents,
+    - `curve`, of its evaluations up to the budget; `area_under_curve` is by the subject's
+      `Measure`, NaN if there is no such curve or nobody learned to play these agents,
+    - `area_in_episodes`, of the curve of each episode that all of its evaluations played,
+    - `met_untrained`, whether its policies met the threshold before training, by which nothing is
+      reached, and `id`, its place on the page.
+
     Args:
         contestants: whose runs are scored.
         subjects: agents measured.
@@ -266,35 +176,99 @@ def score_runs(
         given: by subject's key, thresholds that the user gave: they are returns.
         random: by subject's key, the mean return of random agents.
     """
-    measures: dict[str, Measure] = {}
-    thresholds: dict[str, float] = {}
+    found = Scores([], {}, {})
     played: dict[tuple[RecordedRun, str], _Played] = {}
     for subject in subjects:
         key = subject.key
         of_runs = {run: _Played(run, subject, budget) for c in contestants for run in c.runs}
         has_advantage = key not in given and _have_advantages(of_runs.values())
-        measures[key] = "advantage" if has_advantage else "return"
+        measure = found.measures[key] = "advantage" if has_advantage else "return"
         low = 0.0 if has_advantage else random.get(key, math.inf)
-        finals = ([of_runs[run].final(measures[key]) for run in c.runs] for c in contestants)
+        finals = ([of_runs[run].height(measure) for run in c.runs] for c in contestants)
         known = [list(filter(math.isfinite, values)) for values in finals]
         best = max((interquartile_mean(values) for values in known if values), default=-math.inf)
         if best > low:
-            thresholds[key] = low + HALFWAY * (best - low)
+            found.thresholds[key] = low + HALFWAY * (best - low)
         played |= {(run, key): one for run, one in of_runs.items()}
-    thresholds |= given
+    found.thresholds.update(given)
     learning = [c for c in contestants if c.learns]
     start = max((run.points[0].env_steps for c in learning for run in c.runs), default=0)
-    scores = [
-        played[run, key].score(contestant, start, thresholds.get(key), measure)
-        for contestant in contestants
-        for run in contestant.runs
-        for key, measure in measures.items()
-    ]
-    asked = {name for c in contestants for run in c.runs for name in run.metrics}
-    metrics = {subject.key for subject in subjects if subject.metric in asked}
-    by_metric = {m: [s.played.learned for s in scores if s.subject == m] for m in metrics}
-    proportions = frozenset(m for m, values in by_metric.items() if are_proportions(values))
-    return Scores(scores, measures, thresholds, proportions)
+    for place, contestant in enumerate(contestants):
+        for key, measure in found.measures.items():
+            for run in contestant.runs:
+                row = played[run, key].row(start, found.thresholds.get(key), measure)
+                about = {"contestant": contestant.name, "subject": key, **row}
+                if not contestant.learns:
+                    about |= {"env_steps": 0, "time_s": math.nan}
+                found.rows.append({"id": f"c{place}-{run.config.seed}", **about})
+    return found
+
+
+def known_of(runs: DataFrame) -> DataFrame:
+    """Returns the runs whose score is known: their evaluation had some of the agents."""
+    return runs[runs["return"].astype(float).notna()]
+
+
+def proportions(runs: DataFrame, metrics: Sequence[Subject]) -> frozenset[str]:
+    """Returns the keys of metrics that are 0 or 1 in every episode."""
+    of_metric = {m.key: runs[runs.subject == m.key].played for m in metrics}
+    return frozenset(
+        key for key, played in of_metric.items() if are_proportions(p.learned for p in played)
+    )
+
+
+def standings(
+    runs: DataFrame, thresholds: Mapping[str, float], are_parts: frozenset[str]
+) -> Iterator[dict[str, Any]]:
+    """Yields what each contestant reached, for some agents.
+
+    `iqm` is over its runs; of a metric that is 0 or 1 in every episode, which `are_parts` has, it
+    is the `mean`, with Wilson's interval. `area` is None without curves. `env_steps_to_threshold`
+    is the median over all its runs, None: less than half of them reached it; likewise `time_s_...`.
+    """
+    for (contestant, subject), ours in runs.groupby(["contestant", "subject"], sort=False):
+        known = known_of(ours)
+        scores, played = list(known["return"]), list(known.played)
+        luck = luck_of(played)
+        mean = iqm = UNKNOWN
+        if subject in are_parts and scores:
+            are_shared = share_episodes(one.first_seed for one in played)
+            iqm = mean = estimate_of(
+                [one.learned for one in played],
+                Unit.SEEDS,
+                share_episodes=are_shared,
+                is_proportion=True,
+            )
+        elif scores:
+            iqm, mean = interquartile_mean_interval([scores], luck), mean_interval([scores], luck)
+        areas, area = list(ours.area_under_curve), None
+        if all(map(math.isfinite, areas)):
+            are_shared = share_episodes(one.first_seed for one in ours.played)
+            of_areas = shared_luck(list(ours.area_in_episodes)) if are_shared else NO_LUCK
+            area = interquartile_mean_interval([areas], of_areas)
+        yield {
+            "contestant": contestant,
+            "subject": subject,
+            "num_runs": len(ours),
+            "iqm": iqm,
+            "mean": mean,
+            "area": area,
+            "threshold": thresholds.get(subject),
+            "num_reached": int(ours.env_steps_to_threshold.count()),
+            "env_steps_to_threshold": _median(ours.env_steps_to_threshold),
+            "time_s_to_threshold": _median(ours.time_s_to_threshold),
+            "time_s": sum(ours.time_s) / len(ours),
+            "first_run": ours.id.iloc[0],
+        }
+
+
+def curves(runs: DataFrame) -> Iterator[dict[str, Any]]:
+    """Yields each evaluation of each run and subject."""
+    for run in runs.to_dict("records"):
+        about = {name: run[name] for name in ("contestant", "seed", "subject")}
+        curve = run["curve"]
+        for n, time_s, value in zip(curve.env_steps, curve.time_s, curve.returns, strict=True):
+            yield {**about, "env_steps": int(n), "time_s": float(time_s), "return": float(value)}
 
 
 def _have_advantages(played: Iterable[_Played]) -> bool:
@@ -312,8 +286,7 @@ class _Played:
     """
 
     def __init__(self, run: RecordedRun, subject: Subject, budget: Budget) -> None:
-        self._run, self._subject, self._budget = run, subject, budget
-        self._point = point_at(run, budget)
+        self._run, self._budget, self._point = run, budget, point_at(run, budget)
         servers = run.servers
         # Of a metric of the episode, nobody in particular.
         playing = {run.server_of[a] for a in subject.agents if a in run.server_of}
@@ -321,49 +294,44 @@ class _Played:
         """Whether a server that plays any of the agents learns."""
         own = [s for s in playing if set(servers[s].agents) == set(subject.agents)]
         in_place = own[0] if own else ""  # the server that plays these agents and no others
-        until = [point for point in run.points if point.env_steps <= self._point.env_steps]
+        at = self._point
+        until = [point for point in run.points if point.env_steps <= at.env_steps]
         self._measured = [
             one.cut(len(one.learned)) for one in measured(run.evaluations, until, subject, in_place)
         ]
-        self._time_s = {point.env_steps: point.time_s for point in until}
+        self._final = Measured(at.env_steps, at.first_seed, {AS_LEARNED: np.empty(0)})
+        if self._measured and self._measured[-1].env_steps == at.env_steps:
+            self._final = self._measured[-1].cut(budget.num_episodes)
 
-    def score(
-        self, contestant: Contestant, start: int, threshold: float | None, measure: Measure
-    ) -> RunScore:
-        run, point = self._run, self._point
+    def row(self, start: int, threshold: float | None, measure: Measure) -> dict[str, Any]:
+        run, point, final = self._run, self._point, self._final
         curve = self.curve()
         progress = curve if measure == "return" else self.curve(measure)
         first = None if threshold is None or not self.learns else progress.first_at(threshold)
         met_untrained = first is not None and progress.env_steps[first] == 0
         if met_untrained:
             first = None
-        return RunScore(
-            contestant=contestant.name,
-            assignment=run.assignment,
-            run=run.path,
-            seed=run.config.seed,
-            subject=self._subject.key,
-            played=self._final,
-            env_steps=point.env_steps if contestant.learns else 0,
-            time_s=point.time_s if contestant.learns else math.nan,
-            area=progress.area(start, self._budget.env_steps) if self.learns else math.nan,
-            area_in_episodes=self._area_in_episodes(progress, start, measure),
-            env_steps_to_threshold=None if first is None else int(progress.env_steps[first]),
-            time_s_to_threshold=None if first is None else float(progress.time_s[first]),
-            met_untrained=met_untrained,
-            curve=curve,
-        )
+        return {
+            "assignment": run.assignment,
+            "seed": run.config.seed,
+            "return": final.mean(),
+            "num_episodes": int(np.isfinite(final.learned).sum()),
+            "env_steps": point.env_steps,
+            "time_s": point.time_s,
+            "area_under_curve": (
+                progress.area(start, self._budget.env_steps) if self.learns else math.nan
+            ),
+            "env_steps_to_threshold": None if first is None else int(progress.env_steps[first]),
+            "time_s_to_threshold": None if first is None else float(progress.time_s[first]),
+            "random_in_place": None if final.random is None else final.mean(final.in_place),
+            "run": run.path,
+            "played": final,
+            "curve": curve,
+            "area_in_episodes": self._area_in_episodes(progress, start, measure),
+            "met_untrained": met_untrained,
+        }
 
-    @property
-    def _final(self) -> Measured:
-        """At the budget."""
-        at = self._point
-        for one in self._measured[-1:]:
-            if one.env_steps == at.env_steps:
-                return one.cut(self._budget.num_episodes)
-        return Measured(at.env_steps, at.first_seed, {AS_LEARNED: np.empty(0)})
-
-    def final(self, measure: Measure) -> float:
+    def height(self, measure: Measure) -> float:
         """What the run has at the budget; NaN if it is unknown, or an advantage nobody learned."""
         if measure == "advantage" and not self.learns:
             return math.nan
@@ -371,8 +339,8 @@ class _Played:
 
     def curve(self, measure: Measure = "return") -> Curve:
         """Its evaluations up to the budget, without those that do not have the measure."""
-        heights = [(one.env_steps, _height(one, measure)) for one in self._measured]
-        known = [(n, self._time_s[n], height) for n, height in heights if math.isfinite(height)]
+        heights = [(one.env_steps, one.time_s, _height(one, measure)) for one in self._measured]
+        known = [one for one in heights if math.isfinite(one[-1])]
         return Curve(*np.array(known, np.float64).reshape(-1, 3).T)
 
     def _area_in_episodes(self, curve: Curve, start: int, measure: Measure) -> Floats:
@@ -394,38 +362,6 @@ def _height(played: Measured, measure: Measure) -> float:
     if measure == "return":
         return played.mean()
     return played.mean() - played.mean(played.in_place) if played.in_place else math.nan
-
-
-def _standing(runs: Sequence[RunScore], *, is_proportion: bool) -> Standing:
-    known = [run for run in runs if math.isfinite(run.score)]
-    scores, luck = [run.score for run in known], luck_of(known)
-    mean = score = UNKNOWN
-    if is_proportion and known:
-        score = mean = estimate_of(
-            [run.played.learned for run in known],
-            Unit.SEEDS,
-            share_episodes=share_episodes(run.played.first_seed for run in known),
-            is_proportion=True,
-        )
-    elif known:
-        score, mean = interquartile_mean_interval([scores], luck), mean_interval([scores], luck)
-    areas = [run.area for run in runs]
-    area = None
-    if all(map(math.isfinite, areas)):
-        are_shared = share_episodes(run.played.first_seed for run in runs)
-        of_areas = shared_luck([run.area_in_episodes for run in runs]) if are_shared else NO_LUCK
-        area = interquartile_mean_interval([areas], of_areas)
-    return Standing(
-        contestant=runs[0].contestant,
-        subject=runs[0].subject,
-        score=score,
-        mean=mean,
-        area=area,
-        num_reached=sum(run.env_steps_to_threshold is not None for run in runs),
-        env_steps_to_threshold=_median([run.env_steps_to_threshold for run in runs]),
-        time_s_to_threshold=_median([run.time_s_to_threshold for run in runs]),
-        runs=tuple(runs),
-    )
 
 
 def _median(values: Sequence[float | None]) -> float | None:

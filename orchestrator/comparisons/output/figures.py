@@ -10,9 +10,9 @@ from __future__ import annotations
 import base64
 import io
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, get_args
 
 import matplotlib
 import numpy as np
@@ -23,8 +23,7 @@ from matplotlib.ticker import MaxNLocator
 
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
-from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
-from muxrl.orchestrator.comparisons.findings.scores import Axis, band
+from muxrl.orchestrator.comparisons.findings.scores import Axis, band, luck_of
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.plots import (
     RANDOM_COLOUR,
@@ -34,6 +33,9 @@ from muxrl.orchestrator.reports.plots import (
     styles_of,
 )
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 _SIZE = (4.4, 2.9)  # inches; 317 points wide, so that text is near its size on a phone
 _TEXT = 8.5  # points
 _ROW_INCHES = 0.36
@@ -41,6 +43,11 @@ _LABEL_WIDTH = 26  # characters
 _ORANGE_TO_BLUE = LinearSegmentedColormap.from_list("payoffs", ["#e7b08a", "#ffffff", "#8abbdb"])
 _RANDOM: dict[str, Any] = {"color": RANDOM_COLOUR, "ls": (0, (3, 1.5)), "lw": 1, "zorder": 1}
 _BAND: dict[str, Any] = {"linewidth": 1.6, "alpha": 0.13}
+_ALONG = {
+    "env_steps": ("env steps", "env steps"),
+    "time_s": ("seconds, evaluations included", "wall time"),
+}
+"""By axis, what is along it, and by what a curve is."""
 _SVG = {
     "svg.fonttype": "none",
     "svg.hashsalt": "muxrl",  # the same comparison makes the same file
@@ -56,45 +63,56 @@ class Picture:
     caption: str
 
 
-def learning_curves(
-    found: Findings, subject: Subject, axis: Axis, styles: Mapping[str, Style]
-) -> Picture | None:
-    """Interquartile means over runs with their bands; None if no contestant has a curve."""
-    along = "env steps" if axis == "env_steps" else "seconds, evaluations included"
-    names = [contestant.name for contestant in found.contestants if contestant.learns]
-    runs = {name: found.standing(name, subject.key).runs for name in names}
-    lines = {name: band(runs[name], axis) for name in names}
-    if not any(lines.values()):
-        return None
-    figure, axes = _panel(subject.title, along, "return per episode")
-    for name, line in lines.items():
-        draw_band(axes, line, **styles[name].line, **_BAND)
-    _draw_random(axes, found, subject)
-    by = "env steps" if axis == "env_steps" else "wall time"
-    return _picture(
-        figure, f"Learning curves of {subject.name} by {by}", f"{subject.title}, by {by}"
-    )
+def styles_of_contestants(found: Findings) -> dict[str, Style]:
+    """Returns how each contestant that learns is drawn, by its name."""
+    styles = styles_of([c.name for c in found.contestants])
+    return {c.name: styles[c.name] for c in found.contestants if c.learns}
 
 
-def final_returns(found: Findings, subject: Subject, styles: Mapping[str, Style]) -> Picture:
-    """Each contestant's interquartile mean with its interval, and each of its runs."""
-    rows = [found.standing(c.name, subject.key) for c in found.contestants]
-    height = 0.95 + _ROW_INCHES * len(rows)
-    figure, axes = _panel(subject.title, "return per episode", height=height)
-    for place, standing in enumerate(reversed(rows)):
-        colour = styles[standing.contestant].colour
-        runs = [run.score for run in standing.runs]
-        axes.plot(runs, [place] * len(runs), "o", ms=3, color=colour, alpha=0.5, zorder=2)
-        estimate = standing.score
-        if np.isfinite(estimate.low):
-            axes.plot([estimate.low, estimate.high], [place, place], color=colour, lw=5, alpha=0.3)
-        axes.plot([estimate.mean], [place], "|", ms=13, mew=2, color=colour, zorder=3)
-    names = [textwrap.shorten(s.contestant, 60, placeholder=" …") for s in reversed(rows)]
-    axes.set_yticks(range(len(rows)), [_by_role(name) for name in names])
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    _draw_random(axes, found, subject, is_vertical=True)
-    alt = f"Returns of {subject.name} by contestant, with intervals"
-    return _picture(figure, alt, f"{subject.title}, after training")
+def learning_curves(found: Findings) -> list[Picture]:
+    """Interquartile means over runs with their bands, of each main subject over env steps and time.
+
+    Those of which no contestant has a curve are left out.
+    """
+    pictures = []
+    for subject, axis in product(found.main_subjects, get_args(Axis)):
+        along, by = _ALONG[axis]
+        lines = {}
+        for name in styles_of_contestants(found):
+            runs = _runs(found, name, subject)
+            lines[name] = band(list(runs.curve), axis, luck_of(list(runs.played)))
+        if any(lines.values()):
+            figure, axes = _panel(subject.title, along, "return per episode")
+            for name, style in styles_of_contestants(found).items():
+                draw_band(axes, lines[name], **style.line, **_BAND)
+            _draw_random(axes, found, subject)
+            alt = f"Learning curves of {subject.name} by {by}"
+            pictures.append(_picture(figure, alt, f"{subject.title}, by {by}"))
+    return pictures
+
+
+def final_returns(found: Findings) -> list[Picture]:
+    """Each contestant's interquartile mean with its interval, and each of its runs, by subject."""
+    styles = styles_of([c.name for c in found.contestants])
+    standings, pictures = found.frames["standings"], []
+    for subject in found.main_subjects:
+        rows = standings[(standings.subject == subject.key) & (standings.num_runs > 0)][::-1]
+        height = 0.95 + _ROW_INCHES * len(rows)
+        figure, axes = _panel(subject.title, "return per episode", height=height)
+        for place, (name, mean) in enumerate(zip(rows.contestant, rows.iqm, strict=True)):
+            colour = styles[name].colour
+            runs = list(_runs(found, name, subject)["return"])
+            axes.plot(runs, [place] * len(runs), "o", ms=3, color=colour, alpha=0.5, zorder=2)
+            if np.isfinite(mean.low):
+                axes.plot([mean.low, mean.high], [place, place], color=colour, lw=5, alpha=0.3)
+            axes.plot([mean.mean], [place], "|", ms=13, mew=2, color=colour, zorder=3)
+        names = [textwrap.shorten(name, 60, placeholder=" …") for name in rows.contestant]
+        axes.set_yticks(range(len(rows)), map(_by_role, names))
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        _draw_random(axes, found, subject, is_vertical=True)
+        alt = f"Returns of {subject.name} by contestant, with intervals"
+        pictures.append(_picture(figure, alt, f"{subject.title}, after training"))
+    return pictures
 
 
 def _by_role(name: str) -> str:
@@ -103,15 +121,22 @@ def _by_role(name: str) -> str:
     return "\n".join(textwrap.fill(part, _LABEL_WIDTH) for part in parts)
 
 
-def performance_profiles(result: RoleResult, styles: Mapping[str, Style]) -> Picture:
+def performance_profiles(found: Findings, role: str) -> Picture:
     """For each label of a role, the part of its runs above each return."""
-    figure, axes = _panel(result.subject.title, "return τ", "part of runs above τ")
-    for standing in result.standings:
+    subject, standings = found.subject(f"role:{role}"), found.of_role("roles", role)
+    styles = styles_of(list(standings.label))
+    figure, axes = _panel(subject.title, "return τ", "part of runs above τ")
+    for label, profile in zip(standings.label, standings.profile, strict=True):
         how = {"step": "post", "drawstyle": "steps-post", **_BAND}
-        draw_band(axes, standing.profile, **styles[standing.label].line, **how)
+        draw_band(axes, profile, **styles[label].line, **how)
     axes.set_ylim(-0.03, 1.03)
-    name = result.subject.name
-    return _picture(figure, f"Performance profiles of role {name}", f"{name}: performance profiles")
+    return _picture(figure, f"Performance profiles of role {role}", f"{role}: performance profiles")
+
+
+def meetings(played: HeadToHead) -> list[Picture]:
+    """The ratings and the payoffs of a head to head."""
+    curves = [rating_curves(played, table) for table in played.by_label]
+    return [*filter(None, curves), *map(payoff_picture, played.by_label)]
 
 
 def payoff_picture(table: CrossPlay) -> Picture:
@@ -149,6 +174,11 @@ def rating_curves(played: HeadToHead, table: CrossPlay, along: str = "env steps"
     return _picture(figure, f"{name} by {along}", name)
 
 
+def _runs(found: Findings, contestant: str, subject: Subject) -> DataFrame:
+    runs = found.frames["runs"]
+    return runs[(runs.contestant == contestant) & (runs.subject == subject.key)]
+
+
 def _shortened(name: str) -> str:
     return textwrap.shorten(name, _LABEL_WIDTH, placeholder=" …")
 
@@ -167,11 +197,8 @@ def _panel(title: str, x: str, y: str = "", *, height: float = _SIZE[1]) -> tupl
         figure = Figure(figsize=(_SIZE[0], height), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
-    finish_axes(axes, label_size=_TEXT - 1)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    finish_axes(axes, x, y)
     axes.set_title(title, fontsize=_TEXT + 0.5, fontweight="bold", loc="left")
-    axes.set_xlabel(x, fontsize=_TEXT)
-    axes.set_ylabel(y, fontsize=_TEXT)
     return figure, axes
 
 

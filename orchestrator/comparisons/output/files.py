@@ -1,4 +1,4 @@
-"""A comparison as data: a CSV file for each table, and one JSON file with all.
+"""A comparison as data: a CSV file for each frame, and one JSON file with all.
 
 And the payoffs of a head to head of two roles as an array, which is what
 ``nashpy.Game(*np.load(...))`` and ``pyspiel.create_matrix_game(*np.load(...))`` take.
@@ -7,9 +7,6 @@ Runs are named by their path from the report's folder, so that both can be moved
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -19,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.findings import Findings
+from muxrl.orchestrator.comparisons.findings.frames import OF_HEAD_TO_HEAD, TABLE_NAMES, plain
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay
 from muxrl.orchestrator.comparisons.output.methods import all_settings, methods, references
-from muxrl.orchestrator.comparisons.output.tables import OF_HEAD_TO_HEAD, TABLE_NAMES, file_table
 from muxrl.orchestrator.reports.pages import from_folder
 from muxrl.orchestrator.storage.json_files import write_json, write_text
 
@@ -29,25 +26,24 @@ _FORMAT = 1
 
 
 def write_files(found: Findings, folder: Path) -> None:
-    """Writes a CSV file for each table, ``comparison.json``, and what a paper says of how it was
+    """Writes a CSV file for each frame, ``comparison.json``, and what a paper says of how it was
     made: ``methods.md`` and ``references.bib``.
 
     Raises:
         OSError: the folder cannot be written to.
     """
+    from pandas import DataFrame
+
     path_text = partial(from_folder, folder=folder)
+    tables: dict[str, Any] = {}
     for name in TABLE_NAMES:
-        if name in OF_HEAD_TO_HEAD and found.head_to_head is None:
-            continue
-        columns, rows = file_table(found, name, path_text)
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            unknown = {k for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
-            writer.writerow(row | dict.fromkeys(unknown, ""))
-        write_text(folder / f"{name}.csv", text.getvalue())
-    write_json(folder / "comparison.json", _as_json(found, folder))
+        columns, rows = plain(name, found.frames[name], path_text)
+        if name != "curves":
+            tables[name] = rows
+        if name not in OF_HEAD_TO_HEAD or found.head_to_head is not None:
+            text = DataFrame(rows, None, columns, object).to_csv(index=False, lineterminator="\n")
+            write_text(folder / f"{name}.csv", text)
+    write_json(folder / "comparison.json", {**_about(found, folder), "tables": tables})
     write_text(folder / "methods.md", f"{methods(found)}\n\n{all_settings(found)}\n")
     write_text(folder / "references.bib", references(found))
     if found.head_to_head is not None:
@@ -69,7 +65,7 @@ def write_payoffs(tables: Sequence[CrossPlay], folder: Path) -> None:
         np.save(folder / "payoffs.npy", np.moveaxis(np.array(means), -1, 0))
 
 
-def _as_json(found: Findings, folder: Path) -> dict[str, Any]:
+def _about(found: Findings, folder: Path) -> dict[str, Any]:
     return {
         "format": _FORMAT,
         "simulation": {"env": found.env, "kwargs": found.kwargs},
@@ -90,9 +86,4 @@ def _as_json(found: Findings, folder: Path) -> dict[str, Any]:
         "thresholds": found.thresholds,
         "measures": found.measures,
         "notes": found.notes,
-        "tables": {
-            name: file_table(found, name, partial(from_folder, folder=folder))[1]
-            for name in TABLE_NAMES
-            if name != "curves"
-        },
     }

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,7 +20,7 @@ from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.config.experiment_settings import Settings, simulation_settings
 from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.measure.number_text import MISSING
-from muxrl.orchestrator.reports.table import Column, Table, markdown
+from muxrl.orchestrator.reports.table import Column, grid, markdown
 from muxrl.orchestrator.storage.versions import SHOWN, installed_version, short_version
 from muxrl.servers.fixed_names import POOL
 
@@ -91,18 +90,13 @@ def _part(title: str, columns: Mapping[str, Settings], without: Settings = _NO_S
     given = [
         k for k in keys if any(one.get(k) not in (None, *_NOTHING) for one in columns.values())
     ]
-    table = Table(
-        (
-            Column("setting", value=str, css="text"),
-            *(
-                Column(name.replace("|", r"\|"), value=partial(_value, one), css="text")
-                for name, one in columns.items()
-            ),
-        ),
-        tuple(given),
-    )
+    names = ["setting", *columns]
+    shown = {name: Column(name.replace("|", r"\|"), css="text") for name in names}
+    rows = [
+        dict(zip(names, (k, *(_value(c, k) for c in columns.values())), strict=True)) for k in given
+    ]
     absent = ", ".join(f"`{key}`" for key in keys if key not in given)
-    told = [markdown(table.grid()) if given else "", absent and f"Not set: {absent}."]
+    told = [markdown(grid(rows, shown, shown)) if given else "", absent and f"Not set: {absent}."]
     return "\n\n".join([f"### {title}", *filter(None, told)]) if keys else ""
 
 
@@ -158,8 +152,10 @@ def _sentences(found: Findings) -> Iterator[str]:
     if software:
         yield f"Software: {', '.join(software)}; hardware: {' and '.join(hardware) or 'unknown'}."
     for name, agents in found.roles.items():
-        used = [s for s in label_settings(found.contestants, found.roles) if s.role == name]
-        played = [_algorithm(s.label, s.algorithm, s.differing) for s in used]
+        played = [
+            _algorithm(one["label"], one["algorithm"], one["differing"])
+            for one in label_settings(found.contestants, {name: agents})
+        ]
         yield f"The role {name} ({', '.join(agents)}) was played by {'; or by '.join(played)}."
     if len(found.contestants) > 1:
         yield "Brackets hold the settings in which they differ."
@@ -177,19 +173,15 @@ def _sentences(found: Findings) -> Iterator[str]:
         f"({found.episodes_in_words}), with {'sampled' if found.should_explore else 'greedy'} "
         "actions; baselines act uniformly at random."
     )
-    yield from _statistics()
+    yield (
+        "We report interquartile means over seeds [rliable] with 95 % intervals over seeds: of a "
+        "stratified bootstrap, widened by Student's t for small samples."
+    )
     if (met := found.head_to_head) is not None:
         yield (
             f"Policies of different contestants met in {met.num_episodes} episodes for each pair "
             f"of seeds, with {'sampled' if met.should_explore else 'greedy'} actions."
         )
-
-
-def _statistics() -> Iterator[str]:
-    yield (
-        "We report interquartile means over seeds [rliable] with 95 % intervals over seeds: of a "
-        "stratified bootstrap, widened by Student's t for small samples."
-    )
 
 
 def _algorithm(label: str, algorithm: str, differing: tuple[tuple[str, str], ...]) -> str:

@@ -1,43 +1,31 @@
 """A comparison for people: one HTML file that needs no other, and a summary on the terminal.
 
-What the page says is in ``templates/``, a file for each section; here the tables and figures that
-each section shows are put together.
+What the page says is in ``templates/``, a file for each section, which asks `tables` and `figures`
+for what it shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from muxrl.orchestrator.comparisons.findings.contestants import versions_of
 from muxrl.orchestrator.comparisons.findings.findings import Findings
-from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, HeadToHead
-from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
-from muxrl.orchestrator.comparisons.output import tables
-from muxrl.orchestrator.comparisons.output.figures import (
-    final_returns,
-    learning_curves,
-    payoff_picture,
-    performance_profiles,
-    rating_curves,
-)
+from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM
+from muxrl.orchestrator.comparisons.output import figures, tables
 from muxrl.orchestrator.comparisons.output.methods import methods
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
 from muxrl.orchestrator.reports.plain_table import grid_table
-from muxrl.orchestrator.reports.plots import styles_of
 from muxrl.orchestrator.reports.table import Grid
 from muxrl.orchestrator.storage.json_files import write_text
 
 _MIN_NAME = 16
 """Of the names on the terminal, whose words are then not broken."""
-_Section = dict[str, Any]
-"""A section's id, title and template, and what the template shows."""
 
 
 def write_page(found: Findings, folder: Path) -> Path:
@@ -50,25 +38,43 @@ def write_page(found: Findings, folder: Path) -> Path:
         OSError: the folder cannot be written to.
     """
     environment = page_environment(folder, __package__)
-    environment.globals.update(below=tables.BELOW_MARK.strip(), baselines=baseline_caption(found))
-    template = environment.get_template("page.html")
+    curves = figures.learning_curves(found)
+    environment.globals.update(
+        found=found,
+        tables=tables,
+        drawn=figures,
+        curves=curves,
+        below=tables.BELOW_MARK.strip(),
+        baselines=baseline_caption(found),
+        versions=versions_of(found.contestants),
+        configs={c.name: to_yaml(c.runs[0].config) for c in found.contestants},
+        methods=methods(found),
+    )
+    sections = [
+        {"id": anchor, "title": title, "template": f"{template}.html", "role": role}
+        for anchor, title, template, role in _sections(found, has_curves=bool(curves))
+    ]
     path = folder / REPORT_FILE
-    write_text(path, template.render(found=found, sections=list(_sections(found))))
+    write_text(path, environment.get_template("page.html").render(sections=sections))
     return path
 
 
-def returns_grid(found: Findings, headings: Mapping[str, str]) -> Grid:
-    """Returns the contestants' returns, and the baselines' below them, which have no metrics.
-
-    Args:
-        found: whose.
-        headings: of the columns, by the key of the subject that each shows.
-    """
-    contestants, baselines = (
-        table.spread("contestant", "subject", headings, shown, "num_runs")
-        for table, shown in ((tables.standings(found), "iqm"), (tables.baselines(found), "mean"))
-    )
-    return contestants + baselines
+def _sections(found: Findings, *, has_curves: bool) -> Iterator[tuple[str, str, str, str]]:
+    """Yields each section's id, title and template, and the role that it is of."""
+    yield "settings", "Settings and versions", "settings", ""
+    if len(found.frames["learners"]):
+        yield "learned", "Who has learned", "learned", ""
+    yield "side-by-side", "Returns side by side", "returns", ""
+    if len(found.frames["parameters"]):
+        yield "parameters", "By parameter of the episodes", "parameters", ""
+    if has_curves:
+        yield "learning", "Learning", "learning", ""
+    for place, role in enumerate(found.roles):
+        if role in set(found.frames["roles"].role):
+            yield f"role-{place}", f"Who plays {role}", "role", role
+    if found.head_to_head is not None:
+        yield "head-to-head", "Head to head", "head_to_head", ""
+    yield "runs", "All runs", "runs", ""
 
 
 def baseline_caption(found: Findings) -> str:
@@ -79,136 +85,22 @@ def baseline_caption(found: Findings) -> str:
     return f"Baselines: mean over {num} episodes [95 % over episodes]: nothing in them is trained."
 
 
-def _sections(found: Findings) -> Iterator[_Section]:
-    yield _section(
-        "settings",
-        "Settings and versions",
-        grid=tables.settings(found).grid(),
-        versions=versions_of(found.contestants),
-        configs={c.name: to_yaml(c.runs[0].config) for c in found.contestants},
-        methods=methods(found),
-    )
-    if found.learners:
-        shown = "role label others advantage over_untrained num_below num_runs verdict"
-        yield _section("learned", "Who has learned", grid=tables.learners(found).grid(shown))
-    yield _returns(found)
-    if found.by_parameter:
-        grids = list(tables.by_parameter(found, found.main_subjects))
-        yield _section("parameters", "By parameter of the episodes", grids=grids)
-    learning = _learning(found)
-    if learning["figures"]:
-        yield learning
-    for result in found.roles_compared:
-        yield _role(found, result)
-    if found.head_to_head is not None:
-        yield _head_to_head(found, found.head_to_head)
-    last = "num_episodes env_steps time_s run"
-    titles = _titles(found.main_subjects)
-    grid = tables.runs(found).spread("contestant seed", "subject", titles, "return", last)
-    yield _section("runs", "All runs", grid=grid)
-
-
-def _section(anchor: str, title: str, template: str = "", **shown: Any) -> _Section:
-    return {"id": anchor, "title": title, "template": f"{template or anchor}.html", **shown}
-
-
-def _returns(found: Findings) -> _Section:
-    styles = styles_of([c.name for c in found.contestants])
-    others = [s for s in found.subjects if s not in (*found.main_subjects, *found.metrics)]
-    return _section(
-        "side-by-side",
-        "Returns side by side",
-        "returns",
-        figures=[final_returns(found, subject, styles) for subject in found.main_subjects],
-        grid=returns_grid(found, _titles(found.main_subjects)),
-        other_grid=returns_grid(found, _titles(others)) if others else None,
-        metric_grid=returns_grid(found, _titles(found.metrics)) if found.metrics else None,
-    )
-
-
-def _learning(found: Findings) -> _Section:
-    styles = styles_of([c.name for c in found.contestants])
-    learning = [c.name for c in found.contestants if c.learns]
-    table = tables.standings(found)
-    shown = "contestant area num_reached env_steps_to_threshold time_s_to_threshold time_s"
-    return _section(
-        "learning",
-        "Learning",
-        styles={name: styles[name] for name in learning},
-        figures=[
-            picture
-            for subject in found.main_subjects
-            for axis in ("env_steps", "time_s")
-            if (picture := learning_curves(found, subject, axis, styles)) is not None
-        ],
-        grids=[
-            (subject, table.of(found.standing(name, subject.key) for name in learning).grid(shown))
-            for subject in found.main_subjects
-        ],
-    )
-
-
-def _role(found: Findings, result: RoleResult) -> _Section:
-    role = result.subject.name
-    labels = {standing.label: standing.label for standing in result.standings}
-    styles = styles_of(list(labels))
-    standings, pairings = tables.roles(found), tables.pairings(found)
-    return _section(
-        f"role-{list(found.roles).index(role)}",
-        f"Who plays {role}",
-        "role",
-        result=result,
-        styles=styles,
-        figures=[performance_profiles(result, styles)],
-        standings=standings.of(result.standings).grid(
-            "label iqm random_in_place num_runs", {"label": role}
-        ),
-        improvement=pairings.of(result.pairings).spread(
-            "first", "second", labels, "improvement", headings={"first": "row > column"}
-        ),
-        differences=pairings.of(result.unordered_pairings).grid(
-            "first second difference num_pairs"
-        ),
-    )
-
-
-def _head_to_head(found: Findings, played: HeadToHead) -> _Section:
-    cross_play = [
-        {
-            "id": f"cross-{'full-' * is_full}{place}",
-            "what": ", by what they were trained with" * is_full,
-            "role": table.role,
-            "is_folded": is_full,
-            "grid": tables.cross_play(table, f"{table.role} played by"),
-        }
-        for is_full, group in ((False, played.by_label), (True, played.by_contestant))
-        for place, table in enumerate(group)
-    ]
-    matches = tables.matches(found).grid("role player others return num_episodes run other_run")
-    where = "head-to-head", "Head to head", "head_to_head"
-    curves = [rating_curves(played, table) for table in played.by_label]
-    figures = [*filter(None, curves), *map(payoff_picture, played.by_label)]
-    return _section(*where, cross_play=cross_play, matches=matches, figures=figures)
-
-
-def _titles(subjects: Sequence[Subject]) -> dict[str, str]:
-    return {subject.key: subject.title for subject in subjects}
-
-
 def print_comparison(found: Findings, console: Console | None = None) -> None:
     """Prints the headline, the contestants' returns, the merits of the head to head, and notes."""
     console = console or Console()
     for sentence in found.headline:
         console.print(Text(sentence), style="bold")
+
+    def returns(subjects: Sequence[Subject]) -> Grid:
+        return tables.returns(found, subjects, _heading)
+
     of_runs = "interquartile mean over seeds [95 % over seeds]"
-    grid = returns_grid(found, {subject.key: _heading(subject) for subject in found.main_subjects})
-    title = f"Side by side: {of_runs}"
-    console.print(grid_table(grid, title, baseline_caption(found), min_text=_MIN_NAME))
-    if found.metrics:
-        grid = returns_grid(found, {subject.key: _heading(subject) for subject in found.metrics})
-        console.print(grid_table(grid, f"Metrics: {of_runs}", min_text=_MIN_NAME, folds=True))
-    for name, subject, grid in tables.by_parameter(found, found.main_subjects):
-        title = f"Return of {subject.name} by {name}: {of_runs}"
+    title, caption = f"Side by side: {of_runs}", baseline_caption(found)
+    console.print(grid_table(returns(found.main_subjects), title, caption, min_text=_MIN_NAME))
+    folded = [(f"Metrics: {of_runs}", returns(found.metrics))] if found.metrics else []
+    for name, subject, grid in tables.by_parameter(found):
+        folded.append((f"Return of {subject.name} by {name}: {of_runs}", grid))
+    for title, grid in folded:
         console.print(grid_table(grid, title, min_text=_MIN_NAME, folds=True))
     if (played := found.head_to_head) is not None:
         among = (RANDOM,) if played.snapshots else ()  # for more of them the page has room

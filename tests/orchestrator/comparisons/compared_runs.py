@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from muxrl.orchestrator.comparisons.findings.findings import Findings
+from muxrl.orchestrator.comparisons.findings.frames import TableName
 from muxrl.orchestrator.config import (
     EvaluationConfig,
     ExperimentConfig,
@@ -125,3 +128,15 @@ def made_up_runs(root: Path) -> list[Path]:
         for prey, extra in (("PPO", 0.0), ("A2C", 1.0))
         for seed in (1, 2, 3)
     ]
+
+
+def row(found: Findings, table: TableName, **where: Any) -> Any:
+    """The only row of a comparison's frame with these values, by attribute; `return` is a key."""
+    (one,) = rows(found, table, **where)
+    return SimpleNamespace(**one)
+
+
+def rows(found: Findings, table: TableName, **where: Any) -> list[dict[str, Any]]:
+    """Its rows with these values."""
+    records: list[dict[str, Any]] = found.frames[table].to_dict("records")
+    return [one for one in records if where.items() <= one.items()]

@@ -19,11 +19,13 @@ from typing import NoReturn
 
 import numpy as np
 import pytest
+from tests.orchestrator.comparisons.compared_runs import row
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons import arena
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, Match, tables_of
+from muxrl.orchestrator.comparisons.findings.learned import BELOW, LEARNED
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.errors import ConfigError
@@ -134,7 +136,7 @@ class Sweep:
                 for env_steps in (0, 1_000):
                     for replaced, acting in ((None, who if env_steps else RANDOM), ("p", RANDOM)):
                         returns = played[acting][seed].tolist()
-                        row = {
+                        told = {
                             "env_steps": env_steps,
                             "time_s": 1.0,
                             "replaced": replaced,
@@ -144,8 +146,8 @@ class Sweep:
                             "metrics": {"win": {COMMON: [float(v > 1.5) for v in returns]}},
                         }
                         if set(returns) <= {0.0, 1.0}:
-                            row["metrics"] = {"win": {COMMON: returns}}
-                        metrics.evaluation(row)
+                            told["metrics"] = {"win": {COMMON: returns}}
+                        metrics.evaluation(told)
                 metrics.server("p", {"env_steps": 1_000, "weights_seq_no": 9})
 
 
@@ -184,29 +186,28 @@ def judged(sweep: Sweep, name: str, played: Played, claims: Counter[str]) -> Fou
     ours = [run.path for (who, _), run in sweep.runs.items() if who == ONE]
     found = compare_runs([run.path for run in sweep.runs.values()])
     mean = game.at_random + game.over_random
-    standing = found.standing("ppo p", "role:p")
-    yield "interquartile mean", standing.score, truth["iqm"]
+    standing = row(found, "standings", contestant="ppo p", subject="role:p")
+    yield "interquartile mean", standing.iqm, truth["iqm"]
     yield "mean", standing.mean, mean
-    assert standing.area is not None
     yield "area under the curve", standing.area, game.over_random / 2  # of the advantage
-    yield "proportion", found.standing("ppo p", "metric:win").mean, truth["win"]
-    (pairing,) = found.roles_compared[0].unordered_pairings
-    assert pairing.difference is not None
+    wins = row(found, "standings", contestant="ppo p", subject="metric:win").mean
+    yield "proportion", wins, truth["win"]
+    pairing = row(found, "pairings", first="ppo")
     yield "paired difference", pairing.difference, game.gain
     yield "probability of improvement", pairing.improvement, truth["improvement"]
-    learner = next(one for one in found.learners if one.label == "ppo")
+    learner = row(found, "learners", label="ppo")
     yield "advantage over random", learner.advantage, game.over_random
     report = results_of([RecordedRun.read(path) for path in ours])
     final = report.servers[0].final
     assert final is not None
     assert final.advantage == learner.advantage, "one verdict of the same runs"
-    (win,) = (metric for metric in report.metrics if metric.server_id is None)
-    assert win.evaluated == found.standing("ppo p", "metric:win").mean
+    (win,) = (metric for metric in report.metrics if metric.server is None)
+    assert win.evaluated == wins
     if game.gain == 0:
         claims["better or worse than the other"] += not (
             pairing.difference.low <= 0 <= pairing.difference.high
         )
-        claims["better or worse than random"] += learner.is_shown or learner.is_below
+        claims["better or worse than random"] += learner.verdict in (LEARNED, BELOW)
         claims["all"] += 1
 
 
@@ -217,7 +218,7 @@ def over_episodes(sweep: Sweep, name: str) -> Found:
     final = report.servers[0].final
     assert final is not None
     yield "mean, over episodes", final.learned, game.at_random + game.over_random
-    (win,) = (metric for metric in report.metrics if metric.server_id is None)
+    (win,) = (metric for metric in report.metrics if metric.server is None)
     assert win.evaluated is not None
     yield "proportion, over episodes", win.evaluated, truth_of(name)["win"]
 
@@ -330,8 +331,9 @@ def test_a_constant_game_is_known_exactly_and_shows_nothing(tmp_path: Path) -> N
     sweep.write(constant(np.random.default_rng(0), np.zeros((3, NUM_EPISODES, 2))))
     found = compare_runs([run.path for run in sweep.runs.values()])
     for who in ("ppo p", "a2c p"):
-        assert found.standing(who, "role:p").score == Estimate(1.0, 1.0, 1.0)
-    assert not any(learner.is_shown or learner.is_below for learner in found.learners)
+        standing = row(found, "standings", contestant=who, subject="role:p")
+        assert standing.iqm == Estimate(1.0, 1.0, 1.0)
+    assert set(found.frame("learners").verdict) == {"not shown"}
     assert all(" over " not in sentence.split(":")[-1] for sentence in found.headline)
 
 
@@ -345,10 +347,9 @@ def test_a_lucky_set_of_shared_episodes_shows_nothing(tmp_path: Path) -> None:
     assert abs(gap) > 0.1, "these episodes favour one of them"
     sweep.write(played)
     found = compare_runs([run.path for run in sweep.runs.values()])
-    (pairing,) = found.roles_compared[0].unordered_pairings
-    assert pairing.difference is not None
+    pairing = row(found, "pairings", first="ppo")
     assert pairing.difference.mean == pytest.approx(gap)
     assert pairing.difference.low < 0 < pairing.difference.high
     assert pairing.improvement.low < 0.5 < pairing.improvement.high
-    assert not any(learner.is_shown or learner.is_below for learner in found.learners)
+    assert set(found.frame("learners").verdict) == {"not shown"}
     assert math.isfinite(pairing.difference.low)

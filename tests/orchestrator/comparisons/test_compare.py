@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs
+from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs, row, rows
 
 import muxrl
 from muxrl.client.adapters.simulation import COMMON
@@ -24,31 +24,29 @@ QMIX_PPO = "qmix hunters | ppo prey"
 
 
 def test_a_score_is_a_run_s_mean_return(comparison: Comparison) -> None:
-    standing = comparison.standing(QMIX_PPO, "role:hunters")
-    assert [run.score for run in standing.runs] == pytest.approx([5.1, 5.2, 5.3])
-    assert standing.score.mean == pytest.approx(5.2)
+    of = {"contestant": QMIX_PPO, "subject": "role:hunters"}
+    standing, runs = row(comparison, "standings", **of), rows(comparison, "runs", **of)
+    assert [run["return"] for run in runs] == pytest.approx([5.1, 5.2, 5.3])
+    assert standing.iqm.mean == pytest.approx(5.2)
     factor = math.sqrt(3 / 2) * 4.30265 / 1.95996  # of three runs, see `widened`
-    assert standing.score.low == pytest.approx(5.2 - 0.1 * factor)
-    assert standing.area is not None
+    assert standing.iqm.low == pytest.approx(5.2 - 0.1 * factor)
     assert standing.area.mean == pytest.approx(2.6)  # a line from 0 to 5.2
-    for run in standing.runs:  # an episode's area is that of its own curve
-        assert run.area_in_episodes.mean() == pytest.approx(run.area)
-    assert all(run.random_in_place == pytest.approx(0.0) for run in standing.runs)
+    for run in runs:  # an episode's area is that of its own curve
+        assert run["area_in_episodes"].mean() == pytest.approx(run["area_under_curve"])
+        assert run["random_in_place"] == pytest.approx(0.0)
 
 
 def test_a_role_s_labels_are_compared_among_the_same_others(comparison: Comparison) -> None:
-    hunters, prey = comparison.roles_compared
-    assert hunters.contexts == ("ppo prey", "a2c prey")
-    assert {s.label: s.num_runs for s in hunters.standings} == {"qmix": 6, "ppo": 6}
-    pairing = next(p for p in hunters.pairings if p.first == "qmix")
+    hunters = rows(comparison, "roles", role="hunters")
+    assert hunters[0]["among"] == ("ppo prey", "a2c prey")
+    assert {s["label"]: s["num_runs"] for s in hunters} == {"qmix": 6, "ppo": 6}
+    pairing = row(comparison, "pairings", role="hunters", first="qmix")
     assert pairing.improvement.mean == 1.0
-    assert pairing.difference is not None
     assert (pairing.difference.mean, pairing.difference.low) == pytest.approx((2.0, 2.0))
     assert pairing.num_pairs == 6
-    first = prey.pairings[0]
-    assert (first.first, first.second) == ("ppo", "a2c")
-    assert first.difference is not None
-    assert first.difference.mean == pytest.approx(1.0)
+    first = rows(comparison, "pairings", role="prey")[0]
+    assert (first["first"], first["second"]) == ("ppo", "a2c")
+    assert first["difference"].mean == pytest.approx(1.0)
 
 
 def test_a_label_is_not_compared_where_the_others_differ(tmp_path: Path) -> None:
@@ -59,7 +57,7 @@ def test_a_label_is_not_compared_where_the_others_differ(tmp_path: Path) -> None
         for seed in (1, 2)
     ]
     found = compare_runs(paths, num_episodes=2)
-    assert found.roles_compared == ()
+    assert found.frame("roles").empty
     assert any("no two labels of " in note for note in found.notes)
 
 
@@ -89,7 +87,7 @@ def test_thresholds_may_be_given(tmp_path: Path) -> None:
     paths = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0 + 0.1 * s) for s in (1, 2, 3)]
     thresholds = {"role:hunters": 5.25, "total": 2.0}
     given = compare_runs(paths, num_episodes=2, thresholds=thresholds, cooperative=True)
-    late, early = (given.standing(QMIX_PPO, key) for key in thresholds)
+    late, early = (row(given, "standings", contestant=QMIX_PPO, subject=s) for s in thresholds)
     assert late.num_reached == 1
     assert late.env_steps_to_threshold is None  # the median run never got there
     assert (early.env_steps_to_threshold, early.time_s_to_threshold) == (500, 5.0)
@@ -101,14 +99,13 @@ def test_prey_are_not_credited_with_hunters_that_have_not_learned(tmp_path: Path
     """The prey's return is highest before training, when nobody hunts."""
     paths = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0, prey_gain=2.0) for s in (1, 2, 3)]
     found = compare_runs(paths, num_episodes=2)
-    prey = found.standing(QMIX_PPO, "role:prey")
+    prey = row(found, "standings", contestant=QMIX_PPO, subject="role:prey")
     assert found.measures["role:prey"] == "advantage"
     assert found.thresholds["role:prey"] == pytest.approx(1.0)
     assert (prey.num_reached, prey.env_steps_to_threshold) == (3, 500)
-    assert prey.area is not None
     assert prey.area.mean == pytest.approx(1.0)  # from 0 to 2; the returns fall from 0 to -5
     by_return = compare_runs(paths, num_episodes=2, thresholds={"role:prey": -1.0})
-    prey = by_return.standing(QMIX_PPO, "role:prey")
+    prey = row(by_return, "standings", contestant=QMIX_PPO, subject="role:prey")
     assert (prey.num_reached, prey.env_steps_to_threshold) == (0, None)
     assert any("of role prey was met before training, in 3 runs" in n for n in by_return.notes)
 
@@ -116,16 +113,18 @@ def test_prey_are_not_credited_with_hunters_that_have_not_learned(tmp_path: Path
 def test_a_role_that_nobody_learned_reaches_nothing(tmp_path: Path) -> None:
     paths = [made_up_run(tmp_path, "QMIX", "RANDOM", s, 5.0) for s in (1, 2)]
     found = compare_runs(paths, num_episodes=2, thresholds={"role:prey": -9.0})
-    prey = found.standing("qmix hunters | random prey", "role:prey")
+    who = "qmix hunters | random prey"
+    prey = row(found, "standings", contestant=who, subject="role:prey")
     assert (prey.num_reached, prey.area) == (0, None)
-    assert {learner.role for learner in found.learners} == {"hunters"}
+    assert set(found.frame("learners").role) == {"hunters"}
 
 
 def test_the_sum_of_all_agents_is_measured_where_they_cooperate(tmp_path: Path) -> None:
     opposed = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0) for s in (1, 2)]
     assert "total" not in [s.key for s in compare_runs(opposed, num_episodes=2).subjects]
     asked = compare_runs(opposed, num_episodes=2, cooperative=True)
-    assert asked.standing(QMIX_PPO, "total").score.mean == pytest.approx(5.0)
+    total = row(asked, "standings", contestant=QMIX_PPO, subject="total")
+    assert total.iqm.mean == pytest.approx(5.0)
 
 
 def test_few_seeds_are_said_aloud(tmp_path: Path) -> None:
@@ -139,8 +138,7 @@ def test_a_difference_without_an_interval_is_said_aloud(tmp_path: Path) -> None:
     seeds |= {("QMIX", "A2C"): (1, 2), ("PPO", "A2C"): (1, 3)}
     paths = [made_up_run(tmp_path, *who, s, 5.0 + s) for who, each in seeds.items() for s in each]
     found = compare_runs(paths, num_episodes=2)
-    difference = found.roles_compared[0].pairings[0].difference
-    assert difference is not None
+    difference = rows(found, "pairings", role="hunters")[0]["difference"]
     assert difference.mean == pytest.approx(0.0)
     assert math.isnan(difference.low)
     told = [note for note in found.notes if "of one seed alone" in note]
@@ -178,20 +176,20 @@ def test_the_simulation_s_metrics_stand_beside_the_returns(tmp_path: Path) -> No
     ]
     found = compare_runs(paths, num_episodes=2, thresholds={"metric:win": 0.5})
     assert [subject.key for subject in found.metrics] == ["metric:hits:hunters", "metric:win"]
-    win = found.standing(QMIX_PPO, "metric:win")
-    assert win.score.mean == 0.5
-    assert math.isnan(win.runs[0].score), "the first run had no metrics yet"
-    assert [run.met_untrained for run in win.runs] == [False, True, True]
-    hits = found.standing(QMIX_PPO, "metric:hits:hunters")
-    assert [run.score for run in hits.runs[1:]] == pytest.approx([52.0, 53.0])
-    assert all(run.random_in_place == pytest.approx(0.0) for run in hits.runs[1:])
+    assert row(found, "standings", contestant=QMIX_PPO, subject="metric:win").iqm.mean == 0.5
+    wins = rows(found, "runs", subject="metric:win")
+    assert math.isnan(wins[0]["return"]), "the first run had no metrics yet"
+    assert [run["met_untrained"] for run in wins] == [False, True, True]
+    hits = rows(found, "runs", subject="metric:hits:hunters")[1:]
+    assert [run["return"] for run in hits] == pytest.approx([52.0, 53.0])
+    assert [run["random_in_place"] for run in hits] == pytest.approx([0.0, 0.0])
     report = found.write(tmp_path / "report")
     page = report.read_text()
     assert "The simulation&#39;s metrics" in page or "The simulation's metrics" in page
     assert "hits:hunters (mean over 2 agents)" in page
     curves = found.frame("curves")
-    wins = curves[curves.subject == "metric:win"]
-    assert wins[["seed", "env_steps", "return"]].to_numpy().tolist() == [
+    won = curves[curves.subject == "metric:win"]
+    assert won[["seed", "env_steps", "return"]].to_numpy().tolist() == [
         [seed, env_steps, 0.5] for seed in (2, 3) for env_steps in (0, 500, 1000)
     ]
 
@@ -233,10 +231,10 @@ def test_returns_are_compared_at_each_value_of_a_parameter(tmp_path: Path) -> No
     for name, content in others.items():
         write_json(paths[1] / "evaluations" / f"{name}.json", content)
     found = compare_runs(paths, num_episodes=2)
-    of_hunters = [x for x in found.by_parameter if x.subject == "role:hunters"]
-    assert {x.parameter for x in of_hunters} == {"win"}, "each wind has another win"
-    at = {(x.contestant[:4], x.value): x.score.mean for x in of_hunters}
-    assert [x.num_episodes for x in of_hunters if x.value == "2"] == [1]
+    of_hunters = rows(found, "parameters", subject="role:hunters")
+    assert {x["parameter"] for x in of_hunters} == {"win"}, "each wind has another win"
+    at = {(x["contestant"][:4], x["value"]): x["iqm"].mean for x in of_hunters}
+    assert [x["num_episodes"] for x in of_hunters if x["value"] == "2"] == [1]
     assert at == pytest.approx(
         {("qmix", "0"): 4.9, ("qmix", "1"): 5.1, ("ppo ", "0"): 4.9, ("ppo ", "1"): 5.1,
          ("ppo ", "2"): 8.0}

@@ -114,11 +114,8 @@ def test_what_was_trained_together_plays_as_it_did_in_its_own_evaluation(
 ) -> None:
     """Greedy policies on the same episodes: the same returns, or seats or weights were mixed up."""
     assert comparison.head_to_head is not None
-    own = {
-        (run.run, standing.subject): run.score
-        for standing in comparison.standings
-        for run in standing.runs
-    }
+    runs = comparison.frames["runs"]
+    own = dict(zip(zip(runs.run, runs.subject, strict=True), runs["return"], strict=True))
     together = [match for match in comparison.head_to_head.matches if match.are_partners]
     assert len(together) == 2 * 2 * 2  # two assignments without a script, two seeds, two roles
     for match in together:

@@ -21,7 +21,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     find_contestants,
     find_roles,
 )
-from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
+from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, frames_of
 from muxrl.orchestrator.comparisons.matches import play_head_to_head
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.errors import CannotCompare
@@ -153,7 +153,9 @@ def test_a_cycle_of_three_is_told_and_payoffs_are_written_as_a_matrix_game(
         "rating misleads there, so read the table of payoffs"
         for role in ROLES
     ]
-    folder = replace(comparison, head_to_head=played).write(tmp_path / "out").parent
+    frames = {**comparison.frames, **frames_of(played)}
+    found = replace(comparison, head_to_head=played, frames=frames)
+    folder = found.write(tmp_path / "out").parent
     hunters, prey = np.load(folder / "payoffs.npy")
     assert hunters.tolist() == [[0, -1, 1, 0], [1, 0, -1, 0], [-1, 1, 0, 0], [0, 0, 0, 0]]
     assert (prey == -hunters).all()
@@ -161,7 +163,7 @@ def test_a_cycle_of_three_is_told_and_payoffs_are_written_as_a_matrix_game(
     assert rows[1] == "hunters,qmix,qmix,0.0,,,1"
     assert len(rows) == 1 + 2 * 16
     assert "Payoffs of prey" in (folder / "report.html").read_text()
-    frame = replace(comparison, head_to_head=played).frame("ratings")
+    frame = found.frame("ratings")
     assert list(frame["player"][:4]) == ["qmix", "ppo", "a2c", "random"]
     assert abs(frame["rating"]).max() < 1e-3
 

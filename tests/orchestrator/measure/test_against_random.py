@@ -7,6 +7,7 @@ import pytest
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.measure.against_random import against_random as judge
 from muxrl.orchestrator.measure.statistics import (
+    Estimate,
     Unit,
     difference_interval,
     mean_interval,
@@ -42,30 +43,48 @@ def against_random(
     )
 
 
-def test_the_verdict_follows_the_interval() -> None:
-    high, low = np.array([5.0, 6.0, 7.0, 6.0]), np.array([1.0, 2.0, 1.0, 2.0])
-    better = against_random(100, [high], [low])
-    assert better.advantage is not None
-    assert better.advantage.mean == pytest.approx(4.5)
-    assert better.verdict is Verdict.BETTER
-    assert against_random(100, [low], [high]).verdict is Verdict.WORSE
-    assert (
-        against_random(100, [low], [low + np.array([0.1, -0.1, 0, 0])]).verdict is Verdict.UNCLEAR
-    )
+LUCK = np.random.default_rng(0).normal(size=30)
+"""Of episodes, which differ by far more than what learning brings in each of them."""
 
 
-def test_equal_constants_and_single_episodes_are_not_distinguishable() -> None:
-    assert (
-        against_random(0, [np.array([8.0, 8.0])], [np.array([8.0, 8.0])]).verdict is Verdict.UNCLEAR
-    )
+@pytest.mark.parametrize(
+    ("learned", "began", "verdict"),
+    [
+        (2.0, 1.0, Verdict.BETTER_THAN_BOTH),
+        (2.0, None, Verdict.BETTER),
+        (2.0, 2.0, Verdict.NOT_THAN_UNTRAINED),
+        (2.0, 3.0, Verdict.NOT_THAN_UNTRAINED),
+        (0.0, -1.0, Verdict.UNCLEAR),
+        (0.0, None, Verdict.UNCLEAR),
+        (-1.0, -2.0, Verdict.WORSE),
+    ],
+)
+def test_the_verdict_follows_the_interval_of_pairs(
+    learned: float, began: float | None, verdict: Verdict
+) -> None:
+    untrained = None if began is None else [LUCK + began]
+    compared = against_random(100, [LUCK + learned], [LUCK], untrained)
+    assert compared.verdict is verdict
+    assert compared.advantage is not None
+    assert ends(compared.advantage) == pytest.approx([learned] * 3)
+    assert (compared.num_episodes, compared.num_random_episodes) == (30, 30)
+    if compared.over_untrained is None:
+        assert (began, compared.untrained, compared.num_untrained_episodes) == (None, None, 0)
+    else:
+        assert ends(compared.over_untrained) == pytest.approx([learned - (began or 0.0)] * 3)
+        assert compared.num_untrained_episodes == 30
+
+
+def ends(estimate: Estimate) -> list[float]:
+    return [estimate.mean, estimate.low, estimate.high]
+
+
+def test_of_single_episodes_there_is_no_verdict_but_unclear_and_without_random_none() -> None:
     assert against_random(0, [np.array([8.0])], [np.array([1.0])]).verdict is Verdict.UNCLEAR
-
-
-def test_without_random_there_is_no_verdict() -> None:
-    comparison = against_random(0, [np.array([1.0, 2.0])], None)
-    assert comparison.verdict is None
-    assert comparison.random is None
-    assert (comparison.num_episodes, comparison.num_random_episodes) == (2, 0)
+    for untrained in (None, [LUCK]):
+        compared = against_random(0, [LUCK + 1], None, untrained)
+        assert (compared.verdict, compared.random, compared.num_random_episodes) == (None, None, 0)
+        assert (compared.over_untrained is None) == (untrained is None)
 
 
 @pytest.mark.parametrize(("shares_resets", "mean"), [(True, -1.5), (False, 1.5)])
@@ -91,44 +110,45 @@ def test_seeds_that_disagree_widen_only_the_interval_over_seeds() -> None:
     assert these.advantage.mean == pytest.approx(any_seed.advantage.mean) == pytest.approx(10.0)
 
 
-def test_episodes_of_the_same_seeds_are_paired() -> None:
-    """Episodes differ by far more than what learning brings, and it brings that in each of them."""
-    random = np.random.default_rng(0).normal(size=60)
-    comparison = against_random(100, [random + 0.2], [random])
-    assert comparison.advantage is not None
-    found = (comparison.advantage.mean, comparison.advantage.low, comparison.advantage.high)
-    assert found == pytest.approx((0.2, 0.2, 0.2))
-    assert comparison.verdict is Verdict.BETTER
+NAN = math.nan
 
 
-def test_the_advantage_of_pairs_is_their_mean_difference_with_its_interval() -> None:
-    learned = [np.array([3.0, 5.0, 9.0]), np.array([1.0, 2.0])]
-    random = [np.array([1.0, 4.0, 5.0]), np.array([1.0, 0.0])]
-    comparison = against_random(100, learned, random)
-    assert comparison.advantage == mean_interval([[2.0, 1.0, 4.0], [0.0, 2.0]])
-
-
-def test_a_pair_with_an_episode_in_which_nobody_was_is_left_out() -> None:
-    learned = [np.array([3.0, math.nan, 9.0, 4.0])]
-    random = [np.array([1.0, 4.0, 5.0, math.nan])]
-    comparison = against_random(100, learned, random)
-    assert comparison.advantage == mean_interval([[2.0, 4.0]])
-    assert (comparison.num_episodes, comparison.num_random_episodes) == (3, 3)
-    assert comparison.learned == mean_interval([[3.0, 9.0, 4.0]])
-
-
-def test_conditions_of_unlike_length_are_two_samples() -> None:
-    learned = [np.array([3.0, 5.0, 9.0]), np.array([1.0, 2.0])]
-    random = [np.array([1.0, 4.0]), np.array([1.0, 0.0])]
-    advantage = against_random(100, learned, random).advantage
-    assert advantage == difference_interval(learned, random)
-
-
-def test_a_seed_without_a_single_pair_makes_two_samples() -> None:
-    learned = [np.array([3.0, math.nan, 5.0, math.nan])]
-    random = [np.array([math.nan, 4.0, math.nan, 1.0])]
-    advantage = against_random(100, learned, random).advantage
-    assert advantage == difference_interval([[3.0, 5.0]], [[4.0, 1.0]])
+@pytest.mark.parametrize(
+    ("learned", "random", "expected"),
+    [
+        pytest.param(
+            [[3.0, 5.0, 9.0], [1.0, 2.0]],
+            [[1.0, 4.0, 5.0], [1.0, 0.0]],
+            mean_interval([[2.0, 1.0, 4.0], [0.0, 2.0]]),
+            id="of pairs",
+        ),
+        pytest.param(
+            [[3.0, NAN, 9.0, 4.0]],
+            [[1.0, 4.0, 5.0, NAN]],
+            mean_interval([[2.0, 4.0]]),
+            id="without pairs in which nobody was",
+        ),
+        pytest.param(
+            [[3.0, 5.0, 9.0], [1.0, 2.0]],
+            [[1.0, 4.0], [1.0, 0.0]],
+            difference_interval([[3.0, 5.0, 9.0], [1.0, 2.0]], [[1.0, 4.0], [1.0, 0.0]]),
+            id="of unlike length: two samples",
+        ),
+        pytest.param(
+            [[3.0, NAN, 5.0, NAN]],
+            [[NAN, 4.0, NAN, 1.0]],
+            difference_interval([[3.0, 5.0]], [[4.0, 1.0]]),
+            id="without a pair: two samples",
+        ),
+    ],
+)
+def test_an_advantage_is_of_pairs_where_there_are_any(
+    learned: list[list[float]], random: list[list[float]], expected: Estimate
+) -> None:
+    found = against_random(100, list(map(np.array, learned)), list(map(np.array, random)))
+    assert found.advantage == expected
+    known = [[value for value in seed if not math.isnan(value)] for seed in learned]
+    assert (found.learned, found.num_episodes) == (mean_interval(known), sum(map(len, known)))
 
 
 def test_over_seeds_each_seed_s_advantage_is_that_of_its_pairs() -> None:

@@ -12,13 +12,13 @@ from tests.orchestrator.records.recorded import evaluation, new_run, write_whole
 from tests.orchestrator.reports.test_report import printed
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.orchestrator.measure.metric_results import metric_results
-from muxrl.orchestrator.measure.statistics import mean_interval
+from muxrl.orchestrator.measure.judged import metric_results
+from muxrl.orchestrator.measure.statistics import Unit, mean_interval
 from muxrl.orchestrator.records.frames import metric_frame
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.report import combine_runs, write_report
+from muxrl.orchestrator.reports.report import write_report
 
 Values = Sequence[float | None]
 
@@ -47,37 +47,32 @@ def write_run(run: RunDirectory, gain: float = 0.0) -> None:
 def test_whole_episodes_and_the_mean_over_a_servers_agents(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_run(run)
-    of = {(m.name, m.server_id): m for m in metric_results([RecordedRun.read(run.path)])}
-    assert list(of) == [("hits", "wolves"), ("hits", "sheep"), ("win", None)]
-    win, hits, hits_of_sheep = of["win", None], of["hits", "wolves"], of["hits", "sheep"]
-    assert (win.train, win.num_episodes) == (0.75, 3)
-    assert win.env_steps == 500
-    assert win.evaluated is not None
-    assert win.evaluated.mean == 1 / 3
-    assert {s: estimate.mean for s, estimate in win.random.items()} == {"wolves": 0.0, "sheep": 1.0}
-    assert win.seed_curves == (((0.0, 0.0), (500.0, 1 / 3)),)
-    assert [curve.returns.tolist() for curve in win.training] == [[0.25, 0.75]]
-
-    assert (hits.train, hits.num_episodes) == (3.0, 2)
-    assert hits.evaluated is not None
-    assert hits.evaluated.mean == 3.5  # of 2, the mean of 1 and 3, and 5
-    assert {s: estimate.mean for s, estimate in hits.random.items()} == {"wolves": 0.5}
-    assert (hits_of_sheep.train, hits_of_sheep.evaluated) == (1.0, None)
-
-
-def test_they_are_in_the_summary_and_on_the_terminal(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_run(run)
     report = write_report(run)
+    found = json.loads((run.path / "summary.json").read_text())["metrics"]
+    means = [
+        {
+            **{key: one[key] for key in ("name", "server", "train", "num_episodes", "env_steps")},
+            "evaluated": one["evaluated"] and one["evaluated"]["mean"],
+            "random": {server: estimate["mean"] for server, estimate in one["random"].items()},
+        }
+        for one in found
+    ]
+    names = ("name", "server", "train", "num_episodes", "env_steps", "evaluated", "random")
+    assert means == [
+        dict(zip(names, values, strict=True))
+        for values in (
+            ("hits", "wolves", 3.0, 2, 500, 3.5, {"wolves": 0.5}),  # of 2, mean of 1 and 3, and 5
+            ("hits", "sheep", 1.0, 0, None, None, {}),
+            ("win", None, 0.75, 3, 500, 1 / 3, {"wolves": 0.0, "sheep": 1.0}),
+        )
+    ]
+    assert found[2]["curves"] == [[[0.0, 0.0], [500.0, 1 / 3]]]
+    assert [curve.returns.tolist() for curve in report.metrics[2].training] == [[0.25, 0.75]]
     markdown = (run.path / "summary.md").read_text()
     assert "| metric | of | train | evaluated [95 %, episodes] | random in place |" in markdown
     assert "| win | episode | 0.75 | 0.33 [" in markdown
     assert "| 0.00 (wolves), 1.00 (sheep) |" in markdown
     assert "| hits | sheep | 1.00 | – | – |" in markdown
-    summary = json.loads((run.path / "summary.json").read_text())
-    of = {(m["name"], m["server"]): m for m in summary["metrics"]}
-    assert of["hits", "wolves"]["evaluated"]["mean"] == 3.5
-    assert of["win", None]["random"]["sheep"]["mean"] == 1.0
     text = printed(report)
     for words in ("0.00 (wolves)", "win", "episode", "hits"):
         assert words in text
@@ -93,21 +88,10 @@ def test_a_metric_of_zeros_and_ones_is_a_proportion(tmp_path: Path) -> None:
         for replaced in (None, "wolves", "sheep"):
             row = evaluation(100, replaced, nobody, nobody, nobody)
             metrics.evaluation({**row, "metrics": told})
-    of = {m.name: m.evaluated for m in metric_results([RecordedRun.read(run.path)])}
+    of = {m.name: m.evaluated for m in metric_results([RecordedRun.read(run.path)], Unit.EPISODES)}
     assert of["win"] is not None
     assert (of["win"].low, of["win"].high) == pytest.approx((0.0, 0.1611), abs=1e-4)
     assert of["captures"] == mean_interval([[*nobody[1:], 2.0]])
-
-
-def test_seeds_are_put_together(tmp_path: Path) -> None:
-    runs = [new_run(tmp_path, seed) for seed in (1, 2)]
-    for run, gain in zip(runs, (0.0, 2.0), strict=True):
-        write_run(run, gain)
-    report = combine_runs([run.path for run in runs], tmp_path / "both")
-    (win,) = (m for m in report.metrics if m.name == "win")
-    assert win.num_episodes == 6
-    assert win.evaluated is not None
-    assert win.evaluated.mean == 2 / 3  # of 1/3 and 1
 
 
 def test_a_metric_that_no_episode_had_is_named(tmp_path: Path) -> None:

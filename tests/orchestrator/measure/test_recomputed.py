@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from tests.orchestrator.comparisons.compared_runs import row
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.compare import compare_runs
@@ -99,6 +100,11 @@ def test_a_report_of_several_seeds_speaks_of_seeds(tmp_path: Path) -> None:
         (advantage < 0).sum(),
     )
     assert final["num_episodes"] == np.isfinite(learned).sum()
+    (win,) = (metric for metric in summary["metrics"] if metric["name"] == "win")
+    assert win["evaluated"]["mean"] == pytest.approx(
+        np.nanmean(np.where(np.isnan(learned), learned, learned > 0), axis=1).mean()
+    )
+    assert win["num_episodes"] == final["num_episodes"]
     middle = stats.trim_mean(learned[np.isfinite(learned)], 0.25)
     assert final["learned_interquartile_mean"] == pytest.approx(middle)
 
@@ -138,13 +144,14 @@ def test_a_comparison_of_the_same_draws(tmp_path: Path) -> None:
     paths = [*written(tmp_path, first), *written(tmp_path, second, "A2C")]
     found = compare_runs(paths, num_episodes=1)
     ours, theirs = (np.nanmean(returns[None], axis=1) for returns in (first, second))
-    standing = found.standing("ppo x", "role:x")
-    assert standing.score.mean == pytest.approx(stats.trim_mean(ours, 0.25))
+    standing = row(found, "standings", contestant="ppo x", subject="role:x")
+    assert standing.iqm.mean == pytest.approx(stats.trim_mean(ours, 0.25))
     assert ends(standing.mean) == pytest.approx(over_seeds(ours))
-    (pairing,) = found.roles_compared[0].unordered_pairings
-    assert pairing.difference is not None
+    pairing = row(found, "pairings", first="ppo")
     assert ends(pairing.difference) == pytest.approx(over_seeds(ours - theirs))
     wins = stats.mannwhitneyu(ours, theirs).statistic
     assert pairing.improvement.mean == pytest.approx(wins / SEEDS**2)
     advantage = np.nanmean(first[None] - first["all"], axis=1)
-    assert ends(found.learners[0].advantage) == pytest.approx(over_seeds(advantage))
+    assert ends(row(found, "learners", label="ppo").advantage) == pytest.approx(
+        over_seeds(advantage)
+    )

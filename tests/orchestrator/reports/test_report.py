@@ -2,6 +2,7 @@ import html
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -243,16 +244,37 @@ def test_a_run_cut_short_reports_its_last_complete_evaluation(tmp_path: Path) ->
     assert report.servers[0].curve[-1].random is None
 
 
-def test_a_run_without_evaluation_still_has_its_training(tmp_path: Path) -> None:
+def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
+    """First there is nothing, then train returns alone, then one evaluation without random."""
     run = new_run(tmp_path)
-    write_whole_run(run)
-    (run.metrics / "evaluation.jsonl").unlink()
+    report = write_report(run)
+    assert [server.train_return for server in report.servers] == [None, None]
+    assert files(run)[0]["servers"]["sheep"]["final"] is None  # type: ignore[index]
+    with MetricsWriter(run) as metrics:
+        metrics.joint({"env_steps": 10, "episode_return_mean": {"wolf_0": 3.0, "wolf_1": 1.0}})
     report = write_report(run)
     assert [server.final for server in report.servers] == [None, None]
     assert report.servers[0].train_return == pytest.approx(2.0)
-    assert "no evaluation was recorded" in report.notes[0]
+    assert report.headline == (
+        "wolves (QMIX) was never evaluated.",
+        "sheep (PPO) was never evaluated.",
+    )
     assert "training returns only" in printed(report)
     assert files(run)[2][0] == 1_600
+    assert "no evaluation was recorded" in (run.path / "report.html").read_text()
+    with MetricsWriter(run) as metrics:
+        metrics.evaluation(evaluation(50, None, [1.0], [3.0], [0.0]))
+    report = write_report(run)
+    final = report.servers[0].final
+    assert final is not None
+    assert (final.learned.mean, final.verdict) == (2.0, None)
+    assert report.notes == ("never measured with random in its place: wolves, sheep",)
+    assert files(run)[0]["servers"]["wolves"]["final"]["learned"]["low"] is None  # type: ignore[index]
+    assert report.headline[0] == (
+        "wolves (QMIX) returns 2.00 [–] over episodes; random in its place was not measured."
+    )
+    fixed = tuple(replace(server, learns=False) for server in report.servers)
+    assert replace(report, servers=fixed).headline == ()
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -264,25 +286,6 @@ def test_a_run_in_which_no_episode_ended_says_so(tmp_path: Path, state: EndState
     StatusFile(run).enter(state, 1_000, "")
     notes = [note for note in write_report(run).notes if "no episode ended" in note]
     assert len(notes) == (state == "done")  # another one has its cause
-
-
-def test_an_empty_run_gives_an_empty_report(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    report = write_report(run)
-    assert [server.train_return for server in report.servers] == [None, None]
-    assert files(run)[0]["servers"]["sheep"]["final"] is None  # type: ignore[index]
-
-
-def test_an_evaluation_without_random_in_place_says_so(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    with MetricsWriter(run) as metrics:
-        metrics.evaluation(evaluation(50, None, [1.0], [3.0], [0.0]))
-    report = write_report(run)
-    final = report.servers[0].final
-    assert final is not None
-    assert (final.learned.mean, final.verdict) == (2.0, None)
-    assert report.notes == ("never measured with random in its place: wolves, sheep",)
-    assert files(run)[0]["servers"]["wolves"]["final"]["learned"]["low"] is None  # type: ignore[index]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -322,6 +325,8 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
     assert report.seeds == (1, 2, 3)
     assert "95 % over 3 seeds: they speak of training again" in report.caption
     assert [len(curve) for curve in report.servers[0].seed_curves] == [2, 2, 2]
+    assert "5.00] over 3 seeds, 3 of 3 above." in report.headline[0]
+    assert "over 3 seeds, 3 of 3 above" in (out / "report.html").read_text()
     episodes = combine_runs([run.path for run in runs], out, over_episodes=True)
     assert "95 % over episodes" in episodes.caption
     over_episodes = episodes.servers[0].final

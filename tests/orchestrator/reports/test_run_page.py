@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,13 @@ from tests.orchestrator.watch.conftest import tab
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.learner_table import learner_table
-from muxrl.orchestrator.reports.report import combine_runs, write_report
-from muxrl.orchestrator.reports.run_page import sentences
-from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table, servers_grid
+from muxrl.orchestrator.reports.report import write_report
+from muxrl.orchestrator.reports.run_tables import (
+    METRIC_CAPTION,
+    learners_grid,
+    metrics_grid,
+    servers_grid,
+)
 from muxrl.orchestrator.reports.table import markdown
 
 __all__ = ["tab"]
@@ -42,12 +44,12 @@ def test_a_page_holds_the_report_and_needs_no_other_file(run: RunDirectory) -> N
     assert page.open == []
     assert page.links == []
     assert [image[:22] for image in page.images] == ["data:image/png;base64,"]
-    assert list(sentences(report)) == [
+    assert list(report.headline) == [
         "wolves (QMIX) is better than random agents in its place: +5.00 [5.00, 5.00] "
         "over episodes.",
         "sheep (PPO) is worse than random agents in its place: −1.00 [−1.00, −1.00] over episodes.",
     ]
-    for sentence in (*sentences(report), report.caption):
+    for sentence in (*report.headline, report.caption):
         assert sentence in html.unescape(text)
     assert "name: &lt;chase&gt;" in text
     assert "ray 2." in text
@@ -65,10 +67,10 @@ def test_metrics_have_a_table_and_intervals_are_not_broken(run: RunDirectory) ->
             writer.evaluation({**flat, "metrics": metrics})
     report = write_report(run)
     text = html.unescape((run.path / "report.html").read_text())
-    metrics_grid = metrics_table(report).grid()
-    assert markdown(metrics_grid) in (run.path / "summary.md").read_text()
+    metrics_shown = metrics_grid(report)
+    assert markdown(metrics_shown) in (run.path / "summary.md").read_text()
     cells = [
-        cell.text for row in (*servers_grid(report).rows, *metrics_grid.rows) for cell in row.cells
+        cell.text for row in (*servers_grid(report).rows, *metrics_shown.rows) for cell in row.cells
     ]
     assert {"<speed>", "wolves", "caught", "episode"} <= set(cells)
     shown = re.findall(r">([^<]*|<speed>)</td>", text)
@@ -107,9 +109,7 @@ def test_what_learners_measured_has_a_table_by_policy_and_name(run: RunDirectory
         for iteration, cleverness in enumerate((0.5, None, 3.0, 1.0), 1):
             learner = {"cleverness": cleverness, "lr": 0.1, "broken": math.nan}
             metrics.server("sheep", {"env_steps": iteration, "learner": {"p": learner}})
-    ((*first, last),) = [
-        [cell.text for cell in row.cells] for row in learner_table(run.path).grid().rows
-    ]
+    ((*first, last),) = [[cell.text for cell in row.cells] for row in learners_grid(run.path).rows]
     assert first == ["sheep", "p", "cleverness", "0.50", "0.50", "3.00"]
     assert last == "1.00"
     page = Page(write_and_read(run))
@@ -120,30 +120,3 @@ def test_what_learners_measured_has_a_table_by_policy_and_name(run: RunDirectory
 def write_and_read(run: RunDirectory) -> str:
     write_report(run)
     return (run.path / "report.html").read_text()
-
-
-def test_of_several_seeds_it_says_how_many_are_above(run: RunDirectory, tmp_path: Path) -> None:
-    other = new_run(tmp_path, seed=2)
-    for each in (run, other):
-        write_whole_run(each)
-    report = combine_runs([run.path, other.path], tmp_path / "out")
-    assert "5.00] over 2 seeds, 2 of 2 above." in next(sentences(report))
-    assert "over 2 seeds, 2 of 2 above" in (tmp_path / "out" / "report.html").read_text()
-
-
-def test_what_was_not_measured_is_said(run: RunDirectory) -> None:
-    with MetricsWriter(run) as metrics:
-        metrics.joint({"env_steps": 10, "episode_return_mean": {"wolf_0": 1.0}})
-    report = write_report(run)
-    assert list(sentences(report)) == [
-        "wolves (QMIX) was never evaluated.",
-        "sheep (PPO) was never evaluated.",
-    ]
-    assert "no evaluation was recorded" in (run.path / "report.html").read_text()
-    with MetricsWriter(run) as metrics:
-        metrics.evaluation(evaluation(10, None, [1.0, 2.0], [1.0, 2.0], [0.0, 0.0]))
-    wolves = next(sentences(write_report(run)))
-    assert wolves.startswith("wolves (QMIX) returns 1.50 [")
-    assert wolves.endswith("] over episodes; random in its place was not measured.")
-    fixed = [replace(server, learns=False) for server in report.servers]
-    assert list(sentences(replace(report, servers=tuple(fixed)))) == []

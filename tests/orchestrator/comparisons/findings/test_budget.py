@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs
+from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs, rows
 
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
@@ -29,7 +29,8 @@ def test_unequal_budgets_are_cut_to_what_all_have(tmp_path: Path) -> None:
     cut = compare_runs(paths, num_episodes=2)
     assert (cut.budget.env_steps, cut.budget.is_cut, cut.budget.num_episodes) == (1_000, True, 4)
     assert any(note.startswith("cut to a common budget") for note in cut.notes)
-    scores = {s.contestant: s.score.mean for s in cut.standings if s.subject == "role:hunters"}
+    reached = rows(cut, "standings", subject="role:hunters", is_baseline=None)
+    scores = {one["contestant"]: one["iqm"].mean for one in reached}
     # The second was halfway up its curve then.
     assert scores == pytest.approx({QMIX_PPO: 5.0, "ppo hunters | ppo prey": 2.5})
     with pytest.raises(CannotCompare, match="head to head needs equal budgets"):
@@ -96,9 +97,9 @@ def test_runs_near_one_budget_are_scored_at_their_ends(
         for seed, end in enumerate(ends)
     ]
     found = compare_runs(paths, num_episodes=2, budget=wanted)
-    runs = found.standing(QMIX_PPO, "role:hunters").runs
-    assert [run.env_steps for run in runs] == list(ends)
-    assert [run.score for run in runs] == pytest.approx([5.0] * len(ends))
+    runs = rows(found, "runs", subject="role:hunters")
+    assert [run["env_steps"] for run in runs] == list(ends)
+    assert [run["return"] for run in runs] == pytest.approx([5.0] * len(ends))
     assert (found.budget.env_steps, found.budget.is_cut) == (min(ends), False)
 
 
@@ -108,6 +109,6 @@ def test_a_run_is_scored_at_the_point_that_made_the_budget(tmp_path: Path) -> No
         made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=100_000),
         made_up_run(tmp_path, "QMIX", "PPO", 2, 5.0, budget=105_200, points=(0.0, 0.92, 1.0)),
     ]
-    runs = compare_runs(paths, num_episodes=2).standing(QMIX_PPO, "role:hunters").runs
-    assert [run.env_steps for run in runs] == [100_000, 105_200]
-    assert [run.score for run in runs] == pytest.approx([5.0, 5.0])
+    runs = rows(compare_runs(paths, num_episodes=2), "runs", subject="role:hunters")
+    assert [run["env_steps"] for run in runs] == [100_000, 105_200]
+    assert [run["return"] for run in runs] == pytest.approx([5.0, 5.0])

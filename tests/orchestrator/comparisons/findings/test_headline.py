@@ -3,64 +3,65 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
-from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
+from muxrl.orchestrator.comparisons.compare import compare_runs
+from muxrl.orchestrator.comparisons.findings.frames import Frames, framed
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.findings.headline import headline
-from muxrl.orchestrator.comparisons.findings.learned import Learner
-from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleResult, RoleStanding
+from muxrl.orchestrator.comparisons.findings.learned import BELOW, LEARNED, _verdict
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate
-from muxrl.orchestrator.measure.subjects import Subject
-
-PREDATORS = Subject("role", "predators", ("a", "b"))
+from muxrl.orchestrator.reports.table import Row
 
 
-def result(scores: dict[str, float], **differences: Estimate | None) -> RoleResult:
-    """Labels with their scores, and the difference of each two of them, "ppo_qmix"."""
+def told(
+    scores: Mapping[str, float] | None = None,
+    differences: Mapping[str, Estimate | None] | None = None,
+    learners: Sequence[Row] = (),
+    played: HeadToHead | None = None,
+) -> list[str]:
+    """The sentences on predators: by label a score, by two labels the difference, "ppo_qmix"."""
+    rows = [
+        {"role": "predators", "label": label, "iqm": Estimate(x, x, x), "among": ("ppo prey",)}
+        for label, x in (scores or {}).items()
+    ]
     pairings = []
-    for names, difference in differences.items():
+    for names, difference in (differences or {}).items():
         first, second = names.split("_")
         back = difference and Estimate(-difference.mean, -difference.high, -difference.low)
         pairings += [
-            Pairing("predators", first, second, UNKNOWN, difference, 2),
-            Pairing("predators", second, first, UNKNOWN, back, 2),
+            {"role": "predators", "first": first, "second": second, "difference": difference},
+            {"role": "predators", "first": second, "second": first, "difference": back},
         ]
-    standings = [
-        RoleStanding(
-            "predators",
-            label,
-            2,
-            1,
-            Estimate(score, score, score),
-            None,
-            (),
-        )
-        for label, score in scores.items()
-    ]
-    return RoleResult(PREDATORS, ("ppo prey",), tuple(standings), tuple(pairings))
+    frames: Frames = {
+        "roles": framed("roles", rows),
+        "pairings": framed("pairings", pairings),
+        "learners": framed("learners", learners),
+    }
+    return headline(frames, played)
 
 
-def learner(label: str, advantage: Estimate, num_runs: int = 2, role: str = "predators") -> Learner:
-    others = "ppo prey"
-    return Learner(f"{label} {role} | {others}", role, label, others, advantage, num_runs, 0)
+def learner(
+    label: str, verdict: str, advantage: Estimate, num_runs: int = 2, role: str = "predators"
+) -> Row:
+    about = {"role": role, "label": label, "others": "ppo prey", "num_runs": num_runs}
+    return {**about, "advantage": advantage, "verdict": verdict}
 
 
 BETTER, WORSE = Estimate(0.5, 0.1, 0.9), Estimate(-0.4, -3.0, 2.2)
 
 
 def test_a_difference_is_claimed_where_its_interval_leaves_out_0() -> None:
-    found = result(
-        {"qmix": 1.0, "ppo": 1.4, "a2c": 1.1},
-        qmix_ppo=Estimate(-0.42, -0.61, -0.23),
-        qmix_a2c=Estimate(-0.1, -0.5, 0.3),
-        ppo_a2c=Estimate(0.3, math.nan, math.nan),
-    )
-    assert headline([found], [], None) == [
+    differences = {
+        "qmix_ppo": Estimate(-0.42, -0.61, -0.23),
+        "qmix_a2c": Estimate(-0.1, -0.5, 0.3),
+        "ppo_a2c": Estimate(0.3, math.nan, math.nan),
+    }
+    assert told({"qmix": 1.0, "ppo": 1.4, "a2c": 1.1}, differences) == [
         "As predators, among the same others [95 % over seeds]: ppo over qmix by 0.42 "
         "[0.23, 0.61]; ppo and a2c differ by 0.30 [–], with no interval; "
         "a2c and qmix cannot be told apart (+0.10 [−0.30, 0.50])."
@@ -75,13 +76,13 @@ def test_of_many_labels_each_is_told_against_the_best() -> None:
         for second in labels
         if labels[first] > labels[second]
     }
-    (sentence,) = headline([result(labels, **differences)], [], None)
+    (sentence,) = told(labels, differences)
     assert sentence.count(" over ") == 4 + 1
     assert sentence.count("a over ") == 4
 
 
 def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
-    (sentence,) = headline([result({"qmix": 1.0, "ppo": 2.0}, qmix_ppo=None)], [], None)
+    (sentence,) = told({"qmix": 1.0, "ppo": 2.0}, {"qmix_ppo": None})
     assert sentence.endswith("ppo and qmix have no seed in common.")
 
 
@@ -89,7 +90,7 @@ def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
     ("learners", "sentences"),
     [
         (
-            [learner("qmix", Estimate(1.0, -2.0, 4.0)), learner("ppo", WORSE)],
+            [learner("qmix", "", Estimate(1.0, -2.0, 4.0)), learner("ppo", "", WORSE)],
             [
                 "With 2 seeds nobody is shown to have learned: of 2 learners (a role in an "
                 "assignment), none has an interval against random agents in the same place that "
@@ -97,7 +98,7 @@ def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
             ],
         ),
         (
-            [learner("qmix", BETTER), learner("ppo", Estimate(-0.4, -0.6, -0.2))],
+            [learner("qmix", LEARNED, BETTER), learner("ppo", BELOW, Estimate(-0.4, -0.6, -0.2))],
             [
                 "With 2 seeds, 1 of 2 learners (a role in an assignment) is shown to have learned, "
                 "against random agents in the same place: qmix as predators beside ppo prey "
@@ -107,7 +108,11 @@ def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
             ],
         ),
         (
-            [learner("qmix", BETTER), learner("ppo", BETTER), learner("x", UNKNOWN, 0, "prey")],
+            [
+                learner("qmix", LEARNED, BETTER),
+                learner("ppo", LEARNED, BETTER),
+                learner("x", "", UNKNOWN, 0, "prey"),
+            ],
             [
                 "With 2 seeds all 2 learners (a role in an assignment) are shown to have learned, "
                 "against random agents in the same place.",
@@ -116,7 +121,7 @@ def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
             ],
         ),
         (
-            [learner("qmix", Estimate(1.0, math.nan, math.nan), 1)],
+            [learner("qmix", "", Estimate(1.0, math.nan, math.nan), 1)],
             [
                 "With 1 seed, qmix as predators beside ppo prey (+1.00 [–]) is not shown to have "
                 "learned, against random agents in the same place."
@@ -124,8 +129,8 @@ def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
         ),
     ],
 )
-def test_who_has_learned(learners: list[Learner], sentences: list[str]) -> None:
-    assert headline([], learners, None) == sentences
+def test_who_has_learned(learners: list[Row], sentences: list[str]) -> None:
+    assert told(learners=learners) == sentences
 
 
 @pytest.mark.parametrize(
@@ -148,15 +153,23 @@ def test_the_highest_merit_of_a_head_to_head_is_told(low: float, sentence: str) 
     merits = {"qmix": Estimate(0.2, *ends), "ppo": UNKNOWN, "random": Estimate(-0.2, -1, 0.6)}
     table = CrossPlay("predators", tuple(merits), ("ppo",), {}, merits)
     played = HeadToHead((table,), (), (), (), 1, 0, (), should_explore=False)
-    assert headline([], [], played) == [f"Head to head as predators, {sentence}"]
+    assert told(played=played) == [f"Head to head as predators, {sentence}"]
 
 
-@pytest.mark.parametrize(("high", "is_below"), [(-0.5, True), (22.5, False), (math.nan, False)])
-def test_nobody_ends_below_random_whose_interval_holds_0(high: float, is_below: bool) -> None:
-    one = learner("qmix", Estimate(-1.66, math.nan if math.isnan(high) else -25.81, high), 3)
-    assert one.is_below is is_below
-    sentences = headline([], [one, learner("ppo", Estimate(1.0, 0.5, 1.5), 3)], None)
-    assert any("below random" in sentence for sentence in sentences) is is_below
+@pytest.mark.parametrize(
+    ("advantage", "over_untrained", "verdict"),
+    [
+        (Estimate(1.0, 0.5, 1.5), UNKNOWN, LEARNED),
+        (Estimate(1.0, 0.5, 1.5), Estimate(0.1, -0.1, 0.3), "not shown: untrained"),
+        (Estimate(-1.66, -25.81, -0.5), UNKNOWN, BELOW),
+        (Estimate(-1.66, -25.81, 22.5), UNKNOWN, "not shown"),
+        (Estimate(-1.66, math.nan, math.nan), UNKNOWN, "not shown"),
+    ],
+)
+def test_a_verdict_follows_the_interval(
+    advantage: Estimate, over_untrained: Estimate, verdict: str
+) -> None:
+    assert _verdict(advantage, over_untrained) == verdict
 
 
 def test_runs_below_random_are_found_and_marked(tmp_path: Path) -> None:
@@ -164,16 +177,13 @@ def test_runs_below_random_are_found_and_marked(tmp_path: Path) -> None:
         made_up_run(tmp_path, "QMIX", "PPO", s, -1.0 - 0.01 * s, prey_gain=2.0) for s in (1, 2, 3)
     ]
     found = compare_runs(paths, num_episodes=2)
-    hunters, prey = found.learners
-    assert (hunters.is_below, hunters.num_below, hunters.num_runs) == (True, 3, 3)
-    assert hunters.advantage.mean == pytest.approx(-1.02)
-    assert prey.is_shown
     frame = found.frame("learners")
+    assert (frame.num_below[0], frame.num_runs[0]) == (3, 3)
+    assert frame.advantage[0] == pytest.approx(-1.02)
     assert list(frame["verdict"]) == ["below random", "learned"]
     page = found.write(tmp_path / "out").read_text()
     assert page.index("1 of 2 ends below random") < page.index("<h2")
     assert "−1.02 [−1.05, −0.99]\N{THIN SPACE}▼" in page
-    assert isinstance(replace(found), Comparison)
 
 
 @pytest.mark.parametrize(
@@ -189,15 +199,13 @@ def test_better_than_random_is_not_shown_where_untrained_policies_are_as_good(
         for s in (1, 2, 3)
     ]
     found = compare_runs(paths, num_episodes=2)
-    hunters, _ = found.learners
-    assert hunters.is_over_random
-    assert hunters.is_shown is (verdict == "learned")
     frame = found.frame("learners")
+    assert frame.advantage_low[0] > 0
     assert frame["verdict"][0] == verdict
     if untrained is None:
-        assert math.isnan(hunters.over_untrained.mean)
+        assert math.isnan(frame["over_untrained"][0])
     else:
         assert frame["over_untrained"][0] == pytest.approx(2.02 - untrained)
-    told = any("is shown to have learned" in sentence for sentence in found.headline)
-    assert told is (verdict == "learned")
+    is_told = any("is shown to have learned" in sentence for sentence in found.headline)
+    assert is_told is (verdict == "learned")
     assert verdict in found.write(tmp_path / "out").read_text()

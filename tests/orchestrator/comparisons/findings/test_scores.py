@@ -1,14 +1,13 @@
 """Areas, first reachings and bands of learning curves, by hand."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.comparisons.findings.scores import Curve, RunScore, band, luck_of
+from muxrl.orchestrator.comparisons.findings.scores import Curve, band, luck_of
 from muxrl.orchestrator.measure.statistics import NO_LUCK
 from muxrl.orchestrator.measure.subjects import Measured
 
@@ -18,12 +17,8 @@ def curve(*points: tuple[float, float]) -> Curve:
     return Curve(steps, steps / 10, returns)
 
 
-def run(curve: Curve, learned: float = 0.0, first_seed: int = 1) -> RunScore:
-    played = Measured(1, first_seed, {"": np.array([learned, learned + 1.0])})
-    areas = np.ones(2)
-    return RunScore(
-        "a", "a:x", Path(), 1, "role:a", played, 1, 1.0, 1.0, areas, None, None, False, curve
-    )
+def played(learned: float = 0.0, first_seed: int = 1) -> Measured:
+    return Measured(1, first_seed, {"": np.array([learned, learned + 1.0])})
 
 
 def test_the_area_is_the_mean_height() -> None:
@@ -59,27 +54,24 @@ def test_a_threshold_is_reached_where_an_evaluation_saw_it() -> None:
 
 
 def test_a_band_is_where_all_runs_have_been() -> None:
-    drawn = band(
-        [run(curve((0, 0), (10, 10), (20, 20))), run(curve((4, 4), (10, 12), (18, 20)))],
-        "env_steps",
-    )
+    curves = [curve((0, 0), (10, 10), (20, 20)), curve((4, 4), (10, 12), (18, 20))]
+    drawn = band(curves, "env_steps", NO_LUCK)
     assert [place for place, _ in drawn] == [4.0, 10.0, 18.0]
     assert [estimate.mean for _, estimate in drawn] == pytest.approx([4.0, 11.0, 19.0])
 
 
 def test_there_is_no_band_of_one_evaluation_or_of_unknown_times() -> None:
-    assert not band([], "env_steps")
-    assert not band([run(curve((0, 0), (10, 1))), run(curve((10, 1)))], "env_steps")
+    assert not band([], "env_steps", NO_LUCK)
+    assert not band([curve((0, 0), (10, 1)), curve((10, 1))], "env_steps", NO_LUCK)
     unknown = Curve(np.array([0.0, 1.0]), np.full(2, math.nan), np.array([0.0, 1.0]))
-    assert not band([run(unknown)], "time_s")
-    assert band([run(unknown)], "env_steps")
+    assert not band([unknown], "time_s", NO_LUCK)
+    assert band([unknown], "env_steps", NO_LUCK)
 
 
 def test_the_luck_of_episodes_counts_where_runs_share_them() -> None:
-    flat = curve((0, 0), (1, 0))
-    alike = [run(flat), run(flat, 1.0)]
+    alike = [played(), played(1.0)]
     assert luck_of(alike).value == pytest.approx(0.25)  # of 0.5 and 1.5, over two episodes
-    assert luck_of([run(flat), run(flat, first_seed=2)]) == NO_LUCK
+    assert luck_of([played(), played(first_seed=2)]) == NO_LUCK
     assert luck_of(alike, alike).value == 0.0, "pairs have it in common, and their difference none"
-    others = [run(flat, first_seed=2), run(flat, 1.0, first_seed=2)]
+    others = [played(first_seed=2), played(1.0, first_seed=2)]
     assert luck_of(alike, others).value == pytest.approx(0.5)

@@ -13,8 +13,8 @@ import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
+from muxrl.orchestrator.comparisons.findings.frames import TableName
 from muxrl.orchestrator.comparisons.output.methods import _algorithm
-from muxrl.orchestrator.comparisons.output.tables import TableName
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.servers.lookup import own_algorithms
 

@@ -1,0 +1,91 @@
+"""The frames of a comparison: what it found, a row each; people read files and frames by these.
+
+Here a column may hold estimates, and frames may have columns beside those of their schema, for the
+page. In files and for the user an estimate ``NAME*`` is the three columns ``NAME``, ``NAME_low``
+and ``NAME_high``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from muxrl.orchestrator.measure.statistics import Estimate
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+TableName = Literal[
+    "runs",
+    "curves",
+    "standings",
+    "parameters",
+    "roles",
+    "pairings",
+    "learners",
+    "matches",
+    "payoffs",
+    "ratings",
+]
+TABLE_NAMES: tuple[TableName, ...] = get_args(TableName)
+"""What files and frames there are, in their order."""
+OF_HEAD_TO_HEAD = ("matches", "payoffs", "ratings")
+"""Those that are empty without one."""
+_SCHEMAS: Mapping[TableName, str] = {
+    "runs": (
+        "contestant assignment seed subject return num_episodes env_steps time_s area_under_curve "
+        "env_steps_to_threshold time_s_to_threshold random_in_place run"
+    ),
+    "curves": "contestant seed subject env_steps time_s return",
+    "standings": (
+        "contestant subject num_runs iqm* mean* area* threshold num_reached env_steps_to_threshold "
+        "time_s_to_threshold"
+    ),
+    "parameters": "contestant subject parameter value iqm* num_runs num_episodes",
+    "roles": "role label num_runs num_contexts iqm* random_in_place",
+    "pairings": "role first second improvement* difference* num_pairs",
+    "learners": (
+        "role label others contestant num_runs num_below advantage* over_untrained* verdict"
+    ),
+    "matches": (
+        "role player player_contestant others others_contestant pair return num_episodes "
+        "trained_together run other_run"
+    ),
+    "payoffs": "role player others return* num_pairs",
+    "ratings": "role player label env_steps rating* merit*",
+}
+Frames = Mapping[TableName, "DataFrame"]
+
+
+def framed(name: TableName, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """Returns rows as a frame of objects, in which None stays None; what a row lacks is None."""
+    from pandas import DataFrame
+
+    records = list(rows)
+    columns = dict.fromkeys(chain(_SCHEMAS[name].replace("*", "").split(), *records))
+    return DataFrame([{**dict.fromkeys(columns), **row} for row in records], None, columns, object)
+
+
+def plain(
+    name: TableName, frame: DataFrame, path_text: Callable[[Path], str] = str
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Returns the columns of a frame's schema, and its rows by them; runs as `path_text` has them.
+
+    Paths are text, which every way to write a frame can write.
+    """
+    columns: list[str] = []
+    for column in _SCHEMAS[name].split():
+        of_one = column.rstrip("*")
+        columns += [column] if of_one == column else [of_one, f"{of_one}_low", f"{of_one}_high"]
+    rows = []
+    for record in frame.to_dict("records"):
+        row = dict.fromkeys(columns)
+        for column, value in record.items():
+            row[column] = path_text(value) if isinstance(value, Path) else value
+            if isinstance(value, Estimate):
+                ends = {"": value.mean, "_low": value.low, "_high": value.high}
+                row |= {f"{column}{end}": number for end, number in ends.items()}
+        rows.append({column: row[column] for column in columns})
+    return columns, rows

@@ -1,0 +1,231 @@
+"""What servers, their sides and the simulation's metrics reached in runs of one experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict, against_random
+from muxrl.orchestrator.measure.sides import play_against_each_other
+from muxrl.orchestrator.measure.statistics import Estimate, Unit, are_proportions
+from muxrl.orchestrator.measure.subjects import (
+    Measured,
+    Subject,
+    curve_of,
+    last_of_each,
+    measured,
+)
+from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.records.evaluations import AS_LEARNED, RETURN
+from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
+from muxrl.orchestrator.records.rows import AgentReturns
+
+SeedCurve = tuple[tuple[float, float], ...]
+"""(env steps, mean) of each evaluation of one seed."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The returns of a server's agents, or of one side of a server that plays itself."""
+
+    subject: Subject
+    final: AgainstRandom | None
+    """Each seed's last evaluation, the last with random in place if there is one."""
+    curve: tuple[AgainstRandom, ...]
+    """Evaluations that all seeds have."""
+    seed_curves: tuple[SeedCurve, ...]
+    """For each seed."""
+
+    @property
+    def name(self) -> str:
+        """Of the server, or the side."""
+        return self.subject.name
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Whose returns they are."""
+        return self.subject.agents
+
+    @property
+    def verdict(self) -> Verdict | str:
+        """That of the final evaluation; "" without one, or where random was not measured."""
+        return (self.final.verdict if self.final else None) or ""
+
+
+@dataclass(frozen=True)
+class ServerResult(Judged):
+    """The returns of one server's agents."""
+
+    server_id: str
+    algorithm: str
+    learns: bool
+    """False for fixed policies, which have no verdict."""
+    env_steps: float
+    """Env steps of training, mean over seeds."""
+    train_return: float | None
+    """Last mean return while training, exploration included, mean over seeds."""
+    training: tuple[TrainingCurve, ...]
+    """For each seed."""
+    has_updates: bool
+    """False if its learner made no update in any of the runs: it acts as it began."""
+    is_played_by_others: bool = False
+    """In any of the runs, see `RecordedRun.is_played_by_others`."""
+    plays_itself: bool = False
+    """Whether its agents play against each other, so that their mean return says nothing."""
+    sides: tuple[Judged, ...] = ()
+    """Those of such a server, if they were replaced one at a time; each has a `final`."""
+
+    @property
+    def judgement(self) -> Verdict | str:
+        """What the final evaluation says of its learning, in words; "" where it says nothing."""
+        if self.is_played_by_others:
+            return "logged actions"
+        if not self.learns:
+            return "does not learn"
+        if not self.has_updates:
+            return "made no update"
+        if self.plays_itself:
+            return "side by side" if self.sides else "plays itself"
+        return self.verdict
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """One of the simulation's metrics, of whole episodes or of one server's agents.
+
+    What is better, the simulation's author knows: here are values, and no verdicts.
+    """
+
+    name: str
+    server: str | None
+    """Whose agents it is the mean over; None: it is of the whole episode."""
+    train: float | None
+    """Last mean while training, exploration included, mean over seeds."""
+    env_steps: float | None
+    """Env steps of training before the evaluation, mean over seeds; None: not evaluated."""
+    evaluated: Estimate | None
+    num_episodes: int
+    """Evaluated episodes that had it, over all seeds."""
+    random: dict[str, Estimate]
+    """By server, the same with that server's agents at random; of a server's metric, its own."""
+    curves: tuple[SeedCurve, ...]
+    """For each seed."""
+    training: tuple[TrainingCurve, ...]
+    """For each seed; not written, since the run's metrics have it."""
+
+
+def _judged(runs: Sequence[RecordedRun], subject: Subject, in_place: str, unit: Unit) -> Judged:
+    """Returns what some of a server's agents returned; `final` is of evaluations with random in
+    place, if all runs have such a one."""
+    found = [measured(run.evaluations, run.points, subject, in_place) for run in runs]
+    last = last_of_each(found, [in_place])
+    return Judged(
+        subject,
+        against_random(last, unit) if last else None,
+        tuple(against_random(points, unit) for points in _aligned(found)),
+        tuple(map(curve_of, found)),
+    )
+
+
+def _side_results(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> Iterator[Judged]:
+    """Yields the sides that all runs have, each at the run's last evaluation side by side."""
+    last = [next((p for p in run.points[::-1] if server_id in p.sides), None) for run in runs]
+    sides = [point.sides[server_id] for point in last if point is not None]
+    if len(sides) < len(runs):
+        return
+    for side, agents in sides[0].items():
+        in_place = Condition(server_id, side).key or ""
+        found = _judged(runs, Subject("side", side, agents), in_place, unit)
+        is_measured = found.final is not None and found.final.random is not None
+        if is_measured and all(other.get(side) == agents for other in sides):
+            yield found
+
+
+def server_result(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> ServerResult:
+    """Returns what the agents of one server reached; intervals are over `unit`."""
+    server = runs[0].servers[server_id]
+    training = tuple(run.training[server_id] for run in runs)
+    subject = Subject("server", server_id, server.agents)
+    sides = tuple(_side_results(runs, server_id, unit)) if server.learns else ()
+    return ServerResult(
+        **vars(_judged(runs, subject, server_id, unit)),
+        server_id=server_id,
+        algorithm=server.algorithm,
+        learns=server.learns,
+        env_steps=float(np.mean([run.env_steps[server_id] for run in runs])),
+        train_return=_last_mean(training),
+        training=training,
+        has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
+        is_played_by_others=any(run.is_played_by_others(server_id) for run in runs),
+        plays_itself=bool(sides)
+        or any(
+            play_against_each_other(_last_returns(run, server_id), server.agents)
+            for run in runs
+            if run.points
+        ),
+        sides=sides,
+    )
+
+
+def metric_results(runs: Sequence[RecordedRun], unit: Unit) -> Iterator[MetricResult]:
+    """Yields every metric that was recorded, in training or evaluations."""
+    servers = runs[0].servers
+    for name in sorted({name for run in runs for name in run.metric_names}):
+        for server_id in (None, *servers):
+            agents = (COMMON,) if server_id is None else servers[server_id].agents
+            subject = Subject("metric", name, agents, name)
+            # What the simulation says of an episode; its length and parameters are no proportions.
+            is_part = name in runs[0].metrics and are_proportions(
+                subject.of(run.evaluations).to_numpy() for run in runs
+            )
+            compared = [s for s, x in servers.items() if x.learns and server_id in (None, s)]
+            found = [measured(run.evaluations, run.points, subject) for run in runs]
+            last = last_of_each(found, compared)
+            judged = {
+                s: against_random(
+                    [replace(point, in_place=s) for point in last], unit, is_proportion=is_part
+                )
+                for s in (["", *compared] if last else ())
+            }
+            curves = (run.metric_training.get((name, server_id)) for run in runs)
+            training = tuple(curve for curve in curves if curve is not None)
+            learned = judged.get("")
+            if training or learned:
+                yield MetricResult(
+                    name=name,
+                    server=server_id,
+                    train=_last_mean(training),
+                    env_steps=learned.env_steps if learned else None,
+                    evaluated=learned.learned if learned else None,
+                    num_episodes=learned.num_episodes if learned else 0,
+                    random={s: one.random for s, one in judged.items() if s and one.random},
+                    curves=tuple(map(curve_of, found)),
+                    training=training,
+                )
+
+
+def _last_mean(training: Sequence[TrainingCurve]) -> float | None:
+    """Returns the mean over seeds of what each had at last; None if no episode had ended."""
+    last = [curve.returns[-1] for curve in training if len(curve.returns)]
+    return float(np.mean(last)) if last else None
+
+
+def _last_returns(run: RecordedRun, server_id: str) -> list[AgentReturns]:
+    """Returns what a server's agents returned in the last evaluation, at random and as learned."""
+    point = run.points[-1]
+    columns = [(RETURN, agent) for agent in run.servers[server_id].agents]
+    last = run.evaluations.loc[point.env_steps].reindex(columns=columns).droplevel("metric", axis=1)
+    return [
+        last.loc[who].to_dict("list")
+        for who in (server_id, AS_LEARNED)
+        if who in point.num_episodes
+    ]
+
+
+def _aligned(runs: Sequence[Sequence[Measured]]) -> list[list[Measured]]:
+    """For each number of env steps at which all runs were evaluated, their points there."""
+    at = [{point.env_steps: point for point in points} for points in runs]
+    return [[of_run[n] for of_run in at] for n in sorted(set.intersection(*map(set, at)))]

@@ -1,0 +1,203 @@
+"""What a run's report comes to, in sentences, and what to know before trusting its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
+from muxrl.orchestrator.measure.fallen import find_fall
+from muxrl.orchestrator.measure.judged import Judged, ServerResult
+from muxrl.orchestrator.measure.number_text import interval, signed_interval
+from muxrl.orchestrator.measure.sides import MAX_SIDES
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.run_status import NOT_ENDED
+from muxrl.orchestrator.storage.versions import version_notes
+
+_CLAIMS = {
+    Verdict.BETTER: "better than random agents in its place",
+    Verdict.BETTER_THAN_BOTH: "better than random agents and than untrained ones in its place",
+    Verdict.NOT_THAN_UNTRAINED: (
+        "better than random agents in its place, but not than untrained ones"
+    ),
+    Verdict.WORSE: "worse than random agents in its place",
+    Verdict.UNCLEAR: "not distinguishable from random agents in its place",
+}
+
+
+def headline(servers: Sequence[ServerResult], num_seeds: int, over: str) -> Iterator[str]:
+    """Yields for each server that learns what its evaluation shows; of several seeds, how many.
+
+    Args:
+        servers: of a report.
+        num_seeds: that it has.
+        over: what its intervals are over.
+    """
+    for server in servers:
+        if not server.learns:
+            continue
+        who = f"{server.server_id} ({server.algorithm})"
+        if not server.has_updates:
+            yield f"{who} made no update, so there is nothing to judge."
+        elif server.final is None or not server.plays_itself:
+            yield _sentence(who, server.final, num_seeds, over)
+        elif not server.sides:
+            yield f"{who} plays itself, and was not judged side by side."
+        else:
+            for side in server.sides:
+                name = f"{server.server_id}/{side.name} ({server.algorithm})"
+                yield _sentence(name, side.final, num_seeds, over)
+
+
+def _sentence(who: str, final: AgainstRandom | None, num_seeds: int, over: str) -> str:
+    if final is None:
+        return f"{who} was never evaluated."
+    if final.advantage is None or final.verdict is None:
+        learned = interval(final.learned)
+        return f"{who} returns {learned} over {over}; random in its place was not measured."
+    above = f", {final.num_seeds_above} of {num_seeds} above" if num_seeds > 1 else ""
+    advantage = signed_interval(final.advantage)
+    return f"{who} is {_CLAIMS[final.verdict]}: {advantage} over {over}{above}."
+
+
+def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterator[str]:
+    """Yields the notes, each a sentence without its full stop."""
+    for run in runs:
+        if run.resumed_at:
+            at = ", ".join(f"{n:,}" for n in run.resumed_at)
+            yield f"run {run.name} was resumed at {at} env steps (thin vertical line)"
+        for name, restarted_at in run.restarted_at.items():
+            at = ", ".join(f"{n:,}" for n in restarted_at)
+            yield (
+                f"in run {run.name}, {name} was lost and started again {len(restarted_at)}×, at "
+                f"{at} env steps (thin vertical line)"
+            )
+        if run.num_lost_episodes:
+            yield (
+                f"run {run.name} lost {run.num_lost_episodes} training episodes with these "
+                "processes; the servers that lived keep them as truncated"
+            )
+        if run.num_bad_episodes:
+            yield (
+                f"in run {run.name}, {run.num_bad_episodes} training episodes ended at a value "
+                "that a server refused (simulation.on_bad_value); the simulations' logs name each"
+            )
+        for name, num in run.num_random_episodes.items():
+            yield (
+                f"run {run.name}: agents of {name} acted at random in {num} training episodes, "
+                "while it was lost; their returns are in no training curve of the run, and the "
+                "other servers learned from them"
+            )
+        for name, found in run.status.warnings.items() if run.status else ():
+            whose = f"the log of {name} warns of " if name else ""
+            for one in found:
+                if not one.text:  # of a whole run
+                    yield f"run {run.name} was warned: {one.what}"
+                    continue
+                yield (
+                    f"in run {run.name}, {whose}{one.what} {one.num:,}×, first at "
+                    f"{one.env_steps:,} env steps: {one.text}"
+                )
+        for name, num in run.num_logged_actions.items():
+            returns = "returns are those"
+            if run.servers[name].learns:
+                returns = "train return is that"
+            yield (
+                f"in run {run.name}, simulations chose {num:,} actions of {name} themselves "
+                f"(logged_actions): its {returns} of whatever chose them, which may learn, and not "
+                "of its algorithm alone"
+            )
+        for name, planned in run.servers.items():
+            if planned.learns and run.is_played_by_others(name):
+                yield (
+                    f"in run {run.name}, simulations chose actions of {name} in its last "
+                    "evaluation, too: it measures neither what was learned nor random actions; "
+                    "take the servers' actions in episodes whose start says is_evaluation"
+                )
+        for server in servers:
+            if server.learns and run.weights_seq_no.get(server.server_id) == 0:
+                why = "its first batch needs more env steps"
+                was_played = any(run.env_steps.values())  # a run may fail before its first row
+                if was_played and run.env_steps[server.server_id] == 0:
+                    why = "none of its agents acted in a training episode"
+                    if server.server_id in run.restarted_at:
+                        why = "it was lost and began again"
+                yield (
+                    f"in run {run.name}, {server.server_id} made no update: its policies are those "
+                    f"that it began with, since {why}"
+                )
+        is_done = run.status is not None and run.status.state == "done"  # else it says its cause
+        has_ended = run.points or any(len(curve.returns) for curve in run.training.values())
+        if is_done and not has_ended:
+            yield (
+                f"run {run.name}: no episode ended, so that there are no returns and no metrics; "
+                "its episodes are longer than the run, or the simulation ends none"
+            )
+        elif unheard := [m for m in run.metrics if m not in run.metric_names]:
+            yield (
+                f"run {run.name}: no episode had {', '.join(map(repr, unheard))}, which "
+                "simulation.metrics asks for; do the simulation's infos have them?"
+            )
+        status = run.status
+        if status is None or (status.state == "done" and not status.cause):
+            continue
+        if status.state == "done":
+            yield f"run {run.name}: {status.cause}"
+        elif status.has_ended:
+            yield f"run {run.name} ended as {status.state}: {status.cause}"
+        else:
+            yield f"run {run.name} {NOT_ENDED}"
+    finals = [server.final for server in servers if server.final is not None]
+    if not finals:
+        unevaluated = [run.name for run in runs if not run.points]
+        if any(run.points for run in runs):
+            yield f"never evaluated: {', '.join(unevaluated)}; so there is no return of all seeds"
+        else:
+            yield "no evaluation was recorded; training returns include exploration"
+    without = [
+        s.server_id for s in servers if s.learns and s.final is not None and s.final.random is None
+    ]
+    if without:
+        yield f"never measured with random in its place: {', '.join(without)}"
+    for server in servers:
+        yield from _judging_notes(server)
+    if any(final.env_steps == 0 for final in finals) and any(s.learns for s in servers):
+        yield "the last evaluation is the one before training: it shows untrained policies"
+    for server in servers:
+        if server.learns and (fall := find_fall(server.curve, server.final, server.training)):
+            yield (
+                f"{server.server_id} returns less than at its own beginning: {fall}; others "
+                "may have learned against it, or a schedule of its settings does not fit the run"
+            )
+    last = [run.points[-1].env_steps for run in runs if run.points]
+    if len(runs) > 1 and last and min(last) < max(last):
+        yield (
+            f"the runs' last evaluations lie between {min(last):,} and {max(last):,} env steps; "
+            "the final numbers mix them"
+        )
+    yield from version_notes([run.versions for run in runs])
+    if len(runs) > len({run.seed for run in runs}):
+        yield "two of the runs have the same seed; they are not independent"
+
+
+def _judging_notes(server: ServerResult) -> Iterator[str]:
+    if not (server.learns and server.has_updates):
+        return
+    who = server.server_id
+    if server.plays_itself:
+        reason = f"{who} plays against itself, so that the mean over its agents says nothing"
+        if server.sides:
+            yield f"{reason}: each side was replaced alone, the others as learned"
+        else:
+            yield (
+                f"{reason}, and its sides were not replaced one at a time: that is done by the "
+                f"final evaluation, of up to {MAX_SIDES} sides"
+            )
+        judged: list[tuple[str, Judged]] = [(f"{who}/{side.name}", side) for side in server.sides]
+    else:
+        judged = [(who, server)]
+    for name, one in judged:
+        if one.verdict is Verdict.NOT_THAN_UNTRAINED:
+            yield (
+                f"{name} is better than random, but not than untrained: it may owe that to how it "
+                "acts (greedily, or by one rule all the time), not to what it learned"
+            )
