@@ -5,17 +5,13 @@ Lists muxrl's algorithms, and those that installed packages have registered.
 
 from __future__ import annotations
 
-import argparse
-
+from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import table_console
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-
-
-def run(args: argparse.Namespace) -> int:
+@command(only_prints=True)
+def algorithms() -> int:
     """Prints the list, and returns the exit code."""
     from rich.markup import escape
 

@@ -5,10 +5,10 @@ Lists the experiments, sweeps and leagues that muxrl knows by name.
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
+from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import table_console
 from muxrl.orchestrator.errors import ExitCode
 
@@ -21,11 +21,8 @@ _SENTENCE = re.compile(r"(.*?[.?!])(?= [A-Z]|$)")
 """The first one; "Rashid et al. 2018" is in its middle."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-
-
-def run(args: argparse.Namespace) -> int:
+@command(only_prints=True)
+def configs() -> int:
     """Prints the lists, and returns the exit code."""
     from rich.markup import escape
 

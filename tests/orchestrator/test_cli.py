@@ -407,24 +407,28 @@ def test_in_80_columns_check_breaks_no_name(capsys, monkeypatch):
 
 
 READER_GONE = """
-import sys, types
+import dataclasses, functools, importlib, sys
 from muxrl.orchestrator import cli
-def execute(args):
-    if sys.argv[1] == "connection":
+module = importlib.import_module(f"muxrl.orchestrator.commands.{sys.argv[1]}")
+command = getattr(module, sys.argv[1])
+@functools.wraps(command.function)
+def execute(**options):
+    if str(options.get("folder")) == "connection":
         raise BrokenPipeError("a server's")
     for _ in range(3):
         print("a line", flush=True)
     return 0
-cli._parse = lambda argv: types.SimpleNamespace(command=argv[0], execute=execute, client=False)
+setattr(module, sys.argv[1], dataclasses.replace(command, function=execute))
 sys.exit(cli.main(sys.argv[1:]))
 """
 
 
 @pytest.mark.parametrize(
-    ("command", "code"), [("runs", 0), ("report", 1), ("compare", 1), ("stop", 1), ("launch", 0)]
+    ("command", "code"),
+    [("runs", 0), ("report x", 1), ("compare x", 1), ("stop x", 1), ("launch", 0)],
 )
 def test_a_command_whose_reader_is_gone_ends_quietly(command, code):
-    arguments = [sys.executable, "-c", READER_GONE, command]
+    arguments = [sys.executable, "-c", READER_GONE, *command.split()]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
         done.stdout.close()  # as `head` does
         assert done.stderr.read() in (b"", b"loading packages\n")
@@ -432,6 +436,6 @@ def test_a_command_whose_reader_is_gone_ends_quietly(command, code):
 
 
 def test_a_connection_that_is_gone_is_no_reader_that_is():
-    arguments = [sys.executable, "-c", READER_GONE, "connection"]
+    arguments = [sys.executable, "-c", READER_GONE, "runs", "connection"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.endswith("BrokenPipeError: a server's\n")
