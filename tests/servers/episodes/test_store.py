@@ -37,12 +37,6 @@ def test_an_id_is_used_once(store: ScriptedStore) -> None:
     assert "already over" in store.refused(StartEpisode("e"), OutOfOrder).message
 
 
-def test_an_unknown_episode(store: ScriptedStore) -> None:
-    for item in (Step("nobody", 0, {}), EndEpisode("nobody", 0)):
-        assert "restarted" in store.refused(item, EpisodeGone).message
-    assert isinstance(store.abort("nobody"), Aborted)
-
-
 def test_a_server_that_stops_starts_nothing(store: ScriptedStore) -> None:
     store.store.is_accepting = False
     store.refused(StartEpisode("f"), NotServing)
