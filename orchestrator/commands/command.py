@@ -79,7 +79,7 @@ class Command:
         alternatives = (*self.at_most_one, *self.one_of)
         group: argparse._ArgumentGroup | None = None
         for name, parameter in inspect.signature(self.function).parameters.items():
-            short, placeholder, text = told[name]
+            short, placeholder, text = told.get(name, ("", "", ""))  # of nothing under -OO
             is_option, default = parameter.kind is parameter.KEYWORD_ONLY, parameter.default
             how = _how(kinds[name], default, is_option=is_option)
             if placeholder:
