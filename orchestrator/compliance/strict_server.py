@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from muxrl.orchestrator.compliance.notes import Notes
 from muxrl.protocol import PROTOCOL_VERSION
@@ -149,12 +148,16 @@ class StrictServer(PolicyServerApp):
         if self._is_replying:
             self._notes.broken("turns", "the next frame after the answer", "it came before")
         troubles = {self._trouble_of(item) for item in items}
-        later = asyncio.get_running_loop().call_later
-        answered = partial(self._reply, reply)
-        if _CUT in troubles:
-            answered = partial(later, _LATER_S, self._reply, reply)  # nobody hears it
-        elif _HELD in troubles:
-            answered = partial(later, HELD_S, self._release, items, reply)
+        loop = asyncio.get_running_loop()
+
+        def answered(replies: list[AnyReply]) -> None:
+            if _CUT in troubles:
+                loop.call_later(_LATER_S, self._reply, reply, replies)  # nobody hears it
+            elif _HELD in troubles:
+                loop.call_later(HELD_S, self._release, items, reply, replies)
+            else:
+                self._reply(reply, replies)
+
         super().answer(items, answered, is_alone=is_alone)
         if troubles & {_CUT, _HELD}:
             self._owe(items, True)

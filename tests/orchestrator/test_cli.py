@@ -47,10 +47,10 @@ def served(monkeypatch):
     return calls
 
 
-def run(*args, cwd=ROOT):
+def run(*args, module=("-m", "muxrl")):
     return subprocess.run(
-        [sys.executable, "-m", "muxrl", *args],
-        cwd=cwd,
+        [sys.executable, *module, *args],
+        cwd=ROOT,
         env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
@@ -83,9 +83,12 @@ def test_check_in_a_real_process_prints_the_plan_and_nothing_else():
     assert done.stdout.endswith("assignment: ppo:agent\n")
 
 
-def test_check_shows_the_whole_config_when_asked(capsys):
-    assert cli.main(["check", "cartpole_ppo", "seed=3", "--yaml"]) == 0
-    assert capsys.readouterr().out == to_yaml(load_config("cartpole_ppo", ["seed=3"]))
+def test_check_shows_the_whole_config_when_asked_but_no_token(capsys):
+    overrides = ["seed=3", "servers.ppo.token=secret-of-sixteen"]
+    assert cli.main(["check", "cartpole_ppo", "--yaml", *overrides]) == 0
+    output = capsys.readouterr().out
+    assert output == to_yaml(load_config("cartpole_ppo", overrides))
+    assert "secret" not in output
 
 
 def test_check_reports_what_a_bug_needs_also_of_a_refused_config(capsys):
@@ -168,11 +171,6 @@ def test_check_says_what_is_scaled_and_normalised(capsys):
     assert cli.main(["check", "cartpole_ppo", bounded]) == 0
     out = capsys.readouterr().out
     assert "server 'ppo' scales Box(4,) float32 to 0..1 by the bounds of the space" in out
-
-
-def test_check_hides_tokens(capsys):
-    assert cli.main(["check", "cartpole_ppo", "--yaml", "servers.ppo.token=secret-of-sixteen"]) == 0
-    assert "secret" not in capsys.readouterr().out
 
 
 def test_environments_of_the_current_folder_are_found(tmp_path, monkeypatch, capsys):
@@ -330,14 +328,7 @@ def test_seeds_with_commas_are_shown_as_the_list_they_should_be(capsys):
 
 
 def test_the_command_can_be_run_as_its_module():
-    done = subprocess.run(
-        [sys.executable, "-m", "muxrl.orchestrator.cli", "configs"],
-        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run("configs", module=("-m", "muxrl.orchestrator.cli"))
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -387,15 +378,20 @@ def test_version(capsys):
     assert capsys.readouterr().out.startswith("muxrl ")
 
 
-def test_help_loads_nothing_heavy():
+def test_neither_muxrl_nor_any_help_loads_anything_heavy():
     code = (
-        "import sys; from muxrl.orchestrator import cli\n"
-        "try: cli.main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'ray', 'torch', 'omegaconf', 'numpy', 'rich'} & set(sys.modules)\n"
+        "import contextlib, sys, muxrl; dir(muxrl)\n"
+        "from muxrl.orchestrator import cli\n"
+        "from muxrl.orchestrator.commands.command import COMMANDS\n"
+        "for command in ([], *([name] for name in COMMANDS)):\n"
+        "    with contextlib.suppress(SystemExit): cli.main([*command, '--help'])\n"
+        "heavy = {'ray', 'torch', 'omegaconf', 'numpy', 'pandas', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    done = run("-c", code, module=())
+    assert (done.returncode, done.stderr) == (0, "")
+    for told in ("--head-to-head", "-n N, --lines N", "NAME=AGENT,...", "default: 100", "{bash,"):
+        assert told in done.stdout
 
 
 def test_in_80_columns_check_breaks_no_name(capsys, monkeypatch):
