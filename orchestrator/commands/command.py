@@ -98,9 +98,16 @@ def command(**how: Any) -> Callable[[Callable[..., int]], Command]:
 
 def _how(kind: Any, default: Any, *, is_option: bool) -> dict[str, Any]:
     """Returns how argparse reads a parameter of this type."""
-    kind, *read = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    if get_origin(kind) in (types.UnionType, Union):
-        kind = next(one for one in get_args(kind) if one is not type(None))
+    read: list[Any] = []
+    while get_origin(kind) in (
+        Annotated,
+        types.UnionType,
+        Union,
+    ):  # with None, in Python 3.10 twice
+        if get_origin(kind) is Annotated:
+            kind, *read = get_args(kind)
+        else:
+            kind = next(one for one in get_args(kind) if one is not type(None))
     container, is_needed = get_origin(kind), default is inspect.Parameter.empty
     how: dict[str, Any] = {} if is_needed else {"default": default}
     if kind is bool:

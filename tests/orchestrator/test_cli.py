@@ -1,15 +1,18 @@
 """The command line: exit codes, what is printed where, what is handed on."""
 
+import argparse
 import json
 import platform
 import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Annotated, Optional
 
 import pytest
 
 from muxrl.orchestrator import cli
+from muxrl.orchestrator.commands.command import Command, pair_of
 from muxrl.orchestrator.config import load_config, to_yaml
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -392,6 +395,21 @@ def test_neither_muxrl_nor_any_help_loads_anything_heavy():
     assert (done.returncode, done.stderr) == (0, "")
     for told in ("--head-to-head", "-n N, --lines N", "NAME=AGENT,...", "default: 100", "{bash,"):
         assert told in done.stdout
+
+
+def test_python_3_10_reads_the_same_options():
+    """There an annotation with a default of None is one more time optional."""
+
+    def one(*, pairs: Optional[Annotated[dict[str, int], pair_of(int, "A=1")]] = None) -> int:  # noqa: UP045
+        """Args:
+        pairs (A=1): some.
+        """
+        assert pairs == {"x": 1, "y": 2}
+        return 0
+
+    parser = argparse.ArgumentParser()
+    Command(one).add_arguments(parser)
+    assert Command(one)(parser.parse_args(["--pairs", "x=1", "--pairs", "y=2"])) == 0
 
 
 def test_in_80_columns_check_breaks_no_name(capsys, monkeypatch):
