@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import table_console
-from muxrl.orchestrator.errors import ExitCode
 
 
 @command(only_prints=True)
-def algorithms() -> int:
-    """Prints the list, and returns the exit code."""
+def algorithms() -> None:
+    """Prints the list."""
     from rich.markup import escape
 
     from muxrl.orchestrator.reports.plain_table import plain_table
@@ -41,4 +40,3 @@ def algorithms() -> int:
     for fixed in FIXED:
         table.add_row(fixed.name, "-", "agents", "any", "", escape(fixed.summary))
     table_console().print(table)
-    return ExitCode.DONE

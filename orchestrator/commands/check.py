@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.experiment import prepared
 from muxrl.orchestrator.commands.terminal import quiet, table_console
-from muxrl.orchestrator.errors import ConfigError, ExitCode
+from muxrl.orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.config import Experiment, ExperimentConfig
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @command(only_prints=True, says="in a terminal")
 def check(
     config: str, overrides: Sequence[str] = (), *, yaml: bool = False, report: bool = False
-) -> int:
-    """Prints it, and returns the exit code.
+) -> None:
+    """Prints what is wrong, or what would run.
 
     Args:
         config (CONFIG): a YAML file, or the name of a packaged config (tag).
@@ -58,7 +58,7 @@ def check(
         raise ConfigError(list(problems))
     if yaml:
         sys.stdout.write(to_yaml(experiment.config))
-        return ExitCode.DONE
+        return
     sys.stdout.write(f"{config}: can be launched{_budget_text(experiment.config)}\n")
     _print_seats(experiment)
 
@@ -66,7 +66,6 @@ def check(
         sys.stdout.write(f"{sentence}\n")
     for sentence in (*experiment.warnings, *unasked):
         sys.stdout.write(f"warning: {sentence}\n")
-    return ExitCode.DONE
 
 
 def _budget_text(config: ExperimentConfig) -> str:
@@ -76,7 +75,7 @@ def _budget_text(config: ExperimentConfig) -> str:
     return f"; it stops at {', '.join(told)}" if told else ""
 
 
-def _check_sweep(config: str, overrides: Sequence[str]) -> int:
+def _check_sweep(config: str, overrides: Sequence[str]) -> None:
     with quiet():
         from muxrl.orchestrator.sweeps.dry_run import print_plan
         from muxrl.orchestrator.sweeps.load import load_sweep
@@ -88,10 +87,9 @@ def _check_sweep(config: str, overrides: Sequence[str]) -> int:
         f"this is a sweep; see how long it would take with 'muxrl sweep {config} --dry-run', "
         f"and run it with 'muxrl sweep {config}'\n"
     )
-    return ExitCode.DONE
 
 
-def _check_league(config: str, overrides: Sequence[str]) -> int:
+def _check_league(config: str, overrides: Sequence[str]) -> None:
     with quiet():
         from muxrl.orchestrator.league.load import load_league
         from muxrl.orchestrator.league.runner import check_league
@@ -103,7 +101,6 @@ def _check_league(config: str, overrides: Sequence[str]) -> int:
         f"this is the first of {league.config.rounds} rounds of a league; run it with 'muxrl "
         f"league {config}'\n"
     )
-    return ExitCode.DONE
 
 
 def _print_seats(experiment: Experiment) -> None:

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from muxrl import SERVERS_PYTHON, needs_newer_python
-from muxrl.orchestrator.errors import Refused
+from muxrl.orchestrator.errors import ExitCode, Refused
 from muxrl.protocol.suggestions import did_you_mean
 
 COMMANDS = (
@@ -48,9 +48,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Command:
-    """A function that does what a command says, and returns its exit code."""
+    """A function that does what a command says, and returns its exit code; None: it is done."""
 
-    function: Callable[..., int]
+    function: Callable[..., int | None]
     is_long: bool = False
     """Its work goes on where nobody reads what it prints; of others that is the result."""
     only_prints: bool = False
@@ -68,7 +68,7 @@ class Command:
 
     def __call__(self, args: argparse.Namespace) -> int:
         names = inspect.signature(self.function).parameters
-        return int(self.function(**{name: getattr(args, name) for name in names}))
+        return self.function(**{name: getattr(args, name) for name in names}) or ExitCode.DONE
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Adds an argument for each parameter."""
@@ -91,7 +91,7 @@ class Command:
             where.add_argument(*(flags if is_option else [name]), help=_help(text, default), **how)
 
 
-def command(**how: Any) -> Callable[[Callable[..., int]], Command]:
+def command(**how: Any) -> Callable[[Callable[..., int | None]], Command]:
     """Makes a `Command` of a function."""
     return lambda function: Command(function, **how)
 

@@ -12,7 +12,6 @@ from typing import Annotated
 
 from muxrl.orchestrator.commands.command import acting_rule, command, pair_of
 from muxrl.orchestrator.commands.terminal import quiet
-from muxrl.orchestrator.errors import ExitCode
 
 
 def _names(text: str) -> list[str]:
@@ -39,8 +38,8 @@ def compare(
     snapshots: bool = False,
     explore: bool = False,
     greedy: bool = False,
-) -> int:
-    """Writes the report, prints its summary, and returns the exit code.
+) -> None:
+    """Writes the report and prints its summary.
 
     Args:
         paths (RUN): directories of runs, or of sweeps.
@@ -81,4 +80,3 @@ def compare(
         report = comparison.write(out or default_folder(paths))
     print_comparison(comparison)
     sys.stdout.write(f"written to {report}\n")
-    return ExitCode.DONE

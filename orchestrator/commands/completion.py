@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Literal
 
 from muxrl.orchestrator.commands.command import command, whole_parser
-from muxrl.orchestrator.errors import ConfigError, ExitCode
+from muxrl.orchestrator.errors import ConfigError
 
 
 @command(only_prints=True)
-def completion(shell: Literal["bash", "zsh", "fish"]) -> int:
-    """Prints the script, and returns the exit code.
+def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
+    """Prints the script.
 
     Args:
         shell: whose script.
@@ -35,7 +35,6 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> int:
         if action.type is Path or action.dest == "config":
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     sys.stdout.write(shtab.complete(parser, shell=shell))
-    return ExitCode.DONE
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

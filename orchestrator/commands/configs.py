@@ -10,7 +10,6 @@ from pathlib import Path
 
 from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import table_console
-from muxrl.orchestrator.errors import ExitCode
 
 _KINDS = (
     ("conf", "experiments", "muxrl check NAME, muxrl launch NAME"),
@@ -22,8 +21,8 @@ _SENTENCE = re.compile(r"(.*?[.?!])(?= [A-Z]|$)")
 
 
 @command(only_prints=True)
-def configs() -> int:
-    """Prints the lists, and returns the exit code."""
+def configs() -> None:
+    """Prints the lists."""
     from rich.markup import escape
 
     from muxrl.orchestrator.config.load import packaged_configs
@@ -37,7 +36,6 @@ def configs() -> int:
         for name, path in packaged_configs(kind).items():
             table.add_row(name, escape(describe(path)))
         console.print(table)
-    return ExitCode.DONE
 
 
 def describe(path: Path) -> str:

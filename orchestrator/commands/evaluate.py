@@ -11,7 +11,6 @@ from typing import Annotated
 
 from muxrl.orchestrator.commands.command import acting_rule, command, pair_of
 from muxrl.orchestrator.commands.terminal import quiet
-from muxrl.orchestrator.errors import ExitCode
 
 
 def _number(text: str) -> float:
@@ -35,8 +34,8 @@ def evaluate(
     parameter: Annotated[dict[str, float] | None, _PARAMETER] = None,
     record: Path | None = None,
     video: Path | None = None,
-) -> int:
-    """Plays the episodes, prints the returns, and returns the exit code.
+) -> None:
+    """Plays the episodes and prints the returns.
 
     Args:
         run (RUN): a run's directory.
@@ -69,4 +68,3 @@ def evaluate(
         )
     print_evaluation(result)
     sys.stdout.write(f"written to {result.path}\n")
-    return ExitCode.DONE

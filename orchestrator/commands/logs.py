@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muxrl.orchestrator.commands.command import command
-from muxrl.orchestrator.errors import ExitCode
 
 _LINES_OF_EACH = 10
 
@@ -19,8 +18,8 @@ _LINES_OF_EACH = 10
 @command(only_prints=True)
 def logs(
     run: Path, processes: Sequence[str] = (), *, follow: bool = False, lines: int | None = None
-) -> int:
-    """Prints the lines, and returns the exit code.
+) -> None:
+    """Prints the lines.
 
     Args:
         run (RUN): a run's directory.
@@ -41,4 +40,3 @@ def logs(
             sys.stdout.write(f"{line}\n" if is_one else f"{process:{width}} | {line}\n")
             if follow:
                 sys.stdout.flush()
-    return ExitCode.DONE

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import quiet
-from muxrl.orchestrator.errors import ConfigError, ExitCode
+from muxrl.orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from muxrl.client.adapters import Simulation
@@ -31,8 +31,8 @@ _WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null"})
 
 
 @command(only_prints=True, needs=())
-def probe(env: str, kwargs: Sequence[str] = ()) -> int:
-    """Prints the section, and returns the exit code.
+def probe(env: str, kwargs: Sequence[str] = ()) -> None:
+    """Prints the section.
 
     Args:
         env (ENV): package.module:callable of a PettingZoo, Gymnasium or RLlib environment, or
@@ -56,7 +56,6 @@ def probe(env: str, kwargs: Sequence[str] = ()) -> int:
         sys.stderr.write(f"muxrl: {env}: {note}\n")
     sys.stdout.write(f"# Of {env}, by muxrl probe; servers and stop are still to be said.\n")
     sys.stdout.write(text)
-    return ExitCode.DONE
 
 
 def external_section(simulation: Simulation) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muxrl.orchestrator.commands.command import command
-from muxrl.orchestrator.errors import ExitCode
 
 
 @command(says="in a terminal", at_most_one=("over_seeds", "over_episodes"))
@@ -19,8 +18,8 @@ def report(
     out: Path | None = None,
     over_seeds: bool = False,
     over_episodes: bool = False,
-) -> int:
-    """Writes the report, prints it, and returns the exit code.
+) -> None:
+    """Writes the report and prints it.
 
     Args:
         runs (RUN): directories of runs that differ in seed.
@@ -40,4 +39,3 @@ def report(
         print_report(write_report(RunDirectory.open(runs[0])))
     else:
         print_report(combine_runs(runs, out, over_episodes=over_episodes))
-    return ExitCode.DONE

@@ -15,14 +15,14 @@ from typing import Any
 
 from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import table_console
-from muxrl.orchestrator.errors import ConfigError, ExitCode
+from muxrl.orchestrator.errors import ConfigError
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 @command(only_prints=True)
-def runs(folder: Path = Path(), *, json: bool = False) -> int:
-    """Prints the list, and returns the exit code.
+def runs(folder: Path = Path(), *, json: bool = False) -> None:
+    """Prints the list.
 
     Args:
         folder (FOLDER): default: the current one, with its runs/ and sweeps/.
@@ -41,7 +41,6 @@ def runs(folder: Path = Path(), *, json: bool = False) -> int:
         _print(entries, listing.num_left_out)
     else:
         sys.stdout.write(f"no run or sweep in {str(folder.resolve())!r}\n")
-    return ExitCode.DONE
 
 
 def _print(entries: list[dict[str, Any]], num_left_out: int) -> None:

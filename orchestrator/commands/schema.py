@@ -11,12 +11,11 @@ from typing import Literal
 
 from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import quiet
-from muxrl.orchestrator.errors import ExitCode
 
 
 @command(only_prints=True)
-def schema(kind: Literal["experiment", "sweep", "league"]) -> int:
-    """Prints the schema, and returns the exit code.
+def schema(kind: Literal["experiment", "sweep", "league"]) -> None:
+    """Prints the schema.
 
     Args:
         kind: of which kind of config.
@@ -25,4 +24,3 @@ def schema(kind: Literal["experiment", "sweep", "league"]) -> int:
         from muxrl.orchestrator.json_schema import schema_text
 
     sys.stdout.write(schema_text(kind))
-    return ExitCode.DONE

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muxrl.orchestrator.commands.command import command
-from muxrl.orchestrator.errors import ConfigError, ExitCode
+from muxrl.orchestrator.errors import ConfigError
 
 
 @command()
-def track(run: Path, trackers: Sequence[str]) -> int:
-    """Tells one tracker after another, and returns the exit code.
+def track(run: Path, trackers: Sequence[str]) -> None:
+    """Tells one tracker after another.
 
     Args:
         run (RUN|SWEEP): directory of a run or a sweep that is over.
@@ -33,4 +33,3 @@ def track(run: Path, trackers: Sequence[str]) -> int:
             as_what = f" as {known_as}" if known_as else ""
             sys.stdout.write(f"{name}: {num_rows:,} rows of {folder.path}{as_what}\n")
             sys.stdout.flush()
-    return ExitCode.DONE

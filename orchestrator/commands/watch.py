@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 from muxrl.orchestrator.commands.command import command
-from muxrl.orchestrator.errors import ConfigError, ExitCode
+from muxrl.orchestrator.errors import ConfigError
 
 
 @command()
-def watch(path: Path = Path("runs"), *, port: int = 0) -> int:
-    """Serves the page until it is ended, and returns the exit code.
+def watch(path: Path = Path("runs"), *, port: int = 0) -> None:
+    """Serves the page until it is ended.
 
     Args:
         path (RUN|FOLDER): directory of a run or a sweep, or the parent of runs.
@@ -35,4 +35,3 @@ def watch(path: Path = Path("runs"), *, port: int = 0) -> int:
         sys.stdout.write(f"{address_of(listening)}\n")
         sys.stdout.flush()
         serve(path, listening)
-    return ExitCode.DONE
