@@ -347,8 +347,7 @@ class GatewayEpisodes:
             episode.evaluation.add(episode.condition, played)
         elif episode.is_training:
             self.ended.append(played)
-            self.counts.num_episodes += 1
-            self.counts.add_returns(ended.returns)
+            self.counts.add_episode(ended.returns)
         return ended
 
     def _truncated(self, episode: OpenEpisode) -> ProtocolError:

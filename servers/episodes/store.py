@@ -413,8 +413,7 @@ class EpisodeStore:
                 self.counts.num_aborted += 1
             else:
                 assert isinstance(reply, Ended)
-                self.counts.num_episodes += 1
-                self.counts.add_returns(reply.returns)
+                self.counts.add_episode(reply.returns)
                 if member:
                     member.end(reply.returns)
                 if self.ended is not None:

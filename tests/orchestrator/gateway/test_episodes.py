@@ -19,6 +19,7 @@ from muxrl.orchestrator.gateway.open_episode import Asked, Evaluation
 from muxrl.protocol.errors import (
     EpisodeGone,
     NotServing,
+    OutOfOrder,
     ProtocolError,
     RunOver,
     TooManyEpisodes,
@@ -352,6 +353,7 @@ def test_no_step_is_played_beyond_the_budget_and_none_is_lost(behind: Behind) ->
     assert (y.answer, end.answer) == (None, None)
     assert behind.episodes.is_used_up
     assert isinstance(behind.ask(Step("x", 2, SEEN)), Actions), "a repeat is no new step"
+    assert isinstance(behind.ask(Step("x", 7, SEEN)), OutOfOrder), "and what is wrong waits not"
 
     behind.episodes.most_env_steps = 6
     behind.episodes.answer([x, y, end], 0.0)
