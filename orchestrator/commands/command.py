@@ -43,6 +43,9 @@ command needs."""
 
 _ARGUMENT = re.compile(r"^    (\w+)(?: \((-\w\b)? ?(.*)\))?: (.*(?:\n      .*)*)", re.MULTILINE)
 
+_AROUND = (Annotated, types.UnionType, Union)
+"""Of a type; Python 3.10 puts a Union with None around what has this default."""
+
 T = TypeVar("T")
 
 
@@ -99,11 +102,7 @@ def command(**how: Any) -> Callable[[Callable[..., int | None]], Command]:
 def _how(kind: Any, default: Any, *, is_option: bool) -> dict[str, Any]:
     """Returns how argparse reads a parameter of this type."""
     read: list[Any] = []
-    while get_origin(kind) in (
-        Annotated,
-        types.UnionType,
-        Union,
-    ):  # with None, in Python 3.10 twice
+    while get_origin(kind) in _AROUND:
         if get_origin(kind) is Annotated:
             kind, *read = get_args(kind)
         else:
