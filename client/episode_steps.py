@@ -34,7 +34,7 @@ from muxrl.client.lineups import (
 from muxrl.client.outbox import Outbox
 from muxrl.client.step_values import InArrays, InDicts, StepValues
 from muxrl.client.transport import Transport
-from muxrl.protocol.episode import EpisodeEvent, EpisodeState
+from muxrl.protocol.episode import unanswered
 from muxrl.protocol.messages import AnyItem, Step, StepRows
 from muxrl.protocol.rows import NotInRows, each_array, empty
 
@@ -102,7 +102,7 @@ class EpisodeSteps(EpisodeColumns):
             EpisodeMisuse: a server has not answered the last step; or they are no dict.
         """
         if self._unanswered:
-            self._check_answered(slots, EpisodeEvent.OBSERVE)
+            self._check_answered(slots, "observe")
         if len(slots) == 1:
             slot = slots[0]
             split, seen = self._lineups.find(observations[0])
@@ -448,12 +448,11 @@ class EpisodeSteps(EpisodeColumns):
         outbox.add_all(episode, items)
         return bool(items)
 
-    def _check_answered(self, slots: Sequence[int], event: EpisodeEvent) -> None:
+    def _check_answered(self, slots: Sequence[int], what: str) -> None:
         for slot in self._unanswered.intersection(slots):
+            why = unanswered(self._ids[slot], self.t[:, slot].max(), what)
             raise EpisodeMisuse(
-                f"episode {self._ids[slot]} is {EpisodeState.AWAITING_ACTION} at "
-                f"t={self.t[:, slot].max()} and cannot {event} now; was its last step interrupted? "
-                "abort_episode() closes it on every server"
+                f"{why}; was its last step interrupted? abort_episode() closes it on every server"
             )
 
     def _interrupt(self, slots: Iterable[int]) -> None:

@@ -18,7 +18,6 @@ from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.lineups import Lineups
 from muxrl.client.outbox import Outbox
 from muxrl.client.transport import Transport
-from muxrl.protocol.episode import EpisodeEvent
 from muxrl.protocol.messages import AnyItem, EndEpisode, Mode
 
 
@@ -118,7 +117,7 @@ class Episodes(EpisodeSteps):
         episode = self.by_slot[slot]
         assert episode is not None
         if self._unanswered:
-            self._check_answered([slot], EpisodeEvent.END)
+            self._check_answered([slot], "end")
         if slot in self._untold:
             self.log(slot, NONE, final_observations=observations)
             observations = NONE

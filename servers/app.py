@@ -242,7 +242,7 @@ class PolicyServerApp(Front):
         is_training = False
         for item in items:
             outcome: Any = (
-                self._accept_rows(item, now) if type(item) is StepRows else self._accept(item, now)
+                self._accept_rows(item, now) if type(item) is StepRows else self.accept(item, now)
             )
             outcomes.append(outcome)
             for one in outcome if type(outcome) is list else (outcome,):
@@ -288,9 +288,10 @@ class PolicyServerApp(Front):
             return self.refuse(item, internal_error(error))
         if not isinstance(outcome, list):
             return outcome
-        return [self._accept(step, now) for step in outcome]
+        return [self.accept(step, now) for step in outcome]
 
-    def _accept(self, item: AnyItem, now: float) -> AnyReply | Awaited:
+    def accept(self, item: AnyItem, now: float) -> AnyReply | Awaited:
+        """Returns the answer to an item that is not of rows, or what its answer will be."""
         try:
             return self.store.accept(item, now)
         except ProtocolError as error:

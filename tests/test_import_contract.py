@@ -212,6 +212,8 @@ def test_what_trains_nothing_imports_neither_ray_nor_torch() -> None:
         "manage.stopping",
         "manage.logs",
         "watch.serving",
+        "compliance.client_trial",
+        "gateway.served",
         "reports.report",
         "trackers.session",
         "launch.whole_run",

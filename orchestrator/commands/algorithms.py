@@ -5,18 +5,13 @@ Lists muxrl's algorithms, and those that installed packages have registered.
 
 from __future__ import annotations
 
-import argparse
-
+from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import table_console
-from muxrl.orchestrator.errors import ExitCode
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-
-
-def run(args: argparse.Namespace) -> int:
-    """Prints the list, and returns the exit code."""
+@command(only_prints=True)
+def algorithms() -> None:
+    """Prints the list."""
     from rich.markup import escape
 
     from muxrl.orchestrator.reports.plain_table import plain_table
@@ -45,4 +40,3 @@ def run(args: argparse.Namespace) -> int:
     for fixed in FIXED:
         table.add_row(fixed.name, "-", "agents", "any", "", escape(fixed.summary))
     table_console().print(table)
-    return ExitCode.DONE

@@ -5,117 +5,78 @@ Compares runs of one simulation, side by side and head to head.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from muxrl.orchestrator.commands.evaluate import add_acting_rule, pair_of
+from muxrl.orchestrator.commands.command import acting_rule, command, pair_of
 from muxrl.orchestrator.commands.terminal import quiet
-from muxrl.orchestrator.errors import ExitCode
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="RUN", help="directories of runs, or of sweeps"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="where the report goes; default: comparison, in the sweep or beside the first run",
-    )
-    parser.add_argument(
-        "--episodes",
-        type=int,
-        default=100,
-        metavar="N",
-        help="of the baselines and of each match; default: 100",
-    )
-    parser.add_argument(
-        "--head-to-head",
-        action="store_true",
-        help="let the policies of every run meet those of every other, in all roles",
-    )
-    parser.add_argument(
-        "--role",
-        action="append",
-        default=[],
-        type=pair_of(_names, "NAME=AGENT,AGENT"),
-        metavar="NAME=AGENT,...",
-        help="a role and its agents (names or patterns); default: as the sweep or servers have it",
-    )
-    parser.add_argument(
-        "--interchangeable",
-        default=[],
-        type=_names,
-        metavar="ROLE,ROLE",
-        help="roles whose seats are rotated in the head to head",
-    )
-    parser.add_argument(
-        "--budget",
-        type=int,
-        metavar="STEPS",
-        help="env steps at which runs are compared; default: the most that all have",
-    )
-    parser.add_argument(
-        "--threshold",
-        action="append",
-        default=[],
-        type=pair_of(float, "role:NAME=10"),
-        metavar="WHO=RETURN",
-        help="what counts as reached (role:prey=10); default: halfway from random to the best",
-    )
-    parser.add_argument(
-        "--cooperative",
-        action="store_true",
-        default=None,
-        help="measure the sum over all agents, too; default: where there is one role, or all "
-        "agents have the same return",
-    )
-    parser.add_argument(
-        "--checkpoint",
-        default="last",
-        metavar="NAME",
-        help="whose policies meet head to head: last, best, or by env steps; default: last",
-    )
-    parser.add_argument(
-        "--snapshots",
-        action="store_true",
-        help="head to head of all checkpoints that the runs have at the same env steps: a curve of "
-        "ratings",
-    )
-    add_acting_rule(
-        parser,
-        explore="sample the actions of stochastic policies that meet head to head",
-        greedy="take their likeliest action; default: as in the runs' own evaluations",
-    )
 
 
 def _names(text: str) -> list[str]:
     return text.split(",")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Writes the report, prints its summary, and returns the exit code."""
+_ROLE = pair_of(_names, "NAME=AGENT,AGENT")
+_THRESHOLD = pair_of(float, "role:NAME=10")
+
+
+@command(says="always", at_most_one=("explore", "greedy"))
+def compare(
+    paths: Sequence[Path],
+    *,
+    out: Path | None = None,
+    episodes: int = 100,
+    head_to_head: bool = False,
+    role: Annotated[dict[str, list[str]] | None, _ROLE] = None,
+    interchangeable: Annotated[Sequence[str], _names] = (),
+    budget: int | None = None,
+    threshold: Annotated[dict[str, float] | None, _THRESHOLD] = None,
+    cooperative: bool | None = None,
+    checkpoint: str = "last",
+    snapshots: bool = False,
+    explore: bool = False,
+    greedy: bool = False,
+) -> None:
+    """Writes the report and prints its summary.
+
+    Args:
+        paths (RUN): directories of runs, or of sweeps.
+        out (DIR): where the report goes; default: comparison, in the sweep or beside the first run.
+        episodes (N): of the baselines and of each match.
+        head_to_head: let the policies of every run meet those of every other, in all roles.
+        role (NAME=AGENT,...): a role and its agents (names or patterns); default: as the sweep or
+            servers have it.
+        interchangeable (ROLE,ROLE): roles whose seats are rotated in the head to head.
+        budget (STEPS): env steps at which runs are compared; default: the most that all have.
+        threshold (WHO=RETURN): what counts as reached (role:prey=10); default: halfway from random
+            to the best.
+        cooperative: measure the sum over all agents, too; default: where there is one role, or all
+            agents have the same return.
+        checkpoint (NAME): whose policies meet head to head: last, best, or by env steps.
+        snapshots: head to head of all checkpoints that the runs have at the same env steps: a curve
+            of ratings.
+        explore: sample the actions of stochastic policies that meet head to head.
+        greedy: take their likeliest action; default: as in the runs' own evaluations.
+    """
     with quiet():
         from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
         from muxrl.orchestrator.comparisons.output.page import print_comparison
 
         comparison = compare_runs(
-            args.paths,
-            num_episodes=args.episodes,
-            should_meet=args.head_to_head,
-            roles=dict(args.role) or None,
-            interchangeable=args.interchangeable,
-            budget=args.budget,
-            thresholds=dict(args.threshold),
-            should_explore=args.should_explore,
-            checkpoint=args.checkpoint,
-            snapshots=args.snapshots,
-            cooperative=args.cooperative,
+            paths,
+            num_episodes=episodes,
+            should_meet=head_to_head,
+            roles=role,
+            interchangeable=interchangeable,
+            budget=budget,
+            thresholds=threshold,
+            should_explore=acting_rule(explore, greedy),
+            checkpoint=checkpoint,
+            snapshots=snapshots,
+            cooperative=cooperative,
         )
-        report = comparison.write(args.out or default_folder(args.paths))
+        report = comparison.write(out or default_folder(paths))
     print_comparison(comparison)
     sys.stdout.write(f"written to {report}\n")
-    return ExitCode.DONE

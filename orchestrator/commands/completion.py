@@ -10,19 +10,18 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
-from muxrl.orchestrator.errors import ConfigError, ExitCode
-
-_SHELLS = ("bash", "zsh", "fish")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument("shell", choices=_SHELLS, help="whose script")
+from muxrl.orchestrator.commands.command import command, whole_parser
+from muxrl.orchestrator.errors import ConfigError
 
 
-def run(args: argparse.Namespace) -> int:
-    """Prints the script, and returns the exit code.
+@command(only_prints=True)
+def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
+    """Prints the script.
+
+    Args:
+        shell: whose script.
 
     Raises:
         ConfigError: shtab, which writes it, is not installed.
@@ -31,11 +30,11 @@ def run(args: argparse.Namespace) -> int:
         import shtab
     except ModuleNotFoundError as error:
         raise ConfigError(["needs shtab, not installed here: pip install shtab"]) from error
-    for action in _actions(args.whole):
+    parser = whole_parser()
+    for action in _actions(parser):
         if action.type is Path or action.dest == "config":
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-    sys.stdout.write(shtab.complete(args.whole, shell=args.shell))
-    return ExitCode.DONE
+    sys.stdout.write(shtab.complete(parser, shell=shell))
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

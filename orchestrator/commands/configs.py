@@ -5,12 +5,11 @@ Lists the experiments, sweeps and leagues that muxrl knows by name.
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
+from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import table_console
-from muxrl.orchestrator.errors import ExitCode
 
 _KINDS = (
     ("conf", "experiments", "muxrl check NAME, muxrl launch NAME"),
@@ -21,12 +20,9 @@ _SENTENCE = re.compile(r"(.*?[.?!])(?= [A-Z]|$)")
 """The first one; "Rashid et al. 2018" is in its middle."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-
-
-def run(args: argparse.Namespace) -> int:
-    """Prints the lists, and returns the exit code."""
+@command(only_prints=True)
+def configs() -> None:
+    """Prints the lists."""
     from rich.markup import escape
 
     from muxrl.orchestrator.config.load import packaged_configs
@@ -40,7 +36,6 @@ def run(args: argparse.Namespace) -> int:
         for name, path in packaged_configs(kind).items():
             table.add_row(name, escape(describe(path)))
         console.print(table)
-    return ExitCode.DONE
 
 
 def describe(path: Path) -> str:

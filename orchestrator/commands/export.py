@@ -11,8 +11,9 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import CannotExport, ExitCode, NotExported
 
@@ -21,43 +22,45 @@ if TYPE_CHECKING:
     from muxrl.servers.fixed_policies.exported import ExportedPolicy
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run's directory")
-    parser.add_argument(
-        "--server", metavar="NAME", help="whose policies; default: of all servers that learned"
-    )
-    parser.add_argument(
-        "--checkpoint", default="last", metavar="NAME", help="by env steps, or best; default: last"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where the files go; default: RUN/onnx"
-    )
-    parser.add_argument(
-        "--tolerance",
-        type=_positive,
-        default=1e-5,
-        metavar="X",
-        help="by how much a file's logits or values may differ from the server's; default: 1e-5",
-    )
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a positive number")
+    return value
 
 
-def run(args: argparse.Namespace) -> int:
+@command(says="in a terminal", needs=("servers", "export"))
+def export(
+    run: Path,
+    *,
+    server: str | None = None,
+    checkpoint: str = "last",
+    out: Path | None = None,
+    tolerance: Annotated[float, _positive] = 1e-5,
+) -> int:
     """Writes the files, prints what is in each, and returns the exit code.
+
+    Args:
+        run (RUN): a run's directory.
+        server (NAME): whose policies; default: of all servers that learned.
+        checkpoint (NAME): by env steps, or best.
+        out (DIR): where the files go; default: RUN/onnx.
+        tolerance (X): by how much a file's logits or values may differ from the server's;
+            default: 1e-5.
 
     Raises:
         CannotExport, NotExported: some servers' were not written; all others' were.
     """
     from muxrl.orchestrator.records.run_directory import RunDirectory
 
-    directory = RunDirectory.open(args.run)
-    checkpoints = _find_checkpoints(directory, args.server, args.checkpoint)
-    out = args.out or directory.path / "onnx"
+    directory = RunDirectory.open(run)
+    checkpoints = _find_checkpoints(directory, server, checkpoint)
+    folder = out or directory.path / "onnx"
     problems: list[CannotExport | NotExported] = []
     for server_id, path in checkpoints.items():
         try:
             with quiet():
-                exported = list(_export(server_id, path, out / server_id, args.tolerance))
+                exported = list(_export(server_id, path, folder / server_id, tolerance))
         except (CannotExport, NotExported) as error:
             problems.append(error)
             continue
@@ -110,13 +113,6 @@ def _find_checkpoints(
             )
         found[name] = path
     return found
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a positive number")
-    return value
 
 
 def _export(

@@ -7,34 +7,37 @@ itself.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
+from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument("servers", nargs="*", metavar="HOST:PORT", help="where the servers listen")
-    parser.add_argument(
-        "--run", type=Path, metavar="RUN", help="a run that goes on, in place of its servers"
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="to listen on; default: %(default)s")
-    parser.add_argument("--port", type=int, default=0, help="default: any free one")
-    parser.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="has the token that clients must present"
-    )
-    parser.add_argument(
-        "--server-token-file", type=Path, metavar="FILE", help="has the token of the servers"
-    )
+@command(is_long=True)
+def gateway(
+    servers: Sequence[str] = (),
+    *,
+    run: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token_file: Path | None = None,
+    server_token_file: Path | None = None,
+) -> int:
+    """Answers until Ctrl-C, and returns the exit code.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Answers until Ctrl-C, and returns the exit code."""
+    Args:
+        servers (HOST:PORT): where the servers listen.
+        run (RUN): a run that goes on, in place of its servers.
+        host: to listen on.
+        port: default: any free one.
+        token_file (FILE): has the token that clients must present.
+        server_token_file (FILE): has the token of the servers.
+    """
     from muxrl.client.errors import ClientError
     from muxrl.client.multiplexer import MultiplexingClient
     from muxrl.orchestrator.config.checks import access_problems
@@ -45,15 +48,15 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    config = GatewayConfig(args.host, args.port, _read(args.token_file))
+    config = GatewayConfig(host, port, _read(token_file))
     if problems := list(access_problems("the gateway", "give it --token-file", config)):
         raise ConfigError(problems)
-    servers = _find_servers(args.servers, args.run)
-    server_token = _read(args.server_token_file)
+    addresses = _find_servers(servers, run)
+    server_token = _read(server_token_file)
     is_over = threading.Event()
     try:
         served = ServedGateway(
-            lambda: MultiplexingClient(servers, token=server_token),
+            lambda: MultiplexingClient(addresses, token=server_token),
             host=config.host,
             port=config.port,
             token=config.token,
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _find_servers(given: list[str], directory: Path | None) -> list[str]:
+def _find_servers(given: Sequence[str], directory: Path | None) -> list[str]:
     """Returns the addresses.
 
     Raises:
@@ -82,7 +85,7 @@ def _find_servers(given: list[str], directory: Path | None) -> list[str]:
     if (directory is None) == (not given):
         raise ConfigError(["needs either the servers' addresses, HOST:PORT, or --run RUN"])
     if directory is None:
-        return given
+        return list(given)
     from muxrl.orchestrator.records.run_directory import RunDirectory
     from muxrl.orchestrator.records.run_status import read_status
 

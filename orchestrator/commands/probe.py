@@ -9,7 +9,6 @@ nothing but the light client.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -17,8 +16,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import quiet
-from muxrl.orchestrator.errors import ConfigError, ExitCode
+from muxrl.orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from muxrl.client.adapters import Simulation
@@ -30,24 +30,14 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.-]*(\{\d+\.\.\d+\}[\w.-]*)?", re.ASCII)
 _WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null"})
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument(
-        "env",
-        metavar="ENV",
-        help="package.module:callable of a PettingZoo, Gymnasium or RLlib environment, or "
-        "gymnasium:ENV_ID, pettingzoo:ENV_ID, or open_spiel:GAME",
-    )
-    parser.add_argument(
-        "kwargs",
-        nargs="*",
-        metavar="key=value",
-        help="arguments that make the environment; values are JSON, or else text",
-    )
+@command(only_prints=True, needs=())
+def probe(env: str, kwargs: Sequence[str] = ()) -> None:
+    """Prints the section.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Prints the section, and returns the exit code.
+    Args:
+        env (ENV): package.module:callable of a PettingZoo, Gymnasium or RLlib environment, or
+            gymnasium:ENV_ID, pettingzoo:ENV_ID, or open_spiel:GAME.
+        kwargs (key=value): arguments that make the environment; values are JSON, or else text.
 
     Raises:
         ConfigError: the environment cannot be made, or an agent's id cannot be declared.
@@ -57,16 +47,15 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         with quiet():
-            simulation = make_simulation(args.env, dict(map(_argument, args.kwargs)))
+            simulation = make_simulation(env, dict(map(_argument, kwargs)))
             notes = look(simulation).notes
             text = external_section(simulation)
     except SimulationError as error:
         raise ConfigError([" ".join(str(error).split())]) from error
     for note in notes:
-        sys.stderr.write(f"muxrl: {args.env}: {note}\n")
-    sys.stdout.write(f"# Of {args.env}, by muxrl probe; servers and stop are still to be said.\n")
+        sys.stderr.write(f"muxrl: {env}: {note}\n")
+    sys.stdout.write(f"# Of {env}, by muxrl probe; servers and stop are still to be said.\n")
     sys.stdout.write(text)
-    return ExitCode.DONE
 
 
 def external_section(simulation: Simulation) -> str:

@@ -6,47 +6,51 @@ environment and source is another one here.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.experiment import run_prepared
 from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the directory of a run")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="as for launch, such as a token"
-    )
-    parser.add_argument("--check", action="store_true", help="say what differs; start nothing")
-    parser.add_argument(
-        "--run-dir", type=Path, metavar="DIR", help="where results go; default: a new one"
-    )
-    parser.add_argument("--no-progress", action="store_true", help="show no live display")
+@command(is_long=True, says="always")
+def reproduce(
+    run: Path,
+    overrides: Sequence[str] = (),
+    *,
+    check: bool = False,
+    run_dir: Path | None = None,
+    no_progress: bool = False,
+) -> int:
+    """Says what differs, launches the run, and returns the exit code.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Says what differs, launches the run, and returns the exit code."""
+    Args:
+        run (RUN): the directory of a run.
+        overrides (key=value): as for launch, such as a token.
+        check: say what differs; start nothing.
+        run_dir (DIR): where results go; default: a new one.
+        no_progress: show no live display.
+    """
     from muxrl.orchestrator.config import prepare
     from muxrl.orchestrator.launch.resuming import changes_on_the_way, load_own_config
     from muxrl.orchestrator.records.run_directory import RunDirectory
     from muxrl.orchestrator.storage.versions import changes_since
     from muxrl.orchestrator.supervise.ray_session import begin_early
 
-    folder = RunDirectory.open(args.run)
-    config = load_own_config(folder, args.overrides)
-    if not args.check:
+    folder = RunDirectory.open(run)
+    config = load_own_config(folder, overrides)
+    if not check:
         begin_early(config.address)
     with quiet():
         experiment = prepare(config)
     differing = [*changes_since(folder.path, config.simulation.env), *changes_on_the_way(folder)]
     for sentence in differing:
         sys.stdout.write(f"differs: {sentence}\n")
-    if args.check:
+    if check:
         if not differing:
-            sys.stdout.write(f"{args.run}: nothing that it names differs here\n")
+            sys.stdout.write(f"{run}: nothing that it names differs here\n")
         return ExitCode.FAILED if differing else ExitCode.DONE
-    return run_prepared(experiment, args)
+    return run_prepared(experiment, run_dir, show_progress=not no_progress)

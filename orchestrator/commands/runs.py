@@ -6,49 +6,41 @@ who serves whom, each server's last evaluation, and when it began.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from json import dumps
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import table_console
-from muxrl.orchestrator.errors import ConfigError, ExitCode
+from muxrl.orchestrator.errors import ConfigError
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        default=Path(),
-        metavar="FOLDER",
-        help="default: the current one, with its runs/ and sweeps/",
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON list, for programs")
+@command(only_prints=True)
+def runs(folder: Path = Path(), *, json: bool = False) -> None:
+    """Prints the list.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Prints the list, and returns the exit code."""
+    Args:
+        folder (FOLDER): default: the current one, with its runs/ and sweeps/.
+        json: print a JSON list, for programs.
+    """
     from muxrl.orchestrator.manage.listing import Listing
 
-    if not args.folder.is_dir():
-        raise ConfigError([f"there is no folder {str(args.folder)!r}; name the parent of runs"])
-    listing = Listing(args.folder)
+    if not folder.is_dir():
+        raise ConfigError([f"there is no folder {str(folder)!r}; name the parent of runs"])
+    listing = Listing(folder)
     entries = listing.read()
-    if args.json:
-        paths = ({"path": str(args.folder / entry["name"]), **entry} for entry in entries)
-        sys.stdout.write(json.dumps(list(paths), indent=2) + "\n")
+    if json:
+        paths = ({"path": str(folder / entry["name"]), **entry} for entry in entries)
+        sys.stdout.write(dumps(list(paths), indent=2) + "\n")
     elif entries:
         _print(entries, listing.num_left_out)
     else:
-        sys.stdout.write(f"no run or sweep in {str(args.folder.resolve())!r}\n")
-    return ExitCode.DONE
+        sys.stdout.write(f"no run or sweep in {str(folder.resolve())!r}\n")
 
 
 def _print(entries: list[dict[str, Any]], num_left_out: int) -> None:

@@ -6,24 +6,21 @@ check a config by whose first line is '# yaml-language-server: $schema=FILE'.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from typing import Literal
 
+from muxrl.orchestrator.commands.command import command
 from muxrl.orchestrator.commands.terminal import quiet
-from muxrl.orchestrator.errors import ExitCode
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument(
-        "kind", choices=["experiment", "sweep", "league"], help="of which kind of config"
-    )
+@command(only_prints=True)
+def schema(kind: Literal["experiment", "sweep", "league"]) -> None:
+    """Prints the schema.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Prints the schema, and returns the exit code."""
+    Args:
+        kind: of which kind of config.
+    """
     with quiet():
         from muxrl.orchestrator.json_schema import schema_text
 
-    sys.stdout.write(schema_text(args.kind))
-    return ExitCode.DONE
+    sys.stdout.write(schema_text(kind))

@@ -6,37 +6,30 @@ sweep is a run.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from muxrl.orchestrator.errors import ConfigError, ExitCode
+from muxrl.orchestrator.commands.command import command
+from muxrl.orchestrator.errors import ConfigError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument(
-        "run", type=Path, metavar="RUN|SWEEP", help="directory of a run or a sweep that is over"
-    )
-    parser.add_argument(
-        "trackers",
-        nargs="+",
-        metavar="TRACKER",
-        help="wandb, mlflow, tensorboard, or your own as package.module:Tracker",
-    )
+@command()
+def track(run: Path, trackers: Sequence[str]) -> None:
+    """Tells one tracker after another.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Tells one tracker after another, and returns the exit code."""
+    Args:
+        run (RUN|SWEEP): directory of a run or a sweep that is over.
+        trackers (TRACKER): wandb, mlflow, tensorboard, or your own as package.module:Tracker.
+    """
     from muxrl.orchestrator.config.trackers import find_problems
     from muxrl.orchestrator.manage.replay import replay, runs_in
 
-    if problems := list(find_problems(args.trackers)):
+    if problems := list(find_problems(trackers)):
         raise ConfigError(problems)
-    for folder in runs_in(args.run):
-        for name in args.trackers:
+    for folder in runs_in(run):
+        for name in trackers:
             num_rows, known_as = replay(folder, name)
             as_what = f" as {known_as}" if known_as else ""
             sys.stdout.write(f"{name}: {num_rows:,} rows of {folder.path}{as_what}\n")
             sys.stdout.flush()
-    return ExitCode.DONE

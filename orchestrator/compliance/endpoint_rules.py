@@ -35,8 +35,9 @@ _MAX_EPISODES = 4096
 """That are opened to see whether a limit holds."""
 
 
-@RULES.of("endpoints", "the spec has protocol version 1, and agents", is_needed=True)
+@RULES.of("endpoints", is_needed=True)
 def the_spec(server: Subject) -> None:
+    """the spec has protocol version 1, and agents"""
     version = server.spec.protocol_version
     expect(version == PROTOCOL_VERSION, f"version {PROTOCOL_VERSION}", version)
     expect(server.agents, "agents", "none")
@@ -44,8 +45,9 @@ def the_spec(server: Subject) -> None:
     expect(members <= {*server.agents}, "groups of these agents", sorted(members))
 
 
-@RULES.of("endpoints", "GET /v1/health and /v1/status say that it is ready", is_needed=True)
+@RULES.of("endpoints", is_needed=True)
 def what_it_says_of_itself(server: Subject) -> None:
+    """GET /v1/health and /v1/status say that it is ready"""
     health = server.read(server.request("GET", "/v1/health"), Health)
     status = server.read(server.request("GET", "/v1/status"), Status)
     expect(health.status == status.phase == "ready", "ready", (health, status))
@@ -53,8 +55,9 @@ def what_it_says_of_itself(server: Subject) -> None:
     expect(len(ids) == 1, "one server_id", ids)
 
 
-@RULES.of("endpoints", "GET /v1/openapi.json is an OpenAPI document")
+@RULES.of("endpoints")
 def the_document(server: Subject) -> None:
+    """GET /v1/openapi.json is an OpenAPI document"""
     answer = server.request("GET", "/v1/openapi.json")
     if answer.status_code == 404:
         raise Skipped("the server has none, and needs none: docs/openapi.json is the same for all")
@@ -62,15 +65,17 @@ def the_document(server: Subject) -> None:
     expect("/v1/step" in document.get("paths", ()), "the path /v1/step in it", document)
 
 
-@RULES.of("endpoints", "an unknown path is a 404, a wrong method a 405, both with a refusal")
+@RULES.of("endpoints")
 def unknown_paths_and_methods(server: Subject) -> None:
+    """an unknown path is a 404, a wrong method a 405, both with a refusal"""
     server.refusal(server.request("GET", "/v1/nowhere"), 404)
     server.refusal(server.request("GET", "/v1/step"), 405)
     server.refusal(server.request("POST", "/v1/spec", {}), 405)
 
 
-@RULES.of("endpoints", "an item has an endpoint, and its refusal the HTTP status")
+@RULES.of("endpoints")
 def one_endpoint_each(server: Subject) -> None:
+    """an item has an endpoint, and its refusal the HTTP status"""
     made = server.read(server.request("POST", "/v1/episodes"), Started)
     expect(made.episode_id, "an id that the server made", made)
     aborted = server.read(server.request("POST", f"/v1/episodes/{made.episode_id}/abort"), Aborted)
@@ -86,8 +91,9 @@ def one_endpoint_each(server: Subject) -> None:
     server.refusal(server.request("POST", f"/v1/episodes/{mine}/end", {}), 400)
 
 
-@RULES.of("endpoints", "an HTTP connection stays open between requests")
+@RULES.of("endpoints")
 def keep_alive(server: Subject) -> None:
+    """an HTTP connection stays open between requests"""
     parts = urlsplit(server.url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(str(parts.hostname), parts.port, timeout=ANSWER_S)
@@ -103,8 +109,9 @@ def keep_alive(server: Subject) -> None:
         connection.close()
 
 
-@RULES.of("endpoints", "with a token, nobody is answered without it")
+@RULES.of("endpoints")
 def the_token(server: Subject) -> None:
+    """with a token, nobody is answered without it"""
     if not server.token:
         raise Skipped("the server has no token, or none was given here")
     for given in ({"Authorization": ""}, {"Authorization": "Bearer wrong"}):
@@ -113,19 +120,19 @@ def the_token(server: Subject) -> None:
     _is_denied(server, {"Authorization": "Bearer wrong"}, 401)
 
 
-@RULES.of(
-    "endpoints",
-    "without a token, only this machine's names are answered, and nobody may shut the server down",
-)
+@RULES.of("endpoints")
 def no_token(server: Subject) -> None:
+    """without a token, only this machine's names are answered, and nobody may shut the server
+    down"""
     if server.token:
         raise Skipped("the server has a token")
     server.refusal(server.request("GET", "/v1/spec", headers={"Host": "somewhere.example"}), 403)
     server.refusal(server.request("POST", "/v1/shutdown"), 401)
 
 
-@RULES.of("endpoints", "no web page is answered")
+@RULES.of("endpoints")
 def no_web_page(server: Subject) -> None:
+    """no web page is answered"""
     origin = {"Origin": "http://127.0.0.1"}
     server.refusal(server.request("GET", "/v1/spec", headers=origin), 403)
     server.refusal(server.request("POST", "/v1/step", {"items": []}, origin), 403)
@@ -144,8 +151,9 @@ def _is_denied(server: Subject, headers: dict[str, str], code: int) -> None:
         raise Broken(f"{code} to the upgrade", "a WebSocket")
 
 
-@RULES.of("transports", "what is no batch is a 400 that says why")
+@RULES.of("transports")
 def malformed_bodies(server: Subject) -> None:
+    """what is no batch is a 400 that says why"""
     step = {"type": "step", "episode_id": "e", "t": 0, "observations": {}}
     bodies = [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"items":[{"type":"jump","episode_id":"e"}]}']
     wrongs: list[dict[str, object]] = [
@@ -161,24 +169,27 @@ def malformed_bodies(server: Subject) -> None:
         expect(refused.message, "a message", refused)
 
 
-@RULES.of("transports", "a field that is not known is a 400 that names it")
+@RULES.of("transports")
 def unknown_fields(server: Subject) -> None:
+    """a field that is not known is a 400 that names it"""
     item = {"type": "abort", "episode_id": server.new_id()}
     for body in ({"items": [item | {"colour": "green"}]}, {"items": [item], "colour": "green"}):
         refused = server.refusal(server.request("POST", "/v1/step", body), 400)
         expect("colour" in refused.message, "the field's name", refused)
 
 
-@RULES.of("transports", "a text frame is JSON and is answered as JSON")
+@RULES.of("transports")
 def text_frames(server: Subject) -> None:
+    """a text frame is JSON and is answered as JSON"""
     with server.websocket() as websocket:
         items = [{"type": t, "episode_id": server.new_id()} for t in ("start", "abort")]
         kinds = [type(reply) for reply in heard(websocket, json.dumps({"items": items}))]
         expect(kinds == [Started, Aborted], "started, aborted", kinds)
 
 
-@RULES.of("transports", "a malformed frame is refused, and the WebSocket stays open")
+@RULES.of("transports")
 def malformed_frames(server: Subject) -> None:
+    """a malformed frame is refused, and the WebSocket stays open"""
     with server.websocket() as websocket:
         for frame in ("{", "", b"", b"\xc1", b"\x81\xa5items"):
             replies = heard(websocket, frame)
@@ -188,10 +199,9 @@ def malformed_frames(server: Subject) -> None:
         expect(isinstance(heard(websocket, text)[0], Aborted), "aborted", "something else")
 
 
-@RULES.of(
-    "limits", "a body over max_message_bytes is a 413, and such a frame closes the WebSocket (1009)"
-)
+@RULES.of("limits")
 def large_messages(server: Subject) -> None:
+    """a body over max_message_bytes is a 413, and such a frame closes the WebSocket (1009)"""
     limit = server.spec.max_message_bytes
     if not 0 < limit <= _MAX_BODY_BYTES:
         raise Skipped(f"max_message_bytes is {limit}")
@@ -206,8 +216,9 @@ def large_messages(server: Subject) -> None:
             expect(code in (1009, None), "close code 1009", code)
 
 
-@RULES.of("limits", "3 items for each episode that may be open, and at least 64")
+@RULES.of("limits")
 def many_items(server: Subject) -> None:
+    """3 items for each episode that may be open, and at least 64"""
     num = needed_items(server.spec.max_episodes)
     items: list[AnyItem] = [AbortEpisode(str(n)) for n in range(num + 1)]
     if not 40 * num < (server.spec.max_message_bytes or 0) <= 10 * _MAX_BODY_BYTES:
@@ -217,8 +228,9 @@ def many_items(server: Subject) -> None:
     expect(len(replies) == num, f"{num} replies", len(replies))
 
 
-@RULES.of("limits", "line and headers over 64 KiB are a 400")
+@RULES.of("limits")
 def large_heads(server: Subject) -> None:
+    """line and headers over 64 KiB are a 400"""
     parts = urlsplit(server.url)
     if parts.scheme == "https":
         raise Skipped("it is sent by hand, without TLS")
@@ -233,8 +245,9 @@ def large_heads(server: Subject) -> None:
     expect(answer.startswith(b"HTTP/1.1 400"), "400", answer)
 
 
-@RULES.of("limits", "an episode over max_episodes is a 429 with Retry-After")
+@RULES.of("limits")
 def many_episodes(server: Subject) -> None:
+    """an episode over max_episodes is a 429 with Retry-After"""
     limit = server.spec.max_episodes
     if not 0 < limit <= _MAX_EPISODES:
         raise Skipped(f"max_episodes is {limit}")
@@ -246,6 +259,7 @@ def many_episodes(server: Subject) -> None:
     expect("Retry-After" in answer.headers, "the header Retry-After", dict(answer.headers))
 
 
-@RULES.of("limits", "time for a request, number of connections")
+@RULES.of("limits")
 def what_takes_too_long(server: Subject) -> None:
+    """time for a request, number of connections"""
     raise Skipped("a request may take 30 s, and how many connections there may be is not said")

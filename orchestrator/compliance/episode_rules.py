@@ -28,8 +28,9 @@ _PATIENCE_S = 5.0
 """For an episode to expire; one that lasts longer is not waited for."""
 
 
-@RULES.of("an episode", "an id has 1 to 256 printable characters and no '/'")
+@RULES.of("an episode")
 def ids(server: Subject) -> None:
+    """an id has 1 to 256 printable characters and no '/'"""
     for wrong in ("", "a/b", "line\nbreak"):
         refused(server.ask(StartEpisode(wrong)), 400)
     right = server.new_id() + " é☃"
@@ -38,12 +39,9 @@ def ids(server: Subject) -> None:
         expect(reply.episode_id == right and not hasattr(reply, "code"), "an episode of it", reply)
 
 
-@RULES.of(
-    "an episode",
-    "a step is answered with an action of its space for each that observes",
-    is_needed=True,
-)
+@RULES.of("an episode", is_needed=True)
 def actions(server: Subject) -> None:
+    """a step is answered with an action of its space for each that observes"""
     episode = server.start()
     for _ in range(3):
         reply = episode.step()
@@ -62,12 +60,9 @@ def _are_actions_of(server: Subject, reply: Actions, agents: list[str]) -> None:
         server.check_action(agent_id, action)
 
 
-@RULES.of(
-    "an episode",
-    "in a frame, items are answered in order, those of other episodes, too",
-    is_needed=True,
-)
+@RULES.of("an episode", is_needed=True)
 def frames(server: Subject) -> None:
+    """in a frame, items are answered in order, those of other episodes, too"""
     mine, other = server.start(), server.start("eval")
     new = server.new_id()
     first, second = mine.next(), other.next()
@@ -77,10 +72,9 @@ def frames(server: Subject) -> None:
            kinds)  # fmt: skip
 
 
-@RULES.of(
-    "rule 1", "an id is used once; a start may be repeated until the second step", is_needed=True
-)
+@RULES.of("rule 1", is_needed=True)
 def starts(server: Subject) -> None:
+    """an id is used once; a start may be repeated until the second step"""
     episode = server.start()
     start = StartEpisode(episode.id)
     for _ in range(2):
@@ -94,8 +88,9 @@ def starts(server: Subject) -> None:
     refused(server.ask(start), 409)
 
 
-@RULES.of("rule 2", "the same t again gets the same answer, and records nothing", is_needed=True)
+@RULES.of("rule 2", is_needed=True)
 def repeats(server: Subject) -> None:
+    """the same t again gets the same answer, and records nothing"""
     episode, agent_id = server.start(), server.agents[0]
     for t in range(3):
         step = episode.next(rewards={agent_id: 1.0} if t else {})
@@ -106,8 +101,9 @@ def repeats(server: Subject) -> None:
     episode.end({agent_id: 3.0}, rewards={agent_id: 1.0})
 
 
-@RULES.of("rule 2", "any other t is a 409 that says what was expected and what came")
+@RULES.of("rule 2")
 def other_steps(server: Subject) -> None:
+    """any other t is a 409 that says what was expected and what came"""
     episode = server.start()
     refused(server.ask(episode.next(t=1)), 409)
     episode.step()
@@ -121,8 +117,9 @@ def other_steps(server: Subject) -> None:
     episode.end()
 
 
-@RULES.of("rule 3", "a step is checked as a whole: of one that is refused nothing is recorded")
+@RULES.of("rule 3")
 def whole_steps(server: Subject) -> None:
+    """a step is checked as a whole: of one that is refused nothing is recorded"""
     agent_id = server.agents[0]
     episode, other = server.begun(), server.begun()
     wrong = episode.next(rewards={agent_id: 5.0, "nobody at all": 1.0})
@@ -134,8 +131,9 @@ def whole_steps(server: Subject) -> None:
         ended(server.ask(EndEpisode(each.id, 2)), 2, {agent_id: 1.0})
 
 
-@RULES.of("rule 4", "rewards of an agent add up, and none means 0", is_needed=True)
+@RULES.of("rule 4", is_needed=True)
 def rewards(server: Subject) -> None:
+    """rewards of an agent add up, and none means 0"""
     agent_id = server.agents[0]
     episode = server.start()
     episode.step(rewards={agent_id: 0.5})  # before its first action; counts in the return
@@ -145,8 +143,9 @@ def rewards(server: Subject) -> None:
     episode.end({agent_id: 1.25, **others}, rewards={agent_id: -0.25})
 
 
-@RULES.of("rule 5", "an agent may appear in mid-episode", is_needed=True)
+@RULES.of("rule 5", is_needed=True)
 def late_agents(server: Subject) -> None:
+    """an agent may appear in mid-episode"""
     first, rest = server.two_apart()
     episode = server.start()
     episode.step(first)
@@ -154,8 +153,9 @@ def late_agents(server: Subject) -> None:
     episode.end()
 
 
-@RULES.of("rule 5", "an agent that is done does not observe again")
+@RULES.of("rule 5")
 def agents_that_are_done(server: Subject) -> None:
+    """an agent that is done does not observe again"""
     gone, rest = server.agents[0], server.agents[1:]
     for how in ("terminations", "truncations"):
         episode = server.begun()
@@ -168,10 +168,9 @@ def agents_that_are_done(server: Subject) -> None:
         expect(refusal.agent_id == gone, f"agent_id {gone!r}", refusal)
 
 
-@RULES.of(
-    "rule 5", "of a team those act who are asked, after a first observation of all", is_needed=True
-)
+@RULES.of("rule 5", is_needed=True)
 def parts_of_teams(server: Subject) -> None:
+    """of a team those act who are asked, after a first observation of all"""
     group = next((g for g in server.spec.groups.values() if len(g) > 1), None)
     if group is None:
         raise Skipped("the server has no team")
@@ -181,8 +180,9 @@ def parts_of_teams(server: Subject) -> None:
         _are_actions_of(server, episode.step(some), some)
 
 
-@RULES.of("rule 6", "a truncated agent that acted needs its final observation", is_needed=True)
+@RULES.of("rule 6", is_needed=True)
 def truncated_agents(server: Subject) -> None:
+    """a truncated agent that acted needs its final observation"""
     gone, rest = server.agents[0], server.agents[1:]
     episode = server.begun()
     truncated = {"truncations": {gone: True}}
@@ -202,12 +202,9 @@ def truncated_agents(server: Subject) -> None:
     episode.end(is_truncated=True, final_observations=finals, state=server.state)
 
 
-@RULES.of(
-    "rule 6",
-    "a terminated agent may have one; who is said to be both has terminated",
-    is_needed=True,
-)
+@RULES.of("rule 6", is_needed=True)
 def terminated_agents(server: Subject) -> None:
+    """a terminated agent may have one; who is said to be both has terminated"""
     gone = server.agents[0]
     may_have: dict[str, Any] = {"final_observations": server.observe([gone])}
     for fields in ({}, may_have, {"truncations": {gone: True}}):
@@ -215,8 +212,9 @@ def terminated_agents(server: Subject) -> None:
         episode.end(terminations={gone: True}, **fields)
 
 
-@RULES.of("rule 6", "the action mask of a final observation may be all zeros", is_needed=True)
+@RULES.of("rule 6", is_needed=True)
 def final_masks(server: Subject) -> None:
+    """the action mask of a final observation may be all zeros"""
     agent_id, _ = server.one_with_mask()
     space = server.spec.agents[agent_id].observation_space
     assert isinstance(space, DictSpace)
@@ -226,8 +224,9 @@ def final_masks(server: Subject) -> None:
     episode.end(is_truncated=True, final_observations=finals, state=server.state)
 
 
-@RULES.of("rule 7", "a reward for an agent that is done still counts", is_needed=True)
+@RULES.of("rule 7", is_needed=True)
 def late_rewards(server: Subject) -> None:
+    """a reward for an agent that is done still counts"""
     gone, rest = server.agents[0], server.agents[1:]
     episode = server.begun()
     late: dict[str, Any] = {"terminations": {gone: True}, "late_rewards": {gone: 8.0}}
@@ -237,16 +236,18 @@ def late_rewards(server: Subject) -> None:
     episode.end({gone: 15.0 if rest else 10.0}, rewards={gone: 2.0}, **late)
 
 
-@RULES.of("rule 7", "late_rewards are of agents that are done")
+@RULES.of("rule 7")
 def early_rewards(server: Subject) -> None:
+    """late_rewards are of agents that are done"""
     episode, agent_id = server.begun(), server.agents[0]
     refusal = refused(server.ask(episode.next(late_rewards={agent_id: 1.0})), 422)
     expect(refusal.agent_id == agent_id, f"agent_id {agent_id!r}", refusal)
     episode.end()
 
 
-@RULES.of("rule 8", "ends and aborts may be repeated; who is unknown is aborted", is_needed=True)
+@RULES.of("rule 8", is_needed=True)
 def both_ends(server: Subject) -> None:
+    """ends and aborts may be repeated; who is unknown is aborted"""
     agent_id = server.agents[0]
     episode, other = server.begun(), server.begun()
     end = EndEpisode(episode.id, 1, rewards={agent_id: 1.0})
@@ -260,8 +261,9 @@ def both_ends(server: Subject) -> None:
     expect(isinstance(unknown, Aborted), "aborted", unknown)
 
 
-@RULES.of("rule 8", "a step or end of what is unknown, or over, is a 410", is_needed=True)
+@RULES.of("rule 8", is_needed=True)
 def unknown_episodes(server: Subject) -> None:
+    """a step or end of what is unknown, or over, is a 410"""
     nobody = server.new_id()
     seen = server.observe()
     refused(server.ask(Step(nobody, 0, seen, state=server.state)), 410)
@@ -272,14 +274,15 @@ def unknown_episodes(server: Subject) -> None:
         refused(server.ask(episode.next()), 410)
 
 
-@RULES.of("rule 9", "episodes without a step are legal", is_needed=True)
+@RULES.of("rule 9", is_needed=True)
 def no_steps(server: Subject) -> None:
+    """episodes without a step are legal"""
     server.start().end()
 
 
-@RULES.of("rule 10", "a silent episode is closed as truncated after episode_timeout_s",
-          has_items=False)  # fmt: skip
+@RULES.of("rule 10", has_items=False)
 def silence(server: Subject) -> None:
+    """a silent episode is closed as truncated after episode_timeout_s"""
     timeout_s = server.spec.episode_timeout_s
     if not 0 < timeout_s <= _PATIENCE_S:
         raise Skipped(f"episode_timeout_s is {timeout_s:g}; up to {_PATIENCE_S:g} it is waited for")
@@ -292,8 +295,9 @@ def silence(server: Subject) -> None:
     refused(server.ask(episode.next()), 410)
 
 
-@RULES.of("rule 10", "of a repeated step only episode_id and t count", is_needed=True)
+@RULES.of("rule 10", is_needed=True)
 def signs_of_life(server: Subject) -> None:
+    """of a repeated step only episode_id and t count"""
     episode = server.start()
     first = episode.step()
     again = server.ask(Step(episode.id, 0, {}))
@@ -301,8 +305,10 @@ def signs_of_life(server: Subject) -> None:
     episode.end()
 
 
-@RULES.of("rule 11", "eval episodes are not counted as training", is_needed=True)
+@RULES.of("rule 11", is_needed=True)
 def evaluation(server: Subject) -> None:
+    """eval episodes are not counted as training"""
+
     def num_env_steps() -> int:
         return server.read(server.request("GET", "/v1/status"), Status).num_env_steps
 

@@ -32,15 +32,16 @@ class Rules(list[Rule]):
         self._has_items = has_items
 
     def of(
-        self, where: str, text: str, *, has_items: bool | None = None, is_needed: bool = False
+        self, where: str, *, has_items: bool | None = None, is_needed: bool = False
     ) -> Callable[[Check], Check]:
-        """Returns what adds a function as a rule.
+        """Returns what adds a function as a rule, whose text is its docstring.
 
         The function gets the server, raises `Broken` or `Skipped`, and need not tidy up.
         """
         tries_both = self._has_items if has_items is None else has_items
 
         def add(check: Check) -> Check:
+            text = " ".join((check.__doc__ or "").split())
             self.append(Rule(where, text, check, tries_both, is_needed))
             return check
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from muxrl.orchestrator.compliance import endpoint_rules, episode_rules, value_rules
 from muxrl.orchestrator.compliance.rules import Rule
@@ -14,6 +15,10 @@ RULES = (*endpoint_rules.RULES, *episode_rules.RULES, *value_rules.RULES)
 
 def judge(rule: Rule, subject: Subject) -> Verdict:
     """Tries one rule, over HTTP and, if it has items, over the WebSocket, too."""
+
+    def verdict(outcome: Literal["ok", "broken", "skipped"], story: str = "") -> Verdict:
+        return Verdict(rule.where, rule.text, outcome, story, rule.is_needed)
+
     for over_websocket in (False, True) if rule.has_items else (False,):
         subject.over_websocket = over_websocket
         where = f" ({'msgpack over WebSocket' if over_websocket else 'JSON over HTTP'})"
@@ -23,11 +28,10 @@ def judge(rule: Rule, subject: Subject) -> Verdict:
             finally:
                 subject.tidy()
         except Broken as broken:
-            story = str(broken) + (where if rule.has_items else "")
-            return Verdict(rule.where, rule.text, "broken", story, rule.is_needed)
+            return verdict("broken", str(broken) + (where if rule.has_items else ""))
         except Skipped as reason:
-            return Verdict(rule.where, rule.text, "skipped", str(reason), rule.is_needed)
-    return Verdict(rule.where, rule.text, "ok", "", rule.is_needed)
+            return verdict("skipped", str(reason))
+    return verdict("ok")
 
 
 def judge_server(address: str, token: str = "") -> Iterator[Verdict]:

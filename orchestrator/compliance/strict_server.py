@@ -1,4 +1,4 @@
-"""A server that answers at random, notes what its client does wrong, and fails on purpose.
+"""A RANDOM server that notes what its client does wrong, and fails on purpose.
 
 Its episodes are numbered by their starts: of the second one it loses an answer, of the third it
 holds one back, the fourth it does not know any more, and the fifth it refuses to start once.
@@ -9,46 +9,38 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-import numpy as np
-from msgspec import Raw
+from dataclasses import dataclass
 
 from muxrl.orchestrator.compliance.notes import Notes
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.codec import encode_json
-from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine, check_episode_id
 from muxrl.protocol.errors import (
     EpisodeGone,
+    MalformedMessage,
+    MessageTooLarge,
     NotServing,
     OutOfOrder,
     ProtocolError,
     RunOver,
-    ValueMismatch,
 )
 from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import (
-    Aborted,
     AbortEpisode,
-    Actions,
     AgentInfo,
     AnyItem,
     AnyReply,
-    Ended,
     EndEpisode,
-    PlayedSteps,
+    Refused,
     ServerSpec,
-    Started,
     StartEpisode,
     Status,
     Step,
-    StepRows,
 )
 from muxrl.protocol.spaces import Space
-from muxrl.protocol.values import sample_action
-from muxrl.servers.episodes.step_check import CheckedStep, StepCheck
-from muxrl.servers.network.front import Answered, Front
-from muxrl.servers.network.message_limits import MessageLimits
+from muxrl.servers.app import Awaited, Batcher, PolicyServerApp
+from muxrl.servers.config import AgentPlan, LimitsConfig, ServerPlan
+from muxrl.servers.network.front import Answered
+from muxrl.servers.server import make_policies
 
 ENOUGH_EPISODES = 6
 """After which every trouble has been made."""
@@ -60,31 +52,26 @@ _TROUBLE_AT = 1
 """The step of an episode at which its trouble is made."""
 _LATER_S = 0.1
 _MAX_EPISODES = 256
-_TIMEOUT_S = 1800.0
-
-T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class _Episode:
-    """One that was started. `answer`: to its last item. `closed_by`: what has closed it."""
+    """One that was started."""
 
-    def __init__(self, number: int, start: StartEpisode) -> None:
-        self.number = number
-        self.start = start
-        self.machine = EpisodeStateMachine(start.episode_id)
-        self.machine.handle(EpisodeEvent.START)
-        self.last: Step | None = None
-        self.answer: AnyReply = Started(start.episode_id)
-        self.acted: frozenset[str] = frozenset()
-        self.done: frozenset[str] = frozenset()
-        self.returns: dict[str, float] = {}
-        self.closed_by: type[AnyItem] | None = None
-        self.is_gone = False
-        self.is_owed = False
+    number: int
+    t: int = 0
+    """How many steps were taken."""
+    last: Step | None = None
+    acted: frozenset[str] = frozenset()
+    done: frozenset[str] = frozenset()
+    is_closed: bool = False
+    is_gone: bool = False
+    is_owed: bool = False
+    """Whether an answer was lost, or is held back."""
 
 
-class StrictServer(Front):
-    """Answers items, and notes on the way which rules its client keeps.
+class StrictServer(PolicyServerApp):
+    """Answers items as a RANDOM server, and notes on the way which rules its client keeps.
 
     Args:
         agents: by id, their observation and action spaces.
@@ -102,6 +89,10 @@ class StrictServer(Front):
         notes: Notes,
         cut: Callable[[], None],
     ) -> None:
+        plans = {agent_id: AgentPlan(agent_id, *spaces) for agent_id, spaces in agents.items()}
+        limits = LimitsConfig(max_episodes=_MAX_EPISODES)
+        plan = ServerPlan("strict", "RANDOM", plans, {}, state_size, limits=limits)
+        policies = make_policies(plan, lambda problem: None)
         infos = {agent_id: AgentInfo("strict", *spaces) for agent_id, spaces in agents.items()}
         spec = ServerSpec(
             PROTOCOL_VERSION,
@@ -111,25 +102,27 @@ class StrictServer(Front):
             state_size=state_size,
             max_episodes=_MAX_EPISODES,
             max_message_bytes=needed_bytes(infos, state_size, _MAX_EPISODES),
-            episode_timeout_s=_TIMEOUT_S,
+            episode_timeout_s=limits.episode_timeout_s,
         )
-        super().__init__(spec, address, token="")
-        self.messages = _NotedMessages(spec, notes)
+        super().__init__(
+            spec,
+            address,
+            token="",
+            store=policies.store,
+            batcher=Batcher(policies.acting, "strict"),
+            feed=policies.feed,
+            policy_lag=lambda: None,
+            status=lambda: Status("strict", "ready", num_open_episodes=self.store.num_open),
+        )
         self.has_seen_enough = threading.Event()
         self.has_said_over = False
         """Whether it has refused a start since the run was over."""
         self._notes = notes
         self._cut = cut
-        self._check = StepCheck(infos, state_size)
-        self._rng = np.random.default_rng(0)
         self._episodes: dict[str, _Episode] = {}
         self._has_refused = False
         self._refused_start: str | None = None
         self._is_replying = False
-
-    def status(self) -> Status:
-        num_open = sum(e.closed_by is None and not e.is_gone for e in self._episodes.values())
-        return Status(self.spec.server_id, "ready", num_open_episodes=num_open)
 
     def finish(self, *, was_ended: bool) -> None:
         """Notes what is known only once the client has gone.
@@ -140,13 +133,13 @@ class StrictServer(Front):
         if self._refused_start is not None and not was_ended:
             self._notes.broken("503", "the start again", "it did not come")
         for episode_id, episode in self._episodes.items():
-            if episode.closed_by is not None:
+            if episode.is_closed:
                 self._notes.kept("closed")
             elif not (episode.is_gone or was_ended):
                 self._notes.broken("closed", f"an end or abort of {episode_id}", "none")
             if episode.is_owed and not was_ended:
-                self._notes.broken("repeats", f"t={episode.machine.t - 1} of {episode_id} again",
-                                   "it did not come")  # fmt: skip
+                again = f"t={episode.t - 1} of {episode_id} again"
+                self._notes.broken("repeats", again, "it did not come")
 
     # --- frames -------------------------------------------------------------------------
 
@@ -155,21 +148,26 @@ class StrictServer(Front):
         if self._is_replying:
             self._notes.broken("turns", "the next frame after the answer", "it came before")
         troubles = {self._trouble_of(item) for item in items}
-        replies = [self._accept(item) for item in items]
         loop = asyncio.get_running_loop()
+
+        def answered(replies: list[AnyReply]) -> None:
+            if _CUT in troubles:
+                loop.call_later(_LATER_S, self._reply, reply, replies)  # nobody hears it
+            elif _HELD in troubles:
+                loop.call_later(HELD_S, self._release, items, reply, replies)
+            else:
+                self._reply(reply, replies)
+
+        super().answer(items, answered, is_alone=is_alone)
+        if troubles & {_CUT, _HELD}:
+            self._owe(items, True)
         if _CUT in troubles:
-            for item in items:
-                if isinstance(item, Step):
-                    self._episodes[item.episode_id].is_owed = True
             self._cut()
-            loop.call_later(_LATER_S, self._reply, reply, replies)  # nobody hears it
-        elif _HELD in troubles:
-            held = {self._episodes[i.episode_id] for i in items if i.episode_id in self._episodes}
-            for episode in held:
-                episode.is_owed = True
-            loop.call_later(HELD_S, self._release, held, reply, replies)
-        else:
-            self._reply(reply, replies)
+
+    def _owe(self, items: list[AnyItem], is_owed: bool) -> None:
+        for item in items:
+            if item.episode_id in self._episodes:
+                self._episodes[item.episode_id].is_owed = is_owed
 
     def _reply(self, reply: Answered, replies: list[AnyReply]) -> None:
         # A frame that came too early is answered within this call.
@@ -179,9 +177,8 @@ class StrictServer(Front):
         finally:
             self._is_replying = False
 
-    def _release(self, held: set[_Episode], reply: Answered, replies: list[AnyReply]) -> None:
-        for episode in held:
-            episode.is_owed = False
+    def _release(self, items: list[AnyItem], reply: Answered, replies: list[AnyReply]) -> None:
+        self._owe(items, False)
         self._notes.kept("turns")
         self._reply(reply, replies)
 
@@ -190,41 +187,33 @@ class StrictServer(Front):
         episode = self._episodes.get(item.episode_id)
         if episode is None or not isinstance(item, Step) or item.t != _TROUBLE_AT:
             return None
-        is_first = episode.machine.t == _TROUBLE_AT
-        return episode.number if is_first and not episode.is_gone else None
+        return episode.number if episode.t == _TROUBLE_AT and not episode.is_gone else None
 
     # --- items --------------------------------------------------------------------------
 
-    def _accept(self, item: AnyItem) -> AnyReply:
+    def accept(self, item: AnyItem, now: float) -> AnyReply | Awaited:
+        episode = self._episodes.get(item.episode_id)
         try:
-            if isinstance(item, StartEpisode):
-                return self._start(item)
-            episode = self._episodes.get(item.episode_id)
-            if isinstance(item, AbortEpisode) and (episode is None or episode.is_gone):
-                return Aborted(item.episode_id)
-            if episode is None:
-                self._notes.broken("starts", f"a start of {item.episode_id} before", item)
-                raise EpisodeGone(f"episode {item.episode_id} was never started")
-            if episode.is_gone:
-                self._notes.broken("410", "another episode after a 410", item)
-                raise EpisodeGone(f"episode {item.episode_id} is unknown here")
-            if isinstance(item, Step):
-                return self._step(episode, item)
-            if isinstance(item, PlayedSteps):
-                raise ValueMismatch("it takes no steps in which a client acted by itself")
-            assert not isinstance(item, StepRows), "its spec takes none"
-            return self._close(episode, item)
+            if isinstance(item, StartEpisode) and episode is None:
+                self._make_trouble(item)
+            elif episode is not None:
+                self._look(item, episode, now)
         except ProtocolError as error:
-            return self.refuse(item, error)
+            return super().refuse(item, error)
+        outcome = super().accept(item, now)
+        if isinstance(item, StartEpisode) and not isinstance(outcome, Refused):
+            self._notes.kept("starts")
+            self._episodes.setdefault(item.episode_id, _Episode(len(self._episodes)))
+        elif episode is not None and not isinstance(outcome, Refused):
+            self._take(item, episode)
+        return outcome
 
-    def _start(self, item: StartEpisode) -> AnyReply:
-        self._noted("starts", lambda: check_episode_id(item.episode_id))
-        known = self._episodes.get(item.episode_id)
-        if known is not None:
-            if known.machine.t <= 1 and known.start == item and known.closed_by is None:
-                return Started(item.episode_id)
-            self._notes.broken("starts", "an id that was not used before", item)
-            raise OutOfOrder(f"episode {item.episode_id} was started before")
+    def _make_trouble(self, item: StartEpisode) -> None:
+        """Refuses a start if it is too late, and the fifth one once.
+
+        Raises:
+            RunOver, NotServing: it is refused.
+        """
         if len(self._episodes) >= _MOST_EPISODES:
             self.has_said_over = True
             raise RunOver("the run has ended: all has been seen")
@@ -237,118 +226,88 @@ class StrictServer(Front):
             self._refused_start = item.episode_id
             self._has_refused = True
             raise NotServing("this server is stopping")
-        self._episodes[item.episode_id] = _Episode(len(self._episodes), item)
-        return Started(item.episode_id)
 
-    def _step(self, episode: _Episode, item: Step) -> AnyReply:
-        machine = episode.machine
-        if episode.closed_by is not None:
-            self._notes.broken("order", "nothing after the end", item)
-            raise EpisodeGone(f"episode {item.episode_id} is over")
-        if self._noted("order", lambda: machine.is_repeat(item.t)):
-            self._repeat(episode, item)
-            return episode.answer
-        if episode.is_owed:
-            self._notes.broken("turns", "nothing before the answer", item)
-        if episode.number == _GONE and item.t == _TROUBLE_AT:
-            episode.is_gone = True
-            raise EpisodeGone(
-                f"episode {item.episode_id} is unknown here; was the server restarted?"
-            )
-        if back := sorted(item.observations.keys() & episode.done):
-            self._notes.broken("done", "observations of who is not done", f"one of {back}")
-        checked = self._noted(
-            "values", lambda: self._check.step(item, episode.done, episode.returns)
-        )
-        self._leave(episode, item, checked)
-        episode.acted = frozenset(checked.observations)
-        if not item.observations:
-            self._notes.broken("values", "an observation in each step", "none")
-        machine.handle(EpisodeEvent.OBSERVE)
-        machine.handle(EpisodeEvent.ACT)
-        actions = {
-            a: sample_action(self.spec.agents[a].action_space, seen, self._rng)
-            for a, seen in checked.observations.items()
-        }
-        episode.last, episode.answer = item, Actions(item.episode_id, item.t, actions)
-        return episode.answer
+    def _look(self, item: AnyItem, episode: _Episode, now: float) -> None:
+        """Notes what the server itself would not refuse.
 
-    def _repeat(self, episode: _Episode, item: Step) -> None:
-        if episode.is_owed:
-            episode.is_owed = False
-            self._notes.kept("repeats")
-        is_sign_of_life = not (item.observations or item.rewards)
-        if not is_sign_of_life and encode_json(item) != encode_json(episode.last):
-            self._notes.broken("repeats", f"the same again: {episode.last}", item)
+        Raises:
+            EpisodeGone: the episode is not known any more.
+        """
+        if episode.is_gone and not isinstance(item, AbortEpisode):
+            self._notes.broken("410", "another episode after a 410", item)
+            raise EpisodeGone(f"episode {item.episode_id} is unknown here")
+        if not isinstance(item, Step) or episode.is_closed:
+            return
+        if item.t == episode.t - 1:
+            if episode.is_owed:
+                episode.is_owed = False
+                self._notes.kept("repeats")
+            is_sign_of_life = not (item.observations or item.rewards)
+            if not is_sign_of_life and encode_json(item) != encode_json(episode.last):
+                self._notes.broken("repeats", f"the same again: {episode.last}", item)
+        elif item.t == episode.t:
+            if episode.is_owed:
+                self._notes.broken("turns", "nothing before the answer", item)
+            if episode.number == _GONE and item.t == _TROUBLE_AT:
+                episode.is_gone = True
+                self.store.accept(AbortEpisode(item.episode_id), now)
+                story = f"episode {item.episode_id} is unknown here; was the server restarted?"
+                raise EpisodeGone(story)
+            if back := sorted(item.observations.keys() & episode.done):
+                self._notes.broken("done", "observations of who is not done", f"one of {back}")
+            if not item.observations:
+                self._notes.broken("values", "an observation in each step", "none")
 
-    def _close(self, episode: _Episode, item: EndEpisode | AbortEpisode) -> AnyReply:
-        if episode.closed_by is not None:
-            return episode.answer
-        if isinstance(item, EndEpisode):
-            if item.t != episode.machine.t:
-                story = f"t={episode.machine.t}, its number of steps"
-                self._notes.broken("order", f"an end with {story}", f"t={item.t}")
-                raise OutOfOrder(f"the end needs {story}", expected=story, got=f"t={item.t}")
-            checked = self._noted(
-                "values", lambda: self._check.end(item, episode.done, episode.returns)
-            )
-            self._leave(episode, item, checked)
-            episode.answer = Ended(item.episode_id, item.t, episode.returns)
-        else:
-            episode.answer = Aborted(item.episode_id)
+    def _take(self, item: AnyItem, episode: _Episode) -> None:
+        """Notes what was right in an item that was not refused."""
+        if isinstance(item, Step):
+            self._notes.kept("order")
+            if item.t < episode.t:
+                return
+            episode.t += 1
+            episode.last = item
+        elif episode.is_closed:
+            return
+        if isinstance(item, Step | EndEpisode):
+            self._notes.kept("values")
+            terminated = {a for a, is_over in item.terminations.items() if is_over}
+            truncated = {a for a, is_over in item.truncations.items() if is_over}
+            if isinstance(item, EndEpisode) and item.is_truncated:
+                truncated |= self.spec.agents.keys() - episode.done
+            for agent_id in (truncated - terminated) & episode.acted:
+                if agent_id in item.final_observations:
+                    self._notes.kept("finals")
+                else:
+                    self._notes.broken("finals", f"final_observations[{agent_id!r}]", "none")
+            episode.done |= terminated | truncated
+        if isinstance(item, Step):
+            episode.acted = frozenset(item.observations)
+            if episode.done:
+                self._notes.kept("done")
+            return
         episode.is_owed = False  # it was closed without the answer, as whoever gives up does
-        episode.closed_by = type(item)
+        episode.is_closed = True
         if len(self._episodes) >= ENOUGH_EPISODES:
             self.has_seen_enough.set()
-        return episode.answer
 
-    def _leave(self, episode: _Episode, item: Step | EndEpisode, checked: CheckedStep) -> None:
-        """Notes who leaves, with or without a final observation, and adds up rewards."""
-        for agent_id in checked.truncated & episode.acted:
-            if agent_id not in item.final_observations:
-                self._notes.broken("finals", f"final_observations[{agent_id!r}]", "none")
-                raise ValueMismatch(
-                    f"agent {agent_id!r} is truncated without a final observation",
-                    agent_id=agent_id, expected=f"final_observations[{agent_id!r}]", got="none",
-                )  # fmt: skip
-            self._notes.kept("finals")
-        episode.done |= checked.terminated | checked.truncated
-        if episode.done and isinstance(item, Step):
-            self._notes.kept("done")
-        for rewards in (checked.rewards, checked.late_rewards):
-            for agent_id, reward in rewards.items():
-                episode.returns[agent_id] = episode.returns.get(agent_id, 0.0) + reward
+    def refuse(self, item: AnyItem, error: ProtocolError) -> Refused:
+        rule, expected, came = "values", error.expected or "something else", error.message
+        if isinstance(error, OutOfOrder):
+            rule = "order"
+        elif expected.startswith("final_observations["):
+            rule, came = "finals", error.got or ""
+        if isinstance(item, StartEpisode):
+            rule = "starts"
+            if item.episode_id in self._episodes:
+                expected, came = "an id that was not used before", str(item)
+        elif item.episode_id not in self._episodes:
+            rule, expected, came = "starts", f"a start of {item.episode_id} before", str(item)
+        elif isinstance(error, EpisodeGone):
+            rule, expected, came = "order", "nothing after the end", str(item)
+        self._notes.broken(rule, expected, came)
+        return super().refuse(item, error)
 
-    def _noted(self, rule: str, check: Callable[[], T]) -> T:
-        """Notes whether a check passes; its refusal is raised."""
-        try:
-            result = check()
-        except ProtocolError as error:
-            self._notes.broken(rule, error.expected or "something else", error.message)
-            raise
-        self._notes.kept(rule)
-        return result
-
-
-class _NotedMessages(MessageLimits):
-    """Reads messages, and notes those that are none."""
-
-    def __init__(self, spec: ServerSpec, notes: Notes) -> None:
-        super().__init__(spec)
-        self._notes = notes
-
-    def read(self, message: bytes | str) -> list[AnyItem]:
-        return self._noted(super().read, message)
-
-    def read_json(self, body: bytes) -> list[AnyItem]:
-        return self._noted(super().read_json, body)
-
-    def read_fields(self, body: bytes) -> dict[str, Raw]:
-        return self._noted(super().read_fields, body)
-
-    def _noted(self, read: Callable[[Any], T], message: bytes | str) -> T:
-        try:
-            return read(message)
-        except ProtocolError as error:
+    def refuse_message(self, what: str, error: ProtocolError) -> Refused:
+        if isinstance(error, MalformedMessage | MessageTooLarge):
             self._notes.broken("messages", "a message of the protocol", error.message)
-            raise
+        return super().refuse_message(what, error)

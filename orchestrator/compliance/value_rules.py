@@ -26,16 +26,18 @@ def _is_refused(server: Subject, agent_id: str, value: Any) -> Refused:
     return refusal
 
 
-@RULES.of("refusals", "an observation of another shape is refused at once, by the agent's name")
+@RULES.of("refusals")
 def shapes(server: Subject) -> None:
+    """an observation of another shape is refused at once, by the agent's name"""
     agent_id, space = server.one_with_box()
     _is_refused(server, agent_id, np.zeros((*space.shape, 2), np.float32))
     _is_refused(server, agent_id, [])
     _is_refused(server, agent_id, {"a": 1.0})
 
 
-@RULES.of("refusals", "NaN, null, texts and infinities in an observation are refused")
+@RULES.of("refusals")
 def no_numbers(server: Subject) -> None:
+    """NaN, null, texts and infinities in an observation are refused"""
     agent_id, space = server.one_with_box()
     for wrong in (np.nan, np.inf):
         _is_refused(server, agent_id, np.full(space.shape, wrong, np.float32))
@@ -46,9 +48,9 @@ def no_numbers(server: Subject) -> None:
         _is_refused(server, agent_id, nested)
 
 
-@RULES.of("refusals", "numbers of any dtype are taken, if they stay what they are (msgpack)",
-          has_items=False, is_needed=True)  # fmt: skip
+@RULES.of("refusals", has_items=False, is_needed=True)
 def dtypes(server: Subject) -> None:
+    """numbers of any dtype are taken, if they stay what they are (msgpack)"""
     agent_id, space = server.one_with_box()
     server.over_websocket = True
     episode = server.start()
@@ -56,16 +58,18 @@ def dtypes(server: Subject) -> None:
         episode.step(observations=server.observe() | {agent_id: np.zeros(space.shape, dtype)})
 
 
-@RULES.of("refusals", "the bounds of an observation are not checked", is_needed=True)
+@RULES.of("refusals", is_needed=True)
 def observation_bounds(server: Subject) -> None:
+    """the bounds of an observation are not checked"""
     agent_id, space = server.one_with_box()
     _, high = bounds(space)
     above = np.where(np.isfinite(high), high + 1.0, 1e6).astype(np.float32)
     server.start().step(observations=server.observe() | {agent_id: above})
 
 
-@RULES.of("refusals", "an agent that is not the server's is refused by its name")
+@RULES.of("refusals")
 def unknown_agents(server: Subject) -> None:
+    """an agent that is not the server's is refused by its name"""
     nobody = "nobody at all"
     seen = server.observe()
     for fields in (
@@ -77,8 +81,9 @@ def unknown_agents(server: Subject) -> None:
         expect(refusal.agent_id == nobody, f"agent_id {nobody!r}", refusal)
 
 
-@RULES.of("refusals", "after a refusal the same t can be sent again, corrected")
+@RULES.of("refusals")
 def corrections(server: Subject) -> None:
+    """after a refusal the same t can be sent again, corrected"""
     if server.is_gateway:
         raise Skipped("a gateway closes the episode on all servers when one of them refuses")
     agent_id, space = server.one_with_box()
@@ -89,8 +94,9 @@ def corrections(server: Subject) -> None:
     episode.end()
 
 
-@RULES.of("refusals", "the global state is asked for, and checked")
+@RULES.of("refusals")
 def states(server: Subject) -> None:
+    """the global state is asked for, and checked"""
     size = server.spec.state_size
     if size is None:
         raise Skipped("the server asks for no state")
@@ -98,14 +104,16 @@ def states(server: Subject) -> None:
         refused(server.ask(server.start().next(state=wrong)), 422)
 
 
-@RULES.of("limits", "a reward beyond float32, 3.4e38, is refused")
+@RULES.of("limits")
 def large_rewards(server: Subject) -> None:
+    """a reward beyond float32, 3.4e38, is refused"""
     agent_id = server.agents[0]
     refused(server.ask(server.start().next(rewards={agent_id: 1e39})), 422)
 
 
-@RULES.of("an episode", "a logged action is answered in place of the policy's", is_needed=True)
+@RULES.of("an episode", is_needed=True)
 def logged_actions(server: Subject) -> None:
+    """a logged action is answered in place of the policy's"""
     episode, agent_id = server.start(), server.agents[0]
     reply = episode.step(logged_actions={agent_id: (chosen := server.an_action(agent_id))})
     came = conform(server.spec.agents[agent_id].action_space, reply.actions[agent_id])
@@ -114,14 +122,16 @@ def logged_actions(server: Subject) -> None:
     expect(same(again, reply), f"the same answer again: {reply}", again)
 
 
-@RULES.of("an episode", "a log-probability comes only beside a logged action")
+@RULES.of("an episode")
 def log_probs(server: Subject) -> None:
+    """a log-probability comes only beside a logged action"""
     agent_id = server.agents[0]
     refused(server.ask(server.start().next(logged_log_probs={agent_id: -1.0})), 422)
 
 
-@RULES.of("an episode", "actions keep to the action mask, and logged ones have to")
+@RULES.of("an episode")
 def masks(server: Subject) -> None:
+    """actions keep to the action mask, and logged ones have to"""
     agent_id, space = server.one_with_mask()
     episode = server.start()
     for action in range(min(space.n, 4)):

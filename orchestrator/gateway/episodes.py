@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +31,7 @@ from muxrl.orchestrator.gateway.open_episode import (
 )
 from muxrl.orchestrator.gateway.refusals import refusal_of
 from muxrl.protocol import errors
-from muxrl.protocol.episode import EpisodeEvent, check_episode_id
+from muxrl.protocol.episode import is_repeat
 from muxrl.protocol.errors import EpisodeGone, OutOfOrder, ProtocolError, TooManyEpisodes
 from muxrl.protocol.message_sizes import needed_items
 from muxrl.protocol.messages import (
@@ -48,6 +48,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
+from muxrl.servers.episodes.ledger import Ledger
 from muxrl.servers.episodes.step_check import StepCheck
 
 logger = logging.getLogger(__name__)
@@ -101,8 +102,7 @@ class GatewayEpisodes:
         self._heard: set[str] = set()
         """Episodes of which the items that are being answered are."""
         self._open: dict[str, OpenEpisode] = {}
-        self._over: OrderedDict[str, tuple[AnyReply, str]] = OrderedDict()
-        """What the last ones to end or to be aborted were answered with, and why they are over."""
+        self._ledger = Ledger("gateway", "", self._open, _REMEMBERED)
 
     @property
     def num_open(self) -> int:
@@ -120,7 +120,7 @@ class GatewayEpisodes:
         played = self._evaluation
         if played is None:
             return 0, 0
-        lengths = (one.machine.t for one in list(self._open.values()) if one.evaluation is played)
+        lengths = (one.t for one in list(self._open.values()) if one.evaluation is played)
         return sum(map(len, played.episodes)), max(lengths, default=0)
 
     def answer(self, asked: Sequence[Asked], now: float) -> None:
@@ -134,53 +134,50 @@ class GatewayEpisodes:
                 its episode: to be asked again.
             now: monotonic time.
         """
-        beyond: set[str] = set()
-        rest = [one for one in asked if one.answer is None]
-        self._heard = {one.item.episode_id for one in rest}
-        while rest:
-            rest = self._answer_round(rest, now, beyond)
-
-    def _answer_round(self, asked: Iterable[Asked], now: float, beyond: set[str]) -> list[Asked]:
-        """Answers the first items of each episode, and returns those that have to wait for them."""
-        told: list[Told] = []
-        waiting: list[Asked] = []
-        aborts: list[Asked] = []
-        begun: set[str] = set()
-        busy: set[str] = set()
-        self._num_ending = 0
+        queues: dict[str, deque[Asked]] = {}
         for one in asked:
-            item, episode_id = one.item, one.item.episode_id
-            goes_on = isinstance(item, Step | EndEpisode)
-            if episode_id in beyond or self._is_beyond(item, told):
-                beyond.add(episode_id)
-                continue
-            if (
-                len(told) >= self._max_told
-                or episode_id in busy
-                or (episode_id in begun and not goes_on)
-            ):
-                waiting.append(one)
-                busy.add(episode_id)
-                continue
-            if isinstance(item, AbortEpisode):
-                aborts.append(one)
-                busy.add(episode_id)
-                continue
-            assert not isinstance(item, StepRows), "its spec takes none"
-            try:
-                prepared = self._prepare(one, item, now)
-            except ProtocolError as error:
-                one.answer = error
-                continue
-            if prepared is None:
-                continue
-            told.append(prepared)
-            (busy if goes_on else begun).add(episode_id)
+            if one.answer is None:
+                queues.setdefault(one.item.episode_id, deque()).append(one)
+        self._heard = set(queues)
+        while queues:
+            self._answer_round(queues, now)
+
+    def _answer_round(self, queues: dict[str, deque[Asked]], now: float) -> None:
+        """Answers the first items of each episode, which leave its queue."""
+        told: list[Told] = []
+        aborts: list[Asked] = []
+        self._num_ending = 0
+        for episode_id, queue in list(queues.items()):
+            has_begun = False
+            while queue and len(told) < self._max_told:
+                one, item = queue[0], queue[0].item
+                goes_on = isinstance(item, Step | EndEpisode)
+                if self._is_beyond(item, told):
+                    queue.clear()
+                    break
+                if has_begun and not goes_on:
+                    break
+                queue.popleft()
+                if isinstance(item, AbortEpisode):
+                    aborts.append(one)
+                    break
+                assert not isinstance(item, StepRows), "its spec takes none"
+                try:
+                    prepared = self._prepare(one, item, now)
+                except ProtocolError as error:
+                    one.answer = error
+                    continue
+                if prepared is not None:
+                    told.append(prepared)
+                    has_begun = True
+                    if goes_on:
+                        break
+            if not queue:
+                del queues[episode_id]
         if aborts:
             self._abort(aborts)
         for client in dict.fromkeys(one.episode.client for one in told):
             self._exchange(client, [one for one in told if one.episode.client is client])
-        return waiting
 
     def _is_beyond(self, item: AnyItem, told: Sequence[Told]) -> bool:
         """Whether a step has to wait, since with those that are told all is played."""
@@ -191,7 +188,7 @@ class GatewayEpisodes:
             return False
         steps = (t for t in told if t.episode.is_training and isinstance(t.asked.item, Step))
         num_env_steps = self.counts.num_env_steps + sum(1 for _ in steps)
-        return num_env_steps >= self.most_env_steps and not episode.machine.is_repeat(item.t)
+        return num_env_steps >= self.most_env_steps and item.t == episode.t
 
     # --- what is asked ------------------------------------------------------------------
 
@@ -203,7 +200,7 @@ class GatewayEpisodes:
         Raises:
             ProtocolError: it is refused, and nothing of it is kept.
         """
-        buried, _ = self._over.get(item.episode_id, (None, ""))
+        buried = self._ledger.answer_of(item.episode_id)
         if isinstance(item, EndEpisode) and isinstance(buried, Ended):
             asked.answer = buried
             return None
@@ -217,9 +214,7 @@ class GatewayEpisodes:
             return None
         if isinstance(item, PlayedSteps):
             raise errors.ValueMismatch("a gateway takes no steps in which a client acted by itself")
-        episode = self._open.get(item.episode_id)
-        if episode is None:
-            raise self._gone(item.episode_id)
+        episode = self._ledger.find(item.episode_id)
         episode.longest_step_s = max(episode.longest_step_s, now - episode.last_seen)
         episode.last_seen = now
         if isinstance(item, Step):
@@ -228,16 +223,11 @@ class GatewayEpisodes:
 
     def _start(self, asked: Asked, item: StartEpisode, now: float) -> Told | None:
         episode_id = item.episode_id
-        check_episode_id(episode_id)
         known = self._open.get(episode_id)
-        if known is not None and known.machine.t <= 1 and known.started_by == item:
+        if known is not None and known.t <= 1 and known.started_by == item:
             known.last_seen = now
             return self._repeat(asked, known, known.started)
-        if known is not None or episode_id in self._over:
-            state = "already open" if known is not None else "already over"
-            raise OutOfOrder(
-                f"episode {episode_id} is {state}; every episode needs an id of its own"
-            )
+        self._ledger.check_new(episode_id)
         if len(self._open) - self._num_ending >= self._spec.max_episodes:
             raise TooManyEpisodes(
                 f"the gateway holds {len(self._open)} open episodes, as many as the servers behind "
@@ -288,12 +278,10 @@ class GatewayEpisodes:
         self._close(silent, "it was silent for long, and another simulation plays its evaluation")
 
     def _step(self, asked: Asked, item: Step, episode: OpenEpisode) -> Told | None:
-        machine = episode.machine
-        if machine.is_repeat(item.t):
+        if is_repeat(item.episode_id, episode.t, item.t):
             if episode.last_answer is None:
                 raise OutOfOrder(f"t={item.t} of episode {item.episode_id} is being answered")
             return self._repeat(asked, episode, episode.last_answer)
-        machine.check(EpisodeEvent.OBSERVE)
         joint, table, slot = episode.joint, episode.client.table, episode.joint.slot
         checked = self._check.step(item, episode.agents_done, joint.returns)
         table.log(
@@ -310,11 +298,10 @@ class GatewayEpisodes:
             logged.update(checked.logged_actions)
         episode.agents_done |= checked.terminated | checked.truncated
         episode.agents_done -= checked.observations.keys()
-        machine.handle(EpisodeEvent.OBSERVE)
+        episode.t += 1
         episode.last_answer = None
 
         def answered() -> Actions:
-            machine.handle(EpisodeEvent.ACT)
             chosen = table.actions[slot]
             actions = {agent_id: chosen[agent_id] for agent_id in item.observations}
             episode.last_answer = Actions(item.episode_id, item.t, actions)
@@ -326,14 +313,13 @@ class GatewayEpisodes:
         return Told(asked, episode, answered, step=checked)
 
     def _end(self, asked: Asked, item: EndEpisode, episode: OpenEpisode) -> Told:
-        machine, joint = episode.machine, episode.joint
-        if machine.is_repeat(item.t):
+        if is_repeat(item.episode_id, episode.t, item.t):
             raise OutOfOrder(
-                f"episode {item.episode_id} has had t={item.t}, and ends after {machine.t} steps",
-                expected=f"t={machine.t}",
+                f"episode {item.episode_id} has had t={item.t}, and ends after {episode.t} steps",
+                expected=f"t={episode.t}",
                 got=f"t={item.t}",
             )
-        machine.check(EpisodeEvent.END)
+        joint = episode.joint
         checked = self._check.end(item, episode.agents_done, joint.returns)
         metrics = metrics_of(item, self._spec.agents)
         table, slot, outbox = episode.client.table, joint.slot, Outbox()
@@ -352,24 +338,22 @@ class GatewayEpisodes:
 
     def _ended(self, episode: OpenEpisode, metrics: EpisodeMetrics, why: str) -> Ended:
         """Takes in that the servers know of an episode's end."""
-        machine, joint = episode.machine, episode.joint
-        machine.handle(EpisodeEvent.END)
-        ended = Ended(joint.episode_id, machine.t, joint.returns)
+        joint = episode.joint
+        ended = Ended(joint.episode_id, episode.t, joint.returns)
         self._bury(joint.episode_id, ended, why)
-        metrics[EPISODE_LENGTH] = {COMMON: float(machine.t)}
-        played = EpisodeResult.of(joint, machine.t, None, metrics, episode.parameters)
+        metrics[EPISODE_LENGTH] = {COMMON: float(episode.t)}
+        played = EpisodeResult.of(joint, episode.t, None, metrics, episode.parameters)
         if episode.evaluation is not None:
             episode.evaluation.add(episode.condition, played)
         elif episode.is_training:
             self.ended.append(played)
-            self.counts.num_episodes += 1
-            self.counts.add_returns(ended.returns)
+            self.counts.add_episode(ended.returns)
         return ended
 
     def _truncated(self, episode: OpenEpisode) -> ProtocolError:
-        why = f"it is an evaluation episode, and has had its {episode.machine.t:,} env steps"
+        why = f"it is an evaluation episode, and has had its {episode.t:,} env steps"
         self._ended(episode, {}, f"{why} (evaluation.max_episode_steps); begin another one")
-        return self._gone(episode.joint.episode_id)
+        return self._ledger.gone(episode.joint.episode_id)
 
     def _repeat(self, asked: Asked, episode: OpenEpisode, answer: AnyReply) -> Told | None:
         """Answers what was answered before, and has servers that were told nothing for long hear
@@ -383,18 +367,10 @@ class GatewayEpisodes:
     def _abort(self, aborts: Sequence[Asked]) -> None:
         for one in aborts:
             episode_id = one.item.episode_id
-            one.answer, _ = self._over.get(episode_id, (Aborted(episode_id), ""))
+            one.answer = self._ledger.answer_of(episode_id) or Aborted(episode_id)
         reasons = [one.item.reason for one in aborts if isinstance(one.item, AbortEpisode)]
         ids = [one.item.episode_id for one in aborts if one.item.episode_id in self._open]
         self._close(ids, f"it was aborted: {'; '.join(dict.fromkeys(reasons))}".rstrip(": "))
-
-    def _gone(self, episode_id: str) -> EpisodeGone:
-        if episode_id in self._over:
-            return EpisodeGone(f"episode {episode_id} is over: {self._over[episode_id][1]}")
-        return EpisodeGone(
-            f"the gateway does not know episode {episode_id}: it was never started here, or the "
-            "gateway was restarted since"
-        )
 
     # --- what the servers say -----------------------------------------------------------
 
@@ -442,15 +418,13 @@ class GatewayEpisodes:
             self.counts.num_lost += episode.is_training and isinstance(refusal, EpisodeGone)
         return refusal
 
-    def _bury(self, episode_id: str, reply: AnyReply, why: str) -> None:
+    def _bury(self, episode_id: str, reply: Ended | Aborted, why: str) -> None:
         episode = self._open.pop(episode_id)
         if episode.evaluation is not None and not isinstance(reply, Ended):
             again = (episode.condition, episode.parameters)
             episode.evaluation.to_begin.appendleft(again)
         self.num_over += 1
-        self._over[episode_id] = reply, why[:_STORY_CHARS]
-        while len(self._over) > _REMEMBERED:
-            self._over.popitem(last=False)
+        self._ledger.bury(episode_id, reply, why[:_STORY_CHARS])
 
     # --- silence ------------------------------------------------------------------------
 

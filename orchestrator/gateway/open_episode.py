@@ -14,7 +14,6 @@ from muxrl.client.episode import Episode
 from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine
 from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Started, StartEpisode
 from muxrl.servers.episodes.counts import EpisodeCounts
@@ -96,15 +95,12 @@ class OpenEpisode:
     num_trained: int
     """Env steps of training when it began."""
     last_seen: float
+    t: int = 0
+    """The step that is awaited next."""
     longest_step_s: float = 0.0
     """That its simulation took."""
     agents_done: set[str] = field(default_factory=set)
     last_answer: Actions | None = None
-
-    def __post_init__(self) -> None:
-        """Begins to count its steps."""
-        self.machine = EpisodeStateMachine(self.started_by.episode_id)
-        self.machine.handle(EpisodeEvent.START)
 
     @property
     def _is_evaluation(self) -> bool:

@@ -25,8 +25,9 @@ class EpisodeCounts:
     recent_returns: list[float] = field(default_factory=list)
     """Of raw rewards: in each episode the mean over those agents that were in it."""
 
-    def add_returns(self, returns: Mapping[str, float]) -> None:
-        """Takes in an episode's returns by agent; nobody was in it: none."""
+    def add_episode(self, returns: Mapping[str, float]) -> None:
+        """Takes in a training episode that has ended: the returns of the agents that were in it."""
+        self.num_episodes += 1
         if returns:
             self.recent_returns.append(sum(returns.values()) / len(returns))
             del self.recent_returns[:-100]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from muxrl.protocol.episode import is_repeat, unanswered
 from muxrl.protocol.errors import OutOfOrder, ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step, StepRows
 from muxrl.protocol.rows import pick
@@ -117,18 +118,9 @@ class Steps:
         t, last = self._table.t[slot], self._table.last[slot]
         if item.t == t:
             if last is not None and last.chosen is None:
-                raise OutOfOrder(
-                    f"episode {item.episode_id} is awaiting action at t={t} and cannot observe now"
-                )
+                raise OutOfOrder(unanswered(item.episode_id, t, "observe"))
             return None
-        if 0 <= item.t == t - 1:
-            return last
-        raise OutOfOrder(
-            f"episode {item.episode_id} awaits t={t}, got t={item.t}; is a second client "
-            "writing to this episode, or was a step lost?",
-            expected=f"t={t}",
-            got=f"t={item.t}",
-        )
+        return last if is_repeat(item.episode_id, t, item.t) else None
 
     def add(self, item: Step, slot: int, now: float) -> tuple[Block, bool]:
         """Records the next step of an episode, and returns whether an env step followed.
@@ -221,9 +213,7 @@ class Steps:
                 got=f"t={item.t}",
             )
         if table.is_waiting(slot):
-            raise OutOfOrder(
-                f"episode {item.episode_id} is awaiting action at t={t} and cannot end now"
-            )
+            raise OutOfOrder(unanswered(item.episode_id, t, "end"))
         returns = self._returns_before(item, slot)
         step = self._check.end(item, table.done_agents(slot), returns)
         record = table.records[slot] if mode.is_training and t else None

@@ -13,15 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from muxrl.protocol.episode import check_episode_id
-from muxrl.protocol.errors import (
-    EpisodeGone,
-    NotServing,
-    OutOfOrder,
-    ProtocolError,
-    TooManyEpisodes,
-    ValueMismatch,
-)
+from muxrl.protocol.errors import NotServing, ProtocolError, TooManyEpisodes, ValueMismatch
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
@@ -44,16 +36,20 @@ from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Seats
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
+from muxrl.servers.episodes.ledger import Ledger
 from muxrl.servers.episodes.played import PlayedCheck, chosen_by_client
 from muxrl.servers.episodes.record import Record
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.steps import Mode, Rows, Steps
 from muxrl.servers.episodes.table import EpisodeTable, Member
-from muxrl.servers.episodes.tombstones import Tombstones
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
 from muxrl.servers.episodes.warnings import Warnings
 
+MOST_OVER, _MOST_TOLD = 100_000, 1_000_000
+"""Ended episodes that are remembered, and returns of agents in their answers, some 65 MB; a client
+that lost an answer asks again before so many more have ended. Episodes of a few steps end a
+thousand times a second."""
 BROKEN = "episodes that cannot be processed"
 _PAID_LATE = (
     "{who!r} was paid after its end, in episode {episode_id} for the first time: that counts in "
@@ -121,7 +117,16 @@ class EpisodeStore:
             reward_scales=reward_scales or MappingProxyType({}),
         )
         self._modes: dict[Mode, Mode] = {}
-        self._tombstones = Tombstones()
+        most_over = min(MOST_OVER, _MOST_TOLD // max(1, len(plan.agents)))
+        self._ledger = Ledger(
+            "server",
+            plan.server_id,
+            self._table.slot_of,
+            max(most_over, plan.limits.max_episodes),
+        )
+        self._ended_how = (
+            f"it ended, was aborted, or was idle for more than {plan.limits.episode_timeout_s:g} s"
+        )
         self._chunks: list[Chunk] = []
         self._num_uncut_steps = 0
         self.far_values = FarValues(self.warnings)
@@ -156,14 +161,14 @@ class EpisodeStore:
             return self._start(item, now)
         if isinstance(item, PlayedSteps):
             return self._play(item, now)
-        buried = self._tombstones.answer_of(item.episode_id)
+        buried = self._ledger.answer_of(item.episode_id)
         if buried is not None:
             return buried
         assert isinstance(item, EndEpisode | AbortEpisode)
         return self._end(item, now) if isinstance(item, EndEpisode) else self._abort(item, now)
 
     def expire(self, now: float) -> list[str]:
-        """Closes idle episodes as truncated, and forgets old tombstones; returns the closed ids."""
+        """Closes idle episodes as truncated, and forgets old ones; returns the closed ids."""
         limits, table = self.plan.limits, self._table
         expired = []
         for episode_id, slot in table.slot_of.items():
@@ -177,7 +182,7 @@ class EpisodeStore:
                 self._close(episode_id, Aborted(episode_id), now, is_aborted=True)
             self.counts.num_expired += 1
         self.finish_frame()
-        self._tombstones.expire(now - limits.tombstone_s)
+        self._ledger.forget(now - limits.tombstone_s)
         return expired
 
     def abort_all(self, prefix: str, now: float) -> int:
@@ -200,7 +205,7 @@ class EpisodeStore:
         self.counts.num_aborted += self._table.modes[slot].is_training
         seen_at = self._table.seen_at[slot]
         self._table.close(episode_id)
-        self._tombstones.bury(episode_id, Aborted(episode_id), seen_at, self.plan)
+        self._ledger.bury(episode_id, Aborted(episode_id), self._ended_how, seen_at)
         text = f"episode {episode_id} cannot be processed and is closed, by an error in the server"
         self.warnings.add(BROKEN, f"{text} itself: {error!r}", error=error)
 
@@ -218,19 +223,13 @@ class EpisodeStore:
         if not self.is_accepting:
             raise NotServing(f"server {self.plan.server_id!r} is stopping")
         episode_id = item.episode_id
-        check_episode_id(episode_id)
         table = self._table
         known = table.slot_of.get(episode_id)
         # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
         if known is not None and table.t[known] <= 1 and table.started[known] == item:
             table.seen_at[known] = now
             return _started(episode_id, table.members[known])
-        if known is not None or episode_id in self._tombstones:
-            state = "already open" if known is not None else "already over"
-            raise OutOfOrder(
-                f"episode {episode_id} is {state} on server {self.plan.server_id!r}; "
-                "every episode needs an id of its own"
-            )
+        self._ledger.check_new(episode_id)
         limit = self.plan.limits.max_episodes
         if len(table) >= limit:
             raise TooManyEpisodes(
@@ -254,7 +253,7 @@ class EpisodeStore:
         return _started(episode_id, member)
 
     def _step(self, item: Step, now: float, *, was_played: bool = False) -> AwaitedStep | Actions:
-        slot = self._find(item.episode_id)
+        slot = self._ledger.find(item.episode_id)
         self._table.seen_at[slot] = now
         last = self._steps.repeated(item, slot)
         if last is not None:
@@ -342,11 +341,11 @@ class EpisodeStore:
                 "no networks to give"
             )
         reply = Recorded(item.episode_id, 0, self._played_check.version())
-        buried = self._tombstones.answer_of(item.episode_id)
+        buried = self._ledger.answer_of(item.episode_id)
         if isinstance(buried, Ended) and all(step.t < buried.num_steps for step in item.steps):
             reply.num_steps = buried.num_steps  # a repeat: its end was in the same frame
             return reply
-        slot, table = self._find(item.episode_id), self._table
+        slot, table = self._ledger.find(item.episode_id), self._table
         table.seen_at[slot] = now
         check, is_training = self._played_check, table.modes[slot].is_training
         is_stale, states, steps = check.read(item)
@@ -381,7 +380,7 @@ class EpisodeStore:
         reply.num_wanted = max(check.min_wanted, -(-missing // num_clients))
 
     def _end(self, item: EndEpisode, now: float) -> Ended:
-        slot = self._find(item.episode_id)
+        slot = self._ledger.find(item.episode_id)
         returns, is_env_step = self._steps.end(item, slot)
         reply = Ended(item.episode_id, item.t, returns)
         if self._table.modes[slot].is_training:
@@ -394,21 +393,6 @@ class EpisodeStore:
         if item.episode_id in self._table.slot_of:
             self._close(item.episode_id, reply, now, is_aborted=True)
         return reply
-
-    def _find(self, episode_id: str) -> int:
-        """Returns the slot of an open episode."""
-        slot = self._table.slot_of.get(episode_id)
-        if slot is not None:
-            return slot
-        if episode_id in self._tombstones:
-            raise EpisodeGone(
-                f"episode {episode_id} is over on server {self.plan.server_id!r}: it ended, was "
-                f"aborted, or was idle for more than {self.plan.limits.episode_timeout_s:g} s"
-            )
-        raise EpisodeGone(
-            f"server {self.plan.server_id!r} does not know episode {episode_id}: it was never "
-            "started here, or the server was restarted since"
-        )
 
     # --- batches ------------------------------------------------------------------------
 
@@ -429,8 +413,7 @@ class EpisodeStore:
                 self.counts.num_aborted += 1
             else:
                 assert isinstance(reply, Ended)
-                self.counts.num_episodes += 1
-                self.counts.add_returns(reply.returns)
+                self.counts.add_episode(reply.returns)
                 if member:
                     member.end(reply.returns)
                 if self.ended is not None:
@@ -440,7 +423,7 @@ class EpisodeStore:
                     self.warnings.add("rewards after an end", "" if self._has_told_late else text)
                     self._has_told_late = True
         table.close(episode_id)
-        self._tombstones.bury(episode_id, reply, now, self.plan)
+        self._ledger.bury(episode_id, reply, self._ended_how, now)
         self._cut_if_due()
 
     def _cut_if_due(self, *, is_after_frame: bool = False) -> None:

@@ -14,7 +14,6 @@ Each name is imported when it is first used, so ``import muxrl`` loads nothing a
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +109,7 @@ def needs_newer_python() -> str:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return importlib.metadata.version("muxrl")
+        return importlib.import_module("importlib.metadata").version("muxrl")
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _EXPORTS[name].partition(":")

@@ -112,15 +112,6 @@ def test_an_answer_does_not_change_with_the_weights(ppo: PolicyServer) -> None:
     peer.transport.close()
 
 
-def test_too_many_episodes(peer: Peer, server: PolicyServer) -> None:
-    ids = [new_id() for _ in range(9)]
-    replies = peer.say(*(StartEpisode(e) for e in ids))
-    assert refusal(replies[-1]).code == 429
-    assert "limits.max_episodes" in refusal(replies[-1]).message
-    peer.say(*(AbortEpisode(e) for e in ids))
-    assert server.status().num_open_episodes == 0
-
-
 WRONG: dict[str, tuple[dict[str, Any], str | None, str, str]] = {
     "shape": (
         {"observations": {**SEEN, "b": np.zeros(3, np.float32)}},

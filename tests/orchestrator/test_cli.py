@@ -1,15 +1,18 @@
 """The command line: exit codes, what is printed where, what is handed on."""
 
+import argparse
 import json
 import platform
 import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Annotated, Optional
 
 import pytest
 
 from muxrl.orchestrator import cli
+from muxrl.orchestrator.commands.command import Command, pair_of
 from muxrl.orchestrator.config import load_config, to_yaml
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -47,10 +50,10 @@ def served(monkeypatch):
     return calls
 
 
-def run(*args, cwd=ROOT):
+def run(*args, module=("-m", "muxrl")):
     return subprocess.run(
-        [sys.executable, "-m", "muxrl", *args],
-        cwd=cwd,
+        [sys.executable, *module, *args],
+        cwd=ROOT,
         env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
@@ -83,9 +86,12 @@ def test_check_in_a_real_process_prints_the_plan_and_nothing_else():
     assert done.stdout.endswith("assignment: ppo:agent\n")
 
 
-def test_check_shows_the_whole_config_when_asked(capsys):
-    assert cli.main(["check", "cartpole_ppo", "seed=3", "--yaml"]) == 0
-    assert capsys.readouterr().out == to_yaml(load_config("cartpole_ppo", ["seed=3"]))
+def test_check_shows_the_whole_config_when_asked_but_no_token(capsys):
+    overrides = ["seed=3", "servers.ppo.token=secret-of-sixteen"]
+    assert cli.main(["check", "cartpole_ppo", "--yaml", *overrides]) == 0
+    output = capsys.readouterr().out
+    assert output == to_yaml(load_config("cartpole_ppo", overrides))
+    assert "secret" not in output
 
 
 def test_check_reports_what_a_bug_needs_also_of_a_refused_config(capsys):
@@ -168,11 +174,6 @@ def test_check_says_what_is_scaled_and_normalised(capsys):
     assert cli.main(["check", "cartpole_ppo", bounded]) == 0
     out = capsys.readouterr().out
     assert "server 'ppo' scales Box(4,) float32 to 0..1 by the bounds of the space" in out
-
-
-def test_check_hides_tokens(capsys):
-    assert cli.main(["check", "cartpole_ppo", "--yaml", "servers.ppo.token=secret-of-sixteen"]) == 0
-    assert "secret" not in capsys.readouterr().out
 
 
 def test_environments_of_the_current_folder_are_found(tmp_path, monkeypatch, capsys):
@@ -330,14 +331,7 @@ def test_seeds_with_commas_are_shown_as_the_list_they_should_be(capsys):
 
 
 def test_the_command_can_be_run_as_its_module():
-    done = subprocess.run(
-        [sys.executable, "-m", "muxrl.orchestrator.cli", "configs"],
-        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run("configs", module=("-m", "muxrl.orchestrator.cli"))
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -387,15 +381,35 @@ def test_version(capsys):
     assert capsys.readouterr().out.startswith("muxrl ")
 
 
-def test_help_loads_nothing_heavy():
+def test_neither_muxrl_nor_any_help_loads_anything_heavy():
     code = (
-        "import sys; from muxrl.orchestrator import cli\n"
-        "try: cli.main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'ray', 'torch', 'omegaconf', 'numpy', 'rich'} & set(sys.modules)\n"
+        "import contextlib, sys, muxrl; dir(muxrl)\n"
+        "from muxrl.orchestrator import cli\n"
+        "from muxrl.orchestrator.commands.command import COMMANDS\n"
+        "for command in ([], *([name] for name in COMMANDS)):\n"
+        "    with contextlib.suppress(SystemExit): cli.main([*command, '--help'])\n"
+        "heavy = {'ray', 'torch', 'omegaconf', 'numpy', 'pandas', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    done = run("-c", code, module=())
+    assert (done.returncode, done.stderr) == (0, "")
+    for told in ("--head-to-head", "-n N, --lines N", "NAME=AGENT,...", "default: 100", "{bash,"):
+        assert told in done.stdout
+
+
+def test_python_3_10_reads_the_same_options():
+    """There an annotation with a default of None is one more time optional."""
+
+    def one(*, pairs: Optional[Annotated[dict[str, int], pair_of(int, "A=1")]] = None) -> int:  # noqa: UP045
+        """Args:
+        pairs (A=1): some.
+        """
+        assert pairs == {"x": 1, "y": 2}
+        return 0
+
+    parser = argparse.ArgumentParser()
+    Command(one).add_arguments(parser)
+    assert Command(one)(parser.parse_args(["--pairs", "x=1", "--pairs", "y=2"])) == 0
 
 
 def test_in_80_columns_check_breaks_no_name(capsys, monkeypatch):
@@ -407,24 +421,28 @@ def test_in_80_columns_check_breaks_no_name(capsys, monkeypatch):
 
 
 READER_GONE = """
-import sys, types
+import dataclasses, functools, importlib, sys
 from muxrl.orchestrator import cli
-def execute(args):
-    if sys.argv[1] == "connection":
+module = importlib.import_module(f"muxrl.orchestrator.commands.{sys.argv[1]}")
+command = getattr(module, sys.argv[1])
+@functools.wraps(command.function)
+def execute(**options):
+    if str(options.get("folder")) == "connection":
         raise BrokenPipeError("a server's")
     for _ in range(3):
         print("a line", flush=True)
     return 0
-cli._parse = lambda argv: types.SimpleNamespace(command=argv[0], execute=execute, client=False)
+setattr(module, sys.argv[1], dataclasses.replace(command, function=execute))
 sys.exit(cli.main(sys.argv[1:]))
 """
 
 
 @pytest.mark.parametrize(
-    ("command", "code"), [("runs", 0), ("report", 1), ("compare", 1), ("stop", 1), ("launch", 0)]
+    ("command", "code"),
+    [("runs", 0), ("report x", 1), ("compare x", 1), ("stop x", 1), ("launch", 0)],
 )
 def test_a_command_whose_reader_is_gone_ends_quietly(command, code):
-    arguments = [sys.executable, "-c", READER_GONE, command]
+    arguments = [sys.executable, "-c", READER_GONE, *command.split()]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
         done.stdout.close()  # as `head` does
         assert done.stderr.read() in (b"", b"loading packages\n")
@@ -432,6 +450,6 @@ def test_a_command_whose_reader_is_gone_ends_quietly(command, code):
 
 
 def test_a_connection_that_is_gone_is_no_reader_that_is():
-    arguments = [sys.executable, "-c", READER_GONE, "connection"]
+    arguments = [sys.executable, "-c", READER_GONE, "runs", "connection"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.endswith("BrokenPipeError: a server's\n")

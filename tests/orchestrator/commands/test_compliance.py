@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -55,13 +53,3 @@ def test_what_cannot_be_tried_is_refused(
 ) -> None:
     assert main(["compliance", *arguments]) == 2
     assert story in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("part", ["server_trial", "client_trial"])
-def test_neither_ray_nor_torch_is_needed(part: str) -> None:
-    code = (
-        f"import sys, muxrl.orchestrator.compliance.{part}\n"
-        "print([m for m in ('ray', 'torch', 'gymnasium') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -115,7 +115,10 @@ def test_what_it_cannot_write_it_names(
 def test_without_its_extra_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "find_spec", lambda m: None if m == "onnxruntime" else find_spec(m))
+    monkeypatch.setattr(
+        "muxrl.orchestrator.commands.command.find_spec",
+        lambda module: None if module == "onnxruntime" else find_spec(module),
+    )
     assert cli.main(["export", "run"]) == 2
     assert capsys.readouterr().err == (
         "muxrl: 'export' needs onnxruntime, not installed here; "

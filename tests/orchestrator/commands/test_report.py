@@ -69,13 +69,3 @@ def test_a_file_in_place_of_the_folder_is_refused_and_broken_metrics_are_a_failu
     (run.metrics / "evaluation.jsonl").write_text("{broken\n{}\n")
     assert cli.main(["report", str(run.path)]) == 1
     assert "evaluation.jsonl" in capsys.readouterr().err
-
-
-def test_ctrl_c_ends_with_the_shells_code(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("muxrl.orchestrator.reports.report.write_report", interrupted)
-    assert cli.main(["report", str(run.path)]) == 130

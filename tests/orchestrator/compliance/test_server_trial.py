@@ -17,7 +17,7 @@ from muxrl.orchestrator.compliance.subject import Subject
 from muxrl.orchestrator.compliance.verdicts import Verdict, table
 from muxrl.protocol.messages import Actions, Ended
 from muxrl.servers.config import LimitsConfig
-from muxrl.servers.episodes import blocks, step_check, steps, store
+from muxrl.servers.episodes import blocks, ledger, step_check, steps, store
 from muxrl.servers.network import front, http
 from muxrl.servers.network.message_limits import MessageLimits
 from muxrl.servers.server import PolicyServer
@@ -70,7 +70,7 @@ def as_given(self: Any, given: Any, others: Any) -> Any:
 
 BREAKS: list[tuple[Any, str, Any, set[str]]] = [
     (front, "check_access", nothing, {"the_token", "no_web_page"}),
-    (store, "check_episode_id", nothing, {"ids"}),
+    (ledger, "check_episode_id", nothing, {"ids"}),
     (step_check, "conform", any_value, {"shapes", "no_numbers", "dtypes"}),
     (step_check.StepCheck, "_rewards", as_given,
      {"large_rewards", "unknown_agents", "whole_steps"}),

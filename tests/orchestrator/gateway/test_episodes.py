@@ -19,6 +19,7 @@ from muxrl.orchestrator.gateway.open_episode import Asked, Evaluation
 from muxrl.protocol.errors import (
     EpisodeGone,
     NotServing,
+    OutOfOrder,
     ProtocolError,
     RunOver,
     TooManyEpisodes,
@@ -158,56 +159,6 @@ def test_repeats_keep_an_episode_alive_on_the_servers(
     assert len(behind.left.items) == len(behind.right.items) == num_items + 1
     assert behind.ask(repeat) == answer
     assert len(behind.left.items) == num_items + 1, "not with every repeat"
-
-
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"observations": {"a": [0.0, 1.0]}}, "expected Box(1,) float32"),
-    ({"observations": {"a": [10**39]}}, "expected finite numbers"),
-    ({"observations": {"a": "text"}}, "expected Box(1,) float32"),
-    ({"observations": {"a": [float("nan")]}}, "finite"),
-    ({"observations": {"z": [0.0]}}, "no agent 'z'"),
-    ({"rewards": {"a": float("nan")}}, "the reward of agent 'a' is nan"),
-    ({"rewards": {"a": float("inf")}}, "the reward of agent 'a' is inf"),
-    ({"rewards": {"z": 1.0}}, "no agent 'z'"),
-    ({"terminations": {"z": True}}, "no agent 'z'"),
-    ({"logged_actions": {"b": 1}}, "without its observation"),
-    ({"logged_actions": {"a": 99}}, "expected Discrete(9)"),
-    ({"logged_log_probs": {"a": -1.0}}, "without the logged action"),
-    ({"terminations": {"a": True}}, "cannot observe again"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "story"), WRONG)
-def test_nothing_is_kept_of_a_wrong_step_and_others_hear_nothing_of_it(
-    behind: Behind, wrong: dict[str, Any], story: str
-) -> None:
-    behind.play("e")
-    behind.play("other")
-    step = {"observations": {"a": SEEN["a"]}, "rewards": {"a": 1.0}, **wrong}
-    refused, fine = behind.say(Step("e", 1, **step), Step("other", 1, SEEN))
-    assert isinstance(refused, ValueMismatch)
-    assert story in refused.message
-    assert isinstance(fine, Actions)
-    assert isinstance(behind.ask(Step("e", 1, SEEN, {"a": 0.5})), Actions)
-    assert behind.ask(EndEpisode("e", 2)) == Ended("e", 2, {"a": 0.5, "b": 0.0})
-
-
-def test_nothing_is_kept_of_a_wrong_end(behind: Behind) -> None:
-    behind.play("e")
-    refused = behind.ask(EndEpisode("e", 1, rewards={"a": 1.0, "b": float("nan")}))
-    assert isinstance(refused, ValueMismatch)
-    assert behind.ask(EndEpisode("e", 1, rewards={"a": 2.0, "b": 0.0})) == Ended(
-        "e", 1, {"a": 2.0, "b": 0.0}
-    )
-
-
-def test_an_agent_that_is_done_does_not_come_back(behind: Behind) -> None:
-    behind.play("e")
-    behind.ask(Step("e", 1, {"b": SEEN["b"]}, terminations={"a": True}))
-    refused = behind.ask(Step("e", 2, SEEN))
-    assert isinstance(refused, ValueMismatch)
-    assert refused.agent_id == "a"
-    assert isinstance(behind.ask(Step("e", 2, {"b": SEEN["b"]})), Actions)
 
 
 def test_lists_reach_the_servers_as_arrays(behind: Behind) -> None:
@@ -402,6 +353,7 @@ def test_no_step_is_played_beyond_the_budget_and_none_is_lost(behind: Behind) ->
     assert (y.answer, end.answer) == (None, None)
     assert behind.episodes.is_used_up
     assert isinstance(behind.ask(Step("x", 2, SEEN)), Actions), "a repeat is no new step"
+    assert isinstance(behind.ask(Step("x", 7, SEEN)), OutOfOrder), "and what is wrong waits not"
 
     behind.episodes.most_env_steps = 6
     behind.episodes.answer([x, y, end], 0.0)

@@ -59,13 +59,6 @@ def test_a_repeat_of_what_is_still_pending_waits_for_the_same_answer(store: Scri
     assert store.store.accept(item, 0.0) == reply
 
 
-@pytest.mark.parametrize("t", [-1, 1, 5])
-def test_another_step_than_the_one_awaited(store: ScriptedStore, t: int) -> None:
-    error = store.refused(Step("e", t, {"a": seen("a", 0)}), OutOfOrder)
-    assert (error.expected, error.got) == ("t=0", f"t={t}")
-    store.step(0)
-
-
 def test_the_next_step_before_the_answer_to_the_last(store: ScriptedStore) -> None:
     store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
     error = store.refused(Step("e", 1, {"a": seen("a", 1)}), OutOfOrder)

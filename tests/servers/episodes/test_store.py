@@ -37,12 +37,6 @@ def test_an_id_is_used_once(store: ScriptedStore) -> None:
     assert "already over" in store.refused(StartEpisode("e"), OutOfOrder).message
 
 
-def test_an_unknown_episode(store: ScriptedStore) -> None:
-    for item in (Step("nobody", 0, {}), EndEpisode("nobody", 0)):
-        assert "restarted" in store.refused(item, EpisodeGone).message
-    assert isinstance(store.abort("nobody"), Aborted)
-
-
 def test_a_server_that_stops_starts_nothing(store: ScriptedStore) -> None:
     store.store.is_accepting = False
     store.refused(StartEpisode("f"), NotServing)
@@ -162,7 +156,7 @@ def test_an_episode_that_cannot_be_processed_harms_no_other(
     assert store.counts.num_aborted == {"expire": 3, "abort_all": 3}.get(how, 1)
 
 
-def test_a_tombstone_has_its_time() -> None:
+def test_an_end_is_remembered_for_its_time() -> None:
     store = ScriptedStore(make_plan(tombstone_s=30.0))
     for i, episode_id in enumerate("efg"):
         store.now = 10.0 * i
@@ -173,23 +167,20 @@ def test_a_tombstone_has_its_time() -> None:
     store.end(0, "f")
     store.end(0, "g")
     store.start("e")
-    store.store.expire(1e6)
-    assert len(store.store._tombstones) == 1  # e, which has just expired
 
 
 @pytest.mark.parametrize(
     ("limit", "most"),
-    [("MAX_TOMBSTONES", 2), ("_MAX_TOLD", 4)],  # returns of two agents each
+    [("MOST_OVER", 2), ("_MOST_TOLD", 4)],  # returns of two agents each
 )
-def test_the_oldest_of_too_many_tombstones_is_forgotten(
+def test_the_oldest_of_too_many_ends_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(f"muxrl.servers.episodes.tombstones.{limit}", most)
+    monkeypatch.setattr(f"muxrl.servers.episodes.store.{limit}", most)
     store = ScriptedStore(make_plan(tombstone_s=30.0, max_episodes=2))
     for episode_id in "efg":
         store.start(episode_id)
         store.end(0, episode_id)
-    assert len(store.store._tombstones) == 2
     store.refused(EndEpisode("e", 0), EpisodeGone)
     store.end(0, "f")
     store.end(0, "g")

@@ -1,0 +1,195 @@
+"""``muxrl check``: say what is wrong with a config, or show what would run.
+
+Says what is wrong with a config, or shows what would run; plays an episode with random actions
+twice, and starts nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from muxrl.orchestrator.commands.command import command
+from muxrl.orchestrator.commands.experiment import prepared
+from muxrl.orchestrator.commands.terminal import quiet, table_console
+from muxrl.orchestrator.errors import ConfigError
+
+if TYPE_CHECKING:
+    from muxrl.orchestrator.config import Experiment, ExperimentConfig
+    from muxrl.servers.config import ServerPlan
+
+
+@command(only_prints=True, says="in a terminal")
+def check(
+    config: str, overrides: Sequence[str] = (), *, yaml: bool = False, report: bool = False
+) -> None:
+    """Prints what is wrong, or what would run.
+
+    Args:
+        config (CONFIG): a YAML file, or the name of a packaged config (tag).
+        overrides (key=value): replaces a value of the config, such as seed=3 or
+            servers.qmix.settings.lr=0.001.
+        yaml: show the whole config instead.
+        report: show what a bug report needs: versions, all of this.
+    """
+    from muxrl.orchestrator.config import load_config, to_yaml
+    from muxrl.orchestrator.config.load import is_league, is_sweep
+    from muxrl.orchestrator.storage.versions import software_versions
+
+    if is_sweep(config):
+        return _check_sweep(config, overrides)
+    if is_league(config):
+        return _check_league(config, overrides)
+    loaded = load_config(config, overrides)
+    if report:
+        versions = software_versions(loaded.simulation.env)
+        sys.stdout.write(f"{json.dumps(versions, indent=2)}\n{to_yaml(loaded)}")
+        sys.stdout.flush()  # what is wrong goes to the other stream
+    experiment = prepared(loaded, needs_stop=True, is_check=True)
+    from muxrl.orchestrator.config.memory import describe_replays
+    from muxrl.orchestrator.supervise.own_server import ask_own_servers
+    from muxrl.orchestrator.supervise.placement import check_gpus
+
+    check_gpus(experiment.config)
+    problems, unasked = ask_own_servers([experiment.servers])
+    if problems:
+        raise ConfigError(list(problems))
+    if yaml:
+        sys.stdout.write(to_yaml(experiment.config))
+        return
+    sys.stdout.write(f"{config}: can be launched{_budget_text(experiment.config)}\n")
+    _print_seats(experiment)
+
+    for sentence in describe_replays(experiment):
+        sys.stdout.write(f"{sentence}\n")
+    for sentence in (*experiment.warnings, *unasked):
+        sys.stdout.write(f"warning: {sentence}\n")
+
+
+def _budget_text(config: ExperimentConfig) -> str:
+    """Returns what ends the run, as ", until it has ..."; "" if nothing does."""
+    limits = {name: limit for name, limit in vars(config.stop).items() if limit}
+    told = [f"{n}: {x:,}" if isinstance(x, int) else f"{n}: {x}" for n, x in limits.items()]
+    return f"; it stops at {', '.join(told)}" if told else ""
+
+
+def _check_sweep(config: str, overrides: Sequence[str]) -> None:
+    with quiet():
+        from muxrl.orchestrator.sweeps.dry_run import print_plan
+        from muxrl.orchestrator.sweeps.load import load_sweep
+        from muxrl.orchestrator.sweeps.plan import make_plan
+
+        plan = make_plan(load_sweep(config, overrides), is_check=True)
+    print_plan(plan, table_console())
+    sys.stdout.write(
+        f"this is a sweep; see how long it would take with 'muxrl sweep {config} --dry-run', "
+        f"and run it with 'muxrl sweep {config}'\n"
+    )
+
+
+def _check_league(config: str, overrides: Sequence[str]) -> None:
+    with quiet():
+        from muxrl.orchestrator.league.load import load_league
+        from muxrl.orchestrator.league.runner import check_league
+        from muxrl.orchestrator.sweeps.dry_run import print_plan
+
+        league, first = check_league(load_league(config, overrides), is_check=True)
+    print_plan(first, table_console())
+    sys.stdout.write(
+        f"this is the first of {league.config.rounds} rounds of a league; run it with 'muxrl "
+        f"league {config}'\n"
+    )
+
+
+def _print_seats(experiment: Experiment) -> None:
+    """Prints a row for all agents that are alike, one for every server, and the assignment."""
+    from rich.markup import escape
+    from rich.measure import Measurement
+
+    from muxrl.orchestrator.reports.plain_table import plain_table
+    from muxrl.protocol.patterns import abridged
+
+    console = table_console()
+    table = plain_table(f"{experiment.config.name}: who serves whom")
+    alike: dict[tuple[str, ...], list[str]] = {}
+    server_of = {agent: plan for plan in experiment.servers.values() for agent in plan.agents}
+    for agent in experiment.facts.agents:
+        plan = server_of[agent]
+        seat = plan.agents[agent]
+        cells = (
+            f"{plan.server_id} ({plan.shown_algorithm})",
+            "one each" if seat.policy_id == agent else seat.policy_id,
+            seat.group or "-",
+            str(seat.observation_space),
+            str(seat.action_space),
+        )
+        alike.setdefault(cells, []).append(agent)
+    # Observation spaces wrap between words, so that in 80 columns no name has to.
+    for title in ("agents", "server", "policy", "group", "observes", "acts"):
+        table.add_column(title, no_wrap=title != "observes", overflow="fold")
+    for alike_cells, agents in alike.items():
+        table.add_row(*map(escape, ("\n".join(abridged(agents)), *alike_cells)))
+    servers = plain_table("servers")
+    for title in ("server", "algorithm", "while learning", "listens on", "seed"):
+        servers.add_column(title, overflow="fold")
+    for plan in experiment.servers.values():
+        address = f"{plan.host}:{plan.port or '(any free port)'}"
+        is_fixed = plan.server_id in experiment.fixed_servers
+        while_learning = "does not learn" if is_fixed else plan.while_learning
+        servers.add_row(
+            plan.server_id, plan.shown_algorithm, while_learning, address, str(plan.seed)
+        )
+    if Measurement.get(console, console.options, table).minimum > console.width:
+        for column in table.columns:  # long names: better broken than cut off
+            column.no_wrap = False
+    for shown in (table, servers):
+        console.print()
+        console.print(shown, markup=False)
+    if experiment.is_external:
+        for sentence in _describe_gateway(experiment):
+            console.print(sentence, markup=False, highlight=False)
+    for plan in experiment.servers.values():
+        for sentence in _describe_reading(plan):
+            console.print(f"server {plan.server_id!r} {sentence}", markup=False, highlight=False)
+    console.print(f"assignment: {experiment.assignment}", markup=False, highlight=False)
+
+
+def _describe_gateway(experiment: Experiment) -> Iterator[str]:
+    """Yields what a simulation that somebody else starts has to know."""
+    from muxrl.orchestrator.config.resolve import compares_untrained
+
+    gateway = experiment.config.simulation.gateway
+    yield f"simulations connect to one gateway, {gateway.host}:{gateway.port or '(any free port)'}"
+    evaluation = experiment.config.evaluation
+    num_learning = len(experiment.servers) - len(experiment.fixed_servers)
+    told = []
+    if evaluation.interval_env_steps:
+        num = evaluation.num_episodes * (1 + num_learning)
+        told.append(f"{num:,} every {evaluation.interval_env_steps:,} env steps")
+    if evaluation.final_num_episodes:
+        others = 2 if compares_untrained(experiment.config) else 1
+        num = evaluation.final_num_episodes * (1 + others * num_learning)
+        told.append(f"{num:,} at the end")
+    if told:
+        yield f"evaluations take episodes of theirs: {', '.join(told)}"
+
+
+def _describe_reading(plan: ServerPlan) -> Iterator[str]:
+    """Yields what a server does to observations and rewards before it learns from them."""
+    from muxrl.servers.agents.scaling import find_scale
+
+    spaces = {str(a.observation_space): a.observation_space for a in plan.agents.values()}
+    scaled = [text for text, s in spaces.items() if find_scale(s, plan.scale_observations)]
+    if scaled:
+        yield (
+            f"scales {', '.join(scaled)} to 0..1 by the bounds of the space "
+            f"(scale_observations: {plan.scale_observations})"
+        )
+    if plan.normalize_observations:
+        yield "normalises observations by their running mean and deviation (normalize_observations)"
+    if plan.frame_stack > 1:
+        yield f"reads each agent's last {plan.frame_stack} observations at once (frame_stack)"
+    if plan.normalize_rewards:
+        yield "divides rewards by the running deviation of the return (normalize_rewards)"
