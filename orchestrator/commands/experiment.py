@@ -92,8 +92,10 @@ def _launch(args: argparse.Namespace) -> int:
     else:
         config = _load(args)
     config.address = args.address or config.address
+    from muxrl.orchestrator.config.checks import check
     from muxrl.orchestrator.supervise.ray_session import begin_early
 
+    check(config)
     begin_early(config.address)
     return run_prepared(_prepare(config, needs_stop=True), args, folder)
 
