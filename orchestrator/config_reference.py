@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.servers.declared import bare, hints_of, meanings, of_mapping
+from muxrl.servers.declared import bare, hints_of, meanings, of_mapping, use_of
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 
@@ -42,7 +42,8 @@ command line: `muxrl launch tag seed=3 servers.qmix.port=9900`. `muxrl check CON
 Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`. Of several choices
 the first is the default. A `null` means "not used". Keys with keys of their own are
 sections. `settings: {}` clears the base's settings, on the command line `servers.ppo.settings={}`
-the file's; `stop={}` restores the defaults. Those of `(sweep)` are for [sweeps](sweeps.md). Editors
+the file's; `stop={}` restores the defaults. Keys with ↻ may change when a run is
+[resumed](reliability.md#what-may-change). Those of `(sweep)` are for [sweeps](sweeps.md). Editors
 complete and check a config with `# yaml-language-server: $schema=FILE` as its first line;
 `muxrl schema experiment > FILE` (or `sweep`) writes it.
 """
@@ -55,10 +56,11 @@ def markdown() -> str:
         parts.append(f"\n## {f'`{where}`' if where else 'Top level'}\n\n{inspect.getdoc(cls)}\n\n")
         parts.append("| key | default | meaning |\n|---|---|---|\n")
         for field in (one for one in fields(cls) if one.name in cls.__annotations__):
-            has_section = f"{where}.{field.name}".lstrip(".") in SECTIONS.values()
+            path = f"{where}.{field.name}".lstrip(".")
             shown = _shown(hints_of(cls)[field.name], field)
-            if not (has_section and shown == "below"):
-                parts.append(f"| `{field.name}` | {shown} | {meanings(cls)[field.name]} |\n")
+            if not (path in SECTIONS.values() and shown == "below"):
+                mark = "↻" * use_of(ExperimentConfig, path.split(".")).may_change
+                parts.append(f"| `{field.name}`{mark} | {shown} | {meanings(cls)[field.name]} |\n")
     return "".join(parts)
 
 
