@@ -42,6 +42,17 @@ class Check:
         """Returns what is wrong with a setting's value, "" for nothing."""
         return "" if self.holds(value) else f"{name}={value!r} {self.sentence}"
 
+    def find(self, value: Any) -> str:
+        """Returns what is wrong with a key's value, "" for nothing."""
+        return "" if self.holds(value) else f"is {value}, {self.sentence}"
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a value has to be, in sentences that `find` makes; "" for nothing wrong."""
+
+    find: Callable[[Any], str]
+
 
 def between(low: float, high: float, sentence: str) -> Check:
     """Returns the check of a number, if one is given, that both bounds belong to."""
@@ -151,15 +162,13 @@ def keys_that_may_change(schema: type, at: str = "") -> Iterator[str]:
             yield from keys_that_may_change(kind, f"{key}.")  # type: ignore[arg-type]
 
 
-def range_problem(value: Any, kind: Any) -> str:
+def value_problem(value: Any, kind: Any) -> str:
     """Returns what is wrong with a value of a type: "is 0, must be above 0"; "" for nothing."""
-    checks = reversed([*said(kind, Check)])  # the narrowest is put around the others
-    if found := next((check for check in checks if not check.holds(value)), None):
-        return f"is {value}, {found.sentence}"
-    args = get_args(bare(kind))
-    if isinstance(value, list) and args:
-        return next(filter(None, (range_problem(one, args[0]) for one in value)), "")
-    return ""
+    checks: list[Check | Form] = [*said(kind, Check), *said(kind, Form)]
+    problems = [check.find(value) for check in reversed(checks)]  # the narrowest is the outermost
+    if isinstance(value, list) and (args := get_args(bare(kind))):
+        problems += [value_problem(one, args[0]) for one in value]
+    return next(filter(None, problems), "")
 
 
 @functools.cache

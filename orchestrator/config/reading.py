@@ -31,9 +31,9 @@ from muxrl.servers.declared import (
     below,
     hints_of,
     of_mapping,
-    range_problem,
     said,
     use_of,
+    value_problem,
 )
 from muxrl.servers.setting_values import AlgorithmProblem, misfit, read_as
 from muxrl.servers.trainers.brought_settings import where_it_went
@@ -110,16 +110,18 @@ class Reading(Generic[T]):
         if isinstance(value, Mapping) and is_section:
             config = self._keys(value, inner, path)
             return self._entries(value, Any, path) if any(said(kind, KeysOf)) else config
+        num = len(self.misfits)
         if isinstance(value, Mapping) and (get_origin(inner) is dict or inner is Any):
-            return self._entries(value, inner, path)
-        if is_section and not (value is None and NoneType in get_args(bare(kind))):
+            value = self._entries(value, inner, path)
+        elif is_section and not (value is None and NoneType in get_args(bare(kind))):
             return self._note(path, misfit(value, kind))
-        try:
-            value = read_as(f"{dotted(path)}:", value, kind, converts=True)
-        except AlgorithmProblem as error:
-            self.misfits[path] = str(error)
-            return _LEFT_OUT
-        problem = range_problem(value, kind)
+        else:
+            try:
+                value = read_as(f"{dotted(path)}:", value, kind, converts=True)
+            except AlgorithmProblem as error:
+                self.misfits[path] = str(error)
+                return _LEFT_OUT
+        problem = value_problem(value, kind) if len(self.misfits) == num else ""
         return self._note(path, problem) if problem else value
 
     def _entries(self, tree: Mapping[Any, Any], kind: Any, path: KeyPath) -> dict[str, Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
+from muxrl.orchestrator.config.spaces import find_space_problem
 from muxrl.servers.config import Port, RestartsConfig, ServerConfig
 from muxrl.servers.declared import (
     AboveZero,
     Adjustable,
     Apart,
+    Check,
+    Form,
     Free,
     NotNegative,
     Secret,
@@ -19,6 +23,8 @@ from muxrl.servers.declared import (
 T = TypeVar("T")
 _MAX_SEED = 2**32 - 1
 Seed = NotNegative[Annotated[T, between(0, _MAX_SEED, f"must be at most {_MAX_SEED}")]]
+_Space = Annotated[dict[str, Any], Form(find_space_problem)]
+_Number = Annotated[float, Check(lambda v: not math.isnan(v), "must be a number")]
 _SHARE = between(0, 1, "must be a share, from 0 to 1")
 
 
@@ -26,9 +32,9 @@ _SHARE = between(0, 1, "must be a share, from 0 to 1")
 class ExternalAgentConfig:
     """Spaces of one agent of an external simulation; "driver_{0..9}" stands for ten of them."""
 
-    observation_space: dict[str, Any] = field(default_factory=dict)
+    observation_space: _Space = field(default_factory=dict)
     """Such as {type: box, shape: [4]} or {type: discrete, n: 2}."""
-    action_space: dict[str, Any] = field(default_factory=dict)
+    action_space: _Space = field(default_factory=dict)
     """Likewise."""
 
 
@@ -115,14 +121,14 @@ class StopConfig:
     """Seconds since the first env step."""
     iterations: AboveZero[int | None] = None
     """Training iterations of every server."""
-    episode_return: dict[str, float] = field(default_factory=dict)
+    episode_return: dict[str, _Number] = field(default_factory=dict)
     """Server to return; the run ends when all reach theirs: the mean over the server's agents, of
     the last 100 training episodes, at least 20."""
-    metric_at_least: dict[str, float] = field(default_factory=dict)
+    metric_at_least: dict[str, _Number] = field(default_factory=dict)
     """Metric to value, such as {win: 0.9}; the run ends when all reach theirs: the mean of the last
     100 training episodes that have it, at least 20; that of the episode, else the mean over all
     agents."""
-    metric_at_most: dict[str, float] = field(default_factory=dict)
+    metric_at_most: dict[str, _Number] = field(default_factory=dict)
     """The same for metrics that should fall, such as {travel_s: 300}."""
 
 

@@ -200,6 +200,11 @@ def test_interpolations_are_resolved_after_overrides(write, monkeypatch):
             "'${oc.env:MUXRL_TEST_NOWHERE}'",
         ),
         ("seed: ???", "line 1: seed: is left open (???)"),
+        (
+            "simulation:\n  agents:\n    a:\n      action_space: {type: discret, n: 2}",
+            "line 4: simulation.agents.a.action_space: has the unknown type 'discret'; did you "
+            "mean 'discrete'?; types are box, discrete, multi_discrete, multi_binary, dict, tuple",
+        ),
         ("- a", "holds a list; a config is a mapping of keys"),
         ("hello", "holds one value; a config is a mapping of keys"),
     ],
