@@ -150,16 +150,16 @@ def use_of(schema: type, path: Sequence[Any]) -> Use:
     return found
 
 
-def keys_that_may_change(schema: type, at: str = "") -> Iterator[str]:
-    """Yields the keys that a resumed run may have otherwise; a star stands for any name."""
+def keys_of(schema: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yields path and annotation of each key of a class and of those below it, section by section;
+    "NAME" stands for a key of one's own."""
     for name, hint in hints_of(schema).items():
-        kind, key = of_mapping(hint), f"{at}{name}"
-        if get_origin(kind) is dict:
-            kind, key = of_mapping(get_args(kind)[1]), f"{key}.*"
-        if next(said(hint, Use), Use()).may_change:
-            yield f"{key}.*" if is_dataclass(kind) else key
-        elif is_dataclass(kind):
-            yield from keys_that_may_change(kind, f"{key}.")  # type: ignore[arg-type]
+        yield (*at, name), hint
+        inner, path = of_mapping(hint), (*at, name)
+        if get_origin(inner) is dict:
+            inner, path = of_mapping(get_args(inner)[1]), (*path, "NAME")
+        if is_dataclass(inner):
+            yield from keys_of(inner, path)
 
 
 def value_problem(value: Any, kind: Any) -> str:

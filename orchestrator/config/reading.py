@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from importlib import resources
 from types import NoneType
@@ -30,6 +30,7 @@ from muxrl.servers.declared import (
     bare,
     below,
     hints_of,
+    keys_of,
     of_mapping,
     said,
     use_of,
@@ -147,7 +148,7 @@ class Reading(Generic[T]):
 
 def _belongs(parent: KeyPath, key: str, schema: type, root: type, algorithm: str) -> str:
     """Returns what an unknown key may have been meant as, as the end of a sentence."""
-    if elsewhere := [p for p in _schema_paths(root) if p.split(".")[-1] == key]:
+    if elsewhere := [dotted(path) for path, _ in keys_of(root) if path[-1] == key]:
         return f"; it belongs at {' or '.join(elsewhere)}"
     names, rest = hints_of(schema), ""
     if issubclass(schema, ServerConfig):
@@ -175,13 +176,3 @@ def _settings(parent: KeyPath, key: str, algorithm: str) -> str:
     if key in known:
         return f"; it is a setting of {name}, and belongs at {at}.{key}"
     return where_it_went(key, known, model, at)
-
-
-def _schema_paths(schema: Any, prefix: str = "") -> Iterator[str]:
-    for name, hint in hints_of(schema).items():
-        yield prefix + name
-        inner, step = of_mapping(hint), f"{name}."
-        if get_origin(inner) is dict:
-            inner, step = of_mapping(get_args(inner)[1]), f"{name}.NAME."
-        if is_dataclass(inner):
-            yield from _schema_paths(inner, prefix + step)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import yaml  # type: ignore[import-untyped]
 
@@ -36,7 +36,7 @@ from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE
 from muxrl.servers.checkpoints.folder_lock import held
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
-from muxrl.servers.declared import Use, keys_that_may_change, use_of
+from muxrl.servers.declared import Use, keys_of, of_mapping, use_of
 
 _COPY_S = 30.0
 """A manifest whose file is so much older or newer than what it says has been copied."""
@@ -105,7 +105,7 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
             "one task. Start a new run with that change, which goes on with this one's policies: "
             f"servers.{next(iter(config.servers))}.initialize_from={folder.path}; optimizers, "
             "replays and schedules (epsilon, lr) begin anew, so give shorter schedules. What may "
-            f"change: {', '.join(keys_that_may_change(ExperimentConfig))}"
+            f"change: {', '.join(_keys_that_may_change())}"
         )
     status = read_status(folder)
     if status is not None and status.state == "done" and config.stop == before.stop:
@@ -340,6 +340,15 @@ def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
             yield from differences(before.get(name), now.get(name), inner)
     elif before != now:
         yield key
+
+
+def _keys_that_may_change() -> Iterator[str]:
+    for path, hint in keys_of(ExperimentConfig):
+        may, around = (use_of(ExperimentConfig, p).may_change for p in (path, path[:-1]))
+        if may and not around:
+            inner = of_mapping(hint)
+            is_mapping = is_dataclass(inner) or get_origin(inner) is dict
+            yield ".".join(path).replace("NAME", "*") + ".*" * is_mapping
 
 
 def _use(key: str) -> Use:
