@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from muxrl.orchestrator.config import ConfigSource, Overrides, load_config, prepare
+from muxrl.orchestrator.config.checks import check
 from muxrl.orchestrator.doing import said_on
 from muxrl.orchestrator.launch.background import BackgroundRun, start_resumed, start_run
 from muxrl.orchestrator.launch.lasting_output import lasting_output
@@ -95,6 +96,7 @@ def launch(
         experiment = prepare(loaded)
         return start_run(experiment, new_dir) if folder is None else start_resumed(loaded, folder)
     with _shown(show_progress) as console:
+        check(loaded)
         begin_early(loaded.address)
         experiment = prepare(loaded)
         how: dict[str, Any] = {"show_progress": console is not None, "console": console}

@@ -1,47 +1,36 @@
-"""Writes docs/config.md from the config's dataclasses.
+"""Writes docs/config.md from the config's dataclasses; a test compares the committed page.
 
-    python -m muxrl.orchestrator.config_reference
-
-Defaults, choices and the line of documentation below each field are read from the source. A test
-compares the committed page with it.
+python -m muxrl.orchestrator.config_reference
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
-from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
-from muxrl.orchestrator.config import schema
-from muxrl.orchestrator.sweeps import schema as sweep_schema
-from muxrl.servers import config as server_config
+from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.orchestrator.sweeps.schema import SweepConfig
+from muxrl.servers.declared import bare, hints_of, meanings, of_mapping, use_of
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 
-# Where each dataclass stands in the YAML, in the order of the page.
-SECTIONS: dict[type, str] = {
-    schema.ExperimentConfig: "",
-    schema.SimulationConfig: "simulation",
-    schema.GatewayConfig: "simulation.gateway",
-    schema.ExternalAgentConfig: "simulation.agents.AGENT",
-    server_config.ServerConfig: "servers.SERVER",
-    server_config.RestartsConfig: "servers.SERVER.restarts",
-    server_config.ResourcesConfig: "servers.SERVER.resources",
-    server_config.LimitsConfig: "servers.SERVER.limits",
-    schema.StopConfig: "stop",
-    schema.EvaluationConfig: "evaluation",
-    schema.CheckpointConfig: "checkpoint",
-    schema.BestConfig: "checkpoint.best",
-    schema.TimeoutsConfig: "timeouts",
-    sweep_schema.SweepConfig: "(sweep)",
-    sweep_schema.AlgorithmTemplate: "(sweep).algorithms.NAME",
-    sweep_schema.AssignmentsConfig: "(sweep).assignments",
-    sweep_schema.ParameterConfig: "(sweep).parameters.KEY",
-    sweep_schema.MetricConfig: "(sweep).metric",
-    sweep_schema.SchedulerConfig: "(sweep).scheduler",
-}
+
+def _sections(cls: Any, where: str, found: dict[type, str]) -> dict[type, str]:
+    """Adds where a class and those below it stand in the YAML first, in the order of the keys."""
+    found[cls] = where
+    for name, hint in hints_of(cls).items():
+        inner, at = of_mapping(hint), f"{where}.{name}".lstrip(".")
+        if get_origin(inner) is dict:
+            inner, at = of_mapping(get_args(inner)[1]), f"{at}.{name.removesuffix('s').upper()}"
+        if is_dataclass(inner) and inner not in found:
+            _sections(inner, at, found)
+    return found
+
+
+SECTIONS = _sections(SweepConfig, "(sweep)", _sections(ExperimentConfig, "", {}))
+"""Where each dataclass stands in the YAML, in the order of the page."""
 
 _HEAD = """\
 # Config reference
@@ -53,7 +42,8 @@ command line: `muxrl launch tag seed=3 servers.qmix.port=9900`. `muxrl check CON
 Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`. Of several choices
 the first is the default. A `null` means "not used". Keys with keys of their own are
 sections. `settings: {}` clears the base's settings, on the command line `servers.ppo.settings={}`
-the file's; `stop={}` restores the defaults. Those of `(sweep)` are for [sweeps](sweeps.md). Editors
+the file's; `stop={}` restores the defaults. Keys with ↻ may change when a run is
+[resumed](reliability.md#what-may-change). Those of `(sweep)` are for [sweeps](sweeps.md). Editors
 complete and check a config with `# yaml-language-server: $schema=FILE` as its first line;
 `muxrl schema experiment > FILE` (or `sweep`) writes it.
 """
@@ -65,80 +55,29 @@ def markdown() -> str:
     for cls, where in SECTIONS.items():
         parts.append(f"\n## {f'`{where}`' if where else 'Top level'}\n\n{inspect.getdoc(cls)}\n\n")
         parts.append("| key | default | meaning |\n|---|---|---|\n")
-        parts += [
-            f"| `{name}` | {_shown(kind, default)} | {doc} |\n"
-            for name, kind, default, doc in _fields(cls)
-            if not _is_section(f"{where}.{name}".lstrip("."), _shown(kind, default))
-        ]
+        for field in (one for one in fields(cls) if one.name in cls.__annotations__):
+            path = f"{where}.{field.name}".lstrip(".")
+            shown = _shown(hints_of(cls)[field.name], field)
+            if not (path in SECTIONS.values() and shown == "below"):
+                mark = "↻" * use_of(ExperimentConfig, path.split(".")).may_change
+                parts.append(f"| `{field.name}`{mark} | {shown} | {meanings(cls)[field.name]} |\n")
     return "".join(parts)
 
 
-def _is_section(path: str, shown: str) -> bool:
-    """Returns whether a key's own keys are a section, so that it needs no row."""
-    return shown == "below" and path in SECTIONS.values()
-
-
-def documented_fields(cls: type) -> Iterator[tuple[Any, str]]:
-    """Yields the annotated fields of a class, as `ast.AnnAssign`, and the docstring below each.
-
-    Raises:
-        ValueError: a field has none.
-    """
-    body = ast.parse(inspect.getsource(cls)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    for field, following in zip(body.body, [*body.body[1:], None], strict=True):
-        if not isinstance(field, ast.AnnAssign):
-            continue
-        assert isinstance(field.target, ast.Name)
-        is_documented = (
-            isinstance(following, ast.Expr)
-            and isinstance(following.value, ast.Constant)
-            and isinstance(following.value.value, str)
-        )
-        if not is_documented:
-            raise ValueError(f"{cls.__name__}.{field.target.id} has no line of documentation")
-        yield field, " ".join(following.value.value.split())  # type: ignore[union-attr]
-
-
-_RANGES = ("AboveZero", "NotNegative")
-
-
-def _fields(cls: type) -> Iterator[tuple[str, ast.expr, str, str]]:
-    for field, doc in documented_fields(cls):
-        kind = field.annotation
-        if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) in _RANGES:
-            kind = kind.slice
-        if ast.unparse(kind) == "WhileLearning":
-            kind = ast.parse("Literal['auto', 'serve', 'wait']", mode="eval").body
-        yield field.target.id, kind, _default(field.value), doc
-
-
-def _default(value: ast.expr | None) -> str:
-    if value is None:
-        raise ValueError("a config field without a default")
-    if isinstance(value, ast.Call):
-        (factory,) = (k.value for k in value.keywords if k.arg == "default_factory")
-        if isinstance(factory, ast.Lambda):
-            return ast.unparse(factory.body)
-        return {"list": "[]", "dict": "{}"}.get(ast.unparse(factory), "")
-    if isinstance(value, ast.Name):
-        return repr(getattr(schema, value.id))
-    literal = ast.unparse(value)
-    return {"None": "null", "True": "true", "False": "false"}.get(literal, literal)
-
-
-def _shown(kind: ast.expr, default: str) -> str:
+def _shown(kind: Any, field: Field[Any]) -> str:
     """Returns a default, with the type or the choices where it does not show them."""
-    if not default or default.endswith("Config"):
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    if is_dataclass(default):
         return "below"
-    match kind:
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple(elts=choices)):
-            texts = map(ast.unparse, choices)
-            return ", ".join([f"`{default}`", *(f"`{text}`" for text in texts if text != default)])
-        case ast.BinOp(left=type_) if default == "null":
-            shown = ast.unparse(type_)
-            return "`null`" if shown.endswith("Config") else f"`null`, {shown}"
-    return f"`{default}`"
+    kind = bare(kind)
+    if get_origin(kind) is Literal:
+        others = [one for one in get_args(kind) if one != default]
+        return ", ".join(f"`{one!r}`" for one in (default, *others))
+    if default is None:
+        inner = of_mapping(kind)
+        name = inner.__name__ if isinstance(inner, type) else str(inner).replace("typing.", "")
+        return "`null`" if is_dataclass(inner) else f"`null`, {name}"
+    return f"`{str(default).lower() if isinstance(default, bool) else repr(default)}`"
 
 
 if __name__ == "__main__":

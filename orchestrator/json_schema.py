@@ -15,14 +15,13 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from muxrl.orchestrator.config.schema import ExperimentConfig
-from muxrl.orchestrator.config_reference import documented_fields
 from muxrl.orchestrator.league.schema import LeagueConfig
-from muxrl.orchestrator.settings_reference import meanings
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.servers.config import ServerConfig
+from muxrl.servers.declared import Check, KeysOf, bare, hints_of, meanings, said
 from muxrl.servers.fixed_policies import FIXED
 from muxrl.servers.lookup import own_algorithms
 from muxrl.servers.trainers.lookup import registered
@@ -44,6 +43,7 @@ _TYPES: dict[Any, list[str]] = {
     types.NoneType: ["null"],
     list: ["array"],
     dict: ["object"],
+    tuple: ["array"],
 }
 
 
@@ -68,15 +68,15 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
     }
     for entry in own_algorithms():
         kinds = entry.kinds()
-        known = {name: _setting(kinds[name]) for name in entry.settings()}
-        for name, meaning in meanings(entry.name).items():
+        known = {name: _of(kinds[name], {}) for name in entry.settings()}
+        for name, meaning in entry.meanings().items():
             if name in known:
                 known[name]["description"] = meaning
         definitions[f"settings of {entry.name}"] = _object(known)
         model: dict[str, Schema] = {name: {} for name in entry.model_settings()}
         definitions[f"model of {entry.name}"] = _object(model)
     for fixed in FIXED:
-        own = {name: _setting(kind) for name, kind in fixed().kinds().items()}
+        own = {name: _of(kind, {}) for name, kind in fixed().kinds().items()}
         definitions[f"settings of {fixed.name}"] = _object(own)
     _define(root, definitions)
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"muxrl: {kind}"}
@@ -88,17 +88,11 @@ def _define(cls: type, definitions: dict[str, Schema]) -> None:
     """Adds the schema of a dataclass, and of those within it."""
     definitions[cls.__name__] = schema = _object({})
     schema["description"] = inspect.getdoc(cls)
-    kinds = typing.get_type_hints(cls)
-    meaning = {
-        field.target.id: doc
-        for one in reversed(cls.__mro__[:-1])
-        for field, doc in documented_fields(one)
-    }
     for field in dataclasses.fields(cls):
-        value = _of(kinds[field.name], definitions)
+        value = _of(hints_of(cls)[field.name], definitions)
         if (cls, field.name) in ((ServerConfig, "algorithm"), (AlgorithmTemplate, "algorithm")):
             value = {"allOf": [_ref("algorithm")]}
-        schema["properties"][field.name] = {"description": meaning[field.name], **value}
+        schema["properties"][field.name] = {"description": meanings(cls)[field.name], **value}
     if issubclass(cls, ServerConfig):
         schema["allOf"] = [
             {"if": {"required": ["algorithm"], "properties": {"algorithm": _called(name)}}}
@@ -119,6 +113,15 @@ def _define(cls: type, definitions: dict[str, Schema]) -> None:
 
 def _of(kind: Any, definitions: dict[str, Schema]) -> Schema:
     """Returns the schema of an annotation."""
+    given = next(said(kind, KeysOf), None)
+    return _of_type(given.cls if given else bare(kind), definitions) | _bounds(kind)
+
+
+def _bounds(kind: Any) -> Schema:
+    return {keyword: bound for check in said(kind, Check) for keyword, bound in check.bounds}
+
+
+def _of_type(kind: Any, definitions: dict[str, Schema]) -> Schema:
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return {}
@@ -137,21 +140,8 @@ def _of(kind: Any, definitions: dict[str, Schema]) -> Schema:
         return _or_later(["object"]) | {"additionalProperties": _of(args[1], definitions)}
     if kind is str:
         return {"type": ["string", "number", "boolean"]}  # which are read as text
-    return _or_later(_TYPES[kind])
-
-
-def _setting(kind: Any) -> Schema:
-    """Returns the schema of a setting's type, as `read_as` judges it."""
-    kind = _bare(kind)
-    if get_origin(kind) is Literal:
-        return _of(kind, {})
-    parts = get_args(kind) if get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
-    named = [_TYPES.get(get_origin(_bare(part)) or _bare(part), []) for part in parts]
-    return _or_later([name for names in named for name in names]) if all(named) else {}
-
-
-def _bare(kind: Any) -> Any:
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    known = _TYPES.get(origin or kind)
+    return _or_later(known) if known else {}
 
 
 def _with_settings(name: str, definitions: Mapping[str, Schema]) -> Schema:

@@ -13,7 +13,6 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-from muxrl.orchestrator.config_reference import documented_fields
 from muxrl.servers.lookup import find, own_algorithms
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -26,7 +25,7 @@ _TABLE = re.compile(r"(<!-- (?:settings of (\w+)|common settings) -->\n\n)(?:\|.
 
 def table(algorithm: str) -> str:
     """Returns the table of an algorithm's settings, less the common ones, with the head."""
-    meaning_of = meanings(algorithm)
+    meaning_of = find(algorithm).meanings()
     common = _common()
     defaults = find(algorithm).settings()
     own = {n: v for n, v in defaults.items() if (n, meaning_of[n]) not in common}
@@ -47,22 +46,12 @@ def with_tables(page: str) -> str:
     return _TABLE.sub(lambda f: f[1] + (table(f[2]) if f[2] else common_table()), page)
 
 
-def meanings(algorithm: str) -> dict[str, str]:
-    """Returns what each setting that an algorithm's config declares means."""
-    classes = find(algorithm).declaring_classes()
-    return {
-        field.target.id: meaning
-        for cls in reversed(classes)
-        for field, meaning in documented_fields(cls)
-    }
-
-
 @cache
 def _common() -> dict[tuple[str, str], list[str]]:
     """Returns the algorithms that have a setting, by its name and meaning."""
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for entry in own_algorithms():
-        meaning_of = meanings(entry.name)
+        meaning_of = entry.meanings()
         for name in entry.settings():
             owners[name, meaning_of[name]].append(entry.name)
     return {of: names for of, names in owners.items() if len({*names} - {*SHOWN_BY}) >= 3}

@@ -11,15 +11,27 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from muxrl.protocol.spaces import Space
+from muxrl.servers.declared import (
+    AboveZero,
+    Adjustable,
+    Apart,
+    Check,
+    Free,
+    NotNegative,
+    Secret,
+    between,
+)
 
 WhileLearning = Literal["auto", "serve", "wait"]
-T = TypeVar("T")
-AboveZero = Annotated[T, "must be above 0"]
-NotNegative = Annotated[T, "must not be negative"]
-"""What a config's number has to be, if it is given; `muxrl.orchestrator.config.ranges` looks."""
+Port = NotNegative[Annotated[int, between(0, 65_535, "must be at most 65535; 0 takes a free one")]]
+_LAG = Check(
+    lambda batches: batches >= 1,
+    "must be at least 1; for no lag at all set while_learning: wait",
+    (("minimum", 1),),
+)
 EXTERNAL = "EXTERNAL"
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The algorithm of a server that is a process of its own."""
@@ -61,8 +73,8 @@ class LimitsConfig:
 
 @dataclass
 class RestartsConfig:
-    """How often a process that died, raised or is silent is restarted; `simulation.restarts` has
-    the same keys."""
+    """How often a process that died, raised or is silent is restarted; `servers.SERVER.restarts`
+    has the same keys."""
 
     max: NotNegative[int] = 3
     """Restarts within `within_s`; one more ends the run."""
@@ -77,15 +89,15 @@ class ServerConfig:
     algorithm: str = ""
     """PPO (""), A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL, MASAC, MADDPG;
     without learning RANDOM, SCRIPTED, FROZEN, POOL; or your own, as "package.module:Class"."""
-    agents: list[str] = field(default_factory=list)
+    agents: Apart[list[str]] = field(default_factory=list)
     """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
-    label: str = ""
+    label: Apart[str] = ""
     """Name in assignments and results, such as "ppo_lstm"; "": the algorithm's."""
-    host: str = "127.0.0.1"
+    host: Free[str] = "127.0.0.1"
     """Address to listen on; anything but loopback requires a token."""
-    port: NotNegative[int] = 0
+    port: Free[Port] = 0
     """TCP port; 0 takes any free one (see `servers.json` in the run directory)."""
-    token: str = ""
+    token: Secret[str] = ""
     """Bearer token that clients must send; "": none (loopback only)."""
     policies: dict[str, list[str]] = field(default_factory=dict)
     """Policy id to the agents (or groups) that share it, as names or patterns; empty: one policy
@@ -102,7 +114,7 @@ class ServerConfig:
     use_global_state: bool = True
     """Whether a mixer or a central critic reads the global state, if the simulation sends one or
     its agents observe it (key "state"); false: the members' observations side by side."""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Adjustable[dict[str, Any]] = field(default_factory=dict)
     """Settings of the algorithm; see its [page](algorithms.md)."""
     action_bounds: list[float] = field(default_factory=list)
     """[lowest, highest] for Box actions without bounds on one side or both; an integer type's
@@ -123,12 +135,12 @@ class ServerConfig:
     normalize_rewards: bool = False
     """Whether PPO, A2C, MAPPO or HAPPO divides rewards by the running standard deviation of the
     discounted return, within ±10. Reported returns are raw."""
-    while_learning: WhileLearning = "auto"
+    while_learning: Adjustable[WhileLearning] = "auto"
     """"wait" holds simulations during an update, "serve" acts with the last weights; "auto": wait
     for on-policy, serve for off-policy algorithms."""
-    max_policy_lag: int = 1
+    max_policy_lag: Adjustable[Annotated[int, _LAG]] = 1
     """With "serve": batches that may be complete or in learning before acting has to wait."""
-    callbacks: str = ""
+    callbacks: Adjustable[str] = ""
     """"package.module:Class" with `shape_rewards`, `on_episode` or `on_update`; see
     [callbacks](own-trainer.md#callbacks)."""
     initialize_from: str = ""
@@ -139,20 +151,20 @@ class ServerConfig:
     initialize_only: Literal["all", "actor"] = "all"
     """With `initialize_from`: "actor" leaves critics, mixers and targets fresh, for a team of
     another size, if the actor reads no agent's id."""
-    on_server_loss: Literal["wait", "random", "stop"] = "wait"
+    on_server_loss: Adjustable[Literal["wait", "random", "stop"]] = "wait"
     """"wait": it is restarted from the newest checkpoint, and simulations wait; "random": its
     agents act at random until it is back; "stop": the run ends."""
-    restarts: RestartsConfig = field(default_factory=RestartsConfig)
+    restarts: Free[RestartsConfig] = field(default_factory=RestartsConfig)
     """How often it is restarted."""
-    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    resources: Free[ResourcesConfig] = field(default_factory=ResourcesConfig)
     """Placement and threads."""
-    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    limits: Free[LimitsConfig] = field(default_factory=LimitsConfig)
     """Refusals and expiry."""
 
-    command: list[str] = field(default_factory=list)
+    command: Adjustable[list[str]] = field(default_factory=list)
     """Program and arguments of a [server of your own](own-trainer.md#a-process-of-its-own), in
     place of `algorithm`; "{address}" becomes where it has to listen."""
-    address: str = ""
+    address: Free[str] = ""
     """"host:port" of one that runs already."""
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from muxrl.protocol.suggestions import did_you_mean, listed
+from muxrl.servers.declared import bare
 
 ReadValue = Callable[[str, Any, Any], Any]
 """From a setting's name for messages, the value given and the default to the value for RLlib."""
@@ -69,19 +70,21 @@ def kind_of(annotation: Any, default: Any) -> Any:
     return next((one for one in (bool, float, dict) if isinstance(default, one)), Any)
 
 
-def read_as(what: str, value: Any, kind: Any) -> Any:
+def read_as(what: str, value: Any, kind: Any, *, converts: bool = False) -> Any:
     """Returns a setting's value as its type has it: 500.0 as 500 where whole numbers are due.
 
     Args:
         what: the setting, in words.
         value: as the user wrote it.
         kind: the type. Of classes those are judged that YAML knows.
+        converts: whether text is a number where one is due, as that of the environment has to be,
+            and a number is text.
 
     Raises:
         AlgorithmProblem: it is of another type; begins with `what`.
     """
     try:
-        return _read(value, kind)
+        return _read(value, kind, converts)
     except _Misfit:
         raise AlgorithmProblem(f"{what} {misfit(value, kind)}") from None
 
@@ -103,23 +106,23 @@ def read_count(what: str, value: Any) -> int:
     return number
 
 
-def _read(value: Any, kind: Any) -> Any:
+def _read(value: Any, kind: Any, converts: bool = False) -> Any:
     origin, args = get_origin(kind) or kind, get_args(kind)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if origin is Annotated:
-        return _read(value, args[0])
+        return _read(value, args[0], converts)
     if origin in (Union, types.UnionType):
         for one in args:
             with contextlib.suppress(_Misfit):
-                return _read(value, one)
+                return _read(value, one, converts)
         raise _Misfit
     if origin in _LISTS and isinstance(value, list | tuple):
         kinds = args if _is_fixed(origin, args) else (*args, Any)[:1] * len(value)
         if len(kinds) == len(value):
-            return type(value)(map(_read, value, kinds))
+            return type(value)(map(_read, value, kinds, [converts] * len(value)))
     elif origin in (dict, Mapping) and isinstance(value, Mapping):
         of_keys, of_values = args or (Any, Any)
-        return {_read(k, of_keys): _read(v, of_values) for k, v in value.items()}
+        return {_read(k, of_keys): _read(v, of_values, converts) for k, v in value.items()}
     elif origin is Literal:
         for one in args:
             if value == one and isinstance(value, bool) == isinstance(one, bool):
@@ -127,7 +130,23 @@ def _read(value: Any, kind: Any) -> Any:
     elif origin is int and is_number and (isinstance(value, int) or value.is_integer()):
         return int(value)
     elif _fits(value, origin, is_number=is_number):
-        return value
+        return float(value) if converts and origin is float else value
+    elif converts:
+        return _converted(value, origin)
+    raise _Misfit
+
+
+def _converted(value: Any, cls: Any) -> Any:
+    if cls is bool and isinstance(value, int | str):
+        meant = {**dict.fromkeys(("true", "yes", "on", "y", "1"), True),
+                 **dict.fromkeys(("false", "no", "off", "n", "0"), False)}  # fmt: skip
+        if str(value).lower() in meant:
+            return meant[str(value).lower()]
+    elif cls is str and isinstance(value, int | float):
+        return str(value)
+    elif cls in (int, float) and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return cls(value)
     raise _Misfit
 
 
@@ -159,6 +178,7 @@ def _is_fixed(origin: Any, args: tuple[Any, ...]) -> bool:
 
 def misfit(value: Any, kind: Any) -> str:
     """Returns the end of a refusal: what values the type has, what came, and what to write."""
+    kind = bare(kind)
     got = f", got {_in_words(value)}{_remedy(value, kind)}"
     with contextlib.suppress(_Misfit):
         unquoted, problem = without_quotes(value)
@@ -199,7 +219,7 @@ def _expected(kind: Any) -> str:
     if _is_fixed(origin, args):
         return f"[{', '.join(map(_expected, args))}]"
     if origin in _LISTS and args:
-        inner = get_origin(args[0]) or args[0]
+        inner = get_origin(bare(args[0])) or bare(args[0])
         is_known = inner in _PLURALS and not _is_fixed(inner, get_args(args[0]))
         of_many = "mappings" if dataclasses.is_dataclass(inner) else _expected(args[0])
         return f"a list of {_PLURALS[inner] if is_known else of_many}"
@@ -222,8 +242,6 @@ def _in_words(value: Any) -> str:
 
 def _remedy(value: Any, kind: Any) -> str:
     origin, args = get_origin(kind), get_args(kind)
-    if isinstance(value, float) and value.is_integer() and (kind is int or int in args):
-        return f"; write {int(value)}"
     if origin is list and isinstance(value, str) and "," in value:
         return f"; write [{','.join(map(str.strip, value.split(',')))}]"
     if origin is list and isinstance(value, str | int | float) and not isinstance(value, bool):

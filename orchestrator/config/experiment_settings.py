@@ -13,31 +13,7 @@ from typing import Any
 from muxrl.orchestrator.config.merge import KeyPath, dotted, leaves
 from muxrl.orchestrator.config.schema import ExperimentConfig, SimulationConfig
 from muxrl.servers.config import ServerConfig
-
-_OF_THE_SIMULATION = (
-    "env",
-    "kwargs",
-    "metrics",
-    "parameters",
-    "respawn",
-    "on_bad_value",
-    "num_processes",
-    "num_envs_per_process",
-    "vector_env",
-    "inference_mode",
-    "update_interval_s",
-)
-_NOT_OF_A_SERVER = (
-    "host",
-    "port",
-    "token",
-    "address",
-    "agents",
-    "label",
-    "restarts",
-    "resources",
-    "limits",
-)
+from muxrl.servers.declared import use_of
 
 Settings = Mapping[str, str]
 """Dotted key to value; what is not given has its default."""
@@ -53,20 +29,17 @@ def server_settings(
         defaults: of its ``settings`` and ``model``, where these give nothing.
     """
     found = {
-        dotted(path).removeprefix("settings."): str(value)
-        for path, value in (*_given(defaults), *_given(dataclasses.asdict(server)))
-        if path[0] not in _NOT_OF_A_SERVER
+        dotted(path).removeprefix("settings."): value
+        for tree in (defaults, dataclasses.asdict(server))
+        for path, value in _shaping(tree, ServerConfig)
     }
     return {"algorithm": ""} | found | {"algorithm": server.algorithm.upper()}
 
 
 def simulation_settings(simulation: SimulationConfig) -> Settings:
     """Returns those of the simulations."""
-    return {
-        dotted(path): str(value)
-        for path, value in _given(dataclasses.asdict(simulation))
-        if path[0] in _OF_THE_SIMULATION
-    }
+    tree = dataclasses.asdict(simulation)
+    return {dotted(path): value for path, value in _shaping(tree, SimulationConfig)}
 
 
 def experiment_settings(config: ExperimentConfig) -> Settings:
@@ -80,12 +53,15 @@ def experiment_settings(config: ExperimentConfig) -> Settings:
         }
         begins_with = "a checkpoint" if server.initialize_from else "new weights"
         found[f"{server_id}.initialize_from"] = begins_with
-    parameters = _given({"evaluation.parameters": config.evaluation.parameters})
-    return found | {dotted(path): str(value) for path, value in parameters}
+    around = {"evaluation": dataclasses.asdict(config.evaluation)}
+    return found | {dotted(path): value for path, value in _shaping(around, ExperimentConfig)}
 
 
-def _given(tree: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
-    return ((path, value) for path, value in leaves(tree) if not isinstance(value, Mapping))
+def _shaping(tree: Mapping[str, Any], schema: type) -> Iterator[tuple[KeyPath, str]]:
+    """Yields path and value of each key that is given and by which other results come out."""
+    for path, value in leaves(tree):
+        if not isinstance(value, Mapping) and use_of(schema, path).shapes_results:
+            yield path, str(value)
 
 
 def differing_keys(ours: Settings, theirs: Settings) -> list[str]:

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib import resources
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import yaml  # type: ignore[import-untyped]
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from muxrl.orchestrator.config.merge import (
-    MISFIT,
     KeyPath,
     Tree,
-    dotted,
     first_line,
     leaves,
+    merged,
     read_yaml,
 )
 from muxrl.orchestrator.config.overrides import (
     Overrides,
-    apply_overrides,
     nested,
-    override_keys,
     override_value,
+    parsed,
     plain,
-    put,
+    sets,
 )
+from muxrl.orchestrator.config.reading import Reading
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.run_messages import TOKEN
 from muxrl.protocol.suggestions import did_you_mean, listed
+from muxrl.servers.declared import use_of
 
 ConfigSource = str | Path | Mapping[str, Any] | ExperimentConfig
 """A file or its name, or what it would say, nested, with dataclasses and classes if one likes."""
@@ -48,9 +48,7 @@ _OF_SWEEPS = frozenset(
      "calibration_s", "sweeps_dir")
 )  # fmt: skip
 """Keys by which a sweep is known: no experiment has them."""
-_UNWRITTEN = "; a token is never written down, so give it again"
-_RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
-"""What OmegaConf puts before the reason of a resolver such as `oc.env`."""
+_AFTER_ALL_LINES = 2**31
 
 
 def packaged_configs(kind: str = "conf") -> dict[str, Path]:
@@ -192,30 +190,26 @@ def load_structured(
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations; or
             the file cannot be read.
     """
-    raw, lines = read_yaml(file) if isinstance(file, Path) else (file, {})
-    schema = type(defaults)
-    problems: list[str] = []
-    config = OmegaConf.structured(defaults)
-    open_keys = [path for path, value in leaves(raw, in_lists=True) if value == "???"]
-    config, misfits = put(config, raw, schema)
-    config, of_overrides = apply_overrides(config, overrides, schema)
-    given = set(override_keys(overrides))
-    misfits += [
-        (path, f"{dotted(path)}: is left open (???)" + _UNWRITTEN * (path[-1] == "token"))
-        for path in open_keys
-        if dotted(path) not in given
-    ]
-    problems += [_placed(lines, key_path, sentence) for key_path, sentence in misfits]
-    problems += of_overrides
-    problems += [_placed(lines, key_path, sentence) for key_path, sentence in _unresolved(config)]
-    if problems:
-        raise ConfigError(problems, source)
-    try:
-        loaded = OmegaConf.to_object(config)
-    except MISFIT as error:
-        raise ConfigError([first_line(error)], source) from error
-    assert isinstance(loaded, schema)
-    return loaded
+    tree, lines = read_yaml(file) if isinstance(file, Path) else (file, {})
+    given = list(parsed(overrides))
+    tree = merged(asdict(defaults), tree)  # type: ignore[call-overload]
+    for _, override in given:
+        tree = merged(tree, override) if isinstance(override, dict) else tree
+    reading = Reading(tree, type(defaults))
+    problems: list[tuple[int, str]] = []
+    for path, sentence in reading.misfits.items():
+        texts = [text for text, override in given if sets(override, path)]
+        line = _line(lines, path)
+        if texts:
+            problems.append((_AFTER_ALL_LINES, f"override {texts[-1]!r}: {sentence}"))
+        else:
+            problems.append((line, f"line {line}: {sentence}" if line else sentence))
+    broken = [f"override {text!r}: {tree}" for text, tree in given if not isinstance(tree, dict)]
+    if problems or broken:
+        raise ConfigError(
+            [text for _, text in sorted(problems, key=itemgetter(0))] + broken, source
+        )
+    return reading.config
 
 
 def set_values(config: T, values: Mapping[str, Any]) -> tuple[T, list[str]]:
@@ -230,39 +224,17 @@ def set_values(config: T, values: Mapping[str, Any]) -> tuple[T, list[str]]:
     """
     if not values:
         return config, []
-    tree = OmegaConf.structured(config)
-    sentences: list[str] = []
+    tree = asdict(config)  # type: ignore[call-overload]
     for key_path, value in values.items():
-        tree, misfits = put(tree, nested(key_path.split("."), value), type(config))
-        sentences += [sentence for _, sentence in misfits]
-    loaded = OmegaConf.to_object(tree)
-    assert isinstance(loaded, type(config))
-    return loaded, sentences
+        tree = merged(tree, nested(key_path.split("."), value))
+    reading = Reading(tree, type(config))
+    return reading.config, [*reading.misfits.values()]
 
 
-def _placed(lines: dict[KeyPath, int], path: KeyPath, sentence: str) -> str:
-    """Puts the key's line before the sentence; for an item of a list, the line of the list."""
-    for length in range(len(path), 0, -1):
-        line = lines.get(tuple(map(str, path[:length])))
-        if line is not None:
-            return f"line {line}: {sentence}"
-    return sentence
-
-
-def _unresolved(config: DictConfig) -> Iterator[tuple[KeyPath, str]]:
-    """Yields path and sentence of each interpolation that leads nowhere."""
-    plain = OmegaConf.to_container(config, resolve=False)
-    for path, value in leaves(plain, in_lists=True):
-        if isinstance(value, str) and "${" in value:
-            try:
-                node: Any = config
-                for key in path:
-                    node = node[key]
-                if OmegaConf.is_config(node):
-                    OmegaConf.to_container(node, resolve=True)
-            except MISFIT as error:
-                reason = _RAISED.sub("", first_line(error)).strip('"')  # a KeyError's are its repr
-                yield path, f"{dotted(path)}: {reason[:1].lower()}{reason[1:]}, in {value!r}"
+def _line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
+    """Returns the line of a key, for an item of a list that of the list; 0 if there is none."""
+    parents = (tuple(map(str, path[:length])) for length in range(len(path), 0, -1))
+    return next((lines[parent] for parent in parents if parent in lines), 0)
 
 
 def to_yaml(config: Any) -> str:
@@ -273,7 +245,7 @@ def to_yaml(config: Any) -> str:
     says so instead of listening with a token that everybody knows.
     """
     masked = asdict(config)
-    for path, token in tokens(masked).items():
+    for path, token in secrets(masked, type(config)).items():
         is_known = token == os.environ.get(TOKEN)
         _set_token(masked, path, f"${{oc.env:{TOKEN}}}" if is_known else "???")
     return OmegaConf.to_yaml(OmegaConf.create({**masked, "base": ""}))
@@ -295,9 +267,6 @@ def load_written(file: Path, schema: type[T]) -> T:
 def read_written(text: str, schema: type[T], source: str = "") -> T:
     """Returns what `to_yaml` made a text of; masked tokens come back as none.
 
-    It says all keys, with values of their own type, so that nothing has to be merged: with
-    OmegaConf that takes nine times as long.
-
     Args:
         text: all of it.
         schema: what it was made of.
@@ -308,31 +277,22 @@ def read_written(text: str, schema: type[T], source: str = "") -> T:
     """
     try:
         tree: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-        for path in tokens(tree):
+        for path in secrets(tree, schema):
             _set_token(tree, path, "")
-        config = msgspec.convert(tree, schema)
-        read = leaves(asdict(config))  # type: ignore[call-overload]
-        known = {path[:num] for path, _ in read for num in range(len(path) + 1)}
-        if unknown := [path for path, _ in leaves(tree) if path not in known]:
-            raise msgspec.ValidationError(f"unknown key {dotted(unknown[0])}")
-    except (*MISFIT, yaml.YAMLError) as error:
-        problem = f"its config.yaml cannot be read: {first_line(error)}"
-        raise ConfigError([f"{problem}; was it written by another version?"], source) from error
-    return config
+        reading = Reading(tree, schema)
+        problem = next(iter(reading.misfits.values()), "")
+    except (OmegaConfBaseException, AttributeError, ValueError, yaml.YAMLError) as error:
+        problem = first_line(error)
+    if problem:
+        problem = f"its config.yaml cannot be read: {problem}"
+        raise ConfigError([f"{problem}; was it written by another version?"], source)
+    return reading.config
 
 
-def tokens(tree: Tree) -> dict[KeyPath, str]:
-    """Returns the tokens of servers and gateway that an experiment, sweep or league says."""
-    found = {}
-    for path, value in leaves(tree):
-        match path[1:] if path[:1] == ("experiment",) else path:
-            case (
-                ("servers" | "algorithms", _, "token")
-                | ("simulation", "gateway", "token")
-                | ("members", _, "server", "token")
-            ) if value:
-                found[path] = value
-    return found
+def secrets(tree: Tree, schema: type) -> dict[KeyPath, str]:
+    """Returns what an experiment, sweep or league says that is never written down."""
+    said = leaves(tree)
+    return {path: value for path, value in said if value and use_of(schema, path).is_secret}
 
 
 def _set_token(tree: Tree, path: KeyPath, token: str) -> None:

@@ -1,26 +1,18 @@
-"""A YAML file as a tree, merged into a config: what fits is taken, the rest is described by key.
-
-OmegaConf decides what fits the schema, and stops at the first mistake. So that all are reported,
-the key that does not fit is found, described and taken out, and the rest is tried again.
-"""
+"""A YAML file as a tree, its keys' lines, and trees on top of each other."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.protocol.suggestions import did_you_mean, listed
-from muxrl.servers.config import ServerConfig
-from muxrl.servers.setting_values import misfit
-from muxrl.servers.trainers.brought_settings import where_it_went
 
 KeyPath = tuple[Any, ...]
 """Keys from the top down; those of lists are integers."""
@@ -118,123 +110,37 @@ def leaves(
         yield prefix, tree
 
 
-# What OmegaConf raises when a tree does not fit; TypeError for a list where a mapping is due.
-MISFIT = (OmegaConfBaseException, TypeError, ValueError)
+def merged(base: Tree, tree: Tree, *, clears: bool = True) -> Tree:
+    """Returns a tree with another one on top.
+
+    Where the base refers to a mapping of its own, that mapping is changed there alone.
+
+    Args:
+        base, tree: mappings of mappings.
+        clears: whether an empty mapping clears what is there.
+    """
+
+    def put(below: Any, above: Any, path: KeyPath) -> Any:
+        if isinstance(below, str) and "${" in below and isinstance(above, Mapping):
+            with contextlib.suppress(OmegaConfBaseException, TypeError, ValueError):
+                below = resolved(OmegaConf.create(base), path)
+        if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
+            return above
+        if not above and path and clears:
+            return above
+        changed = {k: put(below.get(k), value, (*path, k)) for k, value in above.items()}
+        return {**below, **changed}
+
+    return typing.cast(Tree, put(base, tree, ()))
 
 
-def merge(
-    base: DictConfig, tree: Tree, schema: type
-) -> tuple[DictConfig, list[tuple[KeyPath, str]]]:
-    """Returns `base` with what fits of `tree`, and path and sentence of each key that does not."""
-    misfits: list[tuple[KeyPath, str]] = []
-    while True:
-        merged, error = _try_merge(base, tree)
-        if merged is not None:
-            return merged, misfits
-        path = _culprit(base, tree, ())
-        if not path:
-            return base, [*misfits, ((), first_line(error))]
-        algorithm = _algorithm(base, tree, path[:-1])
-        misfits.append((path, _describe(path, _at(tree, path), error, schema, algorithm)))
-        parent = _at(tree, path[:-1])
-        del parent[path[-1]]
+def resolved(root: Any, path: KeyPath) -> Any:
+    """Returns what stands at a path of OmegaConf's config, as plain data.
 
-
-def _try_merge(base: DictConfig, tree: Tree) -> tuple[DictConfig | None, Exception | None]:
-    try:
-        merged = OmegaConf.merge(base, OmegaConf.create(tree))
-    except MISFIT as error:
-        return None, error
-    assert isinstance(merged, DictConfig)
-    return merged, None
-
-
-def _culprit(base: DictConfig, tree: Tree, prefix: KeyPath) -> KeyPath:
-    """Returns the path of the first, deepest key that does not fit on its own; () if all do."""
-
-    def fits(path: KeyPath, value: Any) -> bool:
-        for key in reversed(path):
-            value = {key: value}
-        return _try_merge(base, value)[0] is not None
-
-    for key, value in _at(tree, prefix).items():
-        path = (*prefix, key)
-        if not fits(path, value):
-            # An unknown key is at fault itself, whatever is below it.
-            has_inner = isinstance(value, dict) and fits(path, {})
-            return (_culprit(base, tree, path) if has_inner else ()) or path
-    return ()
-
-
-def _at(tree: Tree, path: KeyPath) -> Any:
+    Raises:
+        OmegaConfBaseException, ValueError, TypeError: an interpolation leads nowhere.
+    """
+    node = root
     for key in path:
-        tree = tree[key]
-    return tree
-
-
-def _algorithm(base: DictConfig, tree: Tree, parent: KeyPath) -> str:
-    """Returns the algorithm of the server whose key is at fault; "" if it is no server's."""
-    of_base = OmegaConf.select(base, dotted((*parent, "algorithm")))
-    return str(_at(tree, parent).get("algorithm", of_base or ""))
-
-
-def _describe(
-    path: KeyPath, value: Any, error: Exception | None, schema: type, algorithm: str
-) -> str:
-    hint: Any = schema
-    for i, key in enumerate(path):
-        if dataclasses.is_dataclass(hint):
-            fields = typing.get_type_hints(hint)
-            if key not in fields:
-                of = typing.cast(type, hint)
-                return _unknown_key(path[:i], str(key), of, schema, algorithm)
-            hint = fields[key]
-        elif typing.get_origin(hint) is dict:
-            if not isinstance(key, str):
-                return f"{dotted(path)}: the key {misfit(key, str)}"
-            hint = typing.get_args(hint)[1]
-        else:
-            break
-    else:
-        return f"{dotted(path)}: {misfit(value, hint)}"
-    return f"{dotted(path)}: {first_line(error)}"
-
-
-def _unknown_key(parent: KeyPath, key: str, schema: type, root: type, algorithm: str) -> str:
-    names = [f.name for f in dataclasses.fields(schema)]
-    elsewhere = [p for p in _schema_paths(root) if p.split(".")[-1] == key]
-    settings = _settings(parent, key, algorithm) if issubclass(schema, ServerConfig) else ""
-    if elsewhere:
-        hint = f"; it belongs at {' or '.join(elsewhere)}"
-    elif found := settings or where_it_went(key, (), ()):
-        hint = found
-    elif similar := did_you_mean(key, names):
-        hint = similar
-    elif issubclass(schema, ServerConfig):
-        hint = f"; settings of the algorithm go under {dotted((*parent, 'settings'))}"
-    else:
-        hint = f"; known are {listed(names, 20)}"
-    return f"{dotted((*parent, key))}: unknown key {key!r}{hint}"
-
-
-def _settings(parent: KeyPath, key: str, algorithm: str) -> str:
-    """Returns where a server's key belongs, of whichever library it is; "": nobody knows."""
-    from muxrl.servers.lookup import own_algorithms
-
-    entry = next((one for one in own_algorithms() if one.name == algorithm.upper()), None)
-    if entry is None:
-        return where_it_went(key, (), ())
-    at, known = dotted((*parent, "settings")), entry.settings()
-    if key in known:
-        return f"; it is a setting of {entry.name}, and belongs at {at}.{key}"
-    return where_it_went(key, known, entry.model_settings(), at)
-
-
-def _schema_paths(schema: Any, prefix: str = "") -> Iterator[str]:
-    for name, hint in typing.get_type_hints(schema).items():
-        yield prefix + name
-        inner, step = hint, f"{name}."
-        if typing.get_origin(hint) is dict:
-            inner, step = typing.get_args(hint)[1], f"{name}.NAME."
-        if dataclasses.is_dataclass(inner):
-            yield from _schema_paths(inner, prefix + step)
+        node = node[key]
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node

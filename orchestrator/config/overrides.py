@@ -7,8 +7,6 @@ defaults of a section.
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,18 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from muxrl.orchestrator.config.merge import (
-    MISFIT,
-    KeyPath,
-    Tree,
-    dotted,
-    grammar_problem,
-    leaves,
-    merge,
-)
+from muxrl.orchestrator.config.merge import KeyPath, Tree, dotted, grammar_problem, leaves
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.servers.import_by_name import CannotImport, name_of
 
@@ -44,7 +34,7 @@ def override_keys(overrides: Overrides) -> list[str]:
     """
     return [
         key
-        for text, tree in _parsed(overrides)
+        for text, tree in parsed(overrides)
         for key in ([dotted(p) for p, _ in leaves(tree)] if isinstance(tree, dict) else [text])
     ]
 
@@ -55,52 +45,23 @@ def override_value(overrides: Overrides, key: str, default: Any) -> Any:
     Raises:
         TypeError: they are one text.
     """
-    for _, tree in _parsed(overrides):
+    for _, tree in parsed(overrides):
         if isinstance(tree, dict):
             default = tree.get(key, default)
     return default
 
 
-def apply_overrides(
-    config: DictConfig, overrides: Overrides, schema: type
-) -> tuple[DictConfig, list[str]]:
-    """Returns the config with what fits of the overrides, and a sentence for all that does not.
-
-    Raises:
-        TypeError: they are one text, where a list of texts or a mapping is due.
-    """
-    parsed = list(_parsed(overrides))
-    trees = [tree for _, tree in parsed if isinstance(tree, dict)]
-    if len(trees) == len(parsed) and not any(v == {} for t in trees for _, v in leaves(t)):
-        with contextlib.suppress(*MISFIT):  # each by itself says which one does not fit
-            return typing.cast(DictConfig, OmegaConf.merge(config, *trees)), []
-    sentences: list[str] = []
-    for text, tree in parsed:
-        if isinstance(tree, dict):
-            config, misfits = put(config, tree, schema)
-            problems = [sentence for _, sentence in misfits]
-        else:
-            problems = [tree]
-        sentences += [f"override {text!r}: {problem}" for problem in problems]
-    return config, sentences
-
-
-def put(
-    config: DictConfig, tree: Tree, schema: type
-) -> tuple[DictConfig, list[tuple[KeyPath, str]]]:
-    """Returns the config with a tree on top, and path and sentence of each key that does not fit.
-
-    Empty mappings of the tree clear what is there.
-    """
-    for path, value in leaves(tree):
-        if value == {} and path:
-            config = _cleared(config, path)
-    return merge(config, tree, schema)
+def sets(override: Tree | str, path: KeyPath) -> bool:
+    """Returns whether an override, as `parsed` yields it, gives a key, or some below or above."""
+    if isinstance(override, str):
+        return False
+    keys = [given for given, _ in leaves(override)]
+    return any(given[: len(path)] == path[: len(given)] for given in keys)
 
 
 def nested(keys: Sequence[str], value: Any) -> Tree:
     """Returns a value as a tree, below its keys from the top down."""
-    value = plain(value, tuple(keys))  # a copy: `merge` takes out what does not fit
+    value = plain(value, tuple(keys))
     for key in reversed(keys):
         value = {key: value}
     return typing.cast(Tree, value)
@@ -117,8 +78,8 @@ def plain(value: Any, path: KeyPath = ()) -> Any:
         path: where it stands, for the message.
 
     Raises:
-        ConfigError: a class or function that no other process can import; or a whole config that is
-            no mapping.
+        ConfigError: a class or function that no other process can import, or an object; or a whole
+            config that is no mapping.
     """
     if not path and not (isinstance(value, Mapping) or dataclasses.is_dataclass(value)):
         raise ConfigError([f"a config is a file's name, a mapping or a dataclass, not {value!r}"])
@@ -137,10 +98,12 @@ def plain(value: Any, path: KeyPath = ()) -> Any:
             return name_of(value)
         except CannotImport as error:
             raise ConfigError([f"{dotted(path)}: {error}"]) from error
-    return copy.deepcopy(value)
+    if not isinstance(value, str | int | float | bytes | None):
+        raise ConfigError([f"{dotted(path)}: {value!r} is nothing that YAML can hold"])
+    return value
 
 
-def _parsed(overrides: Overrides) -> Iterator[tuple[str, Tree | str]]:
+def parsed(overrides: Overrides) -> Iterator[tuple[str, Tree | str]]:
     """Yields each override as the user wrote it, and as a tree, or what is wrong with it."""
     if isinstance(overrides, str):
         raise TypeError(
@@ -168,20 +131,3 @@ def _read(text: str) -> Tree | str:
     except OmegaConfBaseException as error:
         return grammar_problem(error)
     return typing.cast(Tree, tree)
-
-
-def _cleared(config: DictConfig, path: KeyPath) -> DictConfig:
-    """Returns the config with nothing in the mapping at `path`; a section has its defaults."""
-    cleared = copy.deepcopy(config)
-    parent: Any = cleared
-    for key in path[:-1]:
-        if not isinstance(parent, DictConfig) or key not in parent:
-            return config
-        parent = parent[key]
-    key = path[-1]
-    if not isinstance(parent, DictConfig) or key not in parent:
-        return config
-    if isinstance(parent[key], DictConfig):
-        kind = OmegaConf.get_type(parent[key])
-        parent[key] = OmegaConf.structured(kind) if dataclasses.is_dataclass(kind) else {}
-    return cleared

@@ -13,7 +13,7 @@ from typing import Any
 
 from muxrl.client.local_policies import no_local_inference
 from muxrl.client.local_transport import InferenceModes
-from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
+from muxrl.orchestrator.config.checks import EXTERNAL, check, find_problems
 from muxrl.orchestrator.config.experiment import Experiment, pool_members
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import ExperimentConfig
@@ -41,17 +41,12 @@ def prepare(
         plays_episode: whether the probe plays a whole one; see `probe`.
 
     Raises:
-        ConfigError: with all problems of the config, and of its simulation if that cannot be made.
+        ConfigError: with all problems of the config; else of its simulation if that cannot be made,
+            or of both together.
     """
+    check(config, needs_stop=needs_stop)
     doing("looking at the environment")
-    try:
-        facts = probe(config.simulation, is_whole=plays_episode)
-    except ConfigError as error:
-        # A missing env, for one, is found by both.
-        known = find_problems(config, needs_stop=needs_stop)
-        about_simulation = any(p.startswith("simulation.") for p in known)
-        raise ConfigError([*known, *([] if about_simulation else error.problems)]) from error
-    return resolve(config, facts, needs_stop=needs_stop)
+    return resolve(config, probe(config.simulation, is_whole=plays_episode), needs_stop=needs_stop)
 
 
 def resolve(

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from muxrl.servers.config import AboveZero, NotNegative, RestartsConfig, ServerConfig
+from muxrl.orchestrator.config.spaces import find_space_problem
+from muxrl.servers.config import Port, RestartsConfig, ServerConfig
+from muxrl.servers.declared import (
+    AboveZero,
+    Adjustable,
+    Apart,
+    Check,
+    Form,
+    Free,
+    NotNegative,
+    Secret,
+    between,
+)
+
+T = TypeVar("T")
+_MAX_SEED = 2**32 - 1
+Seed = NotNegative[Annotated[T, between(0, _MAX_SEED, f"must be at most {_MAX_SEED}")]]
+_Space = Annotated[dict[str, Any], Form(find_space_problem)]
+_Number = Annotated[float, Check(lambda v: not math.isnan(v), "must be a number")]
+_SHARE = between(0, 1, "must be a share, from 0 to 1")
 
 
 @dataclass
 class ExternalAgentConfig:
     """Spaces of one agent of an external simulation; "driver_{0..9}" stands for ten of them."""
 
-    observation_space: dict[str, Any] = field(default_factory=dict)
+    observation_space: _Space = field(default_factory=dict)
     """Such as {type: box, shape: [4]} or {type: discrete, n: 2}."""
-    action_space: dict[str, Any] = field(default_factory=dict)
+    action_space: _Space = field(default_factory=dict)
     """Likewise."""
 
 
@@ -24,9 +44,9 @@ class GatewayConfig:
 
     host: str = "127.0.0.1"
     """Address to listen on; anything but loopback requires a token."""
-    port: int = 0
+    port: Port = 0
     """TCP port; 0 takes any free one (see `gateway.json` in the run directory)."""
-    token: str = ""
+    token: Secret[str] = ""
     """Bearer token that simulations must send; "": none (loopback only)."""
 
 
@@ -46,7 +66,7 @@ class SimulationConfig:
     """Key of the infos to how an episode's numbers become one: last, sum, mean, max or min; "max of
     sum" and the like say how those of agents do. See [Metrics](concepts.md#metrics); not for
     'external'."""
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: Adjustable[dict[str, Any]] = field(default_factory=dict)
     """Name to what each episode is given in `reset(options=...)`: a number, a schedule over env
     steps, lessons, or what is drawn. See [Curriculum](concepts.md#curriculum)."""
     respawn: Literal["refuse", "same_id", "same_step", "new_ids"] = "refuse"
@@ -55,36 +75,36 @@ class SimulationConfig:
     the step of their end is the next life's first; "new_ids": under undeclared ids, which take the
     places of declared agents of their kind that have ended. A team ends with its last member. Not
     for LSTMs."""
-    on_bad_value: Literal["stop", "episode"] = "stop"
+    on_bad_value: Adjustable[Literal["stop", "episode"]] = "stop"
     """What a number ends that is not finite, or beyond `limits`: "stop": the simulation's process
     (see `restarts`); "episode": the episode, which is closed before that step and counted."""
-    record: NotNegative[float] = 0.0
+    record: Free[Annotated[float, _SHARE]] = 0.0
     """Share of the training episodes that is kept, in 0..1; see [What was
     played](concepts.md#what-was-played). Not for 'external'."""
-    num_processes: AboveZero[int] = 1
+    num_processes: Adjustable[AboveZero[int]] = 1
     """Simulation processes."""
-    num_envs_per_process: AboveZero[int] = 1
+    num_envs_per_process: Adjustable[AboveZero[int]] = 1
     """Environments of each process; they share every message."""
     vector_env: bool = False
     """Whether `env` makes one environment that steps all `num_envs_per_process` copies at once; it
     gets that number as `num_envs`. See [Vector environments](client.md#vector-environments)."""
-    num_cpus: NotNegative[float] = 0.5
+    num_cpus: Free[NotNegative[float]] = 0.5
     """Ray CPUs reserved by each process, for placement only."""
-    inference_mode: Any = "remote"
+    inference_mode: Adjustable[Any] = "remote"
     """Who chooses training actions: "remote": the servers; "local": the simulations, with the
     servers' networks; or a dict by server, "remote" for the others. Not for 'external'. See [Local
     inference](client.md#local-inference)."""
-    update_interval_s: NotNegative[float | None] = 0.0
+    update_interval_s: Adjustable[NotNegative[float | None]] = 0.0
     """With "local": least time between two pulls of weights; null: only at a server's start."""
-    restarts: RestartsConfig = field(default_factory=RestartsConfig)
+    restarts: Free[RestartsConfig] = field(default_factory=RestartsConfig)
     """Of each simulation process, and of the evaluation."""
-    agents: dict[str, ExternalAgentConfig] = field(default_factory=dict)
+    agents: Apart[dict[str, ExternalAgentConfig]] = field(default_factory=dict)
     """Agent, or several as "driver_{0..9}", to its spaces; only for 'external'."""
-    state_size: AboveZero[int | None] = None
+    state_size: Apart[AboveZero[int | None]] = None
     """Length of the global state; only for 'external'. null: none is sent."""
-    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    gateway: Free[GatewayConfig] = field(default_factory=GatewayConfig)
     """Only for 'external'."""
-    command: list[str] = field(default_factory=list)
+    command: Free[list[str]] = field(default_factory=list)
     """Only for 'external': program and arguments, of which `num_processes` are started with the
     run. {gateway} becomes the gateway's address, http://host:port, and {index} 0, 1, ... Empty: you
     start it."""
@@ -101,14 +121,14 @@ class StopConfig:
     """Seconds since the first env step."""
     iterations: AboveZero[int | None] = None
     """Training iterations of every server."""
-    episode_return: dict[str, float] = field(default_factory=dict)
+    episode_return: dict[str, _Number] = field(default_factory=dict)
     """Server to return; the run ends when all reach theirs: the mean over the server's agents, of
     the last 100 training episodes, at least 20."""
-    metric_at_least: dict[str, float] = field(default_factory=dict)
+    metric_at_least: dict[str, _Number] = field(default_factory=dict)
     """Metric to value, such as {win: 0.9}; the run ends when all reach theirs: the mean of the last
     100 training episodes that have it, at least 20; that of the episode, else the mean over all
     agents."""
-    metric_at_most: dict[str, float] = field(default_factory=dict)
+    metric_at_most: dict[str, _Number] = field(default_factory=dict)
     """The same for metrics that should fall, such as {travel_s: 300}."""
 
 
@@ -135,10 +155,10 @@ class EvaluationConfig:
     should_explore: bool = False
     """Whether stochastic policies (PPO, A2C) are sampled; false: their likeliest action.
     Value-based ones (QMIX) are greedy, deterministic ones (MADDPG) without noise in any case."""
-    seed: NotNegative[int | None] = None
+    seed: Seed[int | None] = None
     """Seed of the first episode of every evaluation. null: 10,000 and a million for each unit of
     the run's `seed`, so that runs of one seed play the same episodes, and others do not."""
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: Adjustable[dict[str, Any]] = field(default_factory=dict)
     """Of `simulation.parameters`, those that are others here: a number, or what is drawn from each
     episode's seed. The rest: a schedule's last value, the last lesson, and what is drawn."""
 
@@ -155,7 +175,7 @@ class BestConfig:
 
     of: str = TOTAL
     """A server (in a sweep also a role): the mean over its agents; "total": the sum over all."""
-    keep: int = 1
+    keep: AboveZero[int] = 1
     """How many: checkpoints/best, checkpoints/best-2 and so on."""
     name: str = RETURN
     """"return", a key of `simulation.metrics`, or "episode_length". A metric with `of` a server or
@@ -217,36 +237,36 @@ class TimeoutsConfig:
 class ExperimentConfig:
     """One run: a simulation, the servers that learn from it, and when to stop."""
 
-    name: str = ""
+    name: Apart[str] = ""
     """Name of the experiment and of its run directories; "": the config file's."""
-    base: str = ""
+    base: Apart[str] = ""
     """Experiment whose keys hold where this one says nothing: as a sweep's `base`."""
-    seed: NotNegative[int] = 0
+    seed: Apart[Seed[int]] = 0
     """Seed of all servers and simulations."""
-    runs_dir: str = "runs"
+    runs_dir: Free[str] = "runs"
     """Parent of the run directories."""
-    storage_path: str | None = None
+    storage_path: Free[str | None] = None
     """URI, such as s3://bucket/runs, under which a copy of the run directory is kept up to date: at
     each checkpoint, and at the end."""
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     """The environment and its copies."""
     servers: dict[str, ServerConfig] = field(default_factory=dict)
     """Server id to its algorithm and agents; every agent belongs to exactly one server."""
-    stop: StopConfig = field(default_factory=StopConfig)
+    stop: Free[StopConfig] = field(default_factory=StopConfig)
     """When the run ends."""
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    evaluation: Free[EvaluationConfig] = field(default_factory=EvaluationConfig)
     """How the servers are measured."""
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    checkpoint: Free[CheckpointConfig] = field(default_factory=CheckpointConfig)
     """When checkpoints are written."""
-    timeouts: TimeoutsConfig = field(default_factory=TimeoutsConfig)
+    timeouts: Free[TimeoutsConfig] = field(default_factory=TimeoutsConfig)
     """How long processes are waited for."""
-    metrics_interval_s: AboveZero[float] = 1.0
+    metrics_interval_s: Free[AboveZero[float]] = 1.0
     """Seconds between two rows of metrics."""
-    trackers: list[str] = field(default_factory=lambda: ["tensorboard"])
+    trackers: Free[list[str]] = field(default_factory=lambda: ["tensorboard"])
     """"tensorboard", "wandb", "mlflow", or "package.module:name"; see
     [Monitoring](monitoring.md#trackers)."""
-    watch: bool = False
+    watch: Free[bool] = False
     """Whether a live page of the run (in a sweep's `experiment`: of the sweep) is served on this
     machine; its address is printed. See [Monitoring](monitoring.md#the-live-page)."""
-    address: str = ""
+    address: Free[str] = ""
     """Ray cluster to join, such as "auto" or "ray://head:10001"; "" starts a local one."""

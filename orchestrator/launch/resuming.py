@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import yaml  # type: ignore[import-untyped]
 
@@ -37,59 +36,11 @@ from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE
 from muxrl.servers.checkpoints.folder_lock import held
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
+from muxrl.servers.declared import Use, keys_of, of_mapping, use_of
 
 _COPY_S = 30.0
 """A manifest whose file is so much older or newer than what it says has been copied."""
 
-MAY_CHANGE = (
-    "stop.*",
-    "evaluation.*",
-    "checkpoint.*",
-    "timeouts.*",
-    "metrics_interval_s",
-    "trackers",
-    "watch",
-    "address",
-    "runs_dir",
-    "storage_path",
-    "simulation.num_processes",
-    "simulation.num_envs_per_process",
-    "simulation.num_cpus",
-    "simulation.inference_mode",
-    "simulation.inference_mode.*",
-    "simulation.update_interval_s",
-    "servers.*.settings.*",
-    "servers.*.callbacks",
-    "servers.*.command",
-    "servers.*.address",
-    "servers.*.while_learning",
-    "servers.*.max_policy_lag",
-    "servers.*.host",
-    "servers.*.port",
-    "servers.*.token",
-    "servers.*.resources.*",
-    "servers.*.limits.*",
-    "servers.*.restarts.*",
-    "servers.*.on_server_loss",
-    "simulation.restarts.*",
-    "simulation.gateway.*",
-    "simulation.command",
-    "simulation.on_bad_value",
-    "simulation.parameters.*",
-    "simulation.record",
-)
-"""Keys of the config that a resumed run may have otherwise."""
-_SHAPES_RESULTS = (
-    "simulation.num_processes",
-    "simulation.num_envs_per_process",
-    "simulation.inference_mode*",
-    "simulation.parameters.*",
-    "servers.*.settings.*",
-    "servers.*.callbacks",
-    "servers.*.while_learning",
-    "servers.*.max_policy_lag",
-)
-"""Those of them by which other policies come out."""
 _UNTIL = "config-until-"
 
 
@@ -146,16 +97,15 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
     config = load_own_config(folder, overrides)
     path = folder.path / "config.yaml"
     before = _as_it_scaled(from_yaml(path.read_text(encoding="utf-8"), str(path)), path)
-    is_changed = [
-        key for key in differences(asdict(before), asdict(config)) if not _matches(key, MAY_CHANGE)
-    ]
+    changed = differences(asdict(before), asdict(config))
+    is_changed = [key for key in changed if not _use(key).may_change]
     if is_changed:
         raise CannotResume(
             f"a resumed run cannot change {', '.join(is_changed)}: its counts and results are of "
             "one task. Start a new run with that change, which goes on with this one's policies: "
             f"servers.{next(iter(config.servers))}.initialize_from={folder.path}; optimizers, "
             "replays and schedules (epsilon, lr) begin anew, so give shorter schedules. What may "
-            f"change: {', '.join(MAY_CHANGE)}"
+            f"change: {', '.join(_keys_that_may_change())}"
         )
     status = read_status(folder)
     if status is not None and status.state == "done" and config.stop == before.stop:
@@ -364,8 +314,8 @@ def changes_on_the_way(folder: RunDirectory) -> Iterator[str]:
     now = asdict(folder.read_config())
     for env_steps, path in _former_configs(folder).items():
         then = asdict(from_yaml(path.read_text(encoding="utf-8"), str(path)))
-        keys = [key for key in differences(then, now) if _matches(key, _SHAPES_RESULTS)]
-        if keys:
+        uses = {key: _use(key) for key in differences(then, now)}
+        if keys := [key for key, use in uses.items() if use.may_change and use.shapes_results]:
             yield f"until {env_steps:,} env steps, {', '.join(keys)} had other values: {path.name}"
 
 
@@ -392,5 +342,14 @@ def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
         yield key
 
 
-def _matches(key: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+def _keys_that_may_change() -> Iterator[str]:
+    for path, hint in keys_of(ExperimentConfig):
+        may, around = (use_of(ExperimentConfig, p).may_change for p in (path, path[:-1]))
+        if may and not around:
+            inner = of_mapping(hint)
+            is_mapping = is_dataclass(inner) or get_origin(inner) is dict
+            yield ".".join(path).replace("NAME", "*") + ".*" * is_mapping
+
+
+def _use(key: str) -> Use:
+    return use_of(ExperimentConfig, key.split("."))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, stage
-from muxrl.orchestrator.config import ConfigError, SimulationFacts, probe, ranges
+from muxrl.orchestrator.config import ConfigError, SimulationFacts, probe
 from muxrl.orchestrator.config.checks import EXTERNAL, is_file_name, is_label
 from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.merge import dotted, leaves
@@ -106,8 +106,6 @@ def make_league(config: LeagueConfig) -> League:
     Raises:
         ConfigError: with a sentence for each thing that is wrong.
     """
-    if problems := list(ranges.find_problems(config)):
-        raise ConfigError(problems)
     simulation = config.experiment.simulation
     if simulation.env in ("", EXTERNAL):
         make_plan(SweepConfig(config.name, experiment=config.experiment))  # which refuses it

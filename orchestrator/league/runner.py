@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from muxrl.orchestrator.config.load import to_yaml, tokens
+from muxrl.orchestrator.config.load import secrets, to_yaml
 from muxrl.orchestrator.config.merge import dotted
 from muxrl.orchestrator.config.overrides import Overrides
 from muxrl.orchestrator.errors import ExitCode
@@ -30,6 +30,7 @@ from muxrl.orchestrator.supervise.signals import claim_signals, interruptible
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import print_result
 from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep, sweep_ray
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _train(league: League, folder: LeagueDirectory, number: int, console: Consol
         result = start_sweep(make_round(league, folder, number), path, console=console)
     else:
         how = {"max_concurrent": league.config.max_concurrent, "address": league.config.address}
-        of_round = tokens(asdict(make_round(league, folder, number)))
+        of_round = secrets(asdict(make_round(league, folder, number)), SweepConfig)
         given = {dotted(key_path): token for key_path, token in of_round.items()}
         result = resume_sweep(path, how | given, console=console)
     if result.exit_code != ExitCode.DONE and console is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
-from muxrl.servers.config import AboveZero
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.declared import AboveZero, KeysOf
 
 
 @dataclass
@@ -16,7 +17,7 @@ class MemberConfig:
 
     role: str = ""
     """The role that it plays."""
-    server: dict[str, Any] = field(default_factory=dict)
+    server: Annotated[dict[str, Any], KeysOf(ServerConfig)] = field(default_factory=dict)
     """Keys of its server, such as `settings`, on top of the base's server of the role's name, if
     that learns."""
     meets: list[str] = field(default_factory=lambda: ["*"])

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import fields
 
-from muxrl.orchestrator.config import ExperimentConfig, ranges
+from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.config.checks import is_file_name, is_label
 from muxrl.orchestrator.sweeps.parameters import find_problems as find_parameter_problems
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
@@ -91,12 +91,6 @@ def _template_problems(config: SweepConfig) -> Iterator[str]:
 
 
 def _number_problems(config: SweepConfig) -> Iterator[str]:
-    yield from ranges.find_problems(config, is_deep=False)
-    yield from ranges.find_problems(config.scheduler, "scheduler.")
-    if not config.scheduler.reduction_factor > 1:
-        yield (
-            f"scheduler.reduction_factor: is {config.scheduler.reduction_factor}, must be above 1"
-        )
     has_draws = any(parameter.grid is None for parameter in config.parameters.values())
     if config.num_samples > 1 and not has_draws and config.searcher == "random":
         yield (

@@ -15,6 +15,7 @@ from muxrl.orchestrator.config.overrides import Overrides, override_value, plain
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.launch.resuming import differences
 from muxrl.orchestrator.sweeps.schema import SweepConfig
+from muxrl.servers.declared import use_of
 
 _RESUMABLE = ("max_concurrent", "report_interval_s", "address")
 """Keys that change how trials are run, not which."""
@@ -122,5 +123,5 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
 def changes(before: Any, now: Any, free: Sequence[str]) -> Iterator[str]:
     """Yields the keys in which two configs differ, but for tokens and those that are free to."""
     for key in differences(asdict(before), asdict(now)):
-        if key not in free and not key.endswith(".token"):
+        if key not in free and not use_of(type(before), key.split(".")).is_secret:
             yield key

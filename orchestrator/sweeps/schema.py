@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from muxrl.orchestrator.config.schema import RETURN, ExperimentConfig
-from muxrl.servers.config import AboveZero, NotNegative, ServerConfig
+from muxrl.orchestrator.config.schema import RETURN, ExperimentConfig, Seed
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.declared import AboveZero, Check, NotNegative
 
 
 @dataclass
@@ -91,7 +92,7 @@ class SchedulerConfig:
     """"none", or "asha", "median": Ray Tune's schedulers of that name."""
     grace_env_steps: AboveZero[int | None] = None
     """Env steps before a trial may be ended; null: a tenth of the budget."""
-    reduction_factor: float = 4.0
+    reduction_factor: Annotated[float, Check(lambda v: v > 1, "must be above 1")] = 4.0
     """For asha: one in so many continues at each rung."""
     min_samples: AboveZero[int] = 3
     """For median: trials that must have got as far before one is compared with them."""
@@ -118,7 +119,7 @@ class SweepConfig:
     parameters: dict[str, ParameterConfig] = field(default_factory=dict)
     """Key to its values: of an experiment (`servers.prey.settings.lr`), or of a template
     (`algorithms.qmix.settings.lr`), only where that is used."""
-    seeds: list[int] = field(default_factory=list)
+    seeds: list[Seed[int]] = field(default_factory=list)
     """Seeds, each with each assignment and setting; empty: the base's."""
     num_samples: AboveZero[int] = 1
     """How often `choice`, `uniform`... are drawn, for each combination of grids."""

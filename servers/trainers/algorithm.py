@@ -94,9 +94,9 @@ class Algorithm(ABC):
         """Returns the types of its settings, as far as they are declared; see `read_as`."""
         return {}
 
-    def declaring_classes(self) -> Sequence[type]:
-        """Returns the classes in whose source settings stand, each with what it means."""
-        return ()
+    def meanings(self) -> Mapping[str, str]:
+        """Returns what each of its declared settings means."""
+        return {}
 
     def model_settings(self) -> dict[str, Any]:
         """Returns every network setting that a user may give, with its default."""

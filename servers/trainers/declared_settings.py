@@ -1,6 +1,6 @@
 """Settings of a trainer, each declared once: type, checks, default and description.
 
-A declaration is an annotated line of a class, with its description as a docstring below:
+A declaration is as a config's (`muxrl.servers.declared`):
 
 .. code-block:: python
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from types import UnionType
@@ -34,23 +34,9 @@ from typing import (
     get_type_hints,
 )
 
+from muxrl.servers.declared import Check as Check
+from muxrl.servers.declared import between
 from muxrl.servers.setting_values import AlgorithmProblem, ReadValue, read_as
-
-
-@dataclass(frozen=True)
-class Check:
-    """What a value has to be.
-
-    Attributes:
-        sentence: completes "name=value " where `holds` is not true of the value.
-    """
-
-    holds: Callable[[Any], bool]
-    sentence: str
-
-    def find_problem(self, name: str, value: Any) -> str:
-        """Returns what is wrong with a value, "" for nothing."""
-        return "" if self.holds(value) else f"{name}={value!r} {self.sentence}"
 
 
 @dataclass(frozen=True)
@@ -87,16 +73,20 @@ class ScheduleCheck:
 
 
 Schedule = Annotated[float | list[tuple[int, float]], ScheduleCheck()]
-Share = Annotated[float, Check(lambda v: 0.0 <= v <= 1.0, "must lie in [0, 1]")]
+Share = Annotated[float, between(0.0, 1.0, "must lie in [0, 1]")]
 Count = Annotated[
     int,
-    Check(lambda v: isinstance(v, int) and v >= 1, "must be a whole number of at least 1"),
+    Check(
+        lambda v: isinstance(v, int) and v >= 1,
+        "must be a whole number of at least 1",
+        (("minimum", 1),),
+    ),
 ]
-Positive = Annotated[float, Check(lambda v: v > 0.0, "must be above 0")]
-NotNegative = Annotated[float, Check(lambda v: v >= 0.0, "must be at least 0")]
+Positive = Annotated[float, Check(lambda v: v > 0.0, "must be above 0", (("exclusiveMinimum", 0),))]
+NotNegative = Annotated[float, Check(lambda v: v >= 0.0, "must be at least 0", (("minimum", 0),))]
 Limit = Annotated[
     float | None,
-    Check(lambda v: v is None or v > 0.0, "must be above 0, or None"),
+    Check(lambda v: v is None or v > 0.0, "must be above 0, or None", (("exclusiveMinimum", 0),)),
 ]
 
 
@@ -147,11 +137,6 @@ class Settings:
     def defaults(cls) -> dict[str, Any]:
         """Returns every setting's default by its name."""
         return cls().values()
-
-    @classmethod
-    def declaring_classes(cls) -> list[type[Settings]]:
-        """Returns this class and those above it that declare settings, the nearest first."""
-        return [one for one in cls.__mro__ if issubclass(one, Settings)]
 
     @classmethod
     def readers(cls) -> dict[str, ReadValue]:

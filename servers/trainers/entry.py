@@ -22,6 +22,7 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
+from muxrl.servers.declared import meanings
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.episodes.trajectories import stack
 from muxrl.servers.gymnasium_spaces import to_gymnasium
@@ -151,8 +152,8 @@ class TrainerEntry(Algorithm):
     def kinds(self) -> dict[str, Any]:
         return self.training.kinds() if self.training else {}
 
-    def declaring_classes(self) -> Sequence[type]:
-        return self.training.declaring_classes() if self.training else ()
+    def meanings(self) -> Mapping[str, str]:
+        return meanings(self.training.config_class) if self.training else {}
 
     def model_settings(self) -> dict[str, Any]:
         return model_of(self.training.config_class()) if self.training else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,11 +71,6 @@ class TrainingSettings:
         cls = self.config_class
         hidden = {*self.preset, *cls.unused, *cls.refused}
         return {name: kind for name, kind in cls.declared().items() if name not in hidden}
-
-    def declaring_classes(self) -> Sequence[type]:
-        """The classes in whose source they stand, each with what it means; the nearest first."""
-        classes: Sequence[type] = self.config_class.declaring_classes()
-        return classes
 
     def make_config(
         self, algorithm: str, given: Mapping[str, Any], model: Collection[str] = ()

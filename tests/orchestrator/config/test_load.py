@@ -1,5 +1,7 @@
 """YAML and overrides to dataclasses: values that arrive, and mistakes that are named."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,13 @@ def test_a_number_is_one_in_every_form_that_people_write(write, written, value):
         found = config.servers["ppo"].settings["lr"]
         assert (found, type(found)) == (value, type(value))
     assert written_in_file.servers["ppo"].settings["epsilon"] == [[0, value]]
+
+
+@pytest.mark.parametrize("written", ["2e5", "200000.0", "'200000'", "${seed}"])
+def test_a_whole_number_is_one_in_every_form(write, written):
+    text = GOOD.replace("env_steps: 1000", f"env_steps: {written}") + "seed: 200000\n"
+    steps = load_config(write(text)).stop.env_steps
+    assert (steps, type(steps)) == (200_000, int)
 
 
 def test_experiment_is_named_after_its_file_unless_it_says_otherwise(write):
@@ -146,8 +155,8 @@ def test_interpolations_are_resolved_after_overrides(write, monkeypatch):
         ("seed: true", "line 1: seed: must be an integer, got true"),
         ("seed: [1]", "line 1: seed: must be an integer, got the list [1]"),
         (
-            "stop: {env_steps: 2e5}",
-            "line 1: stop.env_steps: must be an integer or null, got 200000.0; write 200000",
+            "stop: {env_steps: 2e-5}",
+            "line 1: stop.env_steps: must be an integer or null, got 2e-05",
         ),
         (
             "servers: {a: {agents: adversary_*}}",
@@ -191,6 +200,11 @@ def test_interpolations_are_resolved_after_overrides(write, monkeypatch):
             "'${oc.env:MUXRL_TEST_NOWHERE}'",
         ),
         ("seed: ???", "line 1: seed: is left open (???)"),
+        (
+            "simulation:\n  agents:\n    a:\n      action_space: {type: discret, n: 2}",
+            "line 4: simulation.agents.a.action_space: has the unknown type 'discret'; did you "
+            "mean 'discrete'?; types are box, discrete, multi_discrete, multi_binary, dict, tuple",
+        ),
         ("- a", "holds a list; a config is a mapping of keys"),
         ("hello", "holds one value; a config is a mapping of keys"),
     ],
@@ -222,6 +236,49 @@ def test_all_mistakes_are_reported_at_once(write):
     text = "seeed: 1\nsimulation: {num_processes: x, env: 3, kwarg: {}}\nservers: {a: {prt: 1}}\n"
     keys = [problem.split(": ")[1] for problem in problems_of(write(text))]
     assert keys == ["seeed", "simulation.num_processes", "simulation.kwarg", "servers.a.prt"]
+
+
+MISTAKEN = """\
+sed: 3
+simulation:
+  num_processes: two
+  num_cpus: -1
+  respawn: same-id
+servers:
+  ppo:
+    agents: [agent]
+    token: ???
+    limits: {max_episodes: '${nowhere}'}
+"""
+
+
+def test_mistakes_of_every_kind_are_named_in_one_refusal_that_imports_nothing_heavy(write):
+    file = write(MISTAKEN)
+    program = "\n".join(
+        (
+            "import sys",
+            "from muxrl.orchestrator.cli import main",
+            f"code = main(['launch', {str(file)!r}, 'stop.env_steps=-5'])",
+            "print(code, sorted({'torch', 'ray', 'gymnasium'} & sys.modules.keys()))",
+        )
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout.endswith("2 []\n")
+    assert [line for line in ran.stderr.splitlines() if line.startswith("muxrl: ")] == [
+        f"muxrl: {file}: {problem}"
+        for problem in (
+            "line 1: sed: unknown key 'sed'; did you mean 'seed'?",
+            "line 3: simulation.num_processes: must be an integer, got the text 'two'",
+            "line 4: simulation.num_cpus: is -1.0, must not be negative",
+            "line 5: simulation.respawn: must be one of 'refuse', 'same_id', 'same_step', "
+            "'new_ids', got the text 'same-id'; did you mean 'same_id'?",
+            "line 9: servers.ppo.token: is left open (???); a token is never written down, so give "
+            "it again",
+            "line 10: servers.ppo.limits.max_episodes: interpolation key 'nowhere' not found, in "
+            "'${nowhere}'",
+            "override 'stop.env_steps=-5': stop.env_steps: is -5, must be above 0",
+        )
+    ]
 
 
 FIELDS = ["name", "seed", "servers", "simulation", "agents", "stop", "policies", "settings"]

@@ -1,0 +1,193 @@
+"""What the declaration of a config's key or of an algorithm's setting says beside its type.
+
+A declaration is an annotated line of a class with its description as a docstring below:
+
+.. code-block:: python
+
+    num_processes: Adjustable[AboveZero[int]] = 1
+    '''Simulation processes.'''
+
+Its type, its range, what changing it means, and the sentence stand there and nowhere else. Reading,
+JSON Schema, reference pages, resuming, comparing and masking ask this module.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a value has to be.
+
+    Attributes:
+        sentence: what to say where `holds` is not true of the value.
+        bounds: the same in keywords of JSON Schema, where it has some.
+    """
+
+    holds: Callable[[Any], bool]
+    sentence: str
+    bounds: tuple[tuple[str, float], ...] = ()
+
+    def find_problem(self, name: str, value: Any) -> str:
+        """Returns what is wrong with a setting's value, "" for nothing."""
+        return "" if self.holds(value) else f"{name}={value!r} {self.sentence}"
+
+    def find(self, value: Any) -> str:
+        """Returns what is wrong with a key's value, "" for nothing."""
+        return "" if self.holds(value) else f"is {value}, {self.sentence}"
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a value has to be, in sentences that `find` makes; "" for nothing wrong."""
+
+    find: Callable[[Any], str]
+
+
+def between(low: float, high: float, sentence: str) -> Check:
+    """Returns the check of a number, if one is given, that both bounds belong to."""
+    bounds = (("minimum", low), ("maximum", high))
+    return Check(lambda v: v is None or low <= v <= high, sentence, bounds)
+
+
+AboveZero = Annotated[
+    T,
+    Check(lambda v: v is None or 0 < v < math.inf, "must be above 0", (("exclusiveMinimum", 0),)),
+]
+NotNegative = Annotated[
+    T, Check(lambda v: v is None or 0 <= v < math.inf, "must not be negative", (("minimum", 0),))
+]
+
+
+@dataclass(frozen=True)
+class Use:
+    """What another value of a key means for a run; by default, that it is another task.
+
+    Attributes:
+        may_change: whether a resumed run may have another value.
+        shapes_results: whether other policies, or other measurements of them, come of it, so that
+            runs that differ in it are not seeds of one experiment.
+        is_secret: whether it is masked wherever it is written.
+    """
+
+    may_change: bool = False
+    shapes_results: bool = True
+    is_secret: bool = False
+
+
+Adjustable = Annotated[T, Use(may_change=True)]
+"""May change when a run is resumed, and shapes its results."""
+Free = Annotated[T, Use(may_change=True, shapes_results=False)]
+"""May change, and no result depends on it."""
+Apart = Annotated[T, Use(shapes_results=False)]
+"""Cannot change in a run, and is compared in ways of its own: names, agents, seeds."""
+Secret = Annotated[T, Use(may_change=True, shapes_results=False, is_secret=True)]
+"""Free, and never written down."""
+
+
+@dataclass(frozen=True)
+class KeysOf:
+    """Of a mapping: it has keys of this class, as many as are given."""
+
+    cls: type
+
+
+def bare(kind: Any) -> Any:
+    """Returns an annotation without what is said beside the type."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def said(kind: Any, what: type[T]) -> Iterator[T]:
+    """Yields what is said beside a type of some class, the innermost first."""
+    return (one for one in getattr(kind, "__metadata__", ()) if isinstance(one, what))
+
+
+def of_mapping(kind: Any) -> Any:
+    """Returns the type that a mapping of it has: without what is said beside it, and ``None``."""
+    given = next(said(kind, KeysOf), None)
+    kind = given.cls if given else bare(kind)
+    args = [one for one in get_args(kind) if one is not types.NoneType]
+    is_optional = get_origin(kind) in (Union, types.UnionType) and len(args) == 1
+    return args[0] if is_optional else kind
+
+
+@functools.cache
+def hints_of(cls: type) -> Mapping[str, Any]:
+    """Returns the annotation of each key of a class, with all that it says."""
+    return get_type_hints(cls, include_extras=True)
+
+
+def below(kind: Any, key: Any) -> Any:
+    """Returns the annotation of what stands below a key of a value; `Any` if none is declared."""
+    kind = of_mapping(kind)
+    if is_dataclass(kind):
+        return hints_of(kind).get(key, Any)  # type: ignore[arg-type]
+    return (get_args(kind) or (Any, Any))[1] if get_origin(kind) is dict else Any
+
+
+def use_of(schema: type, path: Sequence[Any]) -> Use:
+    """Returns what another value of a key means: as its own line says, or that of its section.
+
+    Args:
+        schema: the class of the whole.
+        path: the keys from the top down.
+    """
+    kind: Any = schema
+    found = Use()
+    for key in path:
+        kind = below(kind, key)
+        found = next(said(kind, Use), found)
+    return found
+
+
+def keys_of(schema: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yields path and annotation of each key of a class and of those below it, section by section;
+    "NAME" stands for a key of one's own."""
+    for name, hint in hints_of(schema).items():
+        yield (*at, name), hint
+        inner, path = of_mapping(hint), (*at, name)
+        if get_origin(inner) is dict:
+            inner, path = of_mapping(get_args(inner)[1]), (*path, "NAME")
+        if is_dataclass(inner):
+            yield from keys_of(inner, path)
+
+
+def value_problem(value: Any, kind: Any) -> str:
+    """Returns what is wrong with a value of a type: "is 0, must be above 0"; "" for nothing."""
+    checks: list[Check | Form] = [*said(kind, Check), *said(kind, Form)]
+    problems = [check.find(value) for check in reversed(checks)]  # the narrowest is the outermost
+    if isinstance(value, list) and (args := get_args(bare(kind))):
+        problems += [value_problem(one, args[0]) for one in value]
+    return next(filter(None, problems), "")
+
+
+@functools.cache
+def meanings(cls: type) -> Mapping[str, str]:
+    """Returns the docstring below each declaration of a class and of those above it, in one line.
+
+    Raises:
+        ValueError: one has none.
+    """
+    found: dict[str, str] = {}
+    for one in reversed(cls.__mro__[:-1]):
+        tree = ast.parse(inspect.getsource(one)).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for line, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+            match line, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                    value=ast.Constant(value=str(text))
+                ):
+                    found[name] = " ".join(text.split())
+                case ast.AnnAssign(target=ast.Name(id=name)), _:
+                    raise ValueError(f"{one.__name__}.{name} has no line of documentation")
+    return found
