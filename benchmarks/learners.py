@@ -34,7 +34,7 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import make_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
-from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
+from muxrl.orchestrator.supervise.process import ONE_THREAD
 from muxrl.protocol.messages import StartEpisode, Step
 from muxrl.servers.algorithms.sac import SAC
 from muxrl.servers.config import ResourcesConfig, ServerConfig

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -32,9 +32,9 @@ from muxrl.client.adapters import make_simulation, make_vector_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.outbox import Outbox
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
-from muxrl.orchestrator.supervise.actors import start_actor
-from muxrl.orchestrator.supervise.ray_session import ray_session
+from muxrl.orchestrator.supervise import fork_server
 from muxrl.orchestrator.supervise.server_process import ServerProcess
+from muxrl.orchestrator.supervise.worker import Worker
 from muxrl.protocol.messages import Mode
 
 CONFIG = Path(__file__).with_name("step_path.yaml")
@@ -152,8 +152,8 @@ class Serving:
     server_id: str
     address: str
     pid: int
-    actor: Any
-    """Ray's handle of its `ServerProcess`."""
+    worker: Worker
+    """Its `ServerProcess`."""
 
 
 @contextlib.contextmanager
@@ -161,28 +161,20 @@ def serving(
     config: ExperimentConfig, process: type[ServerProcess] = ServerProcess
 ) -> Iterator[list[Serving]]:
     """Starts an experiment's servers as `muxrl launch` does, and stops them."""
-    import ray
-
     plans = prepare(config, needs_stop=False).servers
-    with tempfile.TemporaryDirectory() as folder, ray_session(num_cpus=8):
-        actors = [
-            start_actor(
-                process,
-                plan,
-                Path(folder) / f"{server_id}.log",
-                scheduling=None,
-                is_forked=True,
-                num_cpus=0.5,
-                max_concurrency=4,
-            )
+    with tempfile.TemporaryDirectory() as folder, fork_server.running():
+        workers = [
+            Worker(process, (plan,), Path(folder) / f"{server_id}.log", is_forked=True)
             for server_id, plan in plans.items()
         ]
-        started = ray.get([actor.start.remote() for actor in actors])
+        starts = [worker.call("start") for worker in workers]
         yield [
-            Serving(server_id, one.address, one.process.pid, actor)
-            for server_id, one, actor in zip(plans, started, actors, strict=True)
+            Serving(server_id, start.result().address, worker.pid, worker)
+            for server_id, start, worker in zip(plans, starts, workers, strict=True)
         ]
-        ray.get([actor.stop.remote() for actor in actors])
+        for worker in workers:
+            worker.call("stop").result()
+            worker.kill()
 
 
 @contextlib.contextmanager

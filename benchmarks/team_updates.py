@@ -14,7 +14,7 @@ from benchmarks.peers.environments import DEFAULT_FOLDER, environment
 from benchmarks.peers.work import AGENTS, EPISODE_STEPS, TEAM_UPDATES, TeamUpdate
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
-from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
+from muxrl.orchestrator.supervise.process import ONE_THREAD
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.server import make_policies

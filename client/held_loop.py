@@ -71,19 +71,16 @@ class HeldLoop(ABC):
             self._limit = num_env_steps
 
     def allow(self, num_env_steps: int) -> None:
-        """Allows so many env steps more, and waits until all are used up, or the loop has ended."""
+        """Allows so many env steps more."""
         with self._changed:
             self._limit += num_env_steps
             self._is_used_up = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_used_up)
 
-    def give_back(self) -> int:
-        """Takes back half of what is left of the env steps that were allowed; returns how many."""
+    def wait_used_up(self) -> None:
+        """Waits until all that is allowed is used up, or the loop has ended."""
         with self._changed:
-            half = max(0, int(self._limit) - self._num_claimed) // 2
-            self._limit -= half
-            return half
+            self._changed.wait_for(lambda: self._is_used_up)
 
     @property
     def _has_no_more(self) -> bool:

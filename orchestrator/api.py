@@ -16,7 +16,7 @@ from muxrl.orchestrator.launch.lasting_output import lasting_output
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.resuming import load_resumed_config, open_resumed
 from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
-from muxrl.orchestrator.supervise.ray_session import begin_early
+from muxrl.orchestrator.supervise.fork_server import early
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,12 +97,12 @@ def launch(
         return start_run(experiment, new_dir) if folder is None else start_resumed(loaded, folder)
     with _shown(show_progress) as console:
         check(loaded)
-        begin_early(loaded.address)
-        experiment = prepare(loaded)
-        how: dict[str, Any] = {"show_progress": console is not None, "console": console}
-        if folder is not None:
-            return resume_experiment(experiment, folder, **how)
-        return run_experiment(experiment, new_dir, **how)
+        with early(loaded.address):
+            experiment = prepare(loaded)
+            how: dict[str, Any] = {"show_progress": console is not None, "console": console}
+            if folder is not None:
+                return resume_experiment(experiment, folder, **how)
+            return run_experiment(experiment, new_dir, **how)
 
 
 @contextlib.contextmanager

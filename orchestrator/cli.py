@@ -52,7 +52,7 @@ def _run(argv: Sequence[str]) -> int:
     except Refused as lacking:
         sys.stderr.write(f"muxrl: {lacking}\n")
         return ExitCode.REFUSED
-    from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
+    from muxrl.orchestrator.supervise.process import ONE_THREAD
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
     prefer_installed_modules()

@@ -17,6 +17,8 @@
     │   └── DifferentRuns       2  the runs are not seeds of one experiment
     ├── RunFailed               1  a process of the run died or gave up: read its log
     │   ├── ProcessEnded        1  one that is not muxrl's own ended, and may be started again
+    │   │   └── Ended           1  one of muxrl's own did: its log says why, if it could
+    │   ├── Raised              1  another process raised what cannot be sent: read its log
     │   ├── NoPlace             1  the Ray cluster has no room: wait, or reserve less
     │   ├── NotShared           1  a machine of it does not see the run's directory: share it
     │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk
@@ -55,7 +57,7 @@ class ExitCode(IntEnum):
 class OrchestratorError(Exception):
     """Base of all errors of the orchestrator; the text is for people.
 
-    It can be pickled, as Ray does between processes.
+    It can be pickled, as is done between processes.
     """
 
     exit_code: ClassVar[int] = ExitCode.FAILED
@@ -190,6 +192,14 @@ class RunFailed(OrchestratorError):
 
 class ProcessEnded(RunFailed):
     """A process that is not muxrl's own is there no more, and may be started again."""
+
+
+class Ended(ProcessEnded):
+    """The process of a worker has ended, and with it all its calls; the text says how."""
+
+
+class Raised(RunFailed):
+    """What a call in another process raised, where the exception itself cannot be sent."""
 
 
 class NoPlace(RunFailed):

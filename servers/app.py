@@ -130,6 +130,8 @@ class Batcher:
 
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
+        if not frames:  # one that was alone has taken them along
+            return
         blocks = frames[0].pending
         if len(frames) > 1 or len(blocks) > 1:  # a step that was repeated is in two of them
             blocks = list(dict.fromkeys([b for frame in frames for b in frame.pending]))

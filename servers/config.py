@@ -39,12 +39,12 @@ _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 @dataclass
 class ResourcesConfig:
-    """What a server's process reserves on Ray, and its threads."""
+    """What a server's process reserves, and its threads."""
 
     num_cpus: NotNegative[float] = 0.5
-    """Ray CPUs reserved, for placement only."""
+    """Logical CPUs reserved in a sweep or on a cluster, for placement only."""
     num_gpus: NotNegative[float] = 0.0
-    """Ray GPUs reserved; above 0 learning uses one, and acting where it is faster."""
+    """GPUs, or a part of one; above 0 learning uses one, and acting where it is faster."""
     num_torch_threads: AboveZero[int] = 1
     """Threads of torch; more than one helps only on idle cores."""
 

@@ -22,7 +22,7 @@ from benchmarks.peers.updates import trained_env_steps
 from benchmarks.peers.work import AGENTS, BATCH_ENV_STEPS, Setup
 from tests.faults.started import Started
 
-from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
+from muxrl.orchestrator.supervise.process import ONE_THREAD
 
 ROOT = Path(__file__).parents[2]
 LEARNS_S = 600.0

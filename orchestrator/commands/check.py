@@ -49,8 +49,8 @@ def check(
         sys.stdout.flush()  # what is wrong goes to the other stream
     experiment = prepared(loaded, needs_stop=True, is_check=True)
     from muxrl.orchestrator.config.memory import describe_replays
+    from muxrl.orchestrator.supervise.gpus import check_gpus
     from muxrl.orchestrator.supervise.own_server import ask_own_servers
-    from muxrl.orchestrator.supervise.placement import check_gpus
 
     check_gpus(experiment.config)
     problems, unasked = ask_own_servers([experiment.servers])

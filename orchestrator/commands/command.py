@@ -33,9 +33,10 @@ COMMANDS = (
 
 _MODULES = {
     "servers": (
-        "ray", "torch", "gymnasium", "tree", "omegaconf", "yaml", "starlette", "uvicorn", "h11",
-        "rich", "matplotlib", "jinja2", "scipy", "tensorboardX",
+        "torch", "gymnasium", "omegaconf", "yaml", "starlette", "uvicorn", "h11", "rich",
+        "matplotlib", "jinja2", "scipy", "pandas", "pyarrow", "tensorboardX",
     ),
+    "tune": ("ray",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
 }  # fmt: skip
 """By extra of pyproject.toml; without uvloop, which is not made for Windows, and shtab, which one

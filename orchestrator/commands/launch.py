@@ -42,7 +42,7 @@ def launch(
     """
     from muxrl.orchestrator.config import load_config
     from muxrl.orchestrator.config.checks import check
-    from muxrl.orchestrator.supervise.ray_session import begin_early
+    from muxrl.orchestrator.supervise.fork_server import early
 
     folder = None
     if resume is not None:
@@ -58,6 +58,6 @@ def launch(
         loaded = load_config(config, overrides)
     loaded.address = address or loaded.address
     check(loaded)
-    begin_early(loaded.address)
-    experiment = prepared(loaded, needs_stop=True)
-    return run_prepared(experiment, run_dir, folder, show_progress=not no_progress)
+    with early(loaded.address):
+        experiment = prepared(loaded, needs_stop=True)
+        return run_prepared(experiment, run_dir, folder, show_progress=not no_progress)

@@ -14,7 +14,7 @@ from muxrl.orchestrator.commands.terminal import quiet, table_console
 from muxrl.orchestrator.errors import ExitCode
 
 
-@command(is_long=True, says="always")
+@command(is_long=True, says="always", needs=("servers", "tune"))
 def league(
     config: str,
     overrides: Sequence[str] = (),
@@ -36,7 +36,7 @@ def league(
     with quiet():
         from muxrl.orchestrator.league.load import load_league
         from muxrl.orchestrator.league.runner import resume_league, start_league
-        from muxrl.orchestrator.supervise.ray_session import begin_early
+        from muxrl.orchestrator.supervise.fork_server import early
 
     overrides = [*overrides, *([f"address={address}"] if address else [])]
     console = table_console()
@@ -44,8 +44,8 @@ def league(
         result = resume_league(Path(config), overrides, console=console)
     else:
         loaded = load_league(config, overrides)
-        begin_early(loaded.address)
-        result = start_league(loaded, league_dir, console=console)
+        with early(loaded.address):
+            result = start_league(loaded, league_dir, console=console)
     lines = [f"league directory: {result.league_dir}"]
     if result.num_rounds:
         lines.append(f"report: {result.league_dir / 'report.html'}")

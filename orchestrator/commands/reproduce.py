@@ -6,6 +6,7 @@ environment and source is another one here.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,19 +39,19 @@ def reproduce(
     from muxrl.orchestrator.launch.resuming import changes_on_the_way, load_own_config
     from muxrl.orchestrator.records.run_directory import RunDirectory
     from muxrl.orchestrator.storage.versions import changes_since
-    from muxrl.orchestrator.supervise.ray_session import begin_early
+    from muxrl.orchestrator.supervise.fork_server import early
 
     folder = RunDirectory.open(run)
     config = load_own_config(folder, overrides)
-    if not check:
-        begin_early(config.address)
-    with quiet():
-        experiment = prepare(config)
-    differing = [*changes_since(folder.path, config.simulation.env), *changes_on_the_way(folder)]
-    for sentence in differing:
-        sys.stdout.write(f"differs: {sentence}\n")
-    if check:
-        if not differing:
-            sys.stdout.write(f"{run}: nothing that it names differs here\n")
-        return ExitCode.FAILED if differing else ExitCode.DONE
-    return run_prepared(experiment, run_dir, show_progress=not no_progress)
+    with contextlib.nullcontext() if check else early(config.address):
+        with quiet():
+            experiment = prepare(config)
+        differing = [*changes_since(folder.path, config.simulation.env)]
+        differing += changes_on_the_way(folder)
+        for sentence in differing:
+            sys.stdout.write(f"differs: {sentence}\n")
+        if check:
+            if not differing:
+                sys.stdout.write(f"{run}: nothing that it names differs here\n")
+            return ExitCode.FAILED if differing else ExitCode.DONE
+        return run_prepared(experiment, run_dir, show_progress=not no_progress)

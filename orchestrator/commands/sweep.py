@@ -13,7 +13,12 @@ from muxrl.orchestrator.commands.terminal import quiet, table_console
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 
-@command(is_long=True, says="always", at_most_one=("dry_run", "resume"))
+@command(
+    is_long=True,
+    says="always",
+    needs=("servers", "tune"),
+    at_most_one=("dry_run", "resume"),
+)
 def sweep(
     config: str,
     overrides: Sequence[str] = (),
@@ -38,7 +43,7 @@ def sweep(
     if resume and sweep_dir is not None:
         raise ConfigError(["--sweep-dir: is not for --resume; SWEEP is the directory"])
     with quiet():
-        from muxrl.orchestrator.supervise.ray_session import begin_early
+        from muxrl.orchestrator.supervise.fork_server import early
         from muxrl.orchestrator.supervise.signals import uninterrupted
         from muxrl.orchestrator.sweeps.dry_run import dry_run as show_trials
         from muxrl.orchestrator.sweeps.load import load_sweep
@@ -54,8 +59,8 @@ def sweep(
         result = resume_sweep(Path(config), overrides, console=console)
     else:
         loaded = load_sweep(config, overrides)
-        begin_early(loaded.address)
-        result = start_sweep(loaded, sweep_dir, console=console)
+        with early(loaded.address):
+            result = start_sweep(loaded, sweep_dir, console=console)
     lines = [f"sweep directory: {result.sweep_dir}"]
     if any(not trial.is_finished for trial in result.trials):
         lines.append(f"go on with: muxrl sweep {result.sweep_dir} --resume")

@@ -89,7 +89,7 @@ class SimulationConfig:
     """Whether `env` makes one environment that steps all `num_envs_per_process` copies at once; it
     gets that number as `num_envs`. See [Vector environments](client.md#vector-environments)."""
     num_cpus: Free[NotNegative[float]] = 0.5
-    """Ray CPUs reserved by each process, for placement only."""
+    """Logical CPUs reserved by each process in a sweep or on a cluster, for placement only."""
     inference_mode: Adjustable[Any] = "remote"
     """Who chooses training actions: "remote": the servers; "local": the simulations, with the
     servers' networks; or a dict by server, "remote" for the others. Not for 'external'. See [Local
@@ -269,4 +269,4 @@ class ExperimentConfig:
     """Whether a live page of the run (in a sweep's `experiment`: of the sweep) is served on this
     machine; its address is printed. See [Monitoring](monitoring.md#the-live-page)."""
     address: Free[str] = ""
-    """Ray cluster to join, such as "auto" or "ray://head:10001"; "" starts a local one."""
+    """Ray cluster to join, such as "auto" or "ray://head:10001"; "": this machine."""

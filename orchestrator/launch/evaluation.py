@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,20 @@ from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
+from muxrl.orchestrator.errors import ProcessEnded
 from muxrl.orchestrator.measure.sides import find_sides
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter, last_rows
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise.actors import is_dead, outcome
 from muxrl.orchestrator.supervise.episodes import Played, ServerAddress, num_evaluation_envs
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
+from muxrl.orchestrator.supervise.local import Workers
 from muxrl.orchestrator.supervise.process import ProcessReport
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_actors import patience
 from muxrl.orchestrator.supervise.supervision import Supervision
+from muxrl.orchestrator.supervise.worker import Caller, first_done, outcome
 from muxrl.servers.config import ServerPlan
 
 logger = logging.getLogger(__name__)
@@ -55,7 +58,7 @@ class Evaluations(Supervision[ProcessReport]):
         servers: where they listen.
         folder: the run's directory.
         metrics: where results go.
-        scheduling: Ray's scheduling strategy of the process.
+        workers: where the process goes.
         on_restart: called when the process is lost and started again, with its name and the prefix
             of the ids of its episodes.
         due_at: env steps of the next one, of a run that is resumed; None: after one interval.
@@ -71,10 +74,10 @@ class Evaluations(Supervision[ProcessReport]):
         servers: Mapping[str, ServerAddress],
         folder: RunDirectory,
         metrics: MetricsWriter,
-        scheduling: Any,
+        workers: Workers,
         on_restart: Callable[[str, str], None],
         due_at: int | None = None,
-        gateway: Callable[[], Any] | None = None,
+        gateway: Callable[[], Caller | None] | None = None,
         on_learned: Callable[[EvaluationRow], None] = lambda row: None,
         on_truncated: Callable[[int], None] = lambda num: None,
     ) -> None:
@@ -111,15 +114,15 @@ class Evaluations(Supervision[ProcessReport]):
             for s, plan in self._learning.items()
         }
         self._servers = servers
-        self._scheduling = scheduling
+        self._workers = workers
         self._metrics = metrics
         self._running: list[EvaluationRow] = []  # whose returns are not known yet
-        self._ref: Any = None  # of the first of these
+        self._call: Future[Any] | None = None  # of the first of these
         self._due_at = interval
         if due_at is not None and interval is not None:  # perhaps of another interval
             self._due_at = -(-due_at // interval) * interval
         self._gateway = gateway
-        self._player: Any = None
+        self._player: Caller | None = None
         """Whose process plays the evaluation under way."""
         self._changed: str = ""
         """The server that has other weights since the condition under way began."""
@@ -145,12 +148,8 @@ class Evaluations(Supervision[ProcessReport]):
             self._servers,
             patience(self._timeouts),
             prefix,
-            self._folder.log(name),
             of_evaluations(self._config),
             self._evaluation.max_episode_steps,
-            num_cpus=simulation.num_cpus,
-            has_main_thread=True,
-            max_concurrency=3,  # evaluate, report, move
         )
         self._play()
 
@@ -241,7 +240,7 @@ class Evaluations(Supervision[ProcessReport]):
             not_updated: servers that have made no update, so that they act untrained as it is, or
                 cannot act so any more.
         """
-        if self._gateway is None and not self._actors:
+        if self._gateway is None and not self._callers:
             self._start(_NAME)
         config = self._evaluation
         num = config.final_num_episodes if is_final else config.num_episodes
@@ -272,8 +271,10 @@ class Evaluations(Supervision[ProcessReport]):
         if self._running:
             self._under_way = (0, 0)
             gateway, rows = self._gateway, self._running
-            self._player = self._actors[_NAME] if gateway is None else gateway()
-            self._ref = self._player.evaluate.remote(
+            self._player = self._callers[_NAME] if gateway is None else gateway()
+            assert self._player is not None, "it listens until the run has ended"
+            self._call = self._player.call(
+                "evaluate",
                 [Condition.of_row(row) for row in (rows[:1] if gateway is None else rows)],
                 self._first_seed,
                 rows[0].num_episodes,
@@ -286,17 +287,14 @@ class Evaluations(Supervision[ProcessReport]):
         Raises:
             RunFailed: the process was lost once too often.
         """
-        import ray
-
         if self._gateway is not None and self._gateway() is not self._player:
             self._play()  # it was lost, and is another one since
-        while self._running and ray.wait([self._ref], timeout=0)[0]:
-            if isinstance(played := outcome(self._ref), Exception):
+        while self._running and self._call is not None and self._call.done():
+            if isinstance(played := outcome(self._call), Exception):
                 if self._gateway is None:
                     self._lose(_NAME, played)
-                elif not is_dead(played):  # else the run looks after it
-                    cause = getattr(played, "cause", played)
-                    self._give_up(f"the gateway could not play it: {cause}")
+                elif not isinstance(played, ProcessEnded):  # else the run looks after it
+                    self._give_up(f"the gateway could not play it: {played}")
                 return
             self._write(played)
         self.ask()
@@ -311,33 +309,27 @@ class Evaluations(Supervision[ProcessReport]):
         Raises:
             RunFailed: the process was lost once too often.
         """
-        import ray
-
         while self._running:
             what, _, how_far = self.text.partition(": ")
             doing(what, how_far)
-            ray.wait([self._ref], timeout=_LOOK_S)
+            self.rest(_LOOK_S)
             self.collect()
             if self._running:
                 look()
 
     def rest(self, time_s: float) -> float:
         """Waits until the condition under way is played; returns for how long to sleep then."""
-        import ray
-
-        if not self._running:
+        if not self._running or self._call is None:
             return time_s
-        ray.wait([self._ref], timeout=time_s)
+        first_done([self._call], time_s)
         return 0.0
 
     def stop(self) -> None:
         """Ends the process, if it is its own."""
-        import ray
-
-        for actor in self._actors.values():
+        for caller in self._callers.values():
             if not self._running:
-                ray.wait([actor.close.remote()], timeout=_CLOSE_S)
-            ray.kill(actor)
+                first_done([caller.call("close")], _CLOSE_S)
+            caller.kill()
 
     def _write(self, played: Sequence[Played]) -> None:
         if self._changed:

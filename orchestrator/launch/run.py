@@ -1,8 +1,8 @@
 """A run between start and stop: its servers and simulations, watched and evaluated.
 
-Everything runs in Ray actors; this process holds the run directory and watches. A `Run` finds Ray
-running, prints nothing, and is asked for one round of watching at a time, so that a sweep can hold
-one in each of its trials. `whole_run` puts a Ray, signals and a terminal around it.
+Everything runs in processes of its own; this one holds the run directory and watches. A `Run`
+prints nothing, and is asked for one round of watching at a time, so that a sweep can hold one in
+each of its trials. `whole_run` puts signals and a terminal around it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ from muxrl.orchestrator.records.plan import groups_of
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import EndState, StatusFile, read_status
-from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.storage.remote_copy import RemoteCopy
 from muxrl.orchestrator.supervise.episodes import truncated_text
 from muxrl.orchestrator.supervise.gateway_process import GATEWAY
+from muxrl.orchestrator.supervise.local import Workers
 from muxrl.orchestrator.supervise.placement import has_evaluations
-from muxrl.orchestrator.supervise.ray_head import RayHead
 from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.signals import are_signals_claimed, uninterrupted
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
@@ -55,7 +54,7 @@ _TELLING_EPISODES = 20
 
 
 class Run:
-    """One run, on the Ray that this process is connected to.
+    """One run.
 
     Call `start`, `begin`, `watch` until it returns True, `finish`, `end` however that went, and
     `close` in any case.
@@ -141,7 +140,7 @@ class Run:
             before,
             experiment.judged,
         )
-        self._ray_head = RayHead("", "")
+        self._workers: Workers | None = None
         self._is_warned = not experiment.may_be_warned_late
         self._is_complete = False
         self._has_ended = False  # learning is over, and the last checkpoint written if it can be
@@ -155,20 +154,18 @@ class Run:
 
     # --- start --------------------------------------------------------------------------
 
-    def start(self, scheduling: Any = None) -> None:
+    def start(self, workers: Workers) -> None:
         """Starts the servers, and once all are ready the simulations.
 
         Args:
-            scheduling: Ray's scheduling strategy of all actors; None: Ray's own choice, which
-                inside of a placement group is that group.
+            workers: where all processes go.
 
         Raises:
             RunFailed: one of them did not come up.
         """
-        self._ray_head = RayHead.of_this()
-        with self._ray_head.first():
-            self._servers.start(scheduling)
-            self._simulations.start(self._servers.addresses, scheduling)
+        self._workers = workers
+        self._servers.start(workers)
+        self._simulations.start(self._servers.addresses, workers)
         self._warn(self._servers.lacking)
         if self._simulations.gateway_address:
             self._folder.write_gateway(self._simulations.gateway_address)
@@ -178,7 +175,7 @@ class Run:
                 self._servers.addresses,
                 self._folder,
                 self._metrics,
-                scheduling,
+                workers,
                 self._note_players_restart,
                 self._before.evaluation_due_at if self._before else None,
                 (lambda: self._simulations.gateway) if self.experiment.is_external else None,
@@ -223,15 +220,14 @@ class Run:
         Raises:
             RunFailed: a process was lost once too often, or training failed.
         """
-        with self._ray_head.first():
-            time_s = self.config.metrics_interval_s
-            if self._simulations.is_used_up and self._evaluations is not None:
-                time_s = self._evaluations.rest(time_s)
-            self._simulations.watch(time_s, self._servers.notice_deaths)
-            self._look()
-            if self._simulations.is_used_up:
-                self._simulations.report_now()
-                self._servers.report_now()
+        time_s = self.config.metrics_interval_s
+        if self._simulations.is_used_up and self._evaluations is not None:
+            time_s = self._evaluations.rest(time_s)
+        self._simulations.watch(time_s, self._servers.notice_deaths)
+        self._look()
+        if self._simulations.is_used_up:
+            self._simulations.report_now()
+            self._servers.report_now()
         self.tally.tick()
         if not self._is_warned and self.tally.num_episodes >= _TELLING_EPISODES:
             from muxrl.orchestrator.config.warnings import find_late  # it imports torch
@@ -260,7 +256,8 @@ class Run:
         Raises:
             RunFailed: as `watch`.
         """
-        self._ray_head.check()
+        if self._workers is not None:
+            self._workers.check()
         self._servers.ask()
         self._simulations.ask()
         self._servers.collect(_ANSWER_S)
@@ -319,7 +316,6 @@ class Run:
         self._on_evaluated(row)
 
     def _note_restart(self, name: str) -> None:
-        self._ray_head.check_raylet()
         self.tally.restart(name)
         self.status.note_restart(name)
 
@@ -500,9 +496,7 @@ class Run:
         Args:
             is_meant: whether somebody has ended the run; then external simulations may end, too.
         """
-        import ray
-
-        if self._is_stopped or not ray.is_initialized():
+        if self._is_stopped:
             return
         self._is_stopped = True
         problems = self.unsaved
@@ -571,6 +565,8 @@ class Run:
                 note(advice(self._folder))
             try:
                 doing("writing the report")
+                from muxrl.orchestrator.reports.report import write_report  # it imports matplotlib
+
                 report = write_report(self._folder)
             except (NotARunDirectory, OSError) as error:  # the folder may be gone
                 self.unsaved.append(f"the report is not whole: {error}")

@@ -1,4 +1,4 @@
-"""A whole run: an experiment from its Ray to its report.
+"""A whole run: an experiment from its processes to its report.
 
 However it ends, by its stop conditions, by Ctrl-C, or because something died, shutdown is the same:
 simulations first, then servers, then the report of what there is.
@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -29,12 +27,12 @@ from muxrl.orchestrator.launch.resuming import (
 from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
-from muxrl.orchestrator.reports.report import print_report
 from muxrl.orchestrator.storage.checkpoints import Manifest
+from muxrl.orchestrator.supervise import fork_server
+from muxrl.orchestrator.supervise.gpus import check_gpus
+from muxrl.orchestrator.supervise.local import Workers, workers_for
 from muxrl.orchestrator.supervise.page_process import page_beside
-from muxrl.orchestrator.supervise.placement import check_gpus, cpus_wanted, reserved
 from muxrl.orchestrator.supervise.ray_session import ray_session
-from muxrl.orchestrator.supervise.shared_folder import check_shared, has_to_share
 from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals, interruptible
 
 logger = logging.getLogger(__name__)
@@ -48,7 +46,7 @@ def run_experiment(
     console: Console | None = None,
     hidden_metrics: str = "",
 ) -> RunResult:
-    """Runs an experiment to its end, on a Ray of its own or the cluster it names, and reports.
+    """Runs an experiment to its end, on this machine or the cluster it names, and reports.
 
     Ctrl-C, SIGTERM and SIGHUP end it cleanly; what was measured is kept.
 
@@ -121,8 +119,8 @@ def _run(
         with contextlib.ExitStack() as cleanup:
             try:
                 try:
-                    scheduling = cleanup.enter_context(_ray(experiment, folder, say))
-                    _play(run, scheduling, terminal, show_progress)
+                    workers = cleanup.enter_context(_workers(experiment, folder, say))
+                    _play(run, workers, terminal, show_progress)
                     problem = run.not_evaluated
                 finally:
                     ignore_signals()
@@ -139,6 +137,8 @@ def _run(
                 run.stop(is_meant=outcome == "interrupted")
         result = run.end(outcome, problem, how_to_go_on)
         if result.report is not None and console is not None:
+            from muxrl.orchestrator.reports.report import print_report
+
             print_report(result.report, console, hidden_metrics)
         if result.outcome == "interrupted" and run.has_started:
             say(how_to_go_on(folder, ""), soft_wrap=True, highlight=False)
@@ -163,13 +163,13 @@ def _ending(run: Run) -> str:
     return "ending its processes, then the report"
 
 
-def _play(run: Run, scheduling: Any, console: Console, show_progress: bool) -> None:
+def _play(run: Run, workers: Workers, console: Console, show_progress: bool) -> None:
     """Has a run start, learn until it is done, and be evaluated.
 
     Raises:
         RunFailed: something died or gave up.
     """
-    run.start(scheduling)
+    run.start(workers)
     say = console.print
     say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
     with contextlib.ExitStack() as display:
@@ -188,23 +188,27 @@ def _play(run: Run, scheduling: Any, console: Console, show_progress: bool) -> N
 
 
 @contextlib.contextmanager
-def _ray(experiment: Experiment, folder: RunDirectory, say: Callable[..., None]) -> Iterator[Any]:
-    """Ray while the ``with`` block lasts, with room for the run.
-
-    Yields:
-        The scheduling strategy of the run's actors.
+def _workers(
+    experiment: Experiment, folder: RunDirectory, say: Callable[..., None]
+) -> Iterator[Workers]:
+    """Where the run's processes go, while the ``with`` block lasts: here, or on a Ray cluster.
 
     Raises:
-        RunFailed: Ray did not start, has no room, or has it where the run's directory is not seen.
+        RunFailed: there is no such cluster, it has no room, or has it where the run's directory is
+            not seen.
     """
     config = experiment.config
-    num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(config))) + 1)
-    with ray_session(num_cpus, config.address, say=say) as local_folder:
+    if not config.address:
+        with fork_server.running():
+            yield workers_for(config)
+        return
+    from muxrl.orchestrator.supervise.cluster import ClusterWorkers
+    from muxrl.orchestrator.supervise.placement import reserved
+    from muxrl.orchestrator.supervise.shared_folder import check_shared, has_to_share
+
+    with ray_session(address=config.address):
         claim_signals()  # which Ray has taken; a place may be long in coming
-        if local_folder is not None:  # a Ray of the run's own has room
-            yield None
-            return
         with reserved(config, say) as scheduling:
             if has_to_share(experiment):
                 check_shared(folder.path, scheduling)
-            yield scheduling
+            yield ClusterWorkers(config, scheduling)

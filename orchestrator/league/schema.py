@@ -91,4 +91,4 @@ class LeagueConfig:
     leagues_dir: str = "leagues"
     """Parent of the league directories."""
     address: str = ""
-    """Ray cluster to join, such as "auto"; "" starts a local one."""
+    """Ray cluster to join, such as "auto"; "": this machine."""

@@ -7,12 +7,11 @@ import shlex
 import signal
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.supervise.child import Program
-from muxrl.orchestrator.supervise.process import set_up
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
+from muxrl.orchestrator.supervise.working import in_own_thread
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +23,14 @@ class CommandProcess:
 
     Args:
         command: program and arguments.
-        log_path: the process's log file.
     """
 
-    def __init__(self, command: Sequence[str], log_path: Path) -> None:
-        set_up(log_path)
+    def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
         self._program: Program | None = None
         self._is_stopping = threading.Event()
 
+    @in_own_thread
     def run(self) -> None:
         """Runs the command until it ends.
 
@@ -63,6 +61,7 @@ class CommandProcess:
         """Says that the process lives; the gateway counts what is played."""
         return SimulationReport()
 
+    @in_own_thread
     def stop(self, patience_s: float) -> None:
         """Waits until the command ends by itself, and ends it after that time."""
         self._is_stopping.set()

@@ -1,14 +1,10 @@
-"""The process that plays evaluation episodes, as a Ray actor.
-
-The class is plain; `start_actor` makes an actor of it. Heavy imports happen inside.
-"""
+"""The process that plays evaluation episodes; see `Worker`. Heavy imports happen inside."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config.schema import SimulationConfig
@@ -22,9 +18,9 @@ from muxrl.orchestrator.supervise.episodes import (
     make_evaluation_copy,
     play_episodes,
 )
-from muxrl.orchestrator.supervise.main_thread import in_main_thread
-from muxrl.orchestrator.supervise.process import ProcessReport, set_up
+from muxrl.orchestrator.supervise.process import ProcessReport
 from muxrl.orchestrator.supervise.step_clock import StepClock
+from muxrl.orchestrator.supervise.working import in_main_thread
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +34,10 @@ class EvaluationProcess(FollowsServers):
         servers: where actions come from.
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
-        log_path: the process's log file.
         parameters: of its episodes.
         max_steps: env steps after which an episode is truncated.
     """
 
-    @in_main_thread
     def __init__(
         self,
         simulation: SimulationConfig,
@@ -51,11 +45,9 @@ class EvaluationProcess(FollowsServers):
         servers: Mapping[str, ServerAddress],
         patience: Patience,
         episode_prefix: str,
-        log_path: Path,
         parameters: Mapping[str, Any] | None = None,
         max_steps: float = math.inf,
     ) -> None:
-        set_up(log_path)
         self._clock = StepClock()
         self._simulations = [
             self._clock.watch(make_evaluation_copy(simulation, max_steps, i))
@@ -121,6 +113,7 @@ class EvaluationProcess(FollowsServers):
         num_truncated = sum(one.num_truncated for one in self._simulations)
         return Played.of(episodes, self._simulations[0].possible_agents, (), num_truncated)
 
+    @in_main_thread
     def close(self) -> None:
         """Closes the environments, with whatever programs they have started."""
         for simulation in self._simulations:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config import GatewayConfig
@@ -24,9 +23,9 @@ from muxrl.orchestrator.supervise.episodes import (
     ServerAddress,
     connect,
 )
-from muxrl.orchestrator.supervise.holds import Holds
-from muxrl.orchestrator.supervise.process import reachable, set_up, settle, take_all
+from muxrl.orchestrator.supervise.process import reachable, settle, take_all
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
+from muxrl.orchestrator.supervise.working import Rest, in_own_thread
 
 GATEWAY = "gateway"
 """Its name in a run: of its log, in reports and messages."""
@@ -55,7 +54,6 @@ class GatewayProcess(FollowsServers):
         config: where it listens.
         servers: behind it.
         patience: how long they are waited for.
-        log_path: the process's log file.
         num_restarts: how often the run has started it again.
         is_limited: whether simulations train with no more env steps than `allow` says.
         agents_return: whether agents may come back in the episode in which they have ended.
@@ -67,13 +65,11 @@ class GatewayProcess(FollowsServers):
         config: GatewayConfig,
         servers: Mapping[str, ServerAddress],
         patience: Patience,
-        log_path: Path,
         num_restarts: int = 0,
         is_limited: bool = False,
         agents_return: bool = False,
         parameters: GivenParameters = _NONE,
     ) -> None:
-        set_up(log_path)
         self._config = config
         self._servers = dict(servers)
         self._patience = patience
@@ -83,6 +79,7 @@ class GatewayProcess(FollowsServers):
         self._parameters = parameters
         self._should_stop = threading.Event()
 
+    @in_own_thread
     def start(self) -> str:
         """Listens from now on; returns "host:port".
 
@@ -108,11 +105,11 @@ class GatewayProcess(FollowsServers):
             self._gateway.spec.offers = [PARAMETERS]
         if self._is_limited:
             self._gateway.limit(0)
-        self._holds = Holds(self._gateway.release)
         settle()
         self._cpu_before_s = time.process_time()
         return reachable(self._served.start())
 
+    @in_own_thread
     def run(self) -> None:
         """Waits for `stop`: the simulations play by themselves."""
         self._should_stop.wait()
@@ -133,15 +130,16 @@ class GatewayProcess(FollowsServers):
             under_way=episodes.under_way,
         )
 
-    def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
+    def hold(self, grace_s: float, timeout_s: float) -> Rest:
         """Has all simulations wait for their answers; returns whether they do in time."""
-        is_on = self._holds.hold(number, self._gateway.hold)
-        return is_on and self._gateway.wait_held(grace_s + timeout_s)
+        self._gateway.hold()
+        return Rest(lambda: self._gateway.wait_held(grace_s + timeout_s))
 
-    def release(self, number: int) -> None:
-        """Lets them go on; see `Holds`."""
-        self._holds.release(number)
+    def release(self) -> None:
+        """Lets them go on."""
+        self._gateway.release()
 
+    @in_own_thread
     def allow(self, num_env_steps: int) -> None:
         """Allows so many env steps more, and waits until all are used up, or training is over."""
         self._gateway.allow(num_env_steps)
@@ -150,6 +148,7 @@ class GatewayProcess(FollowsServers):
         """Has simulations be told these at the starts of training episodes."""
         self._gateway.episodes.parameters = parameters
 
+    @in_own_thread
     def evaluate(
         self,
         conditions: Sequence[Condition],
@@ -198,11 +197,13 @@ class GatewayProcess(FollowsServers):
             )
         ]
 
+    @in_own_thread
     def stop(self) -> None:
         """Ends training; evaluations may go on."""
         self._gateway.end_training()
         self._should_stop.set()
 
+    @in_own_thread
     def end(self, story: str, has_ended_well: bool) -> None:
         """Tells all who play that there is nothing more to play, and closes all episodes."""
         from muxrl.protocol.errors import NotServing, RunOver

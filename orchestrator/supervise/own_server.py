@@ -6,7 +6,6 @@ and looks the same to whoever holds it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
@@ -25,10 +24,10 @@ import requests
 
 from muxrl.orchestrator.errors import ProcessEnded, RunFailed
 from muxrl.orchestrator.storage.checkpoints import SavedServer
-from muxrl.orchestrator.supervise.away import Luggage, unpacked
 from muxrl.orchestrator.supervise.child import Program
-from muxrl.orchestrator.supervise.process import ProcessId, reachable, set_up
-from muxrl.orchestrator.supervise.server_process import Sends, ServerReport, Started
+from muxrl.orchestrator.supervise.process import reachable
+from muxrl.orchestrator.supervise.server_process import ServerReport, Started
+from muxrl.orchestrator.supervise.working import in_own_thread
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.messages import Refused, ServerSpec, Status
 from muxrl.protocol.run_messages import (
@@ -112,7 +111,7 @@ class OwnServer:
         for problem in self._misfits(spec, self.plan):
             raise RunFailed(f"{self._who}: {problem}")
         self._offers = frozenset(spec.offers)
-        return Started(self.address, ProcessId.of_this(), self._offers)
+        return Started(self.address, os.getpid(), self._offers)
 
     def check(self, plans: Sequence[ServerPlan]) -> list[str]:
         """Asks whether it would serve plans; a program is started for that, and ended.
@@ -293,29 +292,30 @@ class OwnServer:
             raise RunFailed(f"{self._who} gave no answer that is {expected}: {error}") from error
 
 
-class OwnServerProcess(OwnServer, Sends):
-    """The same as a Ray actor.
+class OwnServerProcess(OwnServer):
+    """A process of a run that stands for it; it waits in threads of its own.
 
     Args:
         plan: the server.
-        log_path: the process's log file, and the program's.
-        luggage: the checkpoint that the plan names.
         start_s: how long it may take to answer.
     """
 
-    def __init__(
-        self, plan: ServerPlan, log_path: Path, luggage: Luggage | None, start_s: float
-    ) -> None:
-        set_up(log_path)
-        self._unpacked = contextlib.ExitStack()  # until it has started
+    def __init__(self, plan: ServerPlan, start_s: float) -> None:
         # So that its own sentence comes before that of whoever waits for it.
-        super().__init__(self._unpacked.enter_context(unpacked(plan, luggage)), 0.9 * start_s)
+        super().__init__(plan, 0.9 * start_s)
 
+    @in_own_thread
     def start(self) -> Started:
         """See `OwnServer.start`."""
-        with self._unpacked:
-            started = super().start()
+        started = super().start()
         return started._replace(address=reachable(started.address))
+
+    status = in_own_thread(OwnServer.status)
+    abort_episodes = in_own_thread(OwnServer.abort_episodes)
+    report = in_own_thread(OwnServer.report)
+    finish_training = in_own_thread(OwnServer.finish_training)
+    save = in_own_thread(OwnServer.save)
+    stop = in_own_thread(OwnServer.stop)
 
 
 def ask_own_servers(

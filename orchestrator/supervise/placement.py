@@ -7,12 +7,12 @@ another machine that listens on loopback.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.config.checks import EXTERNAL
-from muxrl.orchestrator.errors import ConfigError, NoPlace
+from muxrl.orchestrator.errors import NoPlace
 from muxrl.servers.network.access import is_loopback
 
 PATIENCE_S = 600.0
@@ -35,8 +35,8 @@ def bundles(config: ExperimentConfig) -> list[dict[str, float]]:
     return list(_bundles(config).values())
 
 
-def own_place(scheduling: Any, config: ExperimentConfig, name: str) -> Any:
-    """Returns the scheduling strategy of one process of a run.
+def own_place(scheduling: Any, config: ExperimentConfig, name: str) -> dict[str, Any]:
+    """Returns the options of Ray's for one process of a run: what it reserves, and where.
 
     In a bundle of its own, so that a process that is started again is where it was, and a server is
     found there.
@@ -47,14 +47,15 @@ def own_place(scheduling: Any, config: ExperimentConfig, name: str) -> Any:
         name: the server's id, or what the process is called.
     """
     names = list(_bundles(config))
-    if scheduling is None or name not in names:
-        return scheduling
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+    cpus, gpus = _wanted(config).get(name, (0.0, 0.0))
+    if scheduling is not None and name in names:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    return PlacementGroupSchedulingStrategy(
-        placement_group=scheduling.placement_group,
-        placement_group_bundle_index=names.index(name),
-    )
+        scheduling = PlacementGroupSchedulingStrategy(
+            placement_group=scheduling.placement_group,
+            placement_group_bundle_index=names.index(name),
+        )
+    return {"num_cpus": cpus, "num_gpus": gpus, "scheduling_strategy": scheduling}
 
 
 def _bundles(config: ExperimentConfig) -> dict[str, dict[str, float]]:
@@ -81,54 +82,6 @@ def _wanted(config: ExperimentConfig) -> dict[str, tuple[float, float]]:
     return wanted | dict.fromkeys(names, (simulation.num_cpus, 0.0))
 
 
-def check_gpus(*configs: ExperimentConfig) -> None:
-    """Checks that a local Ray has the GPUs of runs, which would wait for them without end.
-
-    Raises:
-        ConfigError: with a sentence for each server whose GPU is not there.
-    """
-    if missing := dict.fromkeys(s for config in configs for s in _missing_gpus(config)):
-        raise ConfigError(list(missing))
-
-
-def _missing_gpus(config: ExperimentConfig) -> Iterator[str]:
-    # Of a cluster, or a Ray that this process is connected to, only that itself knows.
-    wanted = {s: server.resources.num_gpus for s, server in config.servers.items()}
-    if not any(wanted.values()) or config.address:
-        return
-    import ray
-    from ray._private.resource_and_label_spec import ResourceAndLabelSpec
-
-    if ray.is_initialized():
-        return
-    manager, num = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
-    num_here = num if manager is not None and manager.get_resource_name() == "GPU" else 0
-    free = [1.0] * num_here  # of each; a part of one is not on two of them
-    for server_id, num_gpus in wanted.items():
-        parts = [1.0] * int(num_gpus) + [num_gpus % 1] * (num_gpus % 1 > 0)
-        if not _place(parts, free):
-            left = ", ".join(f"{of_one:g}" for of_one in free)
-            rest = f", of which the servers before it leave {left}" if sum(free) < num_here else ""
-            yield (
-                f"server {server_id!r}: wants {num_gpus:g} GPU{'s' if num_gpus > 1 else ''} "
-                f"(resources.num_gpus), this Ray has {num_here}{rest}; leave it out to learn on "
-                "the CPU"
-            )
-
-
-def _place(parts: Sequence[float], free: list[float]) -> bool:
-    """Takes each part from the GPU that it fills best, as Ray does; returns whether all fit."""
-    left = list(free)
-    for part in parts:
-        able = [i for i, of_one in enumerate(left) if of_one > part - 1e-6]
-        if not able:
-            return False
-        best = min(able, key=left.__getitem__)
-        left[best] = round(left[best] - part, 6)
-    free[:] = left
-    return True
-
-
 def strategy(config: ExperimentConfig) -> Literal["STRICT_PACK", "PACK"]:
     """Returns Ray's strategy: one machine if anything listens on loopback, else close by."""
     hosts = [server.host for server in config.servers.values()]
@@ -151,7 +104,7 @@ def reserved(
         patience_s: how long to wait.
 
     Yields:
-        The scheduling strategy of the run's actors; None if they reserve nothing.
+        The scheduling strategy of the run's processes; None if they reserve nothing.
 
     Raises:
         NoPlace: there was no room in time.

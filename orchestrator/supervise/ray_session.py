@@ -1,7 +1,6 @@
-"""Ray for the length of a block: a local one that leaves nothing behind, or a cluster's.
+"""Ray for the length of a block: of a cluster, or a local one for the trials of a sweep.
 
-Environment variables are set here, before numpy or torch is imported where that can be helped:
-with several processes on few cores, their thread pools would only get in each other's way.
+A run on one machine needs none.
 """
 
 from __future__ import annotations
@@ -11,29 +10,19 @@ import fcntl
 import logging
 import os
 import shutil
-import sys
+import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import RunFailed
-from muxrl.orchestrator.supervise import fork_server
-from muxrl.orchestrator.supervise.fork_server import ForkServer
 from muxrl.orchestrator.supervise.signals import without_hangup
-from muxrl.orchestrator.user_modules import worker_variables
 
 PREFIX = "muxrl-"
 """Of the name of a temporary folder."""
 _LOCK = "in_use"
-
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Environment of every process; a server's `num_torch_threads` asks torch for more."""
-
-_ENDS_S = 3.0
-"""For Ray's processes to end once it has been shut down."""
 
 # Ray's Python error does not tell a cluster that wants a token from one that is not there.
 _TOKEN_CURE = (
@@ -43,33 +32,9 @@ _TOKEN_CURE = (
 )
 
 
-def worker_environment() -> dict[str, str]:
-    """Returns the environment variables of every process of a run."""
-    python_path = os.environ.get("PYTHONPATH")  # a cluster's workers do not inherit it
-    return {
-        **ONE_THREAD,
-        **worker_variables(),
-        **({"PYTHONPATH": python_path} if python_path else {}),
-    }
-
-
-def begin_early(address: str) -> None:
-    """Has what a local Ray will need imported, while this process looks at the experiment.
-
-    Args:
-        address: as for `ray_session`; with one, or where Ray runs already, there is nothing to do.
-    """
-    ray = sys.modules.get("ray")
-    if not address and (ray is None or not ray.is_initialized()):
-        fork_server.begin_early(worker_environment())
-
-
 @contextlib.contextmanager
 def ray_session(
-    num_cpus: int,
-    address: str = "",
-    env_vars: Mapping[str, str] | None = None,
-    say: Callable[[str], object] = lambda sentence: None,
+    num_cpus: int | None = None, address: str = "", env_vars: Mapping[str, str] | None = None
 ) -> Iterator[Path | None]:
     """Connects this process to Ray while the ``with`` block lasts.
 
@@ -79,7 +44,6 @@ def ray_session(
         num_cpus: logical CPUs of a local Ray.
         address: of the cluster to join, as Ray takes it; "" starts a local Ray.
         env_vars: environment variables of all workers, on top of this process's.
-        say: is told what Ctrl-C does while a local Ray starts; that takes seconds.
 
     Yields:
         The temporary folder of a local Ray that was started here, else None.
@@ -87,125 +51,55 @@ def ray_session(
     Raises:
         RunFailed: Ray did not start, or there is no such cluster.
     """
+    if find_spec("ray") is None:
+        raise RunFailed(
+            "sweeps, leagues and runs on several machines need ray, not installed here; it comes "
+            "with: pip install 'muxrl[tune]'"
+        )
     import ray
 
     if ray.is_initialized():
         yield None
         return
     doing("joining Ray" if address else "starting Ray")
-    try:
-        local = None if address else _LocalRay(num_cpus, env_vars, say)
-        if address:
-            logging.getLogger("ray").setLevel(logging.ERROR)
-            _init(env_vars, address=address)
-    except Exception as error:  # Ray may raise anything
-        what = f"no Ray cluster at {address!r} to join" if address else "Ray did not start"
-        cure = _TOKEN_CURE if address and "RAY_AUTH_MODE" not in os.environ else ""
-        raise RunFailed(f"{what}: {type(error).__name__}: {error}{cure}") from error
-    try:
-        yield None if local is None else local.folder.path
-    finally:
-        if local is None:
-            ray.shutdown()
-        else:
-            local.stop()
-
-
-class _LocalRay:
-    """Ray on this machine, in a folder of its own, so that nothing of it is left.
-
-    Args:
-        num_cpus, env_vars, say: see `ray_session`.
-    """
-
-    def __init__(
-        self, num_cpus: int, env_vars: Mapping[str, str] | None, say: Callable[[str], object]
-    ) -> None:
-        import ray
-
-        class OwnPath(ray.job_config.JobConfig):
-            """Keeps Ray from putting the current folder first in its workers' ``sys.path``.
-
-            `muxrl.orchestrator.user_modules` puts it last there. Ray has no option for this, but it
-            leaves the path alone where it believes that the job brings a working directory.
-            """
-
-            def _runtime_env_has_working_dir(self) -> bool:
-                return True
-
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # Ray's workers run at niceness 15 by default: any other process would starve the run.
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        # Without a runtime environment, one for each CPU: none of ours can be one of them.
-        os.environ.setdefault("RAY_enable_worker_prestart", "0")
-        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
-        # By default a minute; the first worker of the `fork_server` waits for imports, perhaps on a
-        # machine that does much else.
-        os.environ.setdefault("RAY_worker_register_timeout_seconds", "600")
-        self.folder = RayFolder()
-        self._fork_server = None
+    with contextlib.ExitStack() as stack:
+        folder = None
+        options: dict[str, object] = {"address": address}
+        if not address:
+            # Ray's workers run at niceness 15 by default: any other process would starve the run.
+            os.environ.setdefault("RAY_worker_niceness", "0")
+            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+            folder = RayFolder()
+            stack.callback(folder.remove)
+            options = {
+                "num_cpus": num_cpus,
+                "include_dashboard": False,
+                "_temp_dir": str(folder.path),
+            }
         try:
-            with _quiet(), _without_helpers(), without_hangup():
-                self._fork_server = ForkServer.if_possible(self.folder.path, worker_environment())
-                _init(
-                    env_vars,
-                    num_cpus=num_cpus,
-                    include_dashboard=False,
-                    job_config=OwnPath(),
-                    _temp_dir=str(self.folder.path),
+            with _quiet(), without_hangup():
+                stack.callback(_shut_down)
+                ray.init(
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    runtime_env={"env_vars": dict(env_vars)} if env_vars else None,
+                    **options,
                 )
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                say("interrupted while Ray started: ending what there is of it")
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Ends Ray and all its processes, and removes the folder."""
-        import ray
-
-        started = _processes_of_raylet()
-        if self._fork_server is not None:
-            started += self._fork_server.workers()
-            self._fork_server.stop()
-        ray.shutdown()
-        _end(started)
-        self.folder.remove()
+        except Exception as error:  # Ray may raise anything
+            what = f"no Ray cluster at {address!r} to join" if address else "Ray did not start"
+            cure = _TOKEN_CURE if address and "RAY_AUTH_MODE" not in os.environ else ""
+            raise RunFailed(f"{what}: {type(error).__name__}: {error}{cure}") from error
+        yield None if folder is None else folder.path
 
 
-def _processes_of_raylet() -> list[Any]:
-    import psutil  # type: ignore[import-untyped]  # Ray brings it along, once it is imported
-
-    raylets = [p for p in psutil.Process().children() if p.name() == "raylet"]
-    return [child for raylet in raylets for child in raylet.children(recursive=True)]
-
-
-def _end(processes: list[Any]) -> None:
-    """Kills those that do not end: Ray's agents seek a GCS that has died for a minute."""
-    import psutil
-
-    _, living = psutil.wait_procs(processes, timeout=_ENDS_S)
-    for process in living:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(living, timeout=_ENDS_S)
-
-
-def _init(env_vars: Mapping[str, str] | None, **arguments: Any) -> None:
+def _shut_down() -> None:
+    """Ends Ray, whose crash handler puts SIGTERM back to its default then."""
     import ray
-    from ray._private import ray_constants, utils
 
-    # Ray's crash handler resets SIGTERM to its default when Ray is shut down: one that comes then
-    # would end this process before it has cleaned up. Ray's workers keep the handler.
-    ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
-    # A SIGTERM while it starts would likewise end this process, by a handler of Ray's own.
-    with mock.patch.object(utils, "set_sigterm_handler"):
-        ray.init(
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": dict(env_vars)} if env_vars else None,
-            **arguments,
-        )
+    handler = signal.getsignal(signal.SIGTERM)
+    ray.shutdown()
+    with contextlib.suppress(ValueError):  # only the main thread may set handlers
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager
@@ -215,23 +109,6 @@ def _quiet() -> Iterator[None]:
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _without_helpers() -> Iterator[None]:
-    """Has `ray.init` start no dashboard, log monitor or autoscaler, which nobody here would ask.
-
-    Each is a process that imports Ray for itself. `ray start` has options for two of them,
-    `ray.init` for none; without ``include_dashboard`` there is still one for usage statistics.
-    """
-    from ray._private.node import Node
-
-    with (
-        mock.patch.object(Node, "start_api_server"),
-        mock.patch.object(Node, "start_log_monitor"),
-        mock.patch.object(Node, "start_monitor"),
     ):
         yield
 

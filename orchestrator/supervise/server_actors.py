@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed, Silent
+from muxrl.orchestrator.errors import CannotRecord, NotSaved, ProcessEnded, RunFailed, Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import (
     CheckpointFolder,
@@ -21,9 +22,8 @@ from muxrl.orchestrator.storage.checkpoints import (
     SavedServer,
     find_whole,
 )
-from muxrl.orchestrator.supervise.actors import end_actor, is_dead, outcome
-from muxrl.orchestrator.supervise.away import Luggage, unpack
 from muxrl.orchestrator.supervise.episodes import ServerAddress
+from muxrl.orchestrator.supervise.local import Workers
 from muxrl.orchestrator.supervise.own_server import OwnServerProcess, with_token
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.server_process import (
@@ -33,6 +33,7 @@ from muxrl.orchestrator.supervise.server_process import (
     Started,
 )
 from muxrl.orchestrator.supervise.supervision import ANSWER_S, Supervision
+from muxrl.orchestrator.supervise.worker import Caller, after, first_done, outcome
 from muxrl.protocol.messages import Status
 from muxrl.protocol.run_messages import UNTRAINED
 from muxrl.servers.config import EXTERNAL, ServerPlan
@@ -40,7 +41,7 @@ from muxrl.servers.config import EXTERNAL, ServerPlan
 logger = logging.getLogger(__name__)
 
 _DEATH_NOTICE_S = 3.0
-"""How long Ray may take to learn of a server's death after a simulation has felt it."""
+"""How long it may take to learn of a server's death after a simulation has felt it."""
 
 
 class ServerActors(Supervision[ServerReport]):
@@ -87,18 +88,19 @@ class ServerActors(Supervision[ServerReport]):
         """Of each server as it was started last."""
         self._has_finished = False
         self._sources = experiment.pool_sources
-        self._brought: dict[tuple[str, str], tuple[Any, Any]] = {}
+        self._pids: dict[str, int] = {}
+        self._brought: dict[tuple[str, str], tuple[Any, Future[Any]]] = {}
         """To a pool of a server: what its members are, and the call that brings it."""
         self._taken: dict[str, int] = {}
         """The newest iteration of each server whose record has been taken in."""
 
-    def start(self, scheduling: Any) -> None:
+    def start(self, workers: Workers) -> None:
         """Starts all servers and waits until they listen.
 
         Raises:
             RunFailed: one did not start; at once, however long others take.
         """
-        self._scheduling = scheduling
+        self._workers = workers
         self._first_plans = {s: with_token(p) for s, p in self._experiment.servers.items()}
         self._plans = dict(self._first_plans)
         for server_id in sorted(self._plans, key=self._sources.__contains__):  # sources first
@@ -113,23 +115,19 @@ class ServerActors(Supervision[ServerReport]):
     def _start(self, server_id: str) -> None:
         plan = self._plans[server_id]
         is_own = plan.algorithm == EXTERNAL
-        self._launch(
+        caller = self._launch(
             server_id,
             OwnServerProcess if is_own else ServerProcess,
             plan,
-            self._folder.log(server_id),
-            Luggage.of(plan),
             *([self._timeouts.start_s] if is_own else []),
-            listens=True,
-            to_start=[part for s in self._sources.get(server_id, ()) for part in self._news(s)],
-            is_forked=plan.resources.num_gpus == 0 and not is_own,
-            num_cpus=plan.resources.num_cpus,
-            num_gpus=plan.resources.num_gpus,
-            max_concurrency=4,
+            is_forked=not is_own,
         )
+        news = [self._news(source) for source in self._sources.get(server_id, ())]
+        self._await(server_id, after(news, lambda brought: caller.call("start", *brought)))
 
     def _listens(self, server_id: str, answer: Started) -> None:
-        self._processes[server_id] = answer.process
+        self._pids[server_id] = answer.pid
+        self._has_reported.add(server_id)
         token = self._plans[server_id].token
         old = self.addresses.setdefault(server_id, ServerAddress(answer.address, token))
         if old.address != answer.address:  # on another machine
@@ -138,7 +136,7 @@ class ServerActors(Supervision[ServerReport]):
             self._on_move(server_id, answer.address)
         self.offers[server_id] = answer.offers
         if self._has_finished:
-            self._actors[server_id].finish_training.remote(self._timeouts.update_s)
+            self._callers[server_id].call("finish_training", self._timeouts.update_s)
 
     @property
     def addresses_text(self) -> str:
@@ -158,11 +156,11 @@ class ServerActors(Supervision[ServerReport]):
                     yield f"server {server_id!r} does not offer {name!r}: {cost}"
 
     @property
-    def _listening(self) -> dict[str, Any]:
-        return {s: actor for s, actor in self._actors.items() if s not in self._starting}
+    def _listening(self) -> dict[str, Caller]:
+        return {s: caller for s, caller in self._callers.items() if s not in self._starting}
 
-    def _request(self, server_id: str) -> Any:
-        return self._actors[server_id].report.remote(self._taken.get(server_id, 0))
+    def _request(self, server_id: str) -> Future[Any]:
+        return self._callers[server_id].call("report", self._taken.get(server_id, 0))
 
     def collect(self, wait_s: float) -> None:
         """As of every kind; a server whose training has failed ends the run.
@@ -176,10 +174,22 @@ class ServerActors(Supervision[ServerReport]):
 
     # --- pools --------------------------------------------------------------------------
 
-    def _news(self, source: str, *, is_live: bool = True) -> tuple[str, dict[int, str], Any]:
-        """Returns what a pool is told of a server; see `PoolPolicies.take`."""
-        live = self._actors[source].live.remote() if is_live and source in self._actors else None
-        return source, self._snapshots(source), live
+    def _news(self, source: str, *, is_live: bool = True) -> Future[tuple[Any, ...]]:
+        """Returns what a pool is told of a server, once it has said it; see `PoolPolicies.take`."""
+        found: Future[tuple[Any, ...]] = Future()
+        snapshots = self._snapshots(source)
+        live = self._callers[source].call("live") if is_live and source in self._callers else None
+
+        def tell(done: Future[Any] | None) -> None:
+            # Of a source that is lost just now, the pool hears again.
+            said = None if done is None or done.exception() else done.result()
+            found.set_result((source, snapshots, said))
+
+        if live is None:
+            tell(None)
+        else:
+            live.add_done_callback(tell)
+        return found
 
     def _snapshots(self, source: str) -> dict[int, str]:
         folder = CheckpointFolder(self._folder.checkpoints)
@@ -188,8 +198,6 @@ class ServerActors(Supervision[ServerReport]):
 
     def _bring(self) -> None:
         """Brings pools the newest weights and snapshots of their servers, if there are newer."""
-        import ray
-
         for pool, sources in self._sources.items():
             for source, needs_live in sources.items():
                 if not {pool, source} <= self._listening.keys() or source not in self.statuses:
@@ -198,11 +206,13 @@ class ServerActors(Supervision[ServerReport]):
                 is_live = needs_live or not snapshots
                 now = is_live and self.statuses[source].weights_seq_no, *snapshots
                 before, call = self._brought.get((pool, source), (None, None))
-                if now != before and (call is None or ray.wait([call], timeout=0)[0]):
+                if now != before and (call is None or call.done()):
                     if call is not None and isinstance(problem := outcome(call), Exception):
                         logger.warning("pool %r was not brought %r: %s", pool, source, problem)
+                    taker = self._callers[pool]
                     news = self._news(source, is_live=is_live)
-                    self._brought[pool, source] = now, self._actors[pool].take.remote(*news)
+                    took = after([news], lambda told, taker=taker: taker.call("take", *told[0]))  # type: ignore[misc]
+                    self._brought[pool, source] = now, took
 
     def _check_training(self) -> None:
         for server_id, status in self.statuses.items():
@@ -217,7 +227,8 @@ class ServerActors(Supervision[ServerReport]):
 
     # --- one is lost --------------------------------------------------------------------
 
-    def _leave(self, server_id: str, actor: Any, error: Exception) -> None:
+    def _leave(self, server_id: str, caller: Caller, error: Exception) -> None:
+        self._pids.pop(server_id, None)
         self._taken.pop(server_id, None)
         for pair in [pair for pair in self._brought if server_id in pair]:
             del self._brought[pair]
@@ -242,26 +253,24 @@ class ServerActors(Supervision[ServerReport]):
         return story
 
     def notice_deaths(self) -> None:
-        """Looks after servers that have just died, of which Ray may learn only now.
+        """Looks after servers that have just died, which is seen only now perhaps.
 
         Raises:
             RunFailed: one may not be started again, or was lost for good before.
         """
-        import ray
-
         if self._lost_for_good is not None:
             raise self._lost_for_good
         deadline = time.monotonic() + _DEATH_NOTICE_S
-        for server_id, actor in self._listening.items():
+        for server_id, caller in self._listening.items():
             left_s = max(0.1, deadline - time.monotonic())
-            with contextlib.suppress(ray.exceptions.GetTimeoutError):  # it is busy
-                if is_dead(answer := outcome(actor.status.remote(), left_s)):
+            with contextlib.suppress(TimeoutError):  # it is busy
+                if isinstance(answer := outcome(caller.call("status"), left_s), ProcessEnded):
                     self._lose(server_id, answer)
 
     def abort_episodes(self, prefix: str) -> None:
         """Has all servers close the episodes whose ids begin so."""
-        for actor in self._listening.values():
-            actor.abort_episodes.remote(prefix)
+        for caller in self._listening.values():
+            caller.call("abort_episodes", prefix)
 
     # --- what they have learned ---------------------------------------------------------
 
@@ -285,23 +294,21 @@ class ServerActors(Supervision[ServerReport]):
         self._check_all_listen()
         timeout_s = update_s + self._timeouts.save_s
         saves = {
-            a.save_and_send.remote(draft / s, update_s, self._taken.get(s, 0)): s
-            for s, a in self._actors.items()
+            caller.call("save", draft / s, update_s, self._taken.get(s, 0)): s
+            for s, caller in self._callers.items()
         }
         saved: dict[str, SavedServer] = {}
         problems: list[str] = []
-        for ref in self._until_done(saves, timeout_s):
-            server_id = saves[ref]
-            if is_dead(answer := outcome(ref)):
+        for save in self._until_done(saves, timeout_s):
+            server_id = saves[save]
+            if isinstance(answer := outcome(save), ProcessEnded):
                 self._lose(server_id, answer)
                 problems.append(f"no checkpoint: server {server_id!r} was lost")
             elif isinstance(answer, Exception):
-                cause = getattr(answer, "cause", answer)
-                why = f"{type(cause).__name__}: {cause}"
+                why = f"{type(answer).__name__}: {answer}"
                 problems.append(f"no checkpoint of server {server_id!r}: {why}")
             else:
-                saved[server_id], report, files = answer
-                unpack(files, draft / server_id)
+                saved[server_id], report = answer
                 self._take(server_id, report)
         for server_id in saves.values():
             if server_id not in saved and not problems:
@@ -311,29 +318,30 @@ class ServerActors(Supervision[ServerReport]):
             raise NotSaved("; ".join(problems))
         return saved
 
-    def _until_done(self, calls: Mapping[Any, str], timeout_s: float) -> Iterator[Any]:
+    def _until_done(
+        self, calls: Mapping[Future[Any], str], timeout_s: float
+    ) -> Iterator[Future[Any]]:
         """Yields calls of servers when they are done; a server that is silent is killed.
 
         For reports would be too early: they are of the time after a checkpoint.
         """
-        import ray
-
         deadline = time.monotonic() + timeout_s
         signs = {
-            server_id: (self._actors[server_id].status.remote(), time.monotonic())
+            server_id: (self._callers[server_id].call("status"), time.monotonic())
             for server_id in calls.values()
         }
         left = list(calls)
         while left and time.monotonic() < deadline:
-            done, left = ray.wait(left, timeout=1.0)
-            yield from done
-            for server_id in {calls[ref] for ref in left}:
+            for call in first_done(left, 1.0):
+                left.remove(call)
+                yield call
+            for server_id in {calls[call] for call in left}:
                 sign, asked_at = signs[server_id]
-                if ray.wait([sign], timeout=0)[0]:
-                    signs[server_id] = self._actors[server_id].status.remote(), time.monotonic()
+                if sign.done():
+                    signs[server_id] = self._callers[server_id].call("status"), time.monotonic()
                 elif time.monotonic() - asked_at > self._timeouts.report_s:
-                    # So that its call raises.
-                    end_actor(self._actors[server_id], self._forget(server_id))
+                    self._forget(server_id)
+                    self._callers[server_id].kill()  # so that its call raises
 
     def _check_all_listen(self) -> None:
         if self._starting:
@@ -353,14 +361,14 @@ class ServerActors(Supervision[ServerReport]):
         self.collect(ANSWER_S)
         self._check_all_listen()
         calls = {
-            actor.finish_training.remote(update_s, self._taken.get(server_id, 0)): server_id
-            for server_id, actor in self._actors.items()
+            caller.call("finish_training", update_s, self._taken.get(server_id, 0)): server_id
+            for server_id, caller in self._callers.items()
         }
         timeout_s = update_s + self._timeouts.report_s
         left = dict(calls)
-        for ref in self._until_done(calls, timeout_s):
-            server_id = left.pop(ref)
-            if is_dead(report := outcome(ref)):
+        for call in self._until_done(calls, timeout_s):
+            server_id = left.pop(call)
+            if isinstance(report := outcome(call), ProcessEnded):
                 self._lose(server_id, report)
             elif isinstance(report, Exception):
                 raise self._failure(server_id, report) from report
@@ -377,48 +385,34 @@ class ServerActors(Supervision[ServerReport]):
 
     def kill(self) -> None:
         """Ends all servers at once; nothing is saved."""
-        import ray
-
-        for actor in self._actors.values():
-            ray.kill(actor)
-        self._actors, self._starting = {}, {}
+        for caller in self._callers.values():
+            caller.kill()
+        self._callers, self._starting = {}, {}
 
     def stop(self) -> None:
         """Ends all servers, whatever state they are in."""
-        import ray
-
         for server_id in self._starting:
-            ray.kill(self._actors.pop(server_id))
+            self._callers.pop(server_id).kill()
         self._starting = {}
-        alive, self._actors = self._actors, {}
-        if not alive:
-            return
+        alive, self._callers = self._callers, {}
         for server_id, answer in self._answers(ANSWER_S):
             if isinstance(answer, ServerReport):
                 with contextlib.suppress(CannotRecord):
                     self._take(server_id, answer)
         stop_s = self._timeouts.stop_s
         last_reports = {
-            server_id: actor.finish_training.remote(stop_s, self._taken.get(server_id, 0))
-            for server_id, actor in alive.items()
+            caller.call("finish_training", stop_s, self._taken.get(server_id, 0)): server_id
+            for server_id, caller in alive.items()
         }
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.wait(
-                list(last_reports.values()),
-                num_returns=len(last_reports),
-                timeout=stop_s + 5.0,
-            )
-        for server_id, ref in last_reports.items():
+        for call in first_done(list(last_reports), stop_s + 5.0, all_of_them=True):
             # Not even a full disk keeps a server alive.
-            with contextlib.suppress(ray.exceptions.RayError, CannotRecord):
-                self._take(server_id, ray.get(ref, timeout=0.0))
-        ray.wait(
-            [actor.stop.remote() for actor in alive.values()],
-            num_returns=len(alive),
-            timeout=stop_s,
-        )
-        for actor in alive.values():
-            ray.kill(actor)
+            with contextlib.suppress(CannotRecord):
+                if isinstance(report := outcome(call), ServerReport):
+                    self._take(last_reports[call], report)
+        stops = [caller.call("stop") for caller in alive.values()]
+        first_done(stops, stop_s, all_of_them=True)
+        for caller in alive.values():
+            caller.kill()
 
     def _take(self, server_id: str, report: ServerReport) -> None:
         """Takes in a report, without the records that came before: an interrupted call, or one
@@ -433,7 +427,7 @@ class ServerActors(Supervision[ServerReport]):
 
     def _who(self, server_id: str) -> str:
         """A server in messages, with its process once it listens."""
-        if server_id not in self._processes:
+        if server_id not in self._pids:
             return f"server {server_id!r}"
         algorithm = self._plans[server_id].shown_algorithm
-        return f"server {server_id!r} (pid {self._processes[server_id].pid}, {algorithm})"
+        return f"server {server_id!r} (pid {self._pids[server_id]}, {algorithm})"

@@ -1,25 +1,16 @@
-"""The process of one policy server, as a Ray actor.
-
-The class is plain; `start_actor` makes an actor of it. Heavy imports happen inside.
-"""
+"""The process of one policy server; see `Worker`. Heavy imports happen inside."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from muxrl.orchestrator.storage.checkpoints import SavedServer
-from muxrl.orchestrator.supervise.away import Files, Luggage, place_for, unpacked
-from muxrl.orchestrator.supervise.process import (
-    ProcessId,
-    ProcessReport,
-    reachable,
-    set_up,
-    settle,
-)
+from muxrl.orchestrator.supervise.process import ProcessReport, reachable, settle
+from muxrl.orchestrator.supervise.working import in_own_thread
 from muxrl.protocol.messages import Status
 from muxrl.protocol.run_messages import UNTRAINED, RunReport
 from muxrl.servers.checkpoints.live import LiveCheckpoint
@@ -52,57 +43,37 @@ class Started(NamedTuple):
 
     address: str
     """"host:port"."""
-    process: ProcessId
+    pid: int
     offers: frozenset[str] = frozenset(COSTS)
     """What it answers of what a run asks."""
 
 
-class Sends:
-    """What a server's process does where it may not see the run's directory."""
-
-    save: Callable[[Path, float, int], tuple[SavedServer, ServerReport]]
-
-    def save_and_send(
-        self, path: Path, timeout_s: float, taken: int = 0
-    ) -> tuple[SavedServer, ServerReport, Files]:
-        """See `ServerProcess.save`; returns the files, too, if `path` is not seen here."""
-        with place_for(path) as (place, files):
-            saved, report = self.save(place, timeout_s, taken)
-        return saved, report, files
-
-
-class ServerProcess(Sends):
+class ServerProcess:
     """A process with one policy server.
 
     Args:
         plan: the server.
-        log_path: the process's log file.
-        luggage: the checkpoint that the plan names.
     """
 
-    def __init__(self, plan: ServerPlan, log_path: Path, luggage: Luggage | None = None) -> None:
-        set_up(log_path)
+    def __init__(self, plan: ServerPlan) -> None:
         from muxrl.servers.run_service import RunService
         from muxrl.servers.server import PolicyServer
 
-        self._unpacked = contextlib.ExitStack()  # until it has started
-        plan = self._unpacked.enter_context(unpacked(plan, luggage))
         self._server = PolicyServer(plan)
         self._service = RunService(self._server)
 
-    def start(self, *brought: Any) -> Started:
+    def start(self, *brought: tuple[Any, ...]) -> Started:
         """Serves and learns from now on.
 
         Args:
             brought: to a pool, the arguments of one `take` after another.
         """
-        for i in range(0, len(brought), 3):
-            self.take(*brought[i : i + 3])
-        with self._unpacked:
-            address = reachable(self._server.start())
+        for one in brought:
+            self.take(*one)
+        address = reachable(self._server.start())
         settle()
         self._service.begin()
-        return Started(address, ProcessId.of_this())
+        return Started(address, os.getpid())
 
     def live(self) -> LiveCheckpoint:
         """See `TrainerPolicies.live`."""
@@ -127,10 +98,12 @@ class ServerProcess(Sends):
         """See `RunService.report`."""
         return ServerReport(self._service.report(taken))
 
+    @in_own_thread
     def finish_training(self, timeout_s: float, taken: int = 0) -> ServerReport:
         """See `RunService.finish`."""
         return ServerReport(self._service.finish(timeout_s, taken))
 
+    @in_own_thread
     def save(
         self, path: Path, timeout_s: float, taken: int = 0
     ) -> tuple[SavedServer, ServerReport]:
@@ -139,6 +112,7 @@ class ServerProcess(Sends):
         written = SavedServer.of(self._server.plan.algorithm, saved.iteration, path)
         return written, ServerReport(saved.report)
 
+    @in_own_thread
     def stop(self) -> bool:
         """Ends serving and learning; returns whether all threads ended in time."""
         return self._server.stop()

@@ -6,7 +6,8 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +15,8 @@ from muxrl.client.adapters.factory import fill_in
 from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.parameters import of_evaluations
-from muxrl.orchestrator.errors import RunFailed, Silent
+from muxrl.orchestrator.errors import ProcessEnded, RunFailed, Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise.actors import is_dead, outcome
-from muxrl.orchestrator.supervise.allowances import Allowances
 from muxrl.orchestrator.supervise.command_process import CommandProcess
 from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
 from muxrl.orchestrator.supervise.gateway_process import (
@@ -25,6 +24,8 @@ from muxrl.orchestrator.supervise.gateway_process import (
     GatewayProcess,
     GivenParameters,
 )
+from muxrl.orchestrator.supervise.grants import Grants
+from muxrl.orchestrator.supervise.local import Workers
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_process import (
     EpisodeSeeds,
@@ -32,6 +33,7 @@ from muxrl.orchestrator.supervise.simulation_process import (
     SimulationReport,
 )
 from muxrl.orchestrator.supervise.supervision import ANSWER_S, Supervision
+from muxrl.orchestrator.supervise.worker import Caller, first_done, outcome
 
 logger = logging.getLogger(__name__)
 
@@ -89,15 +91,14 @@ class SimulationActors(Supervision[SimulationReport]):
         self._servers: Mapping[str, ServerAddress] = {}
         self._is_playing = False
         self._is_held = False
-        self._num_holds = 0
         self._waiting_to_play: set[str] = set()
-        self._playing: dict[Any, str] = {}
-        self._allowances = Allowances()
+        self._playing: dict[Future[Any], str] = {}
+        self._grants = Grants(simulation.num_envs_per_process)
         self._num_episodes = 0
         """That are over at the gateway."""
         self._num_episodes_before: dict[str, int] = {}
         """By program, as of when it was started."""
-        self.gateway: Any = None
+        self.gateway: Caller | None = None
         """The gateway's process, where simulations are external; it lasts until `end`. One that is
         started again is another one once it listens."""
         self.gateway_address = ""
@@ -107,13 +108,13 @@ class SimulationActors(Supervision[SimulationReport]):
         self._is_limited = points != (None, None)
         self._is_training_over = False
 
-    def start(self, servers: Mapping[str, ServerAddress], scheduling: Any) -> None:
+    def start(self, servers: Mapping[str, ServerAddress], workers: Workers) -> None:
         """Starts all processes; they make their environments and connect.
 
         Raises:
             RunFailed: the gateway did not come up.
         """
-        self._servers, self._scheduling = servers, scheduling
+        self._servers, self._workers = servers, workers
         for name in self._quotas:
             self._start(name)
             self._wait_until_they_listen()  # as the gateway does, before programs look for it
@@ -135,22 +136,22 @@ class SimulationActors(Supervision[SimulationReport]):
             self._waiting_to_play.add(name)
             return
         self._num_episodes_before[name] = self._num_episodes
-        self._playing[self._actors[name].run.remote()] = name
+        caller = self._callers[name]
+        self._playing[caller.call("run")] = name
         if self._is_limited and name in self._players:
-            self._allowances.add(name, self._actors[name])
+            self._grants.add(name, caller)
 
     def _start_gateway(self) -> None:
         config = self._config.simulation.gateway
         if self.gateway_address:  # once more: where simulations look for it
             config = replace(config, port=int(self.gateway_address.rpartition(":")[2]))
         self._on_loss[GATEWAY] = ""
-        self._launch(
+        gateway = self._launch(
             GATEWAY,
             GatewayProcess,
             config,
             self._servers,
             patience(self._timeouts),
-            self._folder.log(GATEWAY),
             self._quotas[GATEWAY].num_taken,
             self._is_limited,
             self._config.simulation.respawn != "refuse",
@@ -160,19 +161,17 @@ class SimulationActors(Supervision[SimulationReport]):
                 self._config.seed,
                 self._config.evaluation.max_episode_steps,
             ),
-            listens=True,
-            num_cpus=0,
-            max_concurrency=10,  # run, hold, evaluate, report, allow twice or more, ...
         )
+        self._await(GATEWAY, gateway.call("start"))
 
     def _listens(self, name: str, answer: Any) -> None:
-        self.gateway = self._actors[GATEWAY]
+        self.gateway = self._callers[GATEWAY]
         self.gateway_address = self.gateway_address or answer
         if self._is_training_over:
-            self.gateway.stop.remote()
+            self.gateway.call("stop")
             return
         if self._is_held:
-            self.gateway.hold.remote(self._num_holds, 0.0, 0.0)
+            self.gateway.call("hold", 0.0, 0.0)
         if self._is_playing:
             self._run(GATEWAY)
 
@@ -188,9 +187,6 @@ class SimulationActors(Supervision[SimulationReport]):
             name,
             CommandProcess,
             [str(part).replace("{gateway}", gateway) for part in command],
-            self._folder.log(name),
-            num_cpus=simulation.num_cpus,
-            max_concurrency=4,  # run, report, stop
         )
 
     def _start_simulation(self, name: str) -> None:
@@ -207,20 +203,16 @@ class SimulationActors(Supervision[SimulationReport]):
             EpisodeSeeds.of_process(self._config.seed, name, num_drawn),
             patience(self._timeouts),
             prefix,
-            self._folder.log(name),
             [s for s, c in self._config.servers.items() if c.on_server_loss == "random"],
             self._is_limited,
             self._parameters,
             (self._folder.episodes / name).absolute(),
-            num_cpus=simulation.num_cpus,
-            has_main_thread=True,
-            max_concurrency=8,  # run, hold, report, stop, give_back, allow twice or more
         )
 
     def play(self) -> None:
         """Lets all of them play training episodes from now on."""
         self._is_playing = True
-        for name in self._actors:
+        for name in self._callers:
             self._run(name)
 
     def allow(self, num_env_steps: int) -> None:
@@ -228,20 +220,19 @@ class SimulationActors(Supervision[SimulationReport]):
 
         They share them, and pause when all are used up; see `is_used_up`.
         """
-        self._allowances.share_out(num_env_steps)
+        self._grants.extend(num_env_steps)
 
     def tell(self, parameters: Mapping[str, Any]) -> None:
         """Has the episodes that begin from now on get these, see `PlayLoop.parameters`."""
         if parameters != self._parameters:
             self._parameters = parameters
-            for actor in self._players.values():
-                if actor is not None:  # else it gets them when it is started again
-                    actor.tell.remote(parameters)
+            for caller in self._players.values():  # one that is started again gets them then
+                caller.call("tell", parameters)
 
     @property
     def is_used_up(self) -> bool:
         """Whether all pause, since they have played what they were allowed."""
-        return self._is_limited and not self._allowances.calls
+        return self._is_limited and self._grants.used_up.done()
 
     def watch(self, time_s: float, notice_deaths: Callable[[], None]) -> None:
         """Sleeps, unless a simulation ends, which it never should: then it is started again.
@@ -259,29 +250,23 @@ class SimulationActors(Supervision[SimulationReport]):
         if not self._playing:
             time.sleep(time_s)
             return
-        import ray
+        used_up = self._grants.used_up
+        waits = [] if used_up.done() else [used_up]
+        ended = first_done([*waits, *self._playing], time_s)
+        self._look_for_ends([one for one in ended if one is not used_up], notice_deaths)
 
-        deadline = time.monotonic() + time_s
-        while calls := self._allowances.calls:
-            left_s = max(0.0, deadline - time.monotonic())
-            used_up, _ = ray.wait([*calls, *self._playing], timeout=left_s)
-            if not used_up or used_up[0] in self._playing:
-                break
-            self._allowances.take(used_up[0])
-            if not self._allowances.calls:
-                return
-        self._look_for_ends(max(0.0, deadline - time.monotonic()), notice_deaths)
-
-    def _look_for_ends(self, time_s: float, notice_deaths: Callable[[], None]) -> None:
-        import ray
-
-        for ref in ray.wait(list(self._playing), timeout=time_s)[0]:
-            name = self._playing[ref]
-            if isinstance(answer := outcome(ref), Exception):
+    def _look_for_ends(
+        self, ended: Iterable[Future[Any]], notice_deaths: Callable[[], None]
+    ) -> None:
+        for run in ended:
+            name = self._playing.get(run)
+            if name is None:  # lost since
+                continue
+            if isinstance(answer := outcome(run), Exception):
                 notice_deaths()
                 self._lose(name, answer)
                 continue
-            del self._playing[ref]
+            del self._playing[run]
             if self._has_played_one(name):  # as simulators do that play one episode and end
                 self._run(name)
             else:
@@ -294,30 +279,30 @@ class SimulationActors(Supervision[SimulationReport]):
         self._take_last(GATEWAY, self.gateway)
         return self._num_episodes != self._num_episodes_before[name]  # less: another gateway
 
-    def _take_last(self, name: str, actor: Any) -> None:
+    def _take_last(self, name: str, caller: Caller) -> None:
         """Takes in how things stand at a process now, unless it is lost."""
-        import ray
-
-        with contextlib.suppress(ray.exceptions.RayError):
-            self._take(name, ray.get(actor.report.remote(), timeout=ANSWER_S))
+        with contextlib.suppress(TimeoutError):
+            report = outcome(caller.call("report"), ANSWER_S)
+            if isinstance(report, SimulationReport):
+                self._take(name, report)
 
     def collect(self, wait_s: float) -> None:
         """As of every kind; looks after programs, too, once training is over."""
         if self._is_training_over and self._playing:  # nobody watches any more
-            self._look_for_ends(0.0, lambda: None)
+            self._look_for_ends([one for one in self._playing if one.done()], lambda: None)
         super().collect(wait_s)
 
-    def _leave(self, name: str, actor: Any, error: Exception) -> None:
+    def _leave(self, name: str, caller: Caller, error: Exception) -> None:
         self.last_loss = str(self._failure(name, error))
         self._waiting_to_play.discard(name)
-        self._allowances.drop(name)
-        self._playing = {ref: other for ref, other in self._playing.items() if other != name}
-        if isinstance(error, Silent) or is_dead(error):
+        self._grants.drop(name)
+        self._playing = {run: other for run, other in self._playing.items() if other != name}
+        if isinstance(error, Silent | ProcessEnded):
             # What it has begun since its last report nobody knows; no seed is to come twice.
             begun = self.num_episodes_begun.get(name, 0) + _SKIPPED_SEEDS
             self.num_episodes_begun[name] = begun
         else:  # it has raised, and still answers
-            self._take_last(name, actor)
+            self._take_last(name, caller)
 
     def _again(self, name: str) -> str:
         return f"at {self.gateway_address}" if name == GATEWAY else "with the seeds that follow"
@@ -336,30 +321,27 @@ class SimulationActors(Supervision[SimulationReport]):
             The processes whose environments have not paused in time; those that do not live are
             not among them.
         """
-        import ray
-
-        self._num_holds += 1
         self._is_held = True
         calls = {
-            a.hold.remote(self._num_holds, grace_s, update_s): name
-            for name, a in self._players.items()
+            caller.call("hold", grace_s, update_s): name for name, caller in self._players.items()
         }
         late = set(calls.values())
         left = list(calls)
         deadline = time.monotonic() + grace_s + update_s + _HOLD_SLACK_S
         while left and time.monotonic() < deadline:
-            done, left = ray.wait(left, num_returns=len(left), timeout=min(1.0, grace_s + update_s))
-            for ref in done:
-                if outcome(ref):  # or it has died; `collect` sees it
-                    late.discard(calls[ref])
+            done = first_done(left, min(1.0, grace_s + update_s), all_of_them=True)
+            for call in done:
+                left.remove(call)
+                if outcome(call):  # or it has died; `collect` sees it
+                    late.discard(calls[call])
             if left and not look():
                 break
         return sorted(late)
 
     def release(self) -> None:
         """Lets all environments go on."""
-        for actor in self._players.values():
-            actor.release.remote(self._num_holds)
+        for caller in self._players.values():
+            caller.call("release")
         self._let_begin()
 
     def _let_begin(self) -> None:
@@ -369,46 +351,42 @@ class SimulationActors(Supervision[SimulationReport]):
         self._waiting_to_play.clear()
 
     @property
-    def _players(self) -> Mapping[str, Any]:
+    def _players(self) -> Mapping[str, Caller]:
         """The processes that say what is played."""
-        return {GATEWAY: self.gateway} if self._is_external else self._actors
+        if not self._is_external:
+            return self._callers
+        return {} if self.gateway is None else {GATEWAY: self.gateway}
 
     def stop(self) -> None:
         """Ends training, and all processes after the step they are in; again it does nothing.
 
         External simulations, and the gateway, may go on with evaluations until `end`.
         """
-        import ray
-
         if self._is_external:
             self._stop_gateway()
             return
         self._is_playing = False
-        actors, self._actors = self._actors, {}
+        callers, self._callers = self._callers, {}
         playing, self._playing = self._playing, {}
-        for actor in actors.values():
-            actor.stop.remote()
-        if playing:
-            with contextlib.suppress(ray.exceptions.RayError):
-                ray.wait(list(playing), num_returns=len(playing), timeout=_STOP_TIMEOUT_S)
+        for caller in callers.values():
+            caller.call("stop")
+        first_done(list(playing), _STOP_TIMEOUT_S, all_of_them=True)
         for name, answer in self._answers(ANSWER_S):
             if isinstance(answer, SimulationReport):
                 self._take(name, answer)
-        for name, actor in actors.items():
-            self._take_last(name, actor)
-            ray.kill(actor)
+        for name, caller in callers.items():
+            self._take_last(name, caller)
+            caller.kill()
 
     def _stop_gateway(self) -> None:
-        import ray
-
         if self._is_training_over or self.gateway is None:
             return
         self._is_training_over = True
         # Its `run` returns now, as it should.
-        self._playing = {ref: name for ref, name in self._playing.items() if name != GATEWAY}
+        self._playing = {run: name for run, name in self._playing.items() if name != GATEWAY}
         self._waiting_to_play.discard(GATEWAY)
         # What ends with training is to be in the report.
-        ray.wait([self.gateway.stop.remote()], timeout=ANSWER_S)
+        first_done([self.gateway.call("stop")], ANSWER_S)
         self._take_last(GATEWAY, self.gateway)
         self._let_begin()
 
@@ -441,22 +419,20 @@ class SimulationActors(Supervision[SimulationReport]):
             story: what they are told.
             has_ended_well: whether the run has come to its end, or somebody has ended it.
         """
-        import ray
-
         if self.gateway is None:
             return
         gateway, self.gateway = self.gateway, None
-        actors, self._actors, self._playing = self._actors, {}, {}
-        ends = [gateway.end.remote(story, has_ended_well)]
+        callers, self._callers, self._playing = self._callers, {}, {}
+        ends = [gateway.call("end", story, has_ended_well)]
         patience_s = _STOP_TIMEOUT_S if has_ended_well else 0.0
-        ends += [a.stop.remote(patience_s) for name, a in actors.items() if name != GATEWAY]
-        ray.wait(ends, num_returns=len(ends), timeout=2 * _STOP_TIMEOUT_S)
-        for actor in actors.values():
-            ray.kill(actor)
+        ends += [c.call("stop", patience_s) for name, c in callers.items() if name != GATEWAY]
+        first_done(ends, 2 * _STOP_TIMEOUT_S, all_of_them=True)
+        for caller in (gateway, *callers.values()):
+            caller.kill()
 
     def _take(self, name: str, report: SimulationReport) -> None:
         self.num_episodes_begun[name] = report.num_episodes_begun
-        self._allowances.note(name, report.num_env_steps)
+        self._grants.note(name, report.num_env_steps)
         if name == GATEWAY:
             self._num_episodes = report.num_over
         super()._take(name, report)

@@ -1,7 +1,4 @@
-"""A process that plays training episodes, as a Ray actor.
-
-The class is plain; `start_actor` makes an actor of it. Heavy imports happen inside.
-"""
+"""A process that plays training episodes; see `Worker`. Heavy imports happen inside."""
 
 from __future__ import annotations
 
@@ -26,10 +23,9 @@ from muxrl.orchestrator.supervise.episodes import (
     make_vector,
     transport_to,
 )
-from muxrl.orchestrator.supervise.holds import Holds
-from muxrl.orchestrator.supervise.main_thread import in_main_thread
-from muxrl.orchestrator.supervise.process import ProcessReport, set_up, settle, take_all
+from muxrl.orchestrator.supervise.process import ProcessReport, settle, take_all
 from muxrl.orchestrator.supervise.step_clock import StepClock
+from muxrl.orchestrator.supervise.working import Rest, in_main_thread
 
 if TYPE_CHECKING:
     from muxrl.client.env_loop import EnvLoop, EpisodeResult
@@ -84,14 +80,12 @@ class SimulationProcess(FollowsServers):
         seeds: of its episodes.
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
-        log_path: the process's log file.
         random_while_lost: servers whose agents act at random while they are lost.
         is_limited: whether it plays no more env steps than `allow` says.
         parameters: see `tell`.
         episodes: folder of those that are recorded.
     """
 
-    @in_main_thread
     def __init__(
         self,
         simulation: SimulationConfig,
@@ -100,13 +94,11 @@ class SimulationProcess(FollowsServers):
         seeds: EpisodeSeeds,
         patience: Patience,
         episode_prefix: str,
-        log_path: Path,
         random_while_lost: Collection[str] = (),
         is_limited: bool = False,
         parameters: Mapping[str, Any] | None = None,
         episodes: Path = Path(),
     ) -> None:
-        set_up(log_path)
         from muxrl.client.env_loop import EnvLoop
         from muxrl.client.local_transport import InferenceModes
         from muxrl.client.stand_in import StandIn
@@ -163,7 +155,6 @@ class SimulationProcess(FollowsServers):
         )
         if is_limited:
             self._loop.limit(0)
-        self._holds = Holds(self._loop.release)
         self._cpu_before_s = time.process_time()
         self._should_stop = threading.Event()
         self._num_copies = simulation.num_envs_per_process
@@ -172,16 +163,13 @@ class SimulationProcess(FollowsServers):
 
     @in_main_thread
     def run(self) -> None:
-        """Plays until `stop` is called from another thread of the actor.
+        """Plays until `stop` is called from another thread.
 
         Raises:
             SimulationFailed, ClientError: this process cannot go on.
         """
         try:
             self._loop.run(on_episode=self._note, should_stop=self._should_stop.is_set)
-        except Exception:  # Ray hands it to the launcher, but does not write it to this log
-            logger.exception("the simulation gave up")
-            raise
         finally:
             self._client.close()
             for simulation in self._simulations:
@@ -214,30 +202,27 @@ class SimulationProcess(FollowsServers):
             step_s=self._clock.step_s,
         )
 
-    def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
+    def hold(self, grace_s: float, timeout_s: float) -> Rest:
         """Has the environments pause, where their episodes end or else after `grace_s`.
 
         Returns:
             Whether all of them paused within `timeout_s` after that.
         """
-        is_on = self._holds.hold(number, lambda: self._loop.hold(grace_s))
-        return is_on and self._loop.wait_held(grace_s + timeout_s)
+        self._loop.hold(grace_s)
+        return Rest(lambda: self._loop.wait_held(grace_s + timeout_s))
 
-    def release(self, number: int) -> None:
-        """Lets the environments go on; see `Holds`."""
-        self._holds.release(number)
+    def release(self) -> None:
+        """Lets the environments go on."""
+        self._loop.release()
 
-    def allow(self, num_env_steps: int) -> None:
-        """See `EnvLoop.allow`."""
+    def allow(self, num_env_steps: int) -> Rest:
+        """Allows so many env steps more; returns once all are used up, or the loop has ended."""
         self._loop.allow(num_env_steps)
+        return Rest(self._loop.wait_used_up)
 
     def tell(self, parameters: Mapping[str, Any]) -> None:
         """See `EnvLoop.parameters`."""
         self._loop.parameters = parameters
-
-    def give_back(self) -> int:
-        """See `EnvLoop.give_back`."""
-        return self._loop.give_back()
 
     def stop(self) -> None:
         """Lets `run` return after the current step."""

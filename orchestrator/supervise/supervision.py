@@ -5,22 +5,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.doing import doing
-from muxrl.orchestrator.errors import RunFailed, Silent
+from muxrl.orchestrator.errors import Ended, RunFailed, Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise.actors import end_actor, failure, outcome, start_actor
-from muxrl.orchestrator.supervise.away import rest_of_log
-from muxrl.orchestrator.supervise.placement import own_place
-from muxrl.orchestrator.supervise.process import ProcessId, ProcessReport
+from muxrl.orchestrator.supervise.local import Workers
+from muxrl.orchestrator.supervise.process import ProcessReport
 from muxrl.orchestrator.supervise.restarts import Quota
+from muxrl.orchestrator.supervise.worker import Caller, first_done, outcome
 
 logger = logging.getLogger(__name__)
 
@@ -62,15 +63,14 @@ class Supervision(ABC, Generic[R]):
         self._on_report = on_report
         self._on_restart = on_restart
         self._first_s = first_s
-        self._scheduling: Any = None
-        self._actors: dict[str, Any] = {}
-        self._starting: dict[str, tuple[Any, float]] = {}  # calls and deadlines
-        self._asked: dict[str, tuple[Any, float]] = {}  # likewise
-        self._processes: dict[str, ProcessId] = {}
+        self._workers: Workers
+        """Where its processes are; a kind sets it before it starts any."""
+        self._callers: dict[str, Caller] = {}
+        self._starting: dict[str, tuple[Future[Any], float]] = {}  # calls and deadlines
+        self._asked: dict[str, tuple[Future[Any], float]] = {}  # likewise
+        self._has_reported: set[str] = set()
         self._on_loss: dict[str, Any] = {}
         """By process, what `on_restart` is told."""
-        self._logged: dict[str, int] = {}
-        """By process whose log is on another machine, how much of it has been brought."""
         self._lost_for_good: RunFailed | None = None
 
     # --- what a kind says ---------------------------------------------------------------
@@ -85,20 +85,13 @@ class Supervision(ABC, Generic[R]):
     def _listens(self, name: str, answer: Any) -> None:
         """Welcomes a process whose `start` has given this answer."""
 
-    def _request(self, name: str) -> Any:
+    def _request(self, name: str) -> Future[Any]:
         """Asks a process for its report."""
-        return self._actors[name].report.remote()
+        return self._callers[name].call("report")
 
     def _take(self, name: str, report: R) -> None:
-        """Takes in a report, and what a process far away has logged."""
-        if report.log is not None:
-            self._logged[name] = report.log.end
-            self._append_to_log(name, report.log.text)
+        """Takes in a report."""
         self._on_report(name, report)
-
-    def _append_to_log(self, name: str, text: bytes) -> None:
-        with contextlib.suppress(OSError), self._folder.log(name).open("ab") as file:
-            file.write(text)
 
     def move(self, server_id: str, address: str) -> None:
         """Tells all that play where a server listens from now on.
@@ -108,16 +101,19 @@ class Supervision(ABC, Generic[R]):
         Raises:
             RunFailed: as `collect`.
         """
-        for name, actor in list(self._actors.items()):
-            if not hasattr(actor, "move"):  # programs play through the gateway
-                continue
-            if name in self._processes:
-                actor.move.remote(server_id, address)
+        for name, caller in list(self._players.items()):
+            if name in self._has_reported:
+                caller.call("move", server_id, address)
             else:
                 why = f"looked for server {server_id!r} where it was before"
                 self._lose(name, Silent(why), is_own_fault=False)
 
-    def _leave(self, name: str, actor: Any, error: Exception) -> None:
+    @property
+    def _players(self) -> Mapping[str, Caller]:
+        """Those of its processes that ask servers."""
+        return self._callers
+
+    def _leave(self, name: str, caller: Caller, error: Exception) -> None:
         """Forgets what is known of a process that is lost, and is ended next."""
 
     @abstractmethod
@@ -135,21 +131,18 @@ class Supervision(ABC, Generic[R]):
         name: str,
         process: type,
         *arguments: Any,
-        listens: bool = False,
-        to_start: Sequence[Any] = (),
-        **options: Any,
-    ) -> None:
-        """Starts a process; if it `listens`, it is asked for reports once it does.
+        is_forked: bool = False,
+    ) -> Caller:
+        """Starts a process."""
+        caller = self._workers.start(
+            name, process, *arguments, log=self._folder.log(name), is_forked=is_forked
+        )
+        self._callers[name] = caller
+        return caller
 
-        Args:
-            to_start: what its `start` is given.
-        """
-        place = own_place(self._scheduling, self._config, name)
-        actor = start_actor(process, *arguments, scheduling=place, **options)
-        self._actors[name] = actor
-        if listens:
-            deadline = time.monotonic() + self._timeouts.start_s
-            self._starting[name] = actor.start.remote(*to_start), deadline
+    def _await(self, name: str, start: Future[Any]) -> None:
+        """Has a process be asked for reports once its `start` has returned."""
+        self._starting[name] = start, time.monotonic() + self._timeouts.start_s
 
     def _wait_until_they_listen(self) -> None:
         """Waits for all that were launched for the first time.
@@ -157,37 +150,35 @@ class Supervision(ABC, Generic[R]):
         Raises:
             RunFailed: one did not start; at once, however long others take.
         """
-        import ray
-
-        names = {ref: name for name, (ref, _) in self._starting.items()}
-        left = list(names)
-        while left:
-            doing(f"starting {self._kind}", f"{len(names) - len(left)} of {len(names)} listen")
-            answered, left = ray.wait(left, timeout=self._timeouts.start_s)
-            for ref in answered:
-                if isinstance(answer := outcome(ref), Exception):
-                    raise self._failure(names[ref], answer)
-                del self._starting[names[ref]]
-                self._listens(names[ref], answer)
+        names = {start: name for name, (start, _) in self._starting.items()}
+        num = len(names)
+        while names:
+            doing(f"starting {self._kind}", f"{num - len(names)} of {num} listen")
+            answered = first_done(list(names), self._timeouts.start_s)
+            for start in answered:
+                name = names.pop(start)
+                if isinstance(answer := outcome(start), Exception):
+                    raise self._failure(name, answer)
+                del self._starting[name]
+                self._listens(name, answer)
             if not answered:
-                after = f"{self._timeouts.start_s:g} s (timeouts.start_s sets how long it may take)"
-                raise self._failure(names[left[0]], Silent(f"did not answer for {after}"))
+                late = f"{self._timeouts.start_s:g} s (timeouts.start_s sets how long it may take)"
+                name = next(iter(names.values()))
+                raise self._failure(name, Silent(f"did not answer for {late}"))
 
     def _take_starts(self) -> None:
         """Welcomes processes that listen again."""
-        import ray
-
-        for name, (ref, deadline) in list(self._starting.items()):
-            if ray.wait([ref], timeout=0)[0]:
-                if isinstance(answer := outcome(ref), Exception):
+        for name, (start, deadline) in list(self._starting.items()):
+            if start.done():
+                if isinstance(answer := outcome(start), Exception):
                     self._lose(name, answer)
                     continue
                 del self._starting[name]
                 logger.info("%s listens again", self._who(name))
                 self._listens(name, answer)
             elif time.monotonic() >= deadline:
-                after = f"{self._timeouts.start_s:g} s (timeouts.start_s)"
-                self._lose(name, Silent(f"did not listen within {after}"))
+                late = f"{self._timeouts.start_s:g} s (timeouts.start_s)"
+                self._lose(name, Silent(f"did not listen within {late}"))
 
     # --- reports ------------------------------------------------------------------------
 
@@ -198,9 +189,9 @@ class Supervision(ABC, Generic[R]):
 
     def ask(self) -> None:
         """Asks every process that listens, and owes no report, for one; `collect` takes it in."""
-        for name in self._actors:
+        for name in self._callers:
             if name not in self._starting and name not in self._asked:
-                first_s = 0.0 if name in self._processes else self._first_s
+                first_s = 0.0 if name in self._has_reported else self._first_s
                 deadline = time.monotonic() + self._timeouts.report_s + first_s
                 self._asked[name] = self._request(name), deadline
 
@@ -232,19 +223,14 @@ class Supervision(ABC, Generic[R]):
 
     def _answers(self, wait_s: float) -> Iterator[tuple[str, R | Exception]]:
         """Yields the reports that have come, by process, and why there will be none."""
-        import ray
-
-        if not self._asked:
-            return
-        names = {ref: name for name, (ref, _) in self._asked.items()}
-        answered, _ = ray.wait(list(names), num_returns=len(names), timeout=wait_s)
-        for ref in answered:
-            name = names[ref]
+        names = {report: name for name, (report, _) in self._asked.items()}
+        for report in first_done(list(names), wait_s, all_of_them=True):
+            name = names[report]
             if self._asked.pop(name, None) is None:  # lost since
                 continue
-            answer = outcome(ref)
+            answer = outcome(report)
             if not isinstance(answer, Exception):
-                self._processes[name] = answer.process
+                self._has_reported.add(name)
                 if answer.step_s >= self._timeouts.step_s:
                     answer = Silent(
                         f"has been in one step of its simulation for {answer.step_s:.0f} s "
@@ -265,13 +251,11 @@ class Supervision(ABC, Generic[R]):
             RunFailed: it may not be started again.
         """
         problem = self._failure(name, error)
-        actor = self._actors.pop(name)
+        caller = self._callers.pop(name)
         self._starting.pop(name, None)
-        self._leave(name, actor, error)
-        process = self._forget(name)
-        end_actor(actor, process if isinstance(error, Silent) else None)
-        if (at := self._logged.pop(name, None)) is not None and process is not None:
-            self._append_to_log(name, rest_of_log(process.node_id, self._folder.log(name), at))
+        self._leave(name, caller, error)
+        self._forget(name)
+        caller.kill()
         try:
             if not self.may_restart:
                 raise problem
@@ -284,9 +268,21 @@ class Supervision(ABC, Generic[R]):
             self._lost_for_good = final
             raise
 
-    def _forget(self, name: str) -> ProcessId | None:
+    def _forget(self, name: str) -> None:
         self._asked.pop(name, None)
-        return self._processes.pop(name, None)
+        self._has_reported.discard(name)
 
     def _failure(self, name: str, error: Exception) -> RunFailed:
         return failure(self._who(name), error, self._folder.log(name))
+
+
+def failure(who: str, error: Exception, log: Path) -> RunFailed:
+    """Returns what to raise for a process that has died, was silent, or raised."""
+    if isinstance(error, Silent):
+        return RunFailed(f"{who} {error}; its log: {log}")
+    if isinstance(error, Ended):
+        return RunFailed(f"{who} died ({error}); its log: {log}")
+    if isinstance(error, SimulationFailed):  # what the user can mend comes first
+        return RunFailed(f"{error}; so {who} failed; its log: {log}", error.place)
+    kind = "" if type(error).__module__.startswith("muxrl.") else f"{type(error).__name__}: "
+    return RunFailed(f"{who} failed: {kind}{error}; its log: {log}")

@@ -30,6 +30,7 @@ from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.launch.whole_run import warner
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import make_folder
+from muxrl.orchestrator.supervise.local import workers_for
 from muxrl.orchestrator.supervise.placement import cpus_wanted
 from muxrl.orchestrator.supervise.signals import claim_signals, interruptible
 from muxrl.orchestrator.sweeps.load import load_sweep
@@ -224,7 +225,7 @@ def _measure(
         folder = make_folder(calibrated, Path(temporary) / "run")
         clock = _Clock()
         with contextlib.closing(Run(calibrated, folder, None, clock.note)) as run:
-            run.start()
+            run.start(workers_for(config))
             start_s = process_s + clock.lap()
             run.begin()
             others_s = clock.lap()

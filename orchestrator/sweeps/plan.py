@@ -26,8 +26,8 @@ from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.resolve import reseeded
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.supervise.gpus import check_gpus
 from muxrl.orchestrator.supervise.own_server import ask_own_servers
-from muxrl.orchestrator.supervise.placement import check_gpus
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment, make_role_assignments
 from muxrl.orchestrator.sweeps.checks import find_problems
 from muxrl.orchestrator.sweeps.directory import TrialRecord

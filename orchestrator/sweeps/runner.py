@@ -22,9 +22,11 @@ from muxrl.orchestrator.launch.whole_run import warner
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.process import Process
+from muxrl.orchestrator.supervise import fork_server
 from muxrl.orchestrator.supervise.page_process import page_beside
 from muxrl.orchestrator.supervise.placement import beyond_every_machine, cpus_wanted, strategy
-from muxrl.orchestrator.supervise.ray_session import ray_session, worker_environment
+from muxrl.orchestrator.supervise.process import worker_environment
+from muxrl.orchestrator.supervise.ray_session import ray_session
 from muxrl.orchestrator.supervise.shared_folder import check_shared
 from muxrl.orchestrator.supervise.signals import (
     are_signals_claimed,
@@ -180,7 +182,10 @@ def sweep_ray(plan: SweepPlan) -> Iterator[None]:
     # Trials find their run directories as this process does.
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     environment = {**worker_environment(), "RAY_CHDIR_TO_TRIAL_DIR": "0"}
-    with ray_session(local_num_cpus(plan), plan.config.address, environment):
+    with contextlib.ExitStack() as stack:
+        if not plan.config.address:
+            stack.enter_context(fork_server.running())  # for the servers of all trials
+        stack.enter_context(ray_session(local_num_cpus(plan), plan.config.address, environment))
         yield
 
 

@@ -144,7 +144,7 @@ class SweepConfig:
     sweeps_dir: str = "sweeps"
     """Parent of the sweep directories."""
     address: str = ""
-    """Ray cluster to join, such as "auto"; "" starts a local one."""
+    """Ray cluster to join, such as "auto"; "": this machine."""
 
     @property
     def all_seeds(self) -> list[int]:

@@ -26,6 +26,7 @@ from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_text
+from muxrl.orchestrator.supervise.local import workers_for
 from muxrl.orchestrator.supervise.process import set_up
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord
 from muxrl.orchestrator.sweeps.measure import Metric
@@ -139,7 +140,7 @@ class Trial(tune.Trainable):
             experiment, before = take_up(experiment, self._folder, logger.warning)
             self._folder.write_config(to_yaml(named.config))  # its budget may be a larger one
         self._run = Run(experiment, self._folder, before, self._untold.append, logger.warning)
-        self._run.start()
+        self._run.start(workers_for(experiment.config))
         self._run.begin()
         return self._run
 

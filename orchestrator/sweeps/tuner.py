@@ -21,7 +21,7 @@ from ray import cloudpickle, tune
 
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise.actors import cause_of_death
+from muxrl.orchestrator.supervise.cluster import cause_of_death
 from muxrl.orchestrator.supervise.placement import bundles, strategy
 from muxrl.orchestrator.sweeps.checks import CALLBACK_EXAMPLE
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory, TrialRecord

@@ -142,6 +142,7 @@ class SavedPolicies(ABC):
                 state = self._restore(Checkpoint.open(Path(plan.resume_from)))
                 self.thread.set_state(state["trainer"])
                 self._set_serving_state(state)
+            logger.info("server %r goes on from %s", plan.server_id, plan.resume_from)
 
     @abstractmethod
     def _initialize(self) -> None:

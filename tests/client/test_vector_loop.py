@@ -355,6 +355,7 @@ def test_it_pauses_between_two_steps_when_held_or_used_up() -> None:
     thread.start()
     for allowed, played in ((5, 8), (3, 8), (1, 12)):  # whole steps of four copies
         loop.allow(allowed)
+        loop.wait_used_up()
         assert loop.num_env_steps == played
     loop.hold(0.0)
     assert loop.wait_held(10.0)

@@ -1,4 +1,4 @@
-"""A folder for temporary files that must be empty of Ray's in the end."""
+"""A folder for temporary files that must be empty of muxrl's in the end."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def _nothing_temporary_is_left(temporary: Path) -> Iterator[None]:
     yield
-    assert not list(temporary.glob("muxrl-*")), "Ray's folder"
+    assert not list(temporary.glob("muxrl-*"))

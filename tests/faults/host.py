@@ -1,11 +1,11 @@
-"""One process that launches run after run on one Ray, for tests whose fault spares both.
+"""One process that launches run after run, for tests whose fault spares it.
 
     python -m tests.faults.host FOLDER
 
-Ray, its agents, the fork server and all that they and the command import cost more processor time
-than a small run. Here they are started once. Each line of standard input is a JSON list: a run's
+The fork server and all that it and the command import cost more processor time than a small run.
+Here they are started once. Each line of standard input is a JSON list: a run's
 name, and the arguments of ``muxrl``. The command's output goes to ``FOLDER/NAME.output``, then its
-exit code to ``FOLDER/NAME.code``. A run takes this Ray for its own.
+exit code to ``FOLDER/NAME.code``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,12 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 from muxrl.orchestrator import cli
-from muxrl.orchestrator.launch import whole_run
-from muxrl.orchestrator.supervise.ray_session import ray_session
+from muxrl.orchestrator.supervise import fork_server
 
-NUM_CPUS = 8
-"""Of the Ray: logical ones, enough for each run."""
 READY = "ready"
-"""Name of a file in the folder: Ray has started."""
+"""Name of a file in the folder: it takes lines."""
 
 
 @contextlib.contextmanager
@@ -58,17 +54,15 @@ def _run(arguments: list[str]) -> int:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    with ray_session(NUM_CPUS) as of_ray:
+    with fork_server.running():
         (folder / READY).touch()
-        its_own = contextlib.nullcontext(of_ray)
-        with mock.patch.object(whole_run, "ray_session", return_value=its_own):
-            for line in sys.stdin:
-                name, arguments = json.loads(line)
-                with _output(folder / f"{name}.output"):
-                    code = _run(arguments)
-                new = folder / f"{name}.new"
-                new.write_text(str(code))
-                new.rename(folder / f"{name}.code")
+        for line in sys.stdin:
+            name, arguments = json.loads(line)
+            with _output(folder / f"{name}.output"):
+                code = _run(arguments)
+            new = folder / f"{name}.new"
+            new.write_text(str(code))
+            new.rename(folder / f"{name}.code")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.faults.host import READY
 from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, Started, environment_of
 
-_RAY_ENDS_S = 30.0
+_ENDS_S = 30.0
 
 
 class HostedLaunch:
@@ -94,7 +94,7 @@ class Host:
             self.kill()
 
     def assert_nothing_is_left(self, patience_s: float) -> None:
-        """Waits until all that a launch has started has ended; workers of Ray's may be idle."""
+        """Waits until all that a launch has started has ended."""
 
         def left() -> list[str]:
             assert self._process is not None
@@ -102,7 +102,6 @@ class Host:
                 process.command[:200]
                 for process in self._process.started()
                 if (process.pid, process.started_at) not in self._own
-                and not process.command.startswith("ray::IDLE")
             ]
 
         deadline = time.monotonic() + patience_s
@@ -111,15 +110,14 @@ class Host:
         assert not left(), left()
 
     def close(self) -> None:
-        """Ends the host, and asserts that nothing of its Ray is left."""
+        """Ends the host, and asserts that nothing of it is left."""
         if self._process is None:
             return
         try:
             assert self._process.popen.stdin is not None
             self._process.popen.stdin.close()
-            self._process.popen.wait(_RAY_ENDS_S)
-            self._process.assert_nothing_is_left(_RAY_ENDS_S)
-            assert not list(self._folder.glob("muxrl-*")), "Ray's folder"
+            self._process.popen.wait(_ENDS_S)
+            self._process.assert_nothing_is_left(_ENDS_S)
         finally:
             self.kill()
 
@@ -134,7 +132,7 @@ class Host:
 
     def _start(self) -> Started:
         self.kill()  # what there may be of one that has died
-        self._folder = Path(f"/tmp/mxh{os.getpid()}")  # short: Ray's sockets are in it
+        self._folder = Path(f"/tmp/mxh{os.getpid()}")
         self._folder.mkdir()
         self._process = Started.of_program(
             [sys.executable, "-m", "tests.faults.host", str(self._folder)],
@@ -143,6 +141,6 @@ class Host:
             env=environment_of(ROOT),
             stdin=subprocess.PIPE,
         )
-        self._process.wait_for("Ray", (self._folder / READY).exists, PATIENCE_S)
+        self._process.wait_for("the host", (self._folder / READY).exists, PATIENCE_S)
         self._own = {(p.pid, p.started_at) for p in self._process.started()}
         return self._process

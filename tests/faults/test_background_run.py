@@ -18,7 +18,7 @@ from muxrl import RunResult
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 SCRIPT = """
 import sys

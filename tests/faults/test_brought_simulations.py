@@ -15,7 +15,7 @@ import pytest
 from tests.faults.hosted import Host
 from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, environment_of
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 CONFIG = """
 simulation: {env: "env:make", restarts: {max: 0}}

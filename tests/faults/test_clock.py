@@ -22,7 +22,7 @@ from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
 __all__ = ["launch_alone"]
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 DAY_S = 86_400
 MISLED = """

@@ -25,11 +25,11 @@ from tests.faults.test_restarts import (
 
 from muxrl.client import PolicyClient, RefusedByServer
 from muxrl.orchestrator import cli
-from muxrl.orchestrator.supervise import ray_session
+from muxrl.orchestrator.supervise import fork_server
 
 __all__ = ["launch"]
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 
 def taken(place: tuple[str, int]) -> socket.socket:
@@ -48,7 +48,7 @@ def test_second_launches_and_clients_are_refused_and_the_run_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(ray_session, "begin_early", lambda address: None)
+    monkeypatch.setattr(fork_server, "begin", lambda: None)
     run = launch(lasting())
     wait_for_checkpoint(run)
     folder = str(run.folder)
@@ -91,7 +91,7 @@ def test_a_server_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..
     end_well(run)
     assert_goes_forward(run)
     refusal = f"server 'a2c' cannot listen on {place[0]}:{place[1]}: Address already in use"
-    assert f"server 'a2c' failed: ServerProblem: {refusal}" in run.output, run.output
+    assert f"server 'a2c' failed: {refusal}" in run.output, run.output
 
 
 @pytest.mark.night  # by day: test_restarts.py, of a server

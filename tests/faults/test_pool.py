@@ -14,7 +14,7 @@ from tests.faults.test_launch_faults import small_server
 
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 MEMBERS = {
     "now": {"live": "main"},

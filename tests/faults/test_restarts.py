@@ -27,7 +27,7 @@ from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
 __all__ = ["launch"]
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 REPORT_S = 10
 """After so long a process counts as silent: one that is only slow to start on a busy machine must

@@ -21,7 +21,7 @@ from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.storage.versions import read_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 
 def rows(run: Path, name: str) -> list[dict[str, Any]]:
@@ -62,8 +62,7 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
         first.wait_for("copied checkpoints", lambda: bool(copied.env_steps and copied.env_steps[0]))
         os.kill(first.popen.pid, signal.SIGKILL)
         first.popen.communicate()
-        # Ray's two agents seek the GCS for a minute before they end.
-        first.assert_nothing_is_left(30.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
+        first.assert_nothing_is_left()
     finally:
         first.kill()
     status = json.loads((run / "status.json").read_text())
@@ -71,8 +70,7 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
     shutil.rmtree(run)
     last_written = max(row["env_steps"] for row in rows(copy, "joint"))
     newest = copied.env_steps[0]
-    for left in temporary.glob("muxrl-*"):  # nobody was left to remove Ray's folder
-        shutil.rmtree(left)
+    assert not list(temporary.glob("muxrl-*"))
 
     def hosted(*arguments: str) -> str:
         launched, _ = host.launch(arguments)

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.soak.__main__ import show
 from benchmarks.soak.run import soak
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 
 OF_THE_CLOCK = {"pace", "latency"}
 """What the soak compares in seconds: here they are of the tests that run beside it, too. The

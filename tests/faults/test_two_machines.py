@@ -42,9 +42,7 @@ def on_two_machines() -> None:
             return str(ray.get_runtime_context().get_node_id())
 
     def start(name: str) -> object:
-        actor = ray.remote(Where).options(
-            num_cpus=1, scheduling_strategy=own_place(scheduling, two, name)
-        )
+        actor = ray.remote(Where).options(**own_place(scheduling, two, name))
         return actor.remote()
 
     host = "10.0.0.1"  # not loopback: they need not be on one machine

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.faults.started import ENDS_S, PATIENCE_S, ROOT
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 ENV = "import gymnasium\ndef make_env(): return gymnasium.make('CartPole-v1')\n"
 CONFIG = """

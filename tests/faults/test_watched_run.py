@@ -22,7 +22,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 
 __all__ = ["launch_alone"]
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 
 def events(address: str) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The functions for scripts: light to import, and strict about what they are given."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_runs_and_sweeps_begin_and_go_on_as_they_are_told(monkeypatch, tmp_path)
         (runner, "start_sweep"), (runner, "resume_sweep"),
     ]:  # fmt: skip
         monkeypatch.setattr(module, name, lambda *args, console, **_: calls.append(args))
-    monkeypatch.setattr(api, "begin_early", lambda address: None)
+    monkeypatch.setattr(api, "early", lambda address: contextlib.nullcontext())
     launch("cartpole_ppo", {"seed": 3}, run_dir=tmp_path / "run")
     launch(tmp_path / "one", {"stop.env_steps": 440}, resume=True)
     sweep("tag", {"seeds": [3]}, sweep_dir=str(tmp_path / "new"))

@@ -129,7 +129,7 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp
         ["sweep", "sweep.yaml", "--dry-run"],
     ):
         assert cli.main(command) == 2, command
-        assert "server 'ppo': wants 1 GPU (resources.num_gpus), this Ray has 0" in (
+        assert "server 'ppo': wants 1 GPU (resources.num_gpus), this machine has 0" in (
             capsys.readouterr().err
         )
     assert not (tmp_path / "runs").exists()

@@ -95,7 +95,9 @@ def test_python_shows_a_launch_in_a_terminal_unless_it_is_told_otherwise(tmp_pat
     code = (
         "from muxrl.orchestrator import api\n"
         "from muxrl.orchestrator.doing import doing\n"
-        "api.begin_early = api.prepare = lambda given: doing('x')\n"
+        "import contextlib\n"
+        "api.early = lambda address: contextlib.nullcontext()\n"
+        "api.prepare = lambda given: doing('x')\n"
         "def run(*_, show_progress, console):\n"
         "    print(show_progress, console is not None)\n"
         "api.run_experiment = run\n"

@@ -10,6 +10,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from tests.nights import at_night
 from tests.packaging.installed import (
     Installed,
@@ -77,6 +78,19 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     installed = make_environment(tmp_path_factory.mktemp("light"), wheel)
     (muxrl,) = Distribution.discover(name="muxrl", path=[str(site_packages(installed))])
     lend_packages(installed, muxrl.requires or ())
+    return installed
+
+
+@pytest.fixture(scope="session")
+def servers(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel with the extra `servers` alone: runs on one machine."""
+    installed = make_environment(tmp_path_factory.mktemp("servers"), wheel)
+    (muxrl,) = Distribution.discover(name="muxrl", path=[str(site_packages(installed))])
+    wanted = [Requirement(text) for text in muxrl.requires or ()]
+    lend_packages(
+        installed,
+        [r.name for r in wanted if r.marker is None or r.marker.evaluate({"extra": "servers"})],
+    )
     return installed
 
 

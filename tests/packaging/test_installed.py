@@ -64,7 +64,44 @@ def test_a_packaged_experiment_is_checked(full: Installed) -> None:
     assert "who serves whom" in done.stdout
 
 
-@pytest.mark.ray
+NO_RAY = """
+import importlib.util
+for name in ("ray", "tree", "stable_baselines3", "onnx", "optuna"):
+    assert importlib.util.find_spec(name) is None, name
+"""
+
+
+@pytest.mark.timeout(300)
+def test_with_servers_alone_a_run_needs_no_ray(servers: Installed, tmp_path: Path) -> None:
+    done = servers.run("python", "-c", NO_RAY)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    shorter = ["stop.env_steps=300", "evaluation.interval_env_steps=null",
+               "evaluation.final_num_episodes=3", "--no-progress"]  # fmt: skip
+    done = servers.run("muxrl", "launch", "cartpole_ppo", "--run-dir", str(run), *shorter)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Evaluated after" in done.stdout
+    assert (run / "checkpoints" / "last" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["sweep", "first_look"], "tune"),
+        (["launch", "cartpole_ppo", "address=auto"], "tune"),
+        (["check", "cartpole_ppo", "servers.ppo.algorithm=RLLIB_PPO"], "rllib"),
+        (["check", "cartpole_ppo", "servers.ppo.algorithm=SB3_PPO"], "sb3"),
+    ],
+)
+def test_an_extra_that_is_missing_names_itself(
+    servers: Installed, arguments: list[str], extra: str
+) -> None:
+    done = servers.run("muxrl", *arguments)
+    assert done.returncode in (1, 2), done.stdout
+    assert f"pip install 'muxrl[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.timeout(300)
 def test_the_twenty_line_loop_plays_until_its_run_is_over(full: Installed, tmp_path: Path) -> None:
     """As in the README, with a free port and a shorter run."""
@@ -140,7 +177,7 @@ def test_without_extras_a_command_says_what_to_install(
 ) -> None:
     done = light.run("muxrl", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"muxrl: '{arguments[0]}' needs ray, torch, gymnasium, ")
+    assert done.stderr.startswith(f"muxrl: '{arguments[0]}' needs torch, gymnasium, ")
     assert done.stderr.endswith("pip install 'muxrl[servers]'\n")
     assert "Traceback" not in done.stderr
 

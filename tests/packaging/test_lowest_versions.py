@@ -1,8 +1,7 @@
 """The lowest versions that pyproject.toml allows are enough for every algorithm to learn.
 
-Not the lowest of two packages: of ray only one version is allowed, and torch, which is large, is
-that of the tests. Whatever else is not named in pyproject.toml is lent by the tests' interpreter,
-unless a lowest version does not go with it.
+Not the lowest of torch, which is large: it is that of the tests. Whatever else is not named in
+pyproject.toml is lent by the tests' interpreter, unless a lowest version does not go with it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tests.packaging.installed import Installed, lend_all_packages, make_environ
 pytestmark = pytest.mark.packaging
 
 ROOT = Path(__file__).parents[2]
-NOT_LOWEST = {"ray", "torch"}
+NOT_LOWEST = {"torch"}
 NOTHING = "(from versions: none)"
 """Says pip where there is no index: a version that does not exist is refused with those that do."""
 
@@ -64,8 +63,7 @@ def needed(
     Args:
         chosen: these in place of the tests' interpreter's, by name.
     """
-    wanted = [("muxrl", Requirement("ray[rllib,tune]"))]
-    wanted += [("muxrl", Requirement(name)) for name in (*chosen, "torch")]
+    wanted = [("muxrl", Requirement(name)) for name in (*chosen, "torch")]
     seen = set()
     while wanted:
         who, requirement = wanted.pop()
@@ -110,14 +108,18 @@ def _pip(environment: Installed, *arguments: str) -> None:
 LEARN = """
 import importlib.metadata, json, sys
 sys.path.append(sys.argv[1])  # for the tests' own modules
-import numpy as np, torch, tree
-from ray.tune.trainable import trainable
+import numpy as np, torch
 from tests.servers.resumable import Served, plan_of
 import muxrl
 from muxrl.servers.lookup import own_algorithms
 
-trainable.DEFAULT_STORAGE_PATH = "."
 torch.set_num_threads(1)
+
+def leaves(tree):
+    if not isinstance(tree, (dict, list, tuple)):
+        return [tree]
+    parts = tree.values() if isinstance(tree, dict) else tree
+    return [one for part in parts for one in leaves(part)]
 
 def learns(algorithm):
     served = Served(plan_of(algorithm))
@@ -125,8 +127,8 @@ def learns(algorithm):
     served.play(0, 8)
     served.end()
     assert not served.problems, served.problems
-    after = tree.flatten(served.state()["modules"])
-    return any(not np.array_equal(a, b) for a, b in zip(tree.flatten(before), after, strict=True))
+    after = leaves(served.state()["modules"])
+    return any(not np.array_equal(a, b) for a, b in zip(leaves(before), after, strict=True))
 
 print(json.dumps({
     "muxrl": muxrl.__file__,

@@ -122,7 +122,6 @@ def test_exported_networks_say_what_they_said(past: Path) -> None:
         np.testing.assert_allclose(found[server_id], then, atol=1e-4, err_msg=server_id)
 
 
-@pytest.mark.ray
 @pytest.mark.faults
 @pytest.mark.timeout(300)
 def test_a_run_is_resumed(past: Path, host: Host) -> None:

@@ -107,10 +107,13 @@ def test_one_that_is_alone_takes_along_who_waits() -> None:
         submit(batcher, steps(1), done, is_alone=False)
         submit(batcher, steps(1), done, is_alone=True)
         assert acting.passes == [2]
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
         await asyncio.sleep(0)
         assert done == [None, None]
 
+    raised: list[Any] = []
     asyncio.run(serve())
+    assert not raised, "nothing was left for its turn"
 
 
 def test_a_module_that_raises_refuses_the_frame_and_can_be_asked_again() -> None:

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any, Literal
 
-import ray
 from benchmarks.peers.updates import UpdateLog, add_arguments
 from benchmarks.peers.work import BATCH_ENV_STEPS, HIDDEN, MINIBATCH, PPO_EPOCHS, Server, Setup
 from benchmarks.step_path import Serving, serving
@@ -43,9 +42,9 @@ def watch(servers: list[Serving], folder: Path) -> None:
     taken = dict.fromkeys(logs, 0)
     while True:
         threading.Event().wait(_LOOK_S)
-        reports = ray.get([s.actor.report.remote(taken[s.server_id]) for s in servers])
+        reports = [server.worker.call("report", taken[server.server_id]) for server in servers]
         for server, report in zip(servers, reports, strict=True):
-            if records := report.said.records:
+            if records := report.result().said.records:
                 last = records[-1]
                 taken[server.server_id] = last["iteration"]
                 logs[server.server_id].add(last["env_steps"])

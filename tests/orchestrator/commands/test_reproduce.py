@@ -114,7 +114,6 @@ def test_a_run_that_never_began_is_refused(
 
 
 @pytest.mark.faults
-@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_run_again_has_the_same_numbers(tmp_path: Path, host: Host) -> None:

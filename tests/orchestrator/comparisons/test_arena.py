@@ -1,16 +1,12 @@
 """A server that is a process of its own plays again in a head to head."""
 
-import os
 import sys
 from pathlib import Path
-
-import pytest
 
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.comparisons.arena import Arena, Player
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
-from muxrl.orchestrator.supervise.process import ProcessId
 from muxrl.servers.config import ServerConfig
 
 COMMAND = [sys.executable, "-m", "muxrl.serving", "tests.servers.trainers.brought:Counting"]
@@ -19,8 +15,7 @@ SIMULATION = SimulationConfig(
 )
 
 
-def test_it_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProcessId, "of_this", lambda: ProcessId(os.getpid(), ""))
+def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     server = ServerConfig(agents=["agent_0", "agent_1"], command=COMMAND)
     config = ExperimentConfig(name="x", simulation=SIMULATION, servers={"own": server})
     with serve(config) as served:

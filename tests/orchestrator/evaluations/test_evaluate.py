@@ -86,7 +86,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"its config\.yaml cannot be read: .*another version"):
         evaluate_run(run.path)
     run.write_config("servers: {a: {algorihm: PPO}}\n")
-    with pytest.raises(ConfigError, match=r"unknown key servers\.a\.algorihm"):
+    with pytest.raises(ConfigError, match=r"servers\.a\.algorihm: unknown key 'algorihm'"):
         evaluate_run(run.path)
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -90,7 +91,9 @@ def test_it_says_how_the_run_stands_and_waits_for_its_result(
     process.stdin.close()
     result = run.result()
     assert (result.outcome, result.env_steps, result.time_s) == ("done", 700, 1.0)
-    assert run.stop() == result
+    again = run.stop()
+    assert replace(again, report=None) == replace(result, report=None)
+    assert again.report is not None
 
 
 def test_stop_ends_it_as_a_signal_does(

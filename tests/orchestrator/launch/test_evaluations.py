@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.records.metrics import MetricsWriter, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.episodes import Played
-from muxrl.orchestrator.supervise.process import ProcessId, ProcessReport
+from muxrl.orchestrator.supervise.process import ProcessReport
 
 
 class Evaluated:
@@ -36,16 +37,21 @@ class Evaluated:
         self.run = RunDirectory.create(path, "tag", datetime(2026, 11, 22))
         self.metrics = MetricsWriter(self.run)
         self.asked: list[str | None] = []
+        self.problem: Exception | None = None
         player: Any = self
-        self.evaluate = self
         self.evaluations = Evaluations(
-            prepare(config), {}, self.run, self.metrics, None, pytest.fail, gateway=lambda: player
+            prepare(config), {}, self.run, self.metrics, player, pytest.fail, gateway=lambda: player
         )
         if not is_external:
-            self.evaluations._gateway, self.evaluations._actors = None, {"evaluation": player}
+            self.evaluations._gateway, self.evaluations._callers = None, {"evaluation": player}
 
-    def remote(self, conditions: Any, *how: Any) -> None:
+    def call(self, method: str, conditions: Any, *how: Any) -> Future[Any]:
+        assert method == "evaluate"
         self.asked += [condition.key for condition in conditions]
+        self.called = Future[Any]()
+        if self.problem is not None:
+            self.called.set_exception(self.problem)
+        return self.called
 
     def play(self, *values: float) -> None:
         self.evaluations._write(
@@ -137,12 +143,11 @@ def test_an_evaluation_that_nobody_plays_to_its_end_is_missed_at_the_end(
 
 @pytest.mark.parametrize("is_final", [True, False])
 def test_a_gateway_that_cannot_evaluate_is_not_waited_for(
-    external: Evaluated, is_final: bool, monkeypatch: pytest.MonkeyPatch
+    external: Evaluated, is_final: bool
 ) -> None:
     """As where a server behind it is lost for longer than it waits."""
     lost = RuntimeError("server 'one' cannot be reached")
-    monkeypatch.setattr("ray.wait", lambda refs, timeout: (refs, []))
-    monkeypatch.setattr("muxrl.orchestrator.launch.evaluation.outcome", lambda ref: lost)
+    external.problem = lost
     external.evaluations.begin(4_000, 1.0, is_final=is_final)
     external.evaluations.wait(pytest.fail)
     told = f"the evaluation at the end is not whole: the gateway could not play it: {lost}"
@@ -153,7 +158,7 @@ def test_it_says_what_it_plays_and_how_far_it_is(evaluated: Evaluated) -> None:
     evaluations, said = evaluated.evaluations, []
     evaluations.begin(4_000, 1.0, is_final=True)
     for value in (1.0, 2.0, 3.0, 4.0):
-        evaluations.note(ProcessReport(process=ProcessId(1, ""), under_way=(40, 7_000)))
+        evaluations.note(ProcessReport(under_way=(40, 7_000)))
         said.append(evaluations.text)
         evaluated.play(value)
     how_far = "40 of 100 episodes, 7,000 env steps into one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,6 @@ import pytest
 
 from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
-from muxrl.orchestrator.supervise import server_process
 from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.server_process import ServerProcess, ServerReport
 from muxrl.servers import run_service
@@ -49,10 +49,9 @@ class Scripted:
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ServerProcess:
-    monkeypatch.setattr(server_process, "set_up", lambda log_path: None)
     monkeypatch.setattr(run_service, "asdict", lambda activity: {})
     monkeypatch.setattr("muxrl.servers.server.PolicyServer", Scripted)
-    return ServerProcess(cast("Any", SimpleNamespace(algorithm="A2C")), tmp_path / "log")
+    return ServerProcess(cast("Any", SimpleNamespace(algorithm="A2C")))
 
 
 def iterations(report: ServerReport) -> list[int]:
@@ -96,26 +95,15 @@ def test_answers_that_overlap_are_taken_in_once(process: ServerProcess) -> None:
     assert written == [1, 2, 3, 4]
 
 
-def test_servers_that_do_not_finish_are_waited_for_together(
-    process: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited_s: list[float] = []
-
-    def wait(refs: list[Any], timeout: float, **_: Any) -> tuple[list[Any], list[Any]]:
-        waited_s.append(timeout)
-        time.sleep(timeout / 20)
-        return [], refs
-
-    timeouts = TimeoutsConfig(report_s=0.05)
+def test_servers_that_do_not_finish_are_waited_for_together(tmp_path: Path) -> None:
+    timeouts = TimeoutsConfig(report_s=0.2)
     config = ExperimentConfig("none", servers={}, timeouts=timeouts)
     experiment = cast("Any", SimpleNamespace(config=config, pool_sources={}))
     folder = cast("Any", SimpleNamespace(log=lambda name: tmp_path))
     servers = ServerActors(experiment, folder, cast("Any", None), cast("Any", None))
-    call = SimpleNamespace(remote=lambda *_: object())
-    for name in "abc":
-        servers._actors[name] = SimpleNamespace(finish_training=call, status=call)
-    monkeypatch.setattr("ray.wait", wait)
-    monkeypatch.setattr("muxrl.orchestrator.supervise.server_actors.end_actor", lambda *_: None)
-    with pytest.raises(RunFailed, match=r"server 'a' did not answer for 0.1 s .timeouts.update_s"):
-        servers.finish_training(0.05)
-    assert sum(waited_s) < 4.0
+    silent = SimpleNamespace(call=lambda *_: Future(), kill=lambda: None)
+    servers._callers = dict.fromkeys("abc", silent)
+    began_at = time.monotonic()
+    with pytest.raises(RunFailed, match=r"server 'a' did not answer for 0.4 s .timeouts.update_s"):
+        servers.finish_training(0.2)
+    assert time.monotonic() - began_at < 3.0, "one after another"

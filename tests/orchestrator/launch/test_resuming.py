@@ -310,7 +310,6 @@ def records(run: Path, server_id: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.faults
-@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 # By day: servers/learned/test_resume.py, to the bit; commands/test_reproduce.py, of a whole run;

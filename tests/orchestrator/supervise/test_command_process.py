@@ -16,7 +16,6 @@ import pytest
 from tests.processes import MARK, assert_all_end, marked
 
 from muxrl.orchestrator.errors import RunFailed
-from muxrl.orchestrator.supervise import command_process
 from muxrl.orchestrator.supervise.command_process import CommandProcess
 
 PATIENCE_S = 20.0
@@ -33,7 +32,6 @@ open(sys.argv[1], "w").close()
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     mark = f"{os.getpid()}-{tmp_path.name}"
     monkeypatch.setenv(MARK, mark)
-    monkeypatch.setattr(command_process, "set_up", lambda log_path: None)
     yield mark
     for process in marked(mark):
         os.kill(process.pid, signal.SIGKILL)
@@ -46,7 +44,7 @@ def make(tmp_path: Path) -> Callable[[str], CommandProcess]:
     def make(then: str) -> CommandProcess:
         code = COMMAND.format(child=CHILD, then=then)
         command = [sys.executable, "-c", code, str(tmp_path / "has_started")]
-        return CommandProcess(command, tmp_path / "log")
+        return CommandProcess(command)
 
     return make
 
@@ -88,9 +86,8 @@ def test_what_a_command_had_started_is_ended_if_its_process_is_killed(
     has_started = tmp_path / "has_started"
     command = [sys.executable, "-c", COMMAND.format(child=CHILD, then="time.sleep(600)")]
     code = (
-        "from pathlib import Path\n"
         "from muxrl.orchestrator.supervise.command_process import CommandProcess\n"
-        f"CommandProcess({[*command, str(has_started)]!r}, Path({str(tmp_path / 'log')!r})).run()"
+        f"CommandProcess({[*command, str(has_started)]!r}).run()"
     )
     process = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + PATIENCE_S
@@ -116,5 +113,5 @@ def test_a_command_that_is_stopped_before_it_began_does_not_begin(
 def test_a_command_that_cannot_be_started_is_named(mark: str, tmp_path: Path) -> None:
     named = r"simulation\.command no-such-program 5 cannot be started: No such file or directory"
     with pytest.raises(RunFailed, match=named):
-        CommandProcess(["no-such-program", "5"], tmp_path / "log").run()
+        CommandProcess(["no-such-program", "5"]).run()
     assert not marked(mark)

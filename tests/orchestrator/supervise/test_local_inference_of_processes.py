@@ -32,11 +32,10 @@ SERVERS = {
 def test_counts_agree_whenever_it_pauses(
     rllib: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulation_process, "set_up", lambda log_path: None)
     monkeypatch.setattr(simulation_process, "settle", lambda: None)
     with serve(ExperimentConfig("local", simulation=SIMULATION, servers=SERVERS)) as served:
         process = SimulationProcess(
-            SIMULATION, 0, served.addresses, EpisodeSeeds(1), Patience(), "", tmp_path, ["dqn"]
+            SIMULATION, 0, served.addresses, EpisodeSeeds(1), Patience(), "", ["dqn"]
         )
         transports: dict[str, Any] = process._client._transports
         assert isinstance(transports["team"], LocalTransport)
@@ -45,16 +44,16 @@ def test_counts_agree_whenever_it_pauses(
         playing = threading.Thread(target=process.run)
         playing.start()
         try:
-            for number in range(1, 5):
+            for _ in range(4):
                 before = process.report().num_env_steps
                 while process.report().num_env_steps < before + 150:
                     pass
-                assert process.hold(number, 0.0, 60.0)
+                assert process.hold(0.0, 60.0).do()
                 played = process.report().num_env_steps
                 statuses = {s: server.status() for s, server in served.servers.items()}
                 counted = {s: status.num_env_steps for s, status in statuses.items()}
                 assert counted == dict.fromkeys(SERVERS, played)
-                process.release(number)
+                process.release()
         finally:
             process.stop()
             playing.join(60.0)

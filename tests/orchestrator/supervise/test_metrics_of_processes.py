@@ -22,7 +22,6 @@ from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.played import read_episodes
 from muxrl.orchestrator.supervise import (
-    evaluation_process,
     gateway_process,
     simulation_process,
 )
@@ -53,16 +52,14 @@ def servers() -> Iterator[Mapping[str, ServerAddress]]:
 
 
 @pytest.fixture(autouse=True)
-def keep_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of its own sends its output to its log."""
-    for module in (simulation_process, evaluation_process, gateway_process):
-        monkeypatch.setattr(module, "set_up", lambda log_path: None)
+def keep_collecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage of these tests is collected."""
     for module in (simulation_process, gateway_process):
         monkeypatch.setattr(module, "settle", lambda: None)
 
 
-def test_an_evaluation(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
-    process = EvaluationProcess(CHASE, 4, servers, Patience(), "", tmp_path)
+def test_an_evaluation(servers: Mapping[str, ServerAddress]) -> None:
+    process = EvaluationProcess(CHASE, 4, servers, Patience(), "")
     (played,) = process.evaluate([Condition()], 7, 6, {})
     assert played.metrics["episode_length"] == {"__common__": (8.0,) * 6}
     caught = played.metrics["caught"]
@@ -75,9 +72,9 @@ def test_an_evaluation(servers: Mapping[str, ServerAddress], tmp_path: Path) -> 
 
 
 def test_evaluation_episodes_that_are_too_long_are_truncated(
-    servers: Mapping[str, ServerAddress], tmp_path: Path
+    servers: Mapping[str, ServerAddress],
 ) -> None:
-    process = EvaluationProcess(CHASE, 2, servers, Patience(), "", tmp_path, max_steps=5)
+    process = EvaluationProcess(CHASE, 2, servers, Patience(), "", max_steps=5)
     for _ in range(2):
         (played,) = process.evaluate([Condition()], 7, 3, {})
         assert played.metrics["episode_length"] == {"__common__": (5.0,) * 3}
@@ -85,17 +82,17 @@ def test_evaluation_episodes_that_are_too_long_are_truncated(
 
 
 def test_an_evaluation_follows_a_server_that_has_moved(
-    servers: Mapping[str, ServerAddress], tmp_path: Path
+    servers: Mapping[str, ServerAddress],
 ) -> None:
     before = {"all": ServerAddress("127.0.0.1:1")}
-    process = EvaluationProcess(CHASE, 1, before, Patience(), "", tmp_path)
+    process = EvaluationProcess(CHASE, 1, before, Patience(), "")
     process.move("all", servers["all"].address)
     (played,) = process.evaluate([Condition()], 7, 1, {})
     assert played.metrics["episode_length"]
 
 
-def test_training(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
-    process = SimulationProcess(CHASE, 0, servers, EpisodeSeeds(3), Patience(), "", tmp_path)
+def test_training(servers: Mapping[str, ServerAddress]) -> None:
+    process = SimulationProcess(CHASE, 0, servers, EpisodeSeeds(3), Patience(), "")
     playing = threading.Thread(target=process.run)
     playing.start()
     tally = Tally()
@@ -132,7 +129,6 @@ def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Pa
             EpisodeSeeds(3),
             Patience(),
             "",
-            tmp_path,
             parameters=simulation.parameters,
             episodes=tmp_path,
         )
@@ -155,7 +151,7 @@ def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Pa
 
 
 def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
-    servers: Mapping[str, ServerAddress], tmp_path: Path
+    servers: Mapping[str, ServerAddress],
 ) -> None:
     config = ExperimentConfig(
         "stairs",
@@ -164,9 +160,7 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
     )
     given = GivenParameters({"distance": {"low": 1, "high": 3}}, {"distance": 20}, 0)
     with serve(config) as served:
-        process = GatewayProcess(
-            GatewayConfig(), served.addresses, Patience(), tmp_path, parameters=given
-        )
+        process = GatewayProcess(GatewayConfig(), served.addresses, Patience(), parameters=given)
         results: list[EpisodeResult] = []
         address = process.start()
         with PolicyClient(address) as client, standalone.PolicyClient(address) as other:

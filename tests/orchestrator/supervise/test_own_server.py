@@ -25,7 +25,6 @@ from tests.servers.trainers.brought import Counting, FailsToBegin
 from muxrl.client import MultiplexingClient
 from muxrl.orchestrator.errors import ConfigError, ProcessEnded, RunFailed
 from muxrl.orchestrator.supervise.own_server import OwnServer, ask_own_servers, with_token
-from muxrl.orchestrator.supervise.process import ProcessId
 from muxrl.orchestrator.supervise.server_process import COSTS
 from muxrl.orchestrator.sweeps import plan as sweep_plans
 from muxrl.orchestrator.sweeps.load import load_sweep
@@ -37,11 +36,6 @@ from muxrl.servers.serving import Serving
 
 TOKEN = "a-token-of-the-tests"
 PATIENCE_S = 20.0
-
-
-@pytest.fixture(autouse=True)
-def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProcessId, "of_this", lambda: ProcessId(os.getpid(), ""))
 
 
 @pytest.fixture

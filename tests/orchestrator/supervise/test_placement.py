@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, load_config, prepare
-from muxrl.orchestrator.errors import ConfigError, NoPlace
+from muxrl.orchestrator.errors import NoPlace
 from muxrl.orchestrator.launch.whole_run import run_experiment
 from muxrl.orchestrator.supervise.placement import (
     beyond_every_machine,
     bundles,
-    check_gpus,
     own_place,
     reserved,
     strategy,
@@ -66,9 +63,11 @@ def test_each_process_that_reserves_anything_has_a_bundle_of_its_own() -> None:
     assert bundles(experiment) == [{"CPU": 1.0}] * 2 + [{"CPU": 0.5}] * 3
     names = ("a", "b", "simulation-0", "simulation-1", "evaluation")
     places = [own_place(Group, experiment, name) for name in names]
-    assert [place.placement_group_bundle_index for place in places] == [0, 1, 2, 3, 4]
-    assert own_place(Group, experiment, "free") is Group
-    assert own_place(None, experiment, "a") is None
+    found = [place["scheduling_strategy"].placement_group_bundle_index for place in places]
+    assert found == [0, 1, 2, 3, 4]
+    assert [place["num_cpus"] for place in places] == [1.0, 1.0, 0.5, 0.5, 0.5]
+    assert own_place(Group, experiment, "free")["scheduling_strategy"] is Group
+    assert own_place(None, experiment, "a")["scheduling_strategy"] is None
 
 
 def test_what_no_machine_of_a_cluster_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,36 +77,6 @@ def test_what_no_machine_of_a_cluster_has_is_named(monkeypatch: pytest.MonkeyPat
     assert beyond_every_machine(config(8.0, 1.0)) == ""
     found = beyond_every_machine(config(1.0, 2.0))
     assert found == "'a' wants 2 GPUs, and no machine of the cluster has more than 1"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "num_here", "missing"),
-    [
-        ([0.5, 1.0, 0.5], 2, ""),
-        ([0.1] * 10, 1, ""),
-        ([0.6, 0.6, 0.6], 2, "wants 0.6 GPU (resources.num_gpus), this Ray has 2, of which the "
-         "servers before it leave 0.4, 0.4; leave it out to learn on the CPU"),
-        ([0.5, 2.0], 2, "wants 2 GPUs (resources.num_gpus), this Ray has 2, of which the servers "
-         "before it leave 0.5, 1; leave it out to learn on the CPU"),
-        ([1.0], 0, "wants 1 GPU (resources.num_gpus), this Ray has 0; leave it out to learn on the "
-         "CPU"),
-    ],
-)  # fmt: skip
-def test_servers_have_to_fit_on_single_gpus(
-    wanted: list[float], num_here: int, missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manager = SimpleNamespace(get_resource_name=lambda: "GPU")
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
-    monkeypatch.setattr(
-        "ray._private.resource_and_label_spec.ResourceAndLabelSpec._get_current_node_accelerator",
-        lambda *_: (manager, num_here),
-    )
-    resources = [ResourcesConfig(num_gpus=n) for n in wanted]
-    servers = {f"s{i}": ServerConfig(resources=one) for i, one in enumerate(resources)}
-    with pytest.raises(ConfigError) if missing else contextlib.nullcontext() as refusal:
-        check_gpus(ExperimentConfig(servers=servers))
-    if refusal is not None:
-        assert refusal.value.problems == [f"server {[*servers][-1]!r}: {missing}"]
 
 
 @pytest.mark.learning
@@ -130,8 +99,8 @@ class TestOnRay:
     def test_a_run_that_finds_no_room_says_so_and_starts_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        chase = prepare(load_config("chase"))
-        monkeypatch.setattr("muxrl.orchestrator.launch.whole_run.reserved", impatient)
+        chase = prepare(load_config("chase", ["address=auto"]))
+        monkeypatch.setattr("muxrl.orchestrator.supervise.placement.reserved", impatient)
         result = run_experiment(chase, run_dir=tmp_path / "run", show_progress=False)
         assert (result.outcome, result.exit_code) == ("failed", 1)
         assert "the run reserves 3 CPUs" in result.problem

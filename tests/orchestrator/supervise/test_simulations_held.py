@@ -2,61 +2,100 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.started import ROOT, environment_of
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.schema import RestartsConfig
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise import simulation_actors
+from muxrl.orchestrator.supervise.local import LocalWorkers
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
+from muxrl.orchestrator.supervise.working import Rest, in_main_thread, in_own_thread
 
 PATIENCE_S = 20.0
 
 
-@pytest.mark.ray
+class Player:
+    """Plays one step; simulation-0 dies when it is held first, and simulation-1 is slow."""
+
+    def __init__(self, simulation: Any, number: int, *arguments: Any) -> None:
+        self._number = number
+        self._folder = arguments[-1].parent.parent
+        self._num_env_steps = 0
+        self._has_to_stop = threading.Event()
+
+    @in_main_thread
+    def run(self) -> None:
+        self._num_env_steps = 1
+        self._has_to_stop.wait()
+
+    def stop(self) -> None:
+        self._has_to_stop.set()
+
+    def hold(self, grace_s: float, timeout_s: float) -> Rest:
+        if self._number == 0:
+            os._exit(1)
+        return Rest(self._wait_until_it_may_pause)
+
+    def _wait_until_it_may_pause(self) -> bool:
+        deadline = time.monotonic() + 60.0
+        while not (self._folder / "may_pause").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return True
+
+    def release(self) -> None:
+        pass
+
+    def report(self) -> SimulationReport:
+        return SimulationReport(num_env_steps=self._num_env_steps)
+
+
+class Waiting:
+    """A gateway that nobody asks; the first one dies when it is held."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._num_restarts = arguments[3]
+        self._has_to_stop = threading.Event()
+
+    def start(self) -> str:
+        return "127.0.0.1:9900"
+
+    @in_own_thread
+    def run(self) -> None:
+        self._has_to_stop.wait()
+
+    def hold(self, grace_s: float, timeout_s: float) -> bool:
+        if self._num_restarts == 0:
+            os._exit(1)
+        return True
+
+    def report(self) -> SimulationReport:
+        return SimulationReport()
+
+    def stop(self) -> None:
+        self._has_to_stop.set()
+
+    def end(self, story: str, has_ended_well: bool) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def python_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes find these classes."""
+    monkeypatch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
+
+
 def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
-    running_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Player:  # in here, Ray sends it along
-        """Plays one step; simulation-0 dies when it is held first, and simulation-1 is slow."""
-
-        def __init__(self, *arguments: Any) -> None:
-            self._log = arguments[6]
-            self._num_env_steps = 0
-            self._has_to_stop = threading.Event()
-
-        def run(self) -> None:
-            self._num_env_steps = 1
-            self._has_to_stop.wait()
-
-        def stop(self) -> None:
-            self._has_to_stop.set()
-
-        def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
-            import os
-            import time
-
-            if self._log.stem == "simulation-0":
-                os._exit(1)
-            deadline = time.monotonic() + 60.0
-            while not self._log.with_name("may_pause").exists() and time.monotonic() < deadline:
-                time.sleep(0.01)
-            return True
-
-        def release(self, number: int) -> None:
-            pass
-
-        def report(self) -> Any:
-            from muxrl.orchestrator.supervise.simulation_process import SimulationReport
-
-            return SimulationReport(num_env_steps=self._num_env_steps)
-
     monkeypatch.setattr(simulation_actors, "SimulationProcess", Player)
     folder = RunDirectory(tmp_path)
     folder.logs.mkdir()
@@ -80,7 +119,7 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
         simulations.ask()
         simulations.collect(0.1)
         if restarted and steps.get("simulation-0") == 0:  # the new one has come up
-            (folder.logs / "may_pause").touch()
+            (tmp_path / "may_pause").touch()
         return True
 
     def wait_until_played(name: str) -> None:
@@ -90,7 +129,7 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
             look()
 
     try:
-        simulations.start({}, None)
+        simulations.start({}, LocalWorkers(simulations._config))
         simulations.play()
         for name in ("simulation-0", "simulation-1"):
             wait_until_played(name)
@@ -104,41 +143,9 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
         simulations.stop()
 
 
-@pytest.mark.ray
 def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_not_lost(
-    running_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Waiting:  # in here, Ray sends it along
-        """A gateway that nobody asks; the first one dies when it is held."""
-
-        def __init__(self, *arguments: Any) -> None:
-            self._num_restarts = arguments[4]
-            self._has_to_stop = threading.Event()
-
-        def start(self) -> str:
-            return "127.0.0.1:9900"
-
-        def run(self) -> None:
-            self._has_to_stop.wait()
-
-        def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
-            import os
-
-            if self._num_restarts == 0:
-                os._exit(1)
-            return True
-
-        def report(self) -> Any:
-            from muxrl.orchestrator.supervise.simulation_process import SimulationReport
-
-            return SimulationReport()
-
-        def stop(self) -> None:
-            self._has_to_stop.set()
-
-        def end(self, story: str, has_ended_well: bool) -> None:
-            pass
-
     monkeypatch.setattr(simulation_actors, "GatewayProcess", Waiting)
     folder = RunDirectory(tmp_path)
     folder.logs.mkdir()
@@ -157,7 +164,7 @@ def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_
         return True
 
     try:
-        simulations.start({}, None)
+        simulations.start({}, LocalWorkers(simulations._config))
         first = simulations.gateway
         simulations.play()
         simulations.hold(0.0, PATIENCE_S, look)

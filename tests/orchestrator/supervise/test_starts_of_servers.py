@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import GetTimeoutError, RayActorError
 
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
-from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig, prepare
+from muxrl.orchestrator.errors import Ended, RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise import supervision
-from muxrl.orchestrator.supervise.process import ProcessId
 from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.server_process import Started
 from muxrl.servers.config import ServerConfig
@@ -22,69 +22,61 @@ Answer = Started | Exception | None
 """Address and process; None: there is none in time."""
 
 
-@pytest.fixture
-def actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes the servers "a" and "b" of a run; Ray gives `answers` in their order, and no others."""
+class Scripted:
+    """A place where servers answer what they are told to, one after another, or never."""
 
-    def make(answers: dict[str, Answer]) -> ServerActors:
-        left = dict(answers)
+    def __init__(self, answers: dict[str, Answer]) -> None:
+        self._answers = answers
+        self._starts: dict[str, Future[Any]] = {}
 
-        def start_actor(process: type, plan: Any, *_: Any, **__: Any) -> Any:
-            return SimpleNamespace(start=SimpleNamespace(remote=lambda: plan.server_id))
+    def start(self, name: str, process: type, *_: Any, **__: Any) -> Any:
+        self._starts[name] = Future()
+        if len(self._starts) == 2:
+            threading.Thread(target=self._answer).start()
+        return SimpleNamespace(call=lambda *_: self._starts[name], kill=lambda: None)
 
-        def wait(refs: list[str], timeout: float) -> tuple[list[str], list[str]]:
-            first = next(iter(left), None)
-            if first is None or left.pop(first) is None:
-                return [], refs
-            return [first], [ref for ref in refs if ref != first]
-
-        def get(ref: str, timeout: float | None) -> Started:
-            answer = answers.get(ref)
-            if answer is None or ref in left:
-                raise GetTimeoutError
+    def _answer(self) -> None:
+        for name, answer in self._answers.items():
+            time.sleep(0.05)
             if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        monkeypatch.setattr(supervision, "start_actor", start_actor)
-        monkeypatch.setattr("ray.wait", wait)
-        monkeypatch.setattr("ray.get", get)
-        config = ExperimentConfig(
-            "two",
-            simulation=SimulationConfig(
-                "muxrl.experiments.simulations.zero_cost:ZeroCost", {"num_agents": 2}
-            ),
-            servers={
-                "a": ServerConfig("RANDOM", ["agent_0"]),
-                "b": ServerConfig("RANDOM", ["agent_1"]),
-            },
-        )
-        folder = RunDirectory.create_at(tmp_path / "run")
-        return ServerActors(
-            prepare(config, needs_stop=False), folder, lambda *_: None, lambda *_: None
-        )
-
-    return make
+                self._starts[name].set_exception(answer)
+            elif answer is not None:
+                self._starts[name].set_result(answer)
 
 
-def test_addresses_are_in_the_order_of_the_config(actors: Any) -> None:
-    servers = actors(
-        {
-            "b": Started("127.0.0.1:2", ProcessId(22, "")),
-            "a": Started("127.0.0.1:1", ProcessId(11, "")),
-        }
+@pytest.fixture
+def servers(tmp_path: Path) -> ServerActors:
+    """The servers "a" and "b" of a run."""
+    config = ExperimentConfig(
+        "two",
+        simulation=SimulationConfig(
+            "muxrl.experiments.simulations.zero_cost:ZeroCost", {"num_agents": 2}
+        ),
+        servers={
+            "a": ServerConfig("RANDOM", ["agent_0"]),
+            "b": ServerConfig("RANDOM", ["agent_1"]),
+        },
+        timeouts=TimeoutsConfig(start_s=0.5),
     )
-    servers.start(None)
+    folder = RunDirectory.create_at(tmp_path / "run")
+    return ServerActors(prepare(config, needs_stop=False), folder, lambda *_: None, lambda *_: None)
+
+
+A, B = Started("127.0.0.1:1", 11), Started("127.0.0.1:2", 22)
+
+
+def test_addresses_are_in_the_order_of_the_config(servers: ServerActors) -> None:
+    servers.start(Scripted({"b": B, "a": A}))
     found = {server_id: address.address for server_id, address in servers.addresses.items()}
     assert list(found.items()) == [("a", "127.0.0.1:1"), ("b", "127.0.0.1:2")]
 
 
-def test_the_second_fails_while_the_first_still_starts(actors: Any) -> None:
-    with pytest.raises(RunFailed, match=r"^server 'b' died"):
-        actors({"b": RayActorError()}).start(None)
+def test_the_second_fails_while_the_first_still_starts(servers: ServerActors) -> None:
+    with pytest.raises(RunFailed, match=r"^server 'b' died \(SIGKILL\)"):
+        servers.start(Scripted({"b": Ended("SIGKILL")}))
 
 
-def test_one_that_never_answers_is_named(actors: Any) -> None:
-    reason = r"^server 'b' did not answer for 120 s \(timeouts.start_s sets how long it may take\);"
+def test_one_that_never_answers_is_named(servers: ServerActors) -> None:
+    reason = r"^server 'b' did not answer for 0.5 s \(timeouts.start_s sets how long it may take\);"
     with pytest.raises(RunFailed, match=reason):
-        actors({"a": Started("127.0.0.1:1", ProcessId(11, "")), "b": None}).start(None)
+        servers.start(Scripted({"a": A, "b": None}))

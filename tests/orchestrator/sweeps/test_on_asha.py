@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from ray import tune
-from tests.faults.hosted import Host
-from tests.faults.started import PATIENCE_S
+from tests.faults.started import PATIENCE_S, Started
 
 from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.result import SweepResult
@@ -56,13 +55,16 @@ class Noting(tune.Callback):
 
 
 def test_the_worse_of_two_trials_is_ended_early_and_the_better_goes_on_with_a_larger_budget(
-    tmp_path: Path, host: Host
+    tmp_path: Path,
 ) -> None:
     path, folder = tmp_path / "small.yaml", tmp_path / "sweep"
 
     def sweep(*arguments: str) -> SweepResult:
-        launched, _ = host.launch(["sweep", *arguments])
-        assert launched.wait(PATIENCE_S) == 0, launched.communicate()
+        started = Started.of_command(["sweep", *arguments], tmp_path.name, tmp_path)
+        try:
+            assert started.wait(PATIENCE_S) == 0, started.output
+        finally:
+            started.kill()
         return SweepResult.read(folder)
 
     noting = {"callbacks": {NOTING: {"path": str(tmp_path / "tune.txt")}}}

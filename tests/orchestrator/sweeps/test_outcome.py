@@ -215,7 +215,7 @@ class FakeRun:
         self.tally, self.statuses = Tally(), {}
         self.experiment, self.on_evaluated = experiment, on_evaluated
 
-    def start(self):
+    def start(self, workers):
         FakeRun.now += 7.0
 
     def begin(self):

@@ -1,0 +1,159 @@
+"""Processes on machines of a Ray cluster: the order of calls, and what travels with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.started import ROOT, environment_of
+
+from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
+from muxrl.orchestrator.errors import Ended, RunFailed
+from muxrl.orchestrator.storage.checkpoints import hash_files
+from muxrl.orchestrator.supervise import cluster
+from muxrl.orchestrator.supervise.cluster import ClusterWorkers
+from muxrl.orchestrator.supervise.worker import Caller, outcome
+from muxrl.orchestrator.supervise.working import in_own_thread
+from muxrl.servers.config import ServerPlan
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("running_ray"), pytest.mark.timeout(300)]
+WAIT_S = 100.0
+
+
+class Distant:
+    """The object of a process on another machine."""
+
+    def __init__(self, plan: ServerPlan | None = None) -> None:
+        path = plan and Path(plan.resume_from or plan.initialize_from)
+        self.begun_from = path and (str(path), hash_files(path))
+        self.numbers: list[int] = []
+
+    def start(self) -> Any:
+        return self.begun_from
+
+    def note(self, number: int) -> None:
+        self.numbers.append(number)
+
+    def noted(self) -> list[int]:
+        return self.numbers
+
+    def fail(self) -> None:
+        raise RunFailed("no luck")
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+    @in_own_thread
+    def save(self, path: Path) -> dict[str, str]:
+        write_two(path)
+        return hash_files(path)
+
+    def end(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_two(folder: Path) -> None:
+    (folder / "state").mkdir(parents=True)
+    (folder / "about.json").write_text("{}")
+    (folder / "state" / "weights").write_bytes(b"\0\1")
+
+
+def got(caller: Caller, method: str, *arguments: Any) -> Any:
+    return outcome(caller.call(method, *arguments), WAIT_S)
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> ClusterWorkers:
+    monkeypatch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
+    return ClusterWorkers(ExperimentConfig())
+
+
+@pytest.fixture
+def distant(workers: ClusterWorkers, tmp_path: Path) -> Iterator[Caller]:
+    """Of a run whose directory is not seen where it is."""
+    log = tmp_path / "logs" / "distant.log"
+    log.parent.mkdir()
+    log.write_text("of the one before\n")
+    caller = workers.start("distant", Distant, log=log)
+    yield caller
+    caller.kill()
+
+
+def test_calls_keep_their_order_and_what_is_raised_comes_back(distant: Caller) -> None:
+    for number in range(200):
+        distant.call("note", number)
+    assert got(distant, "noted") == list(range(200))
+    error = got(distant, "fail")
+    assert (type(error), str(error)) == (RunFailed, "no luck")
+
+
+def test_a_checkpoint_and_each_line_of_the_log_come_back(distant: Caller, tmp_path: Path) -> None:
+    draft = tmp_path / "on another machine" / "ppo"
+    written = got(distant, "save", draft)
+    assert hash_files(draft) == written
+    log = tmp_path / "logs" / "distant.log"
+    for text in ("first", "second"):
+        distant.call("say", text)
+    got(distant, "noted")
+    # This machine is that one, too: what it writes comes back once more.
+    assert log.read_text().splitlines().count("first") == 2
+    assert log.read_text().splitlines().count("of the one before") == 1
+
+
+def test_one_that_dies_says_how(distant: Caller) -> None:
+    for _ in range(2):
+        error = got(distant, "end")
+        assert isinstance(error, Ended)
+        assert "SIGKILL" in str(error)
+    distant.kill()
+    assert isinstance(got(distant, "noted"), Ended)
+
+
+@pytest.mark.parametrize("key", ["resume_from", "initialize_from"])
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_server_begins_from_a_checkpoint_that_it_may_not_see(
+    workers: ClusterWorkers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    *,
+    is_same: bool,
+) -> None:
+    import ray
+
+    write_two(tmp_path / "ppo")
+    here = str(tmp_path / "ppo")
+    plan = replace(prepare(load_config("cartpole_ppo")).servers["ppo"], **{key: here})
+    brought = [ray.put(cluster.pack(tmp_path / "ppo"))]
+    monkeypatch.setattr(cluster, "_brought", lambda arguments: brought)
+    node_id = ray.get_runtime_context().get_node_id() if is_same else "another"
+    monkeypatch.setattr(cluster, "_node_id", lambda: node_id)
+    caller = workers.start("ppo", Distant, plan, log=tmp_path / "logs" / "ppo.log")
+    path, files = got(caller, "start")
+    assert files == hash_files(tmp_path / "ppo")
+    assert (path == here) is is_same
+    assert Path(path).exists() is is_same, "what was brought is needed no longer"
+    caller.kill()
+
+
+def test_a_gcs_that_takes_no_connection_is_reported_in_time(
+    workers: ClusterWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    workers._looked_at = workers._seen_at = 0.0
+    now[0] = 3.0
+    workers.check()
+    workers._head = ("127.0.0.1", 1)
+    for now[0] in (6.0, 9.0, 12.0):
+        workers.check()
+    now[0] = 14.0
+    with pytest.raises(RunFailed, match=r"Ray's GCS at 127.0.0.1:1 is lost"):
+        workers.check()

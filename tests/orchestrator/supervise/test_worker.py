@@ -1,0 +1,234 @@
+"""A process with an object: the order of calls, threads, exceptions, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.started import ROOT, environment_of
+from tests.processes import MARK, assert_all_end
+
+from muxrl.orchestrator.errors import Ended, Raised, RunFailed
+from muxrl.orchestrator.supervise import fork_server
+from muxrl.orchestrator.supervise.worker import Worker, after, first_done, outcome
+from muxrl.orchestrator.supervise.working import Rest, in_main_thread, in_own_thread
+
+WAIT_S = 60.0
+
+
+class Unsendable(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")  # it is made again with one argument
+
+
+class Talker:
+    """The object of a process."""
+
+    def __init__(self, problem: str = "") -> None:
+        if problem:
+            raise RunFailed(problem)
+        self.said: list[str] = []
+        self.may_go_on = threading.Event()
+        self.made_in = threading.current_thread()
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+        self.said.append(text)
+
+    def repeat(self) -> list[str]:
+        return self.said
+
+    def hold(self) -> Rest:
+        self.said.append("held")
+        return Rest(lambda: self.may_go_on.wait(WAIT_S))
+
+    @in_own_thread
+    def wait(self) -> bool:
+        return self.may_go_on.wait(WAIT_S)
+
+    @in_main_thread
+    def is_main(self) -> bool:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        return threading.current_thread() is threading.main_thread() is self.made_in
+
+    def go_on(self) -> None:
+        self.may_go_on.set()
+
+    def fail(self, how: str) -> None:
+        if how == "exit":
+            sys.exit("enough")
+        raise Unsendable(1, 2) if how == "unsendable" else RunFailed("no luck", "here")
+
+    def end(self, code: int) -> None:
+        os._exit(code)
+
+    def start_child(self) -> int:
+        return subprocess.Popen(["sleep", "100"]).pid
+
+    def environment(self) -> tuple[str, str]:
+        return os.environ["OMP_NUM_THREADS"], os.environ["LIKED"]
+
+
+Make = Callable[..., Worker]
+
+
+@pytest.fixture(params=[False, True], ids=["spawned", "forked"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    made: list[Worker] = []
+
+    def make(*arguments: Any) -> Worker:
+        env = {"PYTHONPATH": environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}", "LIKED": "cats"}
+        worker = Worker(
+            Talker, arguments, tmp_path / "logs" / "talker.log", is_forked=request.param, env=env
+        )
+        made.append(worker)
+        return worker
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
+        if request.param:
+            with fork_server.running():
+                yield make
+        else:
+            yield make
+    for worker in made:
+        worker.kill()
+
+
+def got(future: Future[Any]) -> Any:
+    return outcome(future, WAIT_S)
+
+
+def test_calls_begin_in_order_and_those_that_wait_hold_up_nobody(make: Make) -> None:
+    worker = make()
+    held, waits = worker.call("hold"), worker.call("wait")
+    for text in "abc":
+        worker.call("say", text)
+    assert got(worker.call("repeat")) == ["held", "a", "b", "c"]
+    assert not held.done()
+    assert not waits.done()
+    worker.call("go_on")
+    assert (got(held), got(waits)) == (True, True)
+    assert got(worker.call("is_main")) is True
+    assert got(worker.call("environment")) == ("1", "cats")
+
+
+def test_what_is_raised_comes_back_and_the_process_goes_on(make: Make, tmp_path: Path) -> None:
+    worker = make()
+    error = got(worker.call("fail", "itself"))
+    assert (type(error), str(error), error.place) == (RunFailed, "no luck", "here")
+    assert str(got(worker.call("fail", "unsendable"))) == "Unsendable: 1 and 2"
+    assert str(got(worker.call("fail", "exit"))) == "SystemExit: enough"
+    assert isinstance(got(worker.call("fail", "exit")), Raised)
+    assert isinstance(got(worker.call("nothing")), AttributeError)
+    worker.call("say", "printed")
+    assert got(worker.call("repeat")) == ["printed"]
+    log = (tmp_path / "logs" / "talker.log").read_text()
+    assert "printed\n" in log
+    assert "Traceback" in log
+
+
+def test_what_could_not_be_made_says_so_at_each_call(make: Make) -> None:
+    worker = make("bad luck")
+    for _ in range(2):
+        assert str(got(worker.call("repeat"))) == "bad luck"
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        (lambda worker: os.kill(worker.pid, signal.SIGKILL), "SIGKILL; for want of memory perhaps"),
+        (lambda worker: worker.call("end", 3), "exit code 3"),
+    ],
+)
+def test_one_that_ends_says_how_and_leaves_nothing(
+    make: Make, end: Callable[[Worker], Any], how: str
+) -> None:
+    worker = make()
+    child, waits = got(worker.call("start_child")), worker.call("wait")
+    end(worker)
+    for error in (got(waits), got(worker.call("repeat"))):
+        assert isinstance(error, Ended)
+        assert str(error) == how
+    wait_until(lambda: not Path(f"/proc/{worker.pid}").exists())
+    wait_until(lambda: is_gone(child))
+
+
+def test_one_that_is_stopped_can_be_killed(make: Make) -> None:
+    worker = make()
+    assert got(worker.call("repeat")) == []
+    os.kill(worker.pid, signal.SIGSTOP)
+    worker.kill()
+    assert isinstance(got(worker.call("repeat")), Ended)
+
+
+def test_all_end_with_whoever_started_them(tmp_path: Path) -> None:
+    source = f"""
+import pathlib, sys
+from tests.orchestrator.supervise.test_worker import Talker
+from muxrl.orchestrator.supervise import fork_server
+from muxrl.orchestrator.supervise.worker import Worker
+
+fork_server.begin()
+log = pathlib.Path({str(tmp_path)!r}) / "log"
+workers = [Worker(Talker, (), log, is_forked=is_forked) for is_forked in (False, True)]
+children = [worker.call("start_child").result(100) for worker in workers]
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    env = {**environment_of(ROOT), MARK: tmp_path.name}
+    env["PYTHONPATH"] += f":{ROOT}"
+    maker = subprocess.Popen(
+        [sys.executable, "-c", source], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert maker.stdout is not None
+    assert maker.stdout.readline() == b"ready\n"
+    maker.kill()
+    maker.communicate()
+    assert_all_end(tmp_path.name, WAIT_S)
+
+
+def test_a_call_is_made_after_others_or_not_at_all() -> None:
+    first, second, made = Future[int](), Future[int](), Future[int]()
+    last = after([first, second], lambda both: made if both == [1, 2] else Future())
+    second.set_result(2)
+    first.set_result(1)
+    assert not last.done()
+    made.set_result(3)
+    assert last.result(WAIT_S) == 3
+    broken = Future[int]()
+    broken.set_exception(Ended("gone"))
+    assert isinstance(after([broken], lambda _: made).exception(WAIT_S), Ended)
+    assert after([], lambda nothing: made).result(WAIT_S) == 3
+
+
+def test_who_is_done_comes_in_the_order_of_the_question() -> None:
+    futures = [Future[int]() for _ in range(3)]
+    for future in reversed(futures[:2]):
+        future.set_result(0)
+    assert first_done(futures, 0.0) == futures[:2]
+    assert first_done([], 0.0, all_of_them=True) == []
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] == "Z"
+    except FileNotFoundError:
+        return True
