@@ -22,8 +22,8 @@ from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.series import mean_of_episodes, metric_over
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, best_name
 from muxrl.orchestrator.storage.versions import installed_version
-from muxrl.orchestrator.supervise.server_actors import ServerActors
-from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
+from muxrl.orchestrator.supervise.servers import Servers
+from muxrl.orchestrator.supervise.simulations import Simulations
 from muxrl.servers.episodes.warnings import Warnings
 
 
@@ -104,8 +104,8 @@ class Checkpoints:
 
     def write(
         self,
-        servers: ServerActors,
-        simulations: SimulationActors,
+        servers: Servers,
+        simulations: Simulations,
         evaluations: Evaluations | None,
         *,
         update_s: float,
@@ -119,7 +119,7 @@ class Checkpoints:
             simulations: of the run.
             evaluations: of the run.
             update_s: for how long to wait for an update of a server.
-            look: see `SimulationActors.hold`.
+            look: see `Simulations.hold`.
             is_last: the run ends here: learners finish, and simulations stay held.
 
         Returns:
@@ -162,8 +162,8 @@ class Checkpoints:
 
     def _write(
         self,
-        servers: ServerActors,
-        simulations: SimulationActors,
+        servers: Servers,
+        simulations: Simulations,
         evaluations: Evaluations | None,
         update_s: float,
     ) -> None:

@@ -38,7 +38,7 @@ from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 from muxrl.orchestrator.supervise.local import Workers
 from muxrl.orchestrator.supervise.process import ProcessReport
 from muxrl.orchestrator.supervise.restarts import Quota
-from muxrl.orchestrator.supervise.simulation_actors import patience
+from muxrl.orchestrator.supervise.simulations import patience
 from muxrl.orchestrator.supervise.supervision import Supervision
 from muxrl.orchestrator.supervise.worker import Caller, first_done, outcome
 from muxrl.servers.config import ServerPlan

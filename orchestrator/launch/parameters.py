@@ -1,6 +1,6 @@
 """The parameters of a run's training episodes: where their schedules and lessons stand.
 
-Simulations are told about once a second (`SimulationActors.tell`).
+Simulations are told about once a second (`Simulations.tell`).
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ from muxrl.orchestrator.supervise.episodes import truncated_text
 from muxrl.orchestrator.supervise.gateway_process import GATEWAY
 from muxrl.orchestrator.supervise.local import Workers
 from muxrl.orchestrator.supervise.placement import has_evaluations
-from muxrl.orchestrator.supervise.server_actors import ServerActors
+from muxrl.orchestrator.supervise.servers import Servers
 from muxrl.orchestrator.supervise.signals import are_signals_claimed, uninterrupted
-from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
+from muxrl.orchestrator.supervise.simulations import Simulations
 from muxrl.orchestrator.trackers.tracking import Tracking
 from muxrl.protocol.messages import ServerWarning, Status
 from muxrl.protocol.run_messages import UNTRAINED
@@ -114,14 +114,14 @@ class Run:
         self._metrics = MetricsWriter(folder, self._trackers.take)
         self._before = before
         self._reports = ServerReports(experiment, self._metrics, self.tally)
-        self._servers = ServerActors(
+        self._servers = Servers(
             experiment,
             folder,
             self._reports.take,
             self._note_server_restart,
             self._note_move,
         )
-        self._simulations = SimulationActors(
+        self._simulations = Simulations(
             experiment.config,
             folder,
             self._take_played,

@@ -1,6 +1,6 @@
 """The processes of a run, kind by kind: started, asked, and started again when they are lost.
 
-`ServerActors`, `SimulationActors` and `Evaluations` add what is particular to theirs.
+`Servers`, `Simulations` and `Evaluations` add what is particular to theirs.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import pytest
 
 from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
-from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.server_process import ServerProcess, ServerReport
+from muxrl.orchestrator.supervise.servers import Servers
 from muxrl.servers import run_service
 
 
@@ -76,7 +76,7 @@ def test_a_process_reports_a_record_until_it_is_taken_in(
 def test_answers_that_overlap_are_taken_in_once(process: ServerProcess) -> None:
     written: list[int] = []
     config = ExperimentConfig("none", servers={})
-    servers = ServerActors(
+    servers = Servers(
         cast("Any", SimpleNamespace(config=config, pool_sources={})),
         cast("Any", None),
         lambda server_id, report: written.extend(iterations(report)),
@@ -100,7 +100,7 @@ def test_servers_that_do_not_finish_are_waited_for_together(tmp_path: Path) -> N
     config = ExperimentConfig("none", servers={}, timeouts=timeouts)
     experiment = cast("Any", SimpleNamespace(config=config, pool_sources={}))
     folder = cast("Any", SimpleNamespace(log=lambda name: tmp_path))
-    servers = ServerActors(experiment, folder, cast("Any", None), cast("Any", None))
+    servers = Servers(experiment, folder, cast("Any", None), cast("Any", None))
     silent = SimpleNamespace(call=lambda *_: Future(), kill=lambda: None)
     servers._callers = dict.fromkeys("abc", silent)
     began_at = time.monotonic()

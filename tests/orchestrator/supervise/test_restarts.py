@@ -18,8 +18,8 @@ from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.supervise.process import take_all
 from muxrl.orchestrator.supervise.restarts import Quota
-from muxrl.orchestrator.supervise.simulation_actors import SimulationActors, patience
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
+from muxrl.orchestrator.supervise.simulations import Simulations, patience
 from muxrl.servers.config import RestartsConfig
 
 DEATH = RunFailed("server 'ppo' died; its log: ppo.log")
@@ -93,7 +93,7 @@ def test_the_first_report_of_a_simulation_waits_for_each_environment_to_be_made(
         timeouts=TimeoutsConfig(start_s=50.0, make_env_s=700.0),
     )
     nobody: Any = None
-    assert SimulationActors(config, nobody, nobody, nobody)._first_s == 50.0 + 3 * 700.0
+    assert Simulations(config, nobody, nobody, nobody)._first_s == 50.0 + 3 * 700.0
 
 
 def test_episodes_with_random_stand_ins_are_counted_and_their_returns_left_out() -> None:

@@ -14,13 +14,13 @@ from tests.faults.started import ROOT, environment_of
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.schema import RestartsConfig
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise import simulation_actors
 from muxrl.orchestrator.supervise.local import LocalWorkers
-from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
+from muxrl.orchestrator.supervise.simulations import Simulations
 from muxrl.orchestrator.supervise.working import Rest, in_main_thread, in_own_thread
 
 PATIENCE_S = 20.0
+ROOM = "muxrl.orchestrator.supervise.simulations"
 
 
 class Player:
@@ -96,7 +96,7 @@ def python_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulation_actors, "SimulationProcess", Player)
+    monkeypatch.setattr(f"{ROOM}.SimulationProcess", Player)
     folder = RunDirectory(tmp_path)
     folder.logs.mkdir()
     simulation = SimulationConfig(
@@ -108,7 +108,7 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
     def note(name: str, report: SimulationReport) -> None:
         steps[name] = report.num_env_steps
 
-    simulations = SimulationActors(
+    simulations = Simulations(
         ExperimentConfig("held", simulation=simulation),
         folder,
         note,
@@ -146,12 +146,12 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
 def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulation_actors, "GatewayProcess", Waiting)
+    monkeypatch.setattr(f"{ROOM}.GatewayProcess", Waiting)
     folder = RunDirectory(tmp_path)
     folder.logs.mkdir()
     simulation = SimulationConfig("external", restarts=RestartsConfig(max=1))
     restarted: list[str] = []
-    simulations = SimulationActors(
+    simulations = Simulations(
         ExperimentConfig("held", simulation=simulation),
         folder,
         lambda name, report: None,

@@ -14,8 +14,8 @@ import pytest
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig, prepare
 from muxrl.orchestrator.errors import Ended, RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.server_process import Started
+from muxrl.orchestrator.supervise.servers import Servers
 from muxrl.servers.config import ServerConfig
 
 Answer = Started | Exception | None
@@ -45,7 +45,7 @@ class Scripted:
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> ServerActors:
+def servers(tmp_path: Path) -> Servers:
     """The servers "a" and "b" of a run."""
     config = ExperimentConfig(
         "two",
@@ -59,24 +59,24 @@ def servers(tmp_path: Path) -> ServerActors:
         timeouts=TimeoutsConfig(start_s=0.5),
     )
     folder = RunDirectory.create_at(tmp_path / "run")
-    return ServerActors(prepare(config, needs_stop=False), folder, lambda *_: None, lambda *_: None)
+    return Servers(prepare(config, needs_stop=False), folder, lambda *_: None, lambda *_: None)
 
 
 A, B = Started("127.0.0.1:1", 11), Started("127.0.0.1:2", 22)
 
 
-def test_addresses_are_in_the_order_of_the_config(servers: ServerActors) -> None:
+def test_addresses_are_in_the_order_of_the_config(servers: Servers) -> None:
     servers.start(Scripted({"b": B, "a": A}))
     found = {server_id: address.address for server_id, address in servers.addresses.items()}
     assert list(found.items()) == [("a", "127.0.0.1:1"), ("b", "127.0.0.1:2")]
 
 
-def test_the_second_fails_while_the_first_still_starts(servers: ServerActors) -> None:
+def test_the_second_fails_while_the_first_still_starts(servers: Servers) -> None:
     with pytest.raises(RunFailed, match=r"^server 'b' died \(SIGKILL\)"):
         servers.start(Scripted({"b": Ended("SIGKILL")}))
 
 
-def test_one_that_never_answers_is_named(servers: ServerActors) -> None:
+def test_one_that_never_answers_is_named(servers: Servers) -> None:
     reason = r"^server 'b' did not answer for 0.5 s \(timeouts.start_s sets how long it may take\);"
     with pytest.raises(RunFailed, match=reason):
         servers.start(Scripted({"a": A, "b": None}))

@@ -49,7 +49,7 @@ def patience(timeouts: TimeoutsConfig) -> Patience:
     return Patience(timeouts.report_s + timeouts.start_s, timeouts.update_s)
 
 
-class SimulationActors(Supervision[SimulationReport]):
+class Simulations(Supervision[SimulationReport]):
     """The simulations of one run; none until `start`. In place of external ones, the gateway.
 
     One that is lost is started again, as `simulation.restarts` allows, with the seeds that follow.
@@ -223,7 +223,7 @@ class SimulationActors(Supervision[SimulationReport]):
         self._grants.extend(num_env_steps)
 
     def tell(self, parameters: Mapping[str, Any]) -> None:
-        """Has the episodes that begin from now on get these, see `PlayLoop.parameters`."""
+        """Has the episodes that begin from now on get these, see `EnvLoop.parameters`."""
         if parameters != self._parameters:
             self._parameters = parameters
             for caller in self._players.values():  # one that is started again gets them then

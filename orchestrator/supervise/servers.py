@@ -44,7 +44,7 @@ _DEATH_NOTICE_S = 3.0
 """How long it may take to learn of a server's death after a simulation has felt it."""
 
 
-class ServerActors(Supervision[ServerReport]):
+class Servers(Supervision[ServerReport]):
     """The servers of one run; one that is lost is started again, as `servers.X.restarts` allows.
 
     Args:
