@@ -102,9 +102,11 @@ def test_a_checkpoint_and_each_line_of_the_log_come_back(distant: Caller, tmp_pa
     for text in ("first", "second"):
         distant.call("say", text)
     got(distant, "noted")
-    # This machine is that one, too: what it writes comes back once more.
-    assert log.read_text().splitlines().count("first") == 2
-    assert log.read_text().splitlines().count("of the one before") == 1
+    # This machine is that one, too: what it writes comes back once more, or more often.
+    lines = log.read_text().splitlines()
+    assert lines.count("first") >= 2
+    assert lines.count("second") >= 2
+    assert lines.count("of the one before") == 1
 
 
 def test_one_that_dies_says_how(distant: Caller) -> None:

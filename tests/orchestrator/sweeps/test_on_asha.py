@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,12 @@ def test_the_worse_of_two_trials_is_ended_early_and_the_better_goes_on_with_a_la
     path, folder = tmp_path / "small.yaml", tmp_path / "sweep"
 
     def sweep(*arguments: str) -> SweepResult:
-        started = Started.of_command(["sweep", *arguments], tmp_path.name, tmp_path)
-        try:
-            assert started.wait(PATIENCE_S) == 0, started.output
-        finally:
-            started.kill()
+        with tempfile.TemporaryDirectory(prefix="mx", dir="/tmp") as short:  # of Ray's sockets
+            started = Started.of_command(["sweep", *arguments], tmp_path.name, Path(short))
+            try:
+                assert started.wait(PATIENCE_S) == 0, started.output
+            finally:
+                started.kill()
         return SweepResult.read(folder)
 
     noting = {"callbacks": {NOTING: {"path": str(tmp_path / "tune.txt")}}}
