@@ -186,7 +186,7 @@ def test_a_frozen_server_acts_like_the_live_one(name: str, tmp_path: Path) -> No
         untrained = actions(served, 30)
         (server,) = served.servers.values()
         before = weights(server)
-        train(served, num_iterations=5)
+        train(served, num_iterations=20)  # fewer may leave the best actions as they were
         assert weights(server) != before
         expected = actions(served, 30)
         path = server.policies.save(tmp_path / "saved")
