@@ -162,7 +162,7 @@ class Outpost:
     Args:
         process, arguments, log: see `Worker`.
         node_id: Ray's id of the machine of the run's directory.
-        brought: a reference to the checkpoint that a server begins from; None: there is none.
+        brought: a reference to the checkpoint that a server begins from; []: there is none.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from muxrl.orchestrator.errors import ProcessEnded
 from muxrl.orchestrator.supervise.worker import Caller
 
 
@@ -41,6 +42,8 @@ class Grants:
         self.used_up: Future[None] = Future()
         """Done once all that there is has been given and used up."""
         self.used_up.set_result(None)
+        self.failed: dict[str, BaseException] = {}
+        """By process, what it raised when it was given more; one that has ended does not count."""
 
     def add(self, name: str, caller: Caller) -> None:
         """Notes a process that begins to play; `extend` gives it something."""
@@ -51,6 +54,7 @@ class Grants:
         """Forgets a process; `extend` gives to others what it had left."""
         with self._lock:
             self._players.pop(name, None)
+            self.failed.pop(name, None)
             self._note_end()
 
     def note(self, name: str, num_env_steps: int) -> None:
@@ -89,9 +93,14 @@ class Grants:
 
     def _take(self, done: Future[Any], name: str, player: _Player) -> None:
         with self._lock:
-            if done.exception() is None and self._players.get(name) is player:
+            error = done.exception()
+            if self._players.get(name) is not player:
+                pass
+            elif error is None:
                 player.is_idle = True
                 self._give()
+            elif not isinstance(error, ProcessEnded):
+                self.failed[name] = error
             self._note_end()
 
     def _note_end(self) -> None:

@@ -250,6 +250,8 @@ class Simulations(Supervision[SimulationReport]):
         if not self._playing:
             time.sleep(time_s)
             return
+        for name, error in list(self._grants.failed.items()):  # else all would wait for it
+            self._lose(name, Silent(f"cannot play on: {type(error).__name__}: {error}"))
         used_up = self._grants.used_up
         waits = [] if used_up.done() else [used_up]
         ended = first_done([*waits, *self._playing], time_s)

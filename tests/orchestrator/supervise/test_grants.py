@@ -127,3 +127,16 @@ def test_what_a_lost_one_had_left_goes_to_others(is_noted: bool) -> None:
         players["b"].play(10_000)
     assert players["b"].played == (900 if is_noted else 1_000)
     assert grants.used_up.done()
+
+
+def test_one_that_cannot_be_given_more_is_named_and_one_that_has_ended_is_not() -> None:
+    grants, players = Grants(), {"a": Player(), "b": Player()}
+    for name, player in players.items():
+        grants.add(name, player)
+    grants.extend(100)
+    players["a"].calls[-1].set_exception(AttributeError("allow"))
+    players["b"].calls[-1].set_exception(Ended("SIGKILL"))
+    assert {name: str(error) for name, error in grants.failed.items()} == {"a": "allow"}
+    assert not grants.used_up.done()
+    grants.drop("a")
+    assert not grants.failed
