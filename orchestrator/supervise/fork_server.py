@@ -32,7 +32,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.supervise.process import worker_environment
+from muxrl.orchestrator.supervise.process import kill_group, worker_environment
 
 _VARIABLE = "MUXRL_FORK_SERVER"
 """Environment variable: the socket, while there is a fork server. A sweep's trials find it so."""
@@ -267,8 +267,7 @@ def _tell_ends(statuses: dict[int, int]) -> None:
         found, how = os.waitpid(pid, os.WNOHANG)
         if not found:
             continue
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+        kill_group(pid)
         status = statuses.pop(pid)
         with contextlib.suppress(OSError):
             os.write(status, str(os.waitstatus_to_exitcode(how)).encode())

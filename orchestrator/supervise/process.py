@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import logging
 import os
+import signal
 import socket
 import sys
 from collections import deque
@@ -73,6 +74,12 @@ def set_up(log_path: Path) -> None:
         force=True,
     )
     find_user_modules()
+
+
+def kill_group(pid: int) -> None:
+    """Kills the process group that a process leads, or has led."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
+        os.killpg(pid, signal.SIGKILL)
 
 
 def take_all(queue: deque[T]) -> list[T]:

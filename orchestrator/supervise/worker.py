@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from muxrl.orchestrator.errors import Ended, Raised
 from muxrl.orchestrator.supervise import fork_server, working
-from muxrl.orchestrator.supervise.process import worker_environment
+from muxrl.orchestrator.supervise.process import kill_group, worker_environment
 
 _EXIT_S = 5.0
 """From the end of a pipe to that of its process."""
@@ -142,12 +142,6 @@ class _Spawned:
             self._popen.wait(_EXIT_S)
         kill_group(self.pid)
         return self._popen.wait()
-
-
-def kill_group(pid: int) -> None:
-    """Kills the process group that a process leads, or has led."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
-        os.killpg(pid, signal.SIGKILL)
 
 
 def how_it_ended(code: int | None) -> str:
