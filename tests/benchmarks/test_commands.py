@@ -23,6 +23,7 @@ SMALLEST: dict[str, list[str] | str] = {
     "benchmarks.pools": ["--rounds", "2", "--seconds", "0.1", "--simulations", "1"],
     "benchmarks.scale": ["--seconds", "0.2", "--cases", "processes"],
     "benchmarks.soak": "what it judges takes minutes",
+    "benchmarks.starts": ["--rounds", "1"],
     "benchmarks.step_path": [
         *("--rounds", "1", "--seconds", "0.2", "--simulations", "1", "--vectors", "4")
     ],
