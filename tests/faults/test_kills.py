@@ -12,12 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.faults.runs import Run, assert_goes_forward, assert_readable, config, rows
 from tests.faults.started import PATIENCE_S
-from tests.faults.test_launch_faults import Run, assert_readable, config, launch
-from tests.faults.test_restarts import assert_goes_forward, rows
 from tests.nights import at_night
-
-__all__ = ["launch"]
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
