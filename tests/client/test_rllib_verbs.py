@@ -1,7 +1,6 @@
 """What docs/client.md says of RLlib's former ``PolicyClient`` and ``ExternalEnv``, row by row.
 
-Here are the rows that no other test shows; what a server records is in
-``tests/compliance/test_rllib_verbs.py``.
+Here are the rows that no other test shows.
 """
 
 from __future__ import annotations

@@ -375,7 +375,7 @@ def test_answers_that_are_none_close_the_episodes() -> None:
             return reply
 
     world = World(Short)
-    with pytest.raises(ServerUnavailable, match=r"'right' answered rows .*shape"):
+    with pytest.raises(ServerUnavailable, match=r"'right' answered steps .*shape"):
         EnvLoop(CountingVector([5, 5]), world.client).run()
     assert world.left.open == {}
 

@@ -14,9 +14,7 @@ from tests.compliance.real_servers import (
     SMALL_MODEL,
     TOKEN,
     MakeServer,
-    Peer,
     make_plan,
-    transport_to,
 )
 
 from muxrl.servers.config import LimitsConfig, ServerPlan
@@ -79,19 +77,3 @@ def server(
         make_plan(request.param, agents, settings=settings, model=model, token=TOKEN,
                   limits=limits)
     )  # fmt: skip
-
-
-@pytest.fixture(params=["websocket", "http", "random"])
-def any_peer(request: pytest.FixtureRequest, server: PolicyServer) -> Iterator[Peer]:
-    """Each implementation of the seam in turn."""
-    peer = Peer(transport_to(server, request.param))
-    yield peer
-    peer.transport.close()
-
-
-@pytest.fixture(params=["websocket", "http"])
-def peer(request: pytest.FixtureRequest, server: PolicyServer) -> Iterator[Peer]:
-    """Each transport to each real server in turn."""
-    peer = Peer(transport_to(server, request.param))
-    yield peer
-    peer.transport.close()
