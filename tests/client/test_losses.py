@@ -57,18 +57,6 @@ def test_a_refused_step_closes_the_episode_everywhere_and_no_other(
     assert left.open == right.open == {}
 
 
-def test_a_refusal_in_a_message_of_many_episodes(
-    client: MultiplexingClient, left: Server, right: Server
-) -> None:
-    left.script = refusing(Step, episode_id="bad")
-    for episode_id in ("bad", "good"):
-        client.start_episode(episode_id)
-    with pytest.raises(RefusedByServer):
-        client.get_action(["bad", "good"], {"bad": ALL, "good": ALL})
-    assert left.open.keys() == right.open.keys() == {"good"}
-    client.end_episode("good")
-
-
 def test_a_refused_end_is_aborted_where_it_was_refused(
     client: MultiplexingClient, left: Server, right: Server
 ) -> None:
@@ -167,15 +155,6 @@ def test_all_servers_lost(client: MultiplexingClient, left: Server, right: Serve
     with pytest.raises(ServerUnavailable):
         client.get_action("e", ALL)
     client.close()
-
-
-def test_a_start_without_one_of_the_servers(
-    client: MultiplexingClient, left: Server, right: Server
-) -> None:
-    right.is_lost = True
-    with pytest.raises(ServerUnavailable):
-        client.start_episode("e")
-    assert left.open == {}
 
 
 def test_a_server_that_closed_the_episode_itself(

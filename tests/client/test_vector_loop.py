@@ -297,19 +297,6 @@ def test_copies_that_are_all_out_for_ever_end_the_loop(monkeypatch: pytest.Monke
         loop.run()
 
 
-def test_a_server_that_is_lost_ends_the_loop_and_closes_everything() -> None:
-    world = World(RowServer)
-    ticks = itertools.count()
-
-    def should_stop() -> bool:
-        world.right.is_lost = next(ticks) == 2
-        return False
-
-    with pytest.raises(ServerUnavailable, match="right is gone"):
-        EnvLoop(CountingVector([9, 9]), world.client).run(should_stop=should_stop)
-    assert world.left.open == {}
-
-
 @pytest.mark.parametrize(
     ("spoilt", "says"),
     [
