@@ -94,7 +94,9 @@ AT_NIGHT = [
     ("algorithm", "game"),
     at_night([*BY_DAY, *AT_NIGHT], [*AT_NIGHT, *(case for case in BY_DAY if case[0] in KINDRED)]),
 )
-def test_a_game_with_masks_is_played_to_its_end(rllib: None, algorithm: str, game: str) -> None:
+def test_a_game_with_masks_is_played_to_its_end(
+    one_thread: None, algorithm: str, game: str
+) -> None:
     _, settings, model = CASES[algorithm]
     if "batch_size_episodes" in settings:
         # One game of chess may be all.
