@@ -24,7 +24,7 @@ from tests.compliance.real_servers import (
 )
 from tests.compliance.test_patience import Learner
 
-from muxrl.client import EpisodeLost, MultiplexingClient, PolicyClient, ServerUnavailable
+from muxrl.client import MultiplexingClient, PolicyClient, ServerUnavailable
 from muxrl.client.http import HttpTransport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.orchestrator.gateway.served import ServedGateway
@@ -201,27 +201,6 @@ def test_a_frame_of_two_steps_of_one_episode_is_answered_in_order(peer: Peer) ->
     e = next(_IDS)
     replies = peer.say(StartEpisode(e), Step(e, 0, SEEN), Step(e, 1, SEEN), EndEpisode(e, 2))
     assert [type(reply) for reply in replies] == [Started, Actions, Actions, Ended]
-
-
-def test_a_server_that_stops_is_named_and_episodes_end_on_the_others(
-    make_server: MakeServer, servers: dict[str, PolicyServer]
-) -> None:
-    doomed = PolicyServer(make_plan("RANDOM", {"d": Box((1,))}, server_id="doomed"))
-    doomed.start()
-    addresses = {"doomed": doomed.address, "scripted": servers["scripted"].address}
-    gateway = ServedGateway(lambda: MultiplexingClient(addresses, patience_s=0.5))
-    gateway.start()
-    try:
-        with PolicyClient(gateway.address) as client:
-            client.start_episode("e")
-            seen = {"d": SEEN["a"], "b": SEEN["b"]}
-            client.get_action("e", seen)
-            assert doomed.stop()
-            with pytest.raises(EpisodeLost, match="server 'doomed'"):
-                client.get_action("e", seen)
-        assert counts(servers)["scripted"][0] == 0
-    finally:
-        assert gateway.stop()
 
 
 def test_the_command_puts_a_gateway_in_front_of_servers(servers: dict[str, PolicyServer]) -> None:
