@@ -15,6 +15,7 @@ from muxrl.client import (
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
+    Actions,
     EndEpisode,
     Refused,
     StartEpisode,
@@ -167,3 +168,13 @@ def test_a_server_that_closed_the_episode_itself(
     assert right.open == {}
     assert client.num_mismatches == 1, "what came after its last step is not recorded there"
     assert "'left' had closed episode e early" in caplog.text
+
+
+def test_an_answer_without_an_agents_action_closes_the_episode(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    left.script = lambda item: Actions("e", 0, {"a": 1}) if isinstance(item, Step) else None
+    client.start_episode("e")
+    with pytest.raises(ServerUnavailable, match=r"'left' answered steps .*\['a'\] .*\['a', 'b'\]"):
+        client.get_action("e", ALL)
+    assert right.open == {}
