@@ -27,6 +27,7 @@ from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import TOKEN, make_plan
 
 from muxrl.client.standalone.muxrl_client import (
+    EpisodeMisuse,
     PolicyClient,
     ServerUnavailable,
 )
@@ -190,6 +191,17 @@ def test_errors_have_names_that_say_what_to_do(seen_by_python: Seen) -> None:
     assert (first["agent_id"], first["expected"], first["got"]) == (
         "b", "Box(2, 2) float32", "shape (3,)"
     )  # fmt: skip
+
+
+def test_what_is_no_dict_by_agent_is_refused_before_it_is_sent() -> None:
+    with rehearsal() as (server, _), PolicyClient(server.address, TOKEN) as client:
+        episode_id = client.start_episode()
+        with pytest.raises(EpisodeMisuse, match=r"rewards are a dict by agent, .*; got 1\.5"):
+            client.log_returns(episode_id, 1.5)  # type: ignore[arg-type]
+        with pytest.raises(EpisodeMisuse, match="observations are a dict by agent"):
+            client.get_action(episode_id, [1, 2])  # type: ignore[arg-type]
+        assert client.get_action(episode_id, {"c": 3}) == {"c": [1, 0]}, "the episode goes on"
+        assert server.status().num_refused == 0
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "ftp://localhost:1", "localhost:x"])
