@@ -91,21 +91,19 @@ class Copies(ABC):
     def num_steps(self, copy: int) -> int:
         """Returns the env steps of a copy's episode, also just after its end."""
 
-    @abstractmethod
-    def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
+    def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:  # noqa: B027
         """Has a function be asked for the parameters of episodes that begin by themselves.
 
         Raises:
             SimulationError: copies begin their episodes without being told anything.
         """
 
-    @abstractmethod
-    def reset(self, seed: int | None) -> None:
+    def reset(self, seed: int | None) -> None:  # noqa: B027
         """Begins the first episode in every copy, if they begin by themselves."""
 
-    @abstractmethod
     def may_begin(self, copy: int) -> bool:
         """Whether the episode that a copy is at, or can be reset to, is at its first step."""
+        return True
 
     @abstractmethod
     def begin(self, copy: int, seed: int | None, parameters: Mapping[str, float]) -> None:

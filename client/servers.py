@@ -135,7 +135,7 @@ class Servers:
                 refused = hear(item, reply)
             except MalformedMessage as error:
                 raise ServerUnavailable(
-                    f"server {server_id!r} answered rows of steps with what is no answer: {error}",
+                    f"server {server_id!r} answered steps with what is no answer: {error}",
                     server_id=server_id,
                 ) from None
             if refused:

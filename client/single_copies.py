@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
@@ -38,15 +38,6 @@ class SingleCopies(Copies):
 
     def num_steps(self, copy: int) -> int:
         return self._num_steps[copy]
-
-    def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
-        """Does nothing: each is told what it begins with."""
-
-    def reset(self, seed: int | None) -> None:
-        """Does nothing: each is told to begin."""
-
-    def may_begin(self, copy: int) -> bool:
-        return True
 
     def begin(self, copy: int, seed: int | None, parameters: Mapping[str, float]) -> None:
         reset, given = self._simulations[copy].reset, (parameters,) if parameters else ()

@@ -200,6 +200,8 @@ class InDicts(StepValues):
             actions.update(zip(agents, own, strict=True))
 
     def take_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
+        if len(reply.actions) < len(agents):
+            raise MalformedMessage(f"actions of {list(reply.actions)} came for {list(agents)}")
         self.actions[row].update(reply.actions)
 
 

@@ -34,12 +34,12 @@ class Swapped(Around):
         options = dict(options or {})
         self._place_of = self._sides.moved(int(options.pop(self._parameter, 0)))
         self._agent_in = {place: agent for agent, place in self._place_of.items()}
-        observations, infos = super().reset(seed, options or None)
+        observations, infos = self._inside.reset(seed, options or None)
         return self._named(observations), self._named(infos)
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         placed = {self._place_of.get(agent, agent): action for agent, action in actions.items()}
-        result = super().step(placed)
+        result: StepResult = self._inside.step(placed)
         return result._replace(
             observations=self._named(result.observations),
             rewards=self._named(result.rewards),

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.side_places import Sides
 from muxrl.client.adapters.vector_simulation import (
-    AroundVector,
     Rows,
     VectorSimulation,
     VectorStep,
@@ -21,7 +21,7 @@ from muxrl.client.adapters.vector_simulation import (
 from muxrl.protocol.rows import each_array, put
 
 
-class SwappedVector(AroundVector):
+class SwappedVector(Around):
     """The copies of a `VectorSimulation`, whose sides change places in each as its episode says.
 
     Args:

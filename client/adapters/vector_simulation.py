@@ -125,18 +125,6 @@ class VectorSimulation(Protocol):
         ...
 
 
-class AroundVector:
-    """A `VectorSimulation` with another one inside, which does all that this one does not."""
-
-    def __init__(self, simulation: VectorSimulation) -> None:
-        self._inside = simulation
-        self.num_copies = simulation.num_copies
-        self.possible_agents = simulation.possible_agents
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inside, name)
-
-
 class OnlyCopy(Around):
     """The one copy of a `VectorSimulation` as an ordinary `Simulation`: to look at, to evaluate.
 
@@ -144,10 +132,8 @@ class OnlyCopy(Around):
         vector: of one copy.
     """
 
-    _inside: Any
-
     def __init__(self, vector: VectorSimulation) -> None:
-        super().__init__(cast(Any, vector))
+        super().__init__(vector)
         self._last_state: NDArray[np.float32] | None = None
         self._options: Mapping[str, float] = {}
         self._actions: dict[str, Rows] = {}

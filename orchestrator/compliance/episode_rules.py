@@ -26,6 +26,8 @@ from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace
 RULES = Rules()
 _PATIENCE_S = 5.0
 """For an episode to expire; one that lasts longer is not waited for."""
+_LATE_S = 5.0
+"""By which a busy server may be late to close it."""
 
 
 @RULES.of("an episode")
@@ -287,7 +289,7 @@ def silence(server: Subject) -> None:
     if not 0 < timeout_s <= _PATIENCE_S:
         raise Skipped(f"episode_timeout_s is {timeout_s:g}; up to {_PATIENCE_S:g} it is waited for")
     episode = server.begun()
-    deadline = time.monotonic() + 3 * timeout_s + 5.0
+    deadline = time.monotonic() + 3 * timeout_s + _LATE_S
     # A status says it without breaking the silence.
     while server.read(server.request("GET", "/v1/status"), Status).num_open_episodes:
         expect(time.monotonic() < deadline, f"no open episode {timeout_s:g} s later", "it is open")

@@ -40,12 +40,12 @@ class Filmed(Around):
     def reset(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        observations, infos = super().reset(seed, options)
+        observations, infos = self._inside.reset(seed, options)
         self._name, self._frames = f"episode-{seed}.gif", [self._picture()]
         return observations, infos
 
     def step(self, actions: dict[str, Any]) -> StepResult:
-        result = super().step(actions)
+        result: StepResult = self._inside.step(actions)
         self._frames.append(self._picture())
         if result.is_over:
             self._save()

@@ -34,7 +34,6 @@ import numpy as np
 from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import Simulation, StepResult
 from muxrl.client.adapters.vector_simulation import (
-    AroundVector,
     Rows,
     VectorSimulation,
     VectorStep,
@@ -110,18 +109,18 @@ class Recorded(Around):
     def reset(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        observations, infos = super().reset(seed, options)
+        observations, infos = self._inside.reset(seed, options)
         self._episode = _Episode(seed, options or {}, observations) if self._wants(seed) else None
         return observations, infos
 
     def step(self, actions: dict[str, Any]) -> StepResult:
-        result = super().step(actions)
+        result: StepResult = self._inside.step(actions)
         if self._episode:
             self._episode.add(actions, result, self._take)
         return result
 
 
-class RecordedVector(AroundVector):
+class RecordedVector(Around):
     """Does so with the episodes of a `VectorSimulation`'s copies; see `Recorded`."""
 
     def __init__(

@@ -70,10 +70,11 @@ class Bounded(Around):
         self, seed: int | None = None, options: Mapping[str, float] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         self.num_steps = 0
-        return super().reset(seed, options)
+        begun: tuple[dict[str, Any], dict[str, dict[str, Any]]] = self._inside.reset(seed, options)
+        return begun
 
     def step(self, actions: dict[str, Any]) -> StepResult:
-        result = super().step(actions)
+        result: StepResult = self._inside.step(actions)
         self.num_steps += 1 + len(result.earlier_infos)
         if not result.is_over and self.num_steps >= self._max_steps:
             self.num_truncated += 1

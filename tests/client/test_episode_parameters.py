@@ -97,28 +97,17 @@ class Turns(AECEnv[str, Any, Any]):
         return np.full(1, self.speed, np.float32)
 
 
-class Dicts(Parallel):
-    """RLlib's form."""
-
-    agents = ["agent"]
-    get_observation_space, get_action_space = Parallel.observation_space, Parallel.action_space
-
-
-Dicts.__mro__[0].__name__ = "MultiAgentEnv"
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: adapt(OneAgent()),
         lambda: adapt(Parallel()),
         lambda: adapt(Turns()),
-        lambda: adapt(Dicts()),
         lambda: OnlyCopy(
             adapt_vector(SyncVectorEnv([OneAgent], autoreset_mode=AutoresetMode.DISABLED))
         ),
     ],
-    ids=["gymnasium", "parallel", "aec", "rllib", "vector"],
+    ids=["gymnasium", "parallel", "aec", "vector"],
 )
 def test_environments_are_told_by_the_options_of_their_reset(
     make: Callable[[], Simulation],

@@ -63,9 +63,9 @@ class World:
         return self.t == 4
 
 
-class Unpaid(World):
-    def rewards(self) -> dict[str, Any]:
-        return {"b": 0.0} if self.t > 1 else {}
+def gives(**methods: Any) -> type[World]:
+    """Returns a world of which some methods give something else."""
+    return type("Gives", (World,), methods)
 
 
 class Unseeded(World):
@@ -94,26 +94,24 @@ class LateNaN(World):
         return {"a": np.nan if self.t == 3 else 1.0, "b": 1.0}
 
 
-class LateInfinity(World):
-    def seen(self) -> dict[str, Any]:
-        return dict.fromkeys("ab", np.full(1, np.inf if self.t == 2 else 1.0, np.float32))
+def raises(error: Exception) -> Callable[[World], Any]:
+    def raised(world: World) -> Any:
+        raise error
+
+    return raised
 
 
-class LateMask(World):
-    def infos(self) -> dict[str, Any]:
-        return {"a": {"action_mask": np.ones(2, np.int8)}} if self.t == 3 else {}
-
-
-class Nested(World):
-    def infos(self) -> dict[str, Any]:
-        return {"a": {"time": {"late": 1.0}, "said": "no"}}
+NESTED = gives(infos=lambda self: {"a": {"time": {"late": 1.0}, "said": "no"}})
 
 
 @pytest.mark.parametrize(
     ("env", "found"),
     [
         (World, []),
-        (Unpaid, ["'a' no reward for 4 of 4 actions", "'b' no reward for 1 of 4 actions"]),
+        (
+            gives(rewards=lambda self: {"b": 0.0} if self.t > 1 else {}),
+            ["'a' no reward for 4 of 4 actions", "'b' no reward for 1 of 4 actions"],
+        ),
         (Unseeded, ["not the same: in step 1 the reward of agent 'a' is 1 in one and 5 in the"]),
         (Sighted, ["after reset(seed=0) the observation of agent 'b' differs"]),
         (Endless, ["no episode of random actions ended within 1,000 steps"]),
@@ -129,10 +127,20 @@ def test_a_whole_episode_says_what_one_step_does_not(env: type, found: list[str]
     ("env", "metrics", "refusal"),
     [
         (LateNaN, {}, r"step\(\) number 3 gave agent 'a' the reward nan"),
-        (LateInfinity, {}, r"step\(\) number 2 gave agent 'a' .*infinity"),
-        (LateMask, {}, "'a' have an 'action_mask' now"),
-        (Nested, {"time": "sum"}, r"metric 'time' .*; name what is in it, such as 'time/late'"),
-        (Nested, {"said": "sum"}, "metric 'said' in the info of 'a' is 'no'; expected a number"),
+        (
+            gives(
+                seen=lambda self: dict.fromkeys("ab", np.array([np.inf if self.t == 2 else 1.0]))
+            ),
+            {},
+            r"step\(\) number 2 gave agent 'a' .*infinity",
+        ),
+        (
+            gives(infos=lambda self: {"a": {"action_mask": np.ones(2)}} if self.t == 3 else {}),
+            {},
+            "'a' have an 'action_mask' now",
+        ),
+        (NESTED, {"time": "sum"}, r"metric 'time' .*; name what is in it, such as 'time/late'"),
+        (NESTED, {"said": "sum"}, "metric 'said' in the info of 'a' is 'no'; expected a number"),
     ],
 )
 def test_a_whole_episode_refuses_what_a_run_would(env: type, metrics: Any, refusal: str) -> None:
@@ -152,41 +160,26 @@ def test_an_episode_that_takes_long_is_left(monkeypatch: pytest.MonkeyPatch) -> 
     assert "ended within 0.1 s (" in note
 
 
-class Dictated(World):
-    def state(self) -> Any:
-        return {"x": 1}
-
-
-class Ragged(World):
-    def state(self) -> Any:
-        return [[1], [1, 2]]
-
-
-class RaisesInState(World):
-    def state(self) -> Any:
-        raise KeyError("ship_0")
-
-
-class Longer(World):
-    state_space = spaces.Box(0, 1, (3,))
-
-    def state(self) -> Any:
-        return np.zeros(2)
-
-
-class Unimplemented(World):
-    def state(self) -> Any:
-        raise NotImplementedError
-
-
 @pytest.mark.parametrize(
     ("env", "problem"),
     [
-        (Dictated, "state() returned a dict that makes no array of numbers: {'x': 1}"),
-        (Ragged, "state() returned a list that makes no array of numbers: [[1], [1, 2]]"),
-        (RaisesInState, "state() raised KeyError: 'ship_0' (test_first_look.py, line "),
-        (Longer, "state() gave 2 numbers and 3 were declared"),
-        (Unimplemented, ""),
+        (
+            gives(state=lambda self: {"x": 1}),
+            "state() returned a dict that makes no array of numbers: {'x': 1}",
+        ),
+        (
+            gives(state=lambda self: [[1], [1, 2]]),
+            "state() returned a list that makes no array of numbers: [[1], [1, 2]]",
+        ),
+        (
+            gives(state=raises(KeyError("ship_0"))),
+            "state() raised KeyError: 'ship_0' (test_first_look.py, line ",
+        ),
+        (
+            gives(state=lambda self: np.zeros(2), state_space=spaces.Box(0, 1, (3,))),
+            "state() gave 2 numbers and 3 were declared",
+        ),
+        (gives(state=raises(NotImplementedError())), ""),
         (World, ""),
     ],
 )

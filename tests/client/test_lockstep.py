@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
-import pytest
-from tests.client.scripted_servers import CountingSimulation, Script
-from tests.client.test_vector_loop import NumberServer, RowServer, World, stop_after
+from tests.client.scripted_servers import CountingSimulation
+from tests.client.test_vector_loop import NumberServer, RowServer, World
 
-from muxrl.client import ServerUnavailable
 from muxrl.client.adapters.simulation import StepResult
 from muxrl.client.env_loop import EnvLoop
 from muxrl.protocol.messages import (
     ActionRows,
     AnyItem,
     AnyReply,
-    Refused,
     StartEpisode,
-    Step,
     StepRows,
 )
 from muxrl.protocol.rows import Lineup, singles
@@ -129,34 +124,6 @@ def test_one_goes_alone() -> None:
     assert not rows_in(world)
 
 
-def bad_at(t: int) -> Script:
-    """Returns a script that refuses the step `t` of the first episode."""
-    whose: list[str] = []
-
-    def script(item: AnyItem) -> AnyReply | None:
-        whose.append(item.episode_id)
-        if isinstance(item, Step) and (item.episode_id, item.t) == (whose[0], t):
-            return Refused(item.episode_id, 422, "NaN", "a", is_unsound=True)
-        return None
-
-    return script
-
-
-@pytest.mark.parametrize("t", [1, 2])
-def test_a_bad_value_ends_its_episode_alone(t: int) -> None:
-    world = World(RowServer, bad_at(t))
-    simulations = [CountingSimulation(num_steps=5) for _ in range(NUM)]
-    loop = EnvLoop(
-        simulations, world.client, seeds=iter(range(NUM + 1)), on_bad_value="episode"
-    )  # fmt: skip
-    loop.run(world.results.append)
-    assert (loop.num_bad_episodes, len(world.results)) == (1, NUM)
-    assert {result.num_steps for result in world.results} == {5}
-    assert {tuple(result.returns.values()) for result in world.results} == {(2.5, 7.5)}
-    assert world.client.num_mismatches == 0
-    assert world.left.open == world.right.open == {}
-
-
 class SingleServer(RowServer):
     """One that reads rows one by one, and says so."""
 
@@ -188,44 +155,4 @@ def test_what_fits_no_array_goes_one_by_one() -> None:
     assert rows_in(world) == [NUM] * 3, "lists of numbers do"
     assert not any(isinstance(item, StepRows) for frame in world.right.frames for item in frame)
     assert len(world.results) == NUM
-    assert world.client.num_mismatches == 0
-
-
-def test_it_stops_when_told_and_closes_what_is_open() -> None:
-    world = World(RowServer)
-    simulations = [CountingSimulation(num_steps=50) for _ in range(NUM)]
-    EnvLoop(simulations, world.client).run(should_stop=stop_after(7))
-    assert world.left.open == world.right.open == world.client._episodes == {}
-
-
-def test_a_server_that_is_lost_ends_the_loop_and_closes_everything() -> None:
-    world = World(RowServer)
-    ticks = itertools.count()
-
-    def should_stop() -> bool:
-        world.right.is_lost = next(ticks) == 3
-        return False
-
-    simulations = [CountingSimulation(num_steps=9) for _ in range(NUM)]
-    with pytest.raises(ServerUnavailable, match="right is gone"):
-        EnvLoop(simulations, world.client).run(should_stop=should_stop)
-    assert world.left.open == world.client._episodes == {}
-
-
-def test_an_episode_that_a_server_lost_begins_again_with_its_seed() -> None:
-    world = World(RowServer)
-    simulations = [CountingSimulation(num_steps=6) for _ in range(NUM)]
-    loop = EnvLoop(simulations, world.client, seeds=iter(range(NUM)), on_lost="restart")
-    ticks = itertools.count()
-
-    def forget() -> bool:
-        if next(ticks) == 3:
-            world.left.open.popitem()
-        return False
-
-    loop.run(world.results.append, forget)
-    assert sorted(result.seed or 0 for result in world.results) == list(range(NUM))
-    assert {result.num_steps for result in world.results} == {6}
-    assert loop.num_lost_episodes == 1
-    assert world.left.open == world.right.open == {}
     assert world.client.num_mismatches == 0

@@ -15,6 +15,7 @@ from muxrl.client import (
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
+    Actions,
     EndEpisode,
     Refused,
     StartEpisode,
@@ -55,18 +56,6 @@ def test_a_refused_step_closes_the_episode_everywhere_and_no_other(
     client.get_action("good", ALL)
     client.end_episode("good")
     assert left.open == right.open == {}
-
-
-def test_a_refusal_in_a_message_of_many_episodes(
-    client: MultiplexingClient, left: Server, right: Server
-) -> None:
-    left.script = refusing(Step, episode_id="bad")
-    for episode_id in ("bad", "good"):
-        client.start_episode(episode_id)
-    with pytest.raises(RefusedByServer):
-        client.get_action(["bad", "good"], {"bad": ALL, "good": ALL})
-    assert left.open.keys() == right.open.keys() == {"good"}
-    client.end_episode("good")
 
 
 def test_a_refused_end_is_aborted_where_it_was_refused(
@@ -169,15 +158,6 @@ def test_all_servers_lost(client: MultiplexingClient, left: Server, right: Serve
     client.close()
 
 
-def test_a_start_without_one_of_the_servers(
-    client: MultiplexingClient, left: Server, right: Server
-) -> None:
-    right.is_lost = True
-    with pytest.raises(ServerUnavailable):
-        client.start_episode("e")
-    assert left.open == {}
-
-
 def test_a_server_that_closed_the_episode_itself(
     client: MultiplexingClient, left: Server, right: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,3 +168,13 @@ def test_a_server_that_closed_the_episode_itself(
     assert right.open == {}
     assert client.num_mismatches == 1, "what came after its last step is not recorded there"
     assert "'left' had closed episode e early" in caplog.text
+
+
+def test_an_answer_without_an_agents_action_closes_the_episode(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    left.script = lambda item: Actions("e", 0, {"a": 1}) if isinstance(item, Step) else None
+    client.start_episode("e")
+    with pytest.raises(ServerUnavailable, match=r"'left' answered steps .*\['a'\] .*\['a', 'b'\]"):
+        client.get_action("e", ALL)
+    assert right.open == {}

@@ -97,6 +97,15 @@ def test_merging_what_was_split_is_the_same_again(server_of: dict[str, int], dat
     assert client.num_mismatches == 0
 
 
+def test_combinations_of_agents_without_end_are_forgotten(log: Log) -> None:
+    drivers = [f"driver_{i}" for i in range(1_100)]
+    client = MultiplexingClient([Server("left", drivers, log)])
+    client.start_episode("e")
+    for t, driver in enumerate(drivers):
+        assert client.get_action("e", {driver: [0.0]}) == {driver: f"left:{driver}:{t}"}
+    assert len(client._lineups.known) < len(drivers)
+
+
 def test_each_server_sees_its_own_agents_and_their_rewards(
     client: MultiplexingClient, left: Server, right: Server
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from tests.client.scripted_servers import CountingSimulation, Server
@@ -111,29 +111,6 @@ def test_several_episodes_in_one_message_may_be_of_both_kinds(world: World) -> N
     assert world.client.num_mismatches == 0
     assert world.random_seeds
     assert world.left.open == world.right.open == {}
-
-
-def test_actions_of_a_stand_in_are_of_the_agent_s_space(world: World) -> None:
-    actions: list[Any] = []
-
-    class Noting(CountingSimulation):
-        def step(self, given: dict[str, Any]) -> Any:
-            actions.append(given["b"])
-            return super().step(given)
-
-    ticks = itertools.count()
-
-    def lose() -> bool:
-        tick = next(ticks)
-        if tick == 1:
-            world.right.is_lost = True
-        return tick > 60
-
-    EnvLoop([Noting(num_steps=5)], world.client, on_lost="restart").run(world.take, lose)
-    world.client.close()
-    at_random = [a for a in actions if not isinstance(a, str)]
-    assert len(at_random) > 40
-    assert set(at_random) == set(range(9))
 
 
 def test_an_episode_that_was_open_on_the_lost_server_is_gone(world: World) -> None:

@@ -168,12 +168,11 @@ def episodes(draw: Any, respawn: str = "refuse") -> tuple[Ends, int]:
     return ends, length
 
 
-@pytest.mark.parametrize("kind", [NumberServer, RowServer])
 @pytest.mark.parametrize("respawn", ["refuse", "same_id", "same_step"])
 @settings(max_examples=60, deadline=None)
-@given(data=st.data())
+@given(kind=st.sampled_from([NumberServer, RowServer]), data=st.data())
 def test_agents_end_apart_and_come_back_as_in_a_simulation_alone(
-    kind: type[NumberServer], respawn: Any, data: Any
+    respawn: Any, kind: type[NumberServer], data: Any
 ) -> None:
     scripts = data.draw(st.lists(episodes(respawn), min_size=1, max_size=3))
     world = World(kind)

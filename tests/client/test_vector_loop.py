@@ -297,19 +297,6 @@ def test_copies_that_are_all_out_for_ever_end_the_loop(monkeypatch: pytest.Monke
         loop.run()
 
 
-def test_a_server_that_is_lost_ends_the_loop_and_closes_everything() -> None:
-    world = World(RowServer)
-    ticks = itertools.count()
-
-    def should_stop() -> bool:
-        world.right.is_lost = next(ticks) == 2
-        return False
-
-    with pytest.raises(ServerUnavailable, match="right is gone"):
-        EnvLoop(CountingVector([9, 9]), world.client).run(should_stop=should_stop)
-    assert world.left.open == {}
-
-
 @pytest.mark.parametrize(
     ("spoilt", "says"),
     [
@@ -375,7 +362,7 @@ def test_answers_that_are_none_close_the_episodes() -> None:
             return reply
 
     world = World(Short)
-    with pytest.raises(ServerUnavailable, match=r"'right' answered rows .*shape"):
+    with pytest.raises(ServerUnavailable, match=r"'right' answered steps .*shape"):
         EnvLoop(CountingVector([5, 5]), world.client).run()
     assert world.left.open == {}
 

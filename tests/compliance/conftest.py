@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.compliance.real_servers import (
     MAX_BYTES,
     PPO_SETTINGS,
@@ -14,17 +15,21 @@ from tests.compliance.real_servers import (
     SMALL_MODEL,
     TOKEN,
     MakeServer,
-    Peer,
     make_plan,
-    transport_to,
 )
 
 from muxrl.servers.config import LimitsConfig, ServerPlan
 from muxrl.servers.server import PolicyServer
 
 
+@pytest.fixture(scope="session")
+def one_thread() -> None:
+    """For servers that learn in this process."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="module")
-def make_server(rllib: None) -> Iterator[MakeServer]:
+def make_server(one_thread: None) -> Iterator[MakeServer]:
     """Starts servers, and stops them when the module is through."""
     servers: list[PolicyServer] = []
 
@@ -51,7 +56,7 @@ def ppo(make_server: MakeServer) -> PolicyServer:
 
 
 @pytest.fixture(scope="session")
-def checkpoint(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a PPO server that has not learned anything yet."""
     agents = {agent: SEES[agent] for agent in "ab"}
     server = PolicyServer(make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL))
@@ -79,19 +84,3 @@ def server(
         make_plan(request.param, agents, settings=settings, model=model, token=TOKEN,
                   limits=limits)
     )  # fmt: skip
-
-
-@pytest.fixture(params=["websocket", "http", "random"])
-def any_peer(request: pytest.FixtureRequest, server: PolicyServer) -> Iterator[Peer]:
-    """Each implementation of the seam in turn."""
-    peer = Peer(transport_to(server, request.param))
-    yield peer
-    peer.transport.close()
-
-
-@pytest.fixture(params=["websocket", "http"])
-def peer(request: pytest.FixtureRequest, server: PolicyServer) -> Iterator[Peer]:
-    """Each transport to each real server in turn."""
-    peer = Peer(transport_to(server, request.param))
-    yield peer
-    peer.transport.close()

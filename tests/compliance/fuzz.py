@@ -1,9 +1,8 @@
 """Requests and frames that are nearly right: every route and both transports, drawn from a seed.
 
-Mutations of the structure take a well-formed message and put something else in the place of one
-value, key or item; mutations of arrays change their dtype, shape, bytes or numbers; mutations of
-bytes cut, flip, double or insert some. Steps in rows are of episodes whose step is known, so that
-most of what is wrong with them is wrong in one place. Beside them a right client plays.
+A client plays by the rules, and before each of its frames go some that are like it. Mutations of
+the structure put something else in the place of one value, key or item; those of arrays change
+their dtype, shape, bytes or numbers; those of bytes cut, flip, double or insert some.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import http.client
 import json
 import random
 import socket
-import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +25,20 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.sync.client import ClientConnection, connect
 
-from muxrl.protocol.codec import ARRAY_EXTENSION, encode
-from muxrl.protocol.rows import Lineup, each_array, stack
+from muxrl.client import ClientError, MultiplexingClient
+from muxrl.client.transport import Around
+from muxrl.client.websocket import WebSocketTransport
+from muxrl.protocol.codec import ARRAY_EXTENSION, encode, encode_json
+from muxrl.protocol.messages import (
+    AnyItem,
+    AnyReply,
+    Batch,
+    EndEpisode,
+    Refused,
+    StartEpisode,
+    Step,
+    StepRows,
+)
 from muxrl.protocol.run_messages import RUN_REQUESTS
 from muxrl.protocol.values import sample
 from muxrl.servers.config import ServerPlan
@@ -42,27 +52,17 @@ _ROUTES = [
     ("PUT", "/v1/step"),
     ("HEAD", "/v1/spec"),
 ]
-_DTYPES = ["float32", "float32", "float16", "float64", "int64", "int8", "uint8", "uint64", "bool"]
-_NOT_DTYPES = [
-    "object",
-    "complex64",
-    ">f4",
-    "<U3",
-    "datetime64",
-    "void",
-    "Float32",
-    "",
-    "longdouble",
-]
+_DTYPES = ["float32", "float16", "float64", "int64", "int8", "uint8", "uint64", "bool"]
+_NOT_DTYPES = ["object", "complex64", ">f4", "<U3", "datetime64", "void", "Float32", ""]
 _VALUES: list[Any] = [
     *(None, True, -1, 0, 2**31, 2**63, 2**70, 1e308, -1e-320, "", "a", "café", "\x00\x1b[31m"),
     *([], {}, [[]], [0, "x"], {"a": {"a": {}}}, [0.5, 0.5], [0.5] * 40, "x" * 300, "a/b", [1e39]),
     *([[[[[[[[1]]]]]]]], {"a": [1, 2, 3]}, {"nobody": 1.0}, {"a": None}, ["a", "b"], [""], {"": 1}),
+    *("start", "step", "end", "abort", "rows", "eval"),
 ]
 _NUMBERS = [np.nan, np.inf, -np.inf, 1e300, -1e38, 1e14, -1, 2**62, -(2**63), 3, 100]
 _SILENCE_S = 20.0
 """Without an answer: there will be none."""
-_MOST_ROWS = 8
 
 
 @dataclass
@@ -70,13 +70,8 @@ class Outcome:
     """What came back."""
 
     by_status: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
     num_rows: int = 0
     """Frames with steps in rows that were answered with actions alone."""
-
-    @property
-    def num_requests(self) -> int:
-        return sum(self.by_status.values())
 
     @property
     def faults(self) -> dict[str, int]:
@@ -89,8 +84,8 @@ class Outcome:
         }
 
 
-class Fuzz:
-    """Sends mutated requests and frames to a server or gateway, one after another.
+class Fuzz(Around):
+    """The transport of a client to a server or gateway, which sends mutated frames before its own.
 
     Args:
         address: of the server.
@@ -101,56 +96,93 @@ class Fuzz:
     """
 
     def __init__(
-        self,
-        address: str,
-        plan: ServerPlan,
-        seed: int,
-        token: str | None = None,
-        folder: str = "",
+        self, address: str, plan: ServerPlan, seed: int, token: str | None = None, folder: str = ""
     ) -> None:
-        self._address, self._plan = address, plan
         self._token = plan.token if token is None else token
-        self._run_folder = folder
-        self._seed = seed
+        super().__init__(WebSocketTransport(address, token=self._token, patience_s=_SILENCE_S))
+        self._address, self._plan, self._run_folder, self._seed = address, plan, folder, seed
         self._rng, self._arrays = random.Random(seed), np.random.default_rng(seed)
         self._outcome = Outcome()
-        self._t: dict[str, int] = {}
-        """Of the episodes whose steps go in rows: the one that is awaited."""
-        self._num_started = 0
+        self._items: Sequence[AnyItem] = ()
+        self._num_left = 0
         self._halves: deque[socket.socket] = deque()
         host, _, port = address.rpartition(":")
         self._place = (host, int(port))
         self._connection = http.client.HTTPConnection(*self._place, timeout=_SILENCE_S)
         self._websocket: ClientConnection | None = None
         self._stack = contextlib.ExitStack()
-        self._takes_rows = False
 
     def run(self, num_requests: int) -> Outcome:
-        started = time.monotonic()
+        self._num_left = num_requests
         with contextlib.closing(self._connection):
-            headers = {"Authorization": f"Bearer {self._token}"}
-            self._connection.request("GET", "/v1/spec", headers=headers)
-            self._takes_rows = json.loads(self._connection.getresponse().read()).get(
-                "takes_rows", False
-            )
-            for number in range(num_requests):
-                draw = self._rng.random()
-                if draw < 0.02:
-                    self._count(self._half())
-                elif draw < 0.5 or self._run_folder:
-                    self._count(self._request())
-                else:
-                    self._count(self._frame())
-                if number % 97 == 0:
-                    self._hang_up()  # in the middle of whatever is open
+            if self._run_folder:
+                seen = self._seen(list(self._plan.agents))
+                while self._num_left > 0:
+                    self._meddle([StartEpisode("fuzz"), Step("fuzz", 0, seen)])
+            else:
+                with MultiplexingClient([self]) as client:
+                    while self._num_left > 0:
+                        with contextlib.suppress(ClientError):  # of what came before its frame
+                            self._play(client)
             self._hang_up()
             for half in self._halves:
                 half.close()
-        self._outcome.seconds = time.monotonic() - started
         return self._outcome
 
-    def _count(self, status: str) -> None:
-        self._outcome.by_status[status] += 1
+    def send(self, items: Sequence[AnyItem]) -> None:
+        for _ in range(self._rng.choice([0, 1, 2, 8])):
+            self._meddle(items)
+        self._items = items
+        super().send(items)
+
+    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
+        replies = super().receive(patience_s)
+        have_rows = any(isinstance(item, StepRows) for item in self._items)
+        if have_rows and not any(isinstance(one, Refused) for one in replies):
+            self._outcome.num_rows += 1
+        return replies
+
+    def _play(self, client: MultiplexingClient) -> None:
+        """Plays some episodes side by side, with all that may be in one."""
+        rng, agents = self._rng, list(self._plan.agents)
+        state = {"state": [0.5] * self._plan.state_size} if self._plan.state_size else {}
+        explore, num = rng.choice([None, True, False]), rng.choice([1, 2, 6])
+        ids = [
+            client.start_episode(None, rng.random() < 0.5, should_explore=explore)
+            for _ in range(num)
+        ]
+        for _ in range(rng.randrange(1, 9)):
+            if rng.random() < 0.2 and len(agents) > 1:
+                gone = agents.pop()
+                ends: Any = {"truncations": {gone: True}, "final_observations": self._seen([gone])}
+                for one in ids:
+                    client.log_returns(
+                        one, {}, **rng.choice([ends, {"terminations": {gone: True}}])
+                    )
+            here = agents if rng.random() < 0.8 else agents[:1]
+            if num == 1 and rng.random() < 0.3:
+                acts = dict.fromkeys(here, 0)
+                client.log_action(ids[0], self._seen(here), acts, log_probs={"a": -0.5}, **state)
+            else:
+                told = {key: dict.fromkeys(ids, value) for key, value in state.items()}
+                client.get_action(ids, {one: self._seen(here) for one in ids}, **told)  # type: ignore[arg-type]
+            for one in ids:  # of the late ones, too
+                client.log_returns(one, {a: rng.uniform(-1, 1) for a in self._plan.agents})
+        for one in ids:
+            if rng.random() < 0.2:
+                client.abort_episode(one, "why not")
+            else:
+                metrics = rng.choice([{}, {"win": 1.0, "wait_s": {"a": 2.0}}])
+                client.end_episode(
+                    one, self._seen(agents), truncated=True, metrics=metrics, **state
+                )
+
+    def _seen(self, agents: Sequence[str]) -> dict[str, Any]:
+        seen = {a: sample(self._plan.agents[a].observation_space, self._arrays) for a in agents}
+        for value in seen.values():
+            if isinstance(value, dict):
+                value["action_mask"][0] = 1
+        return seen
 
     def _hang_up(self) -> None:
         self._websocket = None
@@ -158,13 +190,46 @@ class Fuzz:
 
     # --- what is sent -------------------------------------------------------------------
 
-    def _request(self) -> str:
+    def _meddle(self, items: Sequence[AnyItem]) -> None:
+        """Sends one request or frame that is like one of these items."""
+        self._num_left -= 1
+        draw, message = self._rng.random(), self._like(items)
+        if draw < 0.02:
+            status = self._half()
+        elif draw < 0.5 or self._run_folder:
+            status = self._request(message)
+        else:
+            status = self._frame(message)
+        self._outcome.by_status[status] += 1
+        if self._num_left % 97 == 0:
+            self._hang_up()  # in the middle of whatever is open
+
+    def _like(self, items: Sequence[AnyItem]) -> Batch:
+        """Returns these items, or an episode of its own of one of them, which its client may have
+        played by itself."""
+        rng, steps = self._rng, [item for item in items if isinstance(item, Step)]
+        if not steps or rng.random() < 0.5:
+            return Batch(list(items) * rng.choice([1, 1, 1, 3]))
+        own_id, step = f"own-{self._seed}-{self._num_left}", rng.choice(steps)
+        acts = dict.fromkeys(step.observations, 1)
+        first = msgspec.structs.replace(step, episode_id=own_id, t=0, logged_actions=acts)
+        second = msgspec.structs.replace(first, t=1, rewards={"a": 1.0, "b": -1.0})
+        finals = self._seen(list(self._plan.agents))
+        end = EndEpisode(own_id, 2, is_truncated=True, final_observations=finals, state=step.state)
+        played: list[Any] = [first, second]
+        if rng.random() < 0.5:
+            logits = {a: [[0.0, 1.0, -1.0]] * 2 for a in acts}
+            together = {"weights_seq_no": rng.randrange(2), "steps": played, "logits": logits}
+            played = [{"type": "played", "episode_id": own_id, **together}]
+        return Batch([StartEpisode(own_id, untrained=rng.choice([[], ["a"]])), *played, end])
+
+    def _request(self, batch: Batch) -> str:
         rng, token = self._rng, self._token
         method, path = rng.choice(_ROUTES)
         if path.endswith("shutdown"):
             token = "wrong"  # nobody is to stop the server that the others ask
-        path = path.format(rng.choice(["fuzz-0", "x" * 300, "%00", "a%2Fb", "%FF", ""]))
-        message = _mutated(rng, self._message())
+        path = path.format(rng.choice(["own-0", "x" * 300, "%00", "a%2Fb", "%FF", ""]))
+        message = _mutated(rng, json.loads(encode_json(batch)))
         if self._run_folder and rng.random() < 0.8:
             name = rng.choice(list(RUN_REQUESTS))
             method, path, message = "POST", f"/v1/run/{name}", _mutated(rng, self._asked(name))
@@ -189,31 +254,23 @@ class Fuzz:
         is_unsaved = path.endswith("save") and answer.status == 503  # its path is too long, say
         return "not saved" if is_unsaved else str(answer.status)
 
-    def _frame(self) -> str:
+    def _frame(self, batch: Batch) -> str:
         """Sends one message over the WebSocket."""
         rng = self._rng
-        rows = self._takes_rows and rng.random() < 0.6
-        message = self._rows_message() if rows else self._message()
-        whole = copy.deepcopy(message)
-        if rng.random() < (0.4 if rows else 0.8):
-            message = _mutated(rng, message)
-        if rows or rng.random() < 0.7:
-            data = encode(self._encodable(message, is_wild=not rows or rng.random() < 0.5))
-            is_right = data == encode(whole)
-            sent: bytes | str = _bytes(rng, data)
-            is_right = is_right and sent == data
+        if rng.random() < 0.7:
+            message = _mutated(rng, msgspec.msgpack.decode(encode(batch)), self._other_array)
+            sent: bytes | str = _bytes(rng, encode(_fitting(message)))
         else:
-            sent, is_right = (
-                _bytes(rng, json.dumps(message).encode()).decode(errors="replace"),
-                False,
-            )
+            text = json.dumps(_mutated(rng, json.loads(encode_json(batch))))
+            sent = _bytes(rng, text.encode()).decode(errors="replace")
         try:
-            replies = self._exchanged(sent)
-            codes = {one.get("code", 200) for one in replies}
-            if rows and is_right and codes == {200}:
-                self._outcome.num_rows += 1
-            if rows:
-                self._find_out()
+            if self._websocket is None:
+                headers = {"Authorization": f"Bearer {self._token}"}
+                url = f"ws://{self._address}/v1/ws"
+                opened = connect(url, additional_headers=headers, proxy=None, compression=None)
+                self._websocket = self._stack.enter_context(opened)
+            self._websocket.send(sent)
+            answer = self._websocket.recv(timeout=_SILENCE_S)
         except ConnectionClosed as closed:
             self._hang_up()
             code = closed.rcvd.code if closed.rcvd else CloseCode.ABNORMAL_CLOSURE
@@ -221,20 +278,11 @@ class Fuzz:
         except TimeoutError:
             self._hang_up()
             return "unanswered frame"
-        return f"frame {max(codes, default=200)}"
-
-    def _exchanged(self, message: bytes | str) -> list[dict[str, Any]]:
-        """Returns the replies, those to rows one by one."""
-        if self._websocket is None:
-            headers = {"Authorization": f"Bearer {self._token}"}
-            url = f"ws://{self._address}/v1/ws"
-            opened = connect(url, additional_headers=headers, proxy=None, compression=None)
-            self._websocket = self._stack.enter_context(opened)
-        self._websocket.send(message)
-        answer = self._websocket.recv(timeout=_SILENCE_S)
         decode = json.loads if isinstance(answer, str) else msgspec.msgpack.decode
-        replies = decode(answer)["replies"]
-        return [each for one in replies for each in (one.get("replies") or [one])]
+        replies = [
+            each for one in decode(answer)["replies"] for each in one.get("replies") or [one]
+        ]
+        return f"frame {max((one.get('code', 200) for one in replies), default=200)}"
 
     def _half(self) -> str:
         """Begins a request or a frame, and leaves it there for a while."""
@@ -261,171 +309,35 @@ class Fuzz:
             self._halves.popleft().close()
         return "half"
 
-    # --- messages -----------------------------------------------------------------------
-
-    def _seen(self, agents: Sequence[str]) -> dict[str, Any]:
-        seen = {a: sample(self._plan.agents[a].observation_space, self._arrays) for a in agents}
-        for value in seen.values():
-            if isinstance(value, dict):
-                value["action_mask"][0] = 1
-        return seen
-
-    def _message(self) -> dict[str, Any]:
-        """Returns a message of single steps, of plain values."""
-        rng, plan = self._rng, self._plan
-        agents = list(plan.agents)
-        episode_id, t = f"fuzz-{self._seed}-{rng.randrange(20)}", rng.randrange(3)
-        seen = each_array(lambda a: np.asarray(a).tolist(), self._seen(agents))
-        some = {agents[0]: seen[agents[0]]}
-        acts = dict.fromkeys(agents, 1)
-        acted = {"t": t, "observations": seen, "logged_actions": acts}
-        known = {} if plan.state_size is None else {"state": [0.5] * plan.state_size}
-        played = {
-            "type": "played",
-            "weights_seq_no": rng.randrange(2),
-            "steps": [{"episode_id": episode_id, **acted, **known, "t": i} for i in range(2)],
-            "logits": {agent: [[0.0, 1.0, -1.0]] * 2 for agent in seen},
+    def _asked(self, name: str) -> dict[str, Any]:
+        """Returns what a run asks."""
+        plan = {**msgspec.to_builtins(self._plan), "server_id": "run"}
+        asked: dict[str, dict[str, Any]] = {
+            "begin": {"plan": plan},
+            "check": {"plan": plan},
+            "report": {"taken": 1},
+            "save": {"path": f"{self._run_folder}/{self._rng.randrange(4)}", "timeout_s": 5.0},
+            "finish": {"timeout_s": 5.0},
+            "abort": {"prefix": "x"},
         }
-        start = {"type": "start", "episode_id": episode_id}
-        end = {"type": "end", "t": t, **known}
-        item: dict[str, Any] = {"episode_id": episode_id}
-        item |= rng.choice(
-            [
-                {"type": "start", "mode": rng.choice(["train", "eval"])},
-                {"type": "start", "mode": "eval", "untrained": agents[:1], "seed": 3},
-                {"type": "start", "should_explore": rng.choice([True, False, None])},
-                {"type": "step", "t": t, "observations": seen, "rewards": {"a": 1.0}, **known},
-                {
-                    "type": "step",
-                    "t": t,
-                    "observations": some,
-                    "terminations": {"b": True},
-                    **known,
-                },
-                {"type": "step", "logged_log_probs": {"a": -0.5}, **acted, **known},
-                {"type": "step", "t": t, "observations": some, "late_rewards": {"b": 1.0}, **known},
-                played,
-                {**end, "is_truncated": True, "final_observations": seen},
-                {**end, "metrics": {"win": 1.0, "wait_s": {"a": 2.0}}},
-                {"type": "abort", "reason": "why not"},
-            ]
-        )
-        whole = [
-            {"type": "start"},
-            {"type": "step", "t": 0, "observations": seen, **known},
-            {
-                "type": "step",
-                "t": 1,
-                "observations": seen,
-                "rewards": {"a": 1.0, "b": -1.0},
-                **known,
-            },
-            {"type": "end", "t": 2, "is_truncated": True, "final_observations": seen, **known},
-        ]
-        own_id = f"whole-{rng.randrange(1 << 60)}"
-        by_itself = [{"type": "start"}, {**played, "steps": [{**s, "episode_id": own_id} for s in
-                     played["steps"]]}, whole[-1]]  # fmt: skip
-        return {
-            "items": rng.choice(
-                [
-                    [item],
-                    [start, item],
-                    [item] * 5,
-                    *([{**i, "episode_id": own_id} for i in items] for items in (whole, by_itself)),
-                ]
-            )
-        }
+        return asked[name]
 
-    def _rows_message(self) -> dict[str, Any]:
-        """Returns a message with a step in rows, perhaps among items that go before or after."""
-        rng, arrays = self._rng, self._arrays
-        items: list[Any] = []
-        while len(self._t) < _MOST_ROWS:
-            self._num_started += 1
-            episode_id = f"rows-{self._seed}-{self._num_started}"
-            mode = rng.choice(["train", "train", "eval"])
-            items.append({"type": "start", "episode_id": episode_id, "mode": mode})
-            self._t[episode_id] = 0
-        ids = rng.sample(sorted(self._t), rng.randrange(1, len(self._t) + 1))
-        agents = sorted(self._plan.agents) if rng.random() < 0.9 else rng.sample("ab", 2)
-        lineup = Lineup(tuple(agents), self._plan.agents)
-        lead = (len(ids), len(agents))
-        t = np.array([self._t[episode_id] for episode_id in ids])
-        seen = [self._seen(agents) for _ in ids]
-        rows = {
-            "type": "rows",
-            "episode_ids": ids,
-            "t": t.astype(rng.choice(["int64", "int64", "uint8", "int16", "uint64"])),
-            "observations": [
-                stack(
-                    kind.space,
-                    [one[agent] for one in seen for agent in kind.agents],
-                    (len(ids), len(kind.agents)),
-                )
-                for kind in lineup.observed
-            ],
-            "agents": agents,
-            "rewards": arrays.uniform(-1, 1, lead) * (t > 0)[:, None],
-        }
-        if self._plan.state_size is not None:
-            rows["state"] = np.zeros((len(ids), self._plan.state_size), np.float32)
-        one = rng.choice(ids)
-        known = {} if "state" not in rows else {"state": rows["state"][0]}
-        single = {"type": "step", "episode_id": one, "t": self._t[one], "observations": seen[0]}
-        other = {**single, **known, "t": self._t[one] + 1, "terminations": {"b": True}}
-        around = rng.choice(
-            [
-                *[[rows]] * 8,
-                [rows, rows],
-                [rows, {**rows, "t": t + 1}],
-                [{**single, **known}, rows],
-                [rows, other],
-                [{**single, "observations": {"a": [0.0] * 7}}, {**single, "t": self._t[one] - 1}],
-                [rows, {"type": "end", "episode_id": one, "t": self._t[one] + 1, **known}],
-                [{"type": "abort", "episode_id": one}, rows],
-            ]
-        )
-        return {"items": [*items, *around]}
-
-    def _find_out(self) -> None:
-        """Asks which steps are awaited: an impossible one is refused so."""
-        asked = sorted(self._t)
-        probes = [{"type": "step", "episode_id": e, "t": 10**9, "observations": {}} for e in asked]
-        for episode_id, reply in zip(
-            asked, self._exchanged(encode({"items": probes})), strict=True
-        ):
-            expected = reply.get("expected") or ""
-            if reply["code"] == 409 and expected.startswith("t="):
-                self._t[episode_id] = int(expected[2:])
-            else:
-                del self._t[episode_id]
-
-    def _encodable(self, value: Any, *, is_wild: bool) -> Any:
-        """Puts arrays in the place of lists of numbers; if wild, of some of them, or others."""
-        if isinstance(value, dict):
-            return {key: self._encodable(child, is_wild=is_wild) for key, child in value.items()}
-        if isinstance(value, np.ndarray):
-            is_other = is_wild and self._rng.random() < 0.15
-            return self._other_array(value) if is_other else value
-        if not isinstance(value, list):
-            return 7 if isinstance(value, int) and value >= 2**64 else value
-        plain = [self._encodable(child, is_wild=is_wild) for child in value]
-        if not value or not all(type(x) in (int, float) for x in value) or not is_wild:
-            return plain
-        with np.errstate(all="ignore"):
-            array = np.array([float(x) for x in value]).astype(self._rng.choice(_DTYPES))
-        return self._rng.choice([plain, array, array, array, array[:0], array[None], array[0]])
-
-    def _other_array(self, array: np.ndarray) -> Any:
-        rng = self._rng
+    def _other_array(self, packed: msgspec.msgpack.Ext) -> Any:
+        """Returns another array, or what is none, in the place of one."""
+        rng, (name, _, rest) = self._rng, bytes(packed.data).partition(b"\0")
+        dims = np.frombuffer(rest, "<u4", rest[0], 1).tolist()
+        try:
+            array = np.frombuffer(rest, name.decode(), offset=1 + 4 * len(dims)).reshape(dims)
+        except (TypeError, ValueError):  # it is another one already
+            return None
         wild = array.astype(float) if array.dtype.kind == "f" else array.copy()
         if wild.size:
             with np.errstate(all="ignore"), contextlib.suppress(OverflowError, ValueError):
                 wild.flat[rng.randrange(wild.size)] = rng.choice(_NUMBERS)
-        name, dims = rng.choice([array.dtype.name, *_NOT_DTYPES]), list(array.shape)
         for _ in range(rng.randrange(3)):
             dims.insert(rng.randrange(len(dims) + 1), rng.choice([0, 1, 3, 2**31, 2**32 - 1]))
-        raw = name.encode() + bytes([0, len(dims)]) + np.array(dims, "<u4").tobytes()
+        other = rng.choice([name.decode(), *_NOT_DTYPES]).encode()
+        raw = other + bytes([0, len(dims)]) + np.array(dims, "<u4").tobytes()
         body = array.tobytes()[: rng.choice([None, None, -1, 1])]
         with np.errstate(all="ignore"):
             return rng.choice(
@@ -443,27 +355,14 @@ class Fuzz:
                 ]
             )
 
-    def _asked(self, name: str) -> dict[str, Any]:
-        """Returns what a run asks."""
-        plan = {**msgspec.to_builtins(self._plan), "server_id": "run"}
-        folder = f"{self._run_folder}/{self._rng.randrange(4)}"
-        asked: dict[str, dict[str, Any]] = {
-            "begin": {"plan": plan},
-            "check": {"plan": plan},
-            "report": {"taken": 1},
-            "save": {"path": folder, "timeout_s": 5.0},
-            "finish": {"timeout_s": 5.0},
-            "abort": {"prefix": "x"},
-        }
-        return asked[name]
 
-
-def _mutated(rng: random.Random, message: Any) -> Any:
-    message = copy.deepcopy(message)
+def _mutated(rng: random.Random, message: Any, other_array: Any = None) -> Any:
     for _ in range(rng.choice([0, 1, 1, 2, 4])):
         parent, key = rng.choice(list(_places(message)))
         choice = rng.random()
-        if choice < 0.6:
+        if isinstance(parent[key], msgspec.msgpack.Ext) and choice < 0.8:
+            parent[key] = other_array(parent[key])
+        elif choice < 0.6:
             parent[key] = copy.deepcopy(rng.choice(_VALUES))
         elif choice < 0.8:
             del parent[key]
@@ -483,6 +382,15 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield value, key
         if isinstance(child, dict | list):
             yield from _places(child)
+
+
+def _fitting(value: Any) -> Any:
+    """Returns a message without integers that msgpack does not have."""
+    if isinstance(value, dict):
+        return {key: _fitting(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_fitting(child) for child in value]
+    return 7 if isinstance(value, int) and value >= 2**64 else value
 
 
 def _bytes(rng: random.Random, data: bytes) -> bytes:

@@ -313,12 +313,3 @@ def test_final_observations_are_of_when_they_were_given(address: str, kind: Any)
         )
         buffer[:] = np.nan
         client.end_episode(episode_id)
-
-
-def test_an_action_may_be_changed(make_server: MakeServer) -> None:
-    agent = AgentPlan("p", Box((1,)), Box((2,), low=-1, high=1))
-    server = make_server(replace(make_plan("RANDOM", {}), agents={"a": agent}))
-    for transport in ("websocket", "http"):
-        with PolicyClient(server.address, transport=transport) as client:  # type: ignore[arg-type]
-            action = client.get_action(client.start_episode(), {"a": 0})["a"]
-            action *= 2

@@ -47,8 +47,8 @@ _GROWTH_MIB = 64
 
 
 def lengths(by_day: int) -> list[Any]:
-    """Numbers of requests: the same at night, fifty times as many."""
-    return at_night([by_day, 50 * by_day], left_out=[50 * by_day])
+    """Numbers of requests: the same at night, a hundred times as many."""
+    return at_night([by_day, 100 * by_day], left_out=[100 * by_day])
 
 
 @pytest.fixture
@@ -82,7 +82,9 @@ def hold(
 
 def assert_in_its_own_words(outcome: Outcome, caplog: pytest.LogCaptureFixture) -> None:
     assert not outcome.faults, outcome
-    assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR or r.exc_info]
+    # The client whose frames are meddled with counts otherwise, and says so.
+    others = [r for r in caplog.records if r.name != "muxrl.client.multiplexer"]
+    assert not [r.getMessage() for r in others if r.levelno >= logging.ERROR or r.exc_info]
     caplog.clear()
 
 
@@ -93,7 +95,7 @@ def assert_well(server: PolicyServer) -> None:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("num", lengths(3_000))
+@pytest.mark.parametrize("num", lengths(1_500))
 def test_right_clients_of_a_trainer_notice_nothing(
     num: int, echo: PolicyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,7 +105,7 @@ def test_right_clients_of_a_trainer_notice_nothing(
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("num", lengths(1_500))
+@pytest.mark.parametrize("num", lengths(800))
 def test_nor_those_of_a_gateway(
     num: int, echo: PolicyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,7 +121,7 @@ def test_nor_those_of_a_gateway(
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("num", lengths(800))
+@pytest.mark.parametrize("num", lengths(500))
 def test_nor_those_of_rllib_and_it_learns_afterwards(
     num: int, make_server: MakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,7 +139,7 @@ def test_nor_those_of_rllib_and_it_learns_afterwards(
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("num", lengths(700))
+@pytest.mark.parametrize("num", lengths(400))
 def test_what_a_run_asks_is_answered(
     num: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import requests
-from tests.client.scripted_servers import CountingSimulation
 from tests.compliance.links import Link
 from tests.compliance.real_servers import (
     PPO_SETTINGS,
@@ -26,8 +24,7 @@ from tests.compliance.real_servers import (
 )
 from tests.compliance.test_patience import Learner
 
-from muxrl.client import EpisodeLost, MultiplexingClient, PolicyClient, ServerUnavailable
-from muxrl.client.env_loop import EnvLoop
+from muxrl.client import MultiplexingClient, PolicyClient, ServerUnavailable
 from muxrl.client.http import HttpTransport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.orchestrator.gateway.served import ServedGateway
@@ -110,24 +107,6 @@ def test_nobody_acts_in_a_gateways_place(peer: Peer, gateway: ServedGateway) -> 
     assert aborted == Aborted(e)
 
 
-def test_an_episode_is_played_and_recorded_on_every_server(
-    peer: Peer, servers: dict[str, PolicyServer]
-) -> None:
-    before = counts(servers)
-    e = next(_IDS)
-    replies = peer.say(StartEpisode(e), Step(e, 0, SEEN))
-    assert replies[0] == Started(e)
-    for t in range(1, 5):
-        reply = replies[-1]
-        assert isinstance(reply, Actions)
-        assert (reply.t, list(reply.actions)) == (t - 1, ["a", "b", "c"])
-        assert reply.actions["b"] == (t - 1) % 3
-        replies = peer.say(Step(e, t, SEEN, {"a": 1.0, "b": 0.5, "c": float(t)}))
-    ended = peer.ask(EndEpisode(e, 5, rewards={"a": 1.0}, final_observations=SEEN))
-    assert ended == Ended(e, 5, {"a": 5.0, "b": 2.0, "c": 10.0})
-    assert counts(servers) == {name: (0, steps + 5) for name, (_, steps) in before.items()}
-
-
 def test_what_only_the_simulation_knows_is_kept_with_the_episode(
     peer: Peer, gateway: ServedGateway
 ) -> None:
@@ -164,43 +143,6 @@ def test_metrics_that_cannot_be_are_refused_and_the_end_may_come_again(
     ended = peer.ask(EndEpisode(e, 1, rewards={"a": 1.0}))
     assert isinstance(ended, Ended)
     assert ended.returns == {"a": 1.0, "b": 0.0, "c": 0.0}, "nothing of a refused end is kept"
-
-
-def test_servers_hear_only_of_agents_that_act(peer: Peer, servers: dict[str, PolicyServer]) -> None:
-    before = counts(servers)
-    e = next(_IDS)
-    peer.say(StartEpisode(e), Step(e, 0, {"a": SEEN["a"]}))
-    peer.say(Step(e, 1, {"b": SEEN["b"]}, {"a": 1.0}))
-    reply = peer.ask(Step(e, 2, {"a": SEEN["a"]}, {"b": 2.0}))
-    assert isinstance(reply, Actions)
-    assert list(reply.actions) == ["a"]
-    assert peer.ask(EndEpisode(e, 3)) == Ended(e, 3, {"a": 1.0, "b": 2.0})
-    after = counts(servers)
-    assert {name: after[name][1] - before[name][1] for name in after} == {
-        "ppo": 2,
-        "scripted": 1,
-        "random": 0,
-    }
-
-
-def test_what_is_said_twice_is_recorded_once(peer: Peer, servers: dict[str, PolicyServer]) -> None:
-    before = counts(servers)
-    e = next(_IDS)
-    said: list[Any] = [
-        StartEpisode(e),
-        Step(e, 0, SEEN),
-        Step(e, 1, SEEN, {"a": 1.0}),
-        EndEpisode(e, 2, rewards={"b": 1.0}),
-        AbortEpisode(e),
-    ]
-    once = []
-    for item in said:
-        answer = peer.ask(item)
-        if not isinstance(item, StartEpisode):
-            assert peer.ask(item) == answer
-        once.append(answer)
-    assert once[3] == once[4] == Ended(e, 2, {"a": 1.0, "b": 1.0, "c": 0.0})
-    assert counts(servers) == {name: (0, steps + 2) for name, (_, steps) in before.items()}
 
 
 @pytest.mark.parametrize(
@@ -261,44 +203,6 @@ def test_a_frame_of_two_steps_of_one_episode_is_answered_in_order(peer: Peer) ->
     assert [type(reply) for reply in replies] == [Started, Actions, Actions, Ended]
 
 
-def test_many_simulations_learn_through_one_gateway(
-    gateway: ServedGateway, servers: dict[str, PolicyServer]
-) -> None:
-    before = servers["ppo"].status().weights_seq_no
-    with PolicyClient(gateway.address) as client:
-        loop = EnvLoop([CountingSimulation("abc", num_steps=10) for _ in range(4)], client)
-        loop.run(should_stop=lambda: loop.num_env_steps >= 400)
-        assert client.num_mismatches == 0
-    deadline = time.monotonic() + 20.0
-    while servers["ppo"].status().weights_seq_no <= before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert servers["ppo"].status().weights_seq_no > before
-    status = gateway.gateway.status()
-    assert status.num_episodes >= 40
-    assert status.num_open_episodes == 0
-
-
-def test_a_server_that_stops_is_named_and_episodes_end_on_the_others(
-    make_server: MakeServer, servers: dict[str, PolicyServer]
-) -> None:
-    doomed = PolicyServer(make_plan("RANDOM", {"d": Box((1,))}, server_id="doomed"))
-    doomed.start()
-    addresses = {"doomed": doomed.address, "scripted": servers["scripted"].address}
-    gateway = ServedGateway(lambda: MultiplexingClient(addresses, patience_s=0.5))
-    gateway.start()
-    try:
-        with PolicyClient(gateway.address) as client:
-            client.start_episode("e")
-            seen = {"d": SEEN["a"], "b": SEEN["b"]}
-            client.get_action("e", seen)
-            assert doomed.stop()
-            with pytest.raises(EpisodeLost, match="server 'doomed'"):
-                client.get_action("e", seen)
-        assert counts(servers)["scripted"][0] == 0
-    finally:
-        assert gateway.stop()
-
-
 def test_the_command_puts_a_gateway_in_front_of_servers(servers: dict[str, PolicyServer]) -> None:
     command = [sys.executable, "-m", "muxrl", "gateway", *(s.address for s in servers.values())]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -350,18 +254,19 @@ def test_links_that_are_cut_and_swallow_on_both_sides_lose_nothing(
 ) -> None:
     before = counts(servers)
     with contextlib.ExitStack() as stack:
-        behind = {name: stack.enter_context(Link(s.address)) for name, s in servers.items()}
-        addresses = {name: link.address for name, link in behind.items()}
-        gateway = ServedGateway(lambda: MultiplexingClient(addresses, patience_s=4.0))
+        behind = stack.enter_context(Link(servers["ppo"].address))
+        addresses = {name: server.address for name, server in servers.items()}
+        addresses["ppo"] = behind.address
+        gateway = ServedGateway(lambda: MultiplexingClient(addresses, patience_s=3.0))
         gateway.start()
         stack.callback(gateway.stop)
-        links = [stack.enter_context(Link(gateway.address)), *behind.values()]
+        links = [stack.enter_context(Link(gateway.address)), behind]
         harms: list[Callable[[Link], None]] = [
             Link.cut,
             lambda link: link.swallow("answer"),
             lambda link: link.swallow("frame"),
         ]
-        with PolicyClient(links[0].address, patience_s=4.0) as client:
+        with PolicyClient(links[0].address, patience_s=3.0) as client:
             for harm in harms:
                 e = client.start_episode()
                 for t in range(len(links)):
@@ -382,7 +287,7 @@ def test_a_client_does_not_lose_a_gateway_whose_server_learns(
 ) -> None:
     learner = Learner(servers["random"])
     with PolicyClient(gateway.address, patience_s=0.5) as client:
-        timer = threading.Timer(3.0, learner.finish)
+        timer = threading.Timer(1.5, learner.finish)
         timer.start()
         try:
             e = client.start_episode()

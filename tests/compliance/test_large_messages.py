@@ -151,23 +151,6 @@ def test_sixty_four_environments_with_twenty_images_each_pass(large: PolicyServe
         peer.transport.close()
 
 
-@pytest.mark.parametrize("transport", ["websocket", "http"])
-def test_long_observations_pass_in_their_longest_form(
-    transport: str, make_server: MakeServer
-) -> None:
-    plan = make_plan("RANDOM", {"a": Box((1_000,), "float64")}, limits=LimitsConfig(max_episodes=8))
-    server = make_server(plan)
-    peer = Peer(transport_to(server, transport))
-    try:
-        longest = np.full(1_000, -2.2250738585072014e-308)
-        items = [
-            i for e in range(8) for i in (StartEpisode(f"e{e}"), Step(f"e{e}", 0, {"a": longest}))
-        ]
-        assert sum(isinstance(reply, Actions) for reply in peer.say(*items)) == 8
-    finally:
-        peer.transport.close()
-
-
 def test_the_spec_says_what_was_computed(small: PolicyServer, make_server: MakeServer) -> None:
     url = f"http://{small.address}/v1/spec"
     assert 1 << 20 < requests.get(url).json()["max_message_bytes"] < 16 << 20

@@ -7,9 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
+from tests.compliance.real_servers import (
+    PPO_SETTINGS,
+    SEES,
+    SMALL_MODEL,
+    MakeServer,
+    Peer,
+    make_plan,
+    transport_to,
+)
 
 from muxrl.client import MultiplexingClient, RefusedByServer
+from muxrl.protocol.messages import Actions, EndEpisode, StartEpisode, Step
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.trainers.policies import TrainerPolicies
 
@@ -79,27 +88,18 @@ def test_evaluation_changes_no_weight_and_counts_no_step(
         assert client.num_mismatches == 0
 
 
-def test_agents_in_turns_over_many_batches(make_server: MakeServer) -> None:
-    """A turn game is cut in the middle of moves."""
-    agents = {agent: SEES[agent] for agent in "ab"}
-    server = make_server(
-        make_plan("PPO", agents, server_id="turns", settings=PPO_SETTINGS, model=SMALL_MODEL)
-    )
-    with MultiplexingClient([server.address]) as client:
-        for length in (7, 90, 61):
-            episode_id = client.start_episode()
-            for t in range(length):
-                agent = "ab"[t % 2]
-                client.get_action(episode_id, {agent: SEEN[agent]})
-                client.log_returns(episode_id, {"a": 1.0, "b": -1.0})
-            client.end_episode(episode_id, SEEN, truncated=True)
-        assert client.num_mismatches == 0
-    deadline = time.monotonic() + PATIENCE_S
-    while server.status().iteration < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert server.status().problem == ""
-    assert server.status().iteration == 3
-    assert server.status().num_env_steps == 158
+def test_an_answer_does_not_change_with_the_weights(ppo: PolicyServer) -> None:
+    peer = Peer(transport_to(ppo, "websocket"))
+    first = peer.say(StartEpisode("e"), Step("e", 0, SEEN))[1]
+    peer.ask(StartEpisode("f"))
+    for t in range(60):  # more than a batch: the server learns meanwhile
+        later = peer.ask(Step("f", t, SEEN))
+    assert isinstance(first, Actions)
+    assert isinstance(later, Actions)
+    assert later.weights_seq_no > first.weights_seq_no
+    assert peer.ask(Step("e", 0, SEEN)) == first
+    peer.say(EndEpisode("e", 1), EndEpisode("f", 60))
+    peer.transport.close()
 
 
 @pytest.fixture(scope="module")
@@ -130,22 +130,3 @@ def test_a_member_of_a_team_that_never_appeared_is_missed_by_name_at_once(
         assert "without its member 'b'" in str(error)
         assert client.get_action(other, SEEN).keys() == {"a", "b"}
         client.end_episode(other, SEEN, truncated=True)
-
-
-def test_a_team_whose_members_die_learns_on(qmix: PolicyServer) -> None:
-    before = qmix.status().weights_seq_no
-    with MultiplexingClient([qmix.address]) as client:
-        for _ in range(60):  # a batch is 200 env steps
-            episode_id = client.start_episode()
-            client.get_action(episode_id, SEEN)
-            client.log_returns(episode_id, {"a": 1.0, "b": 0.0}, terminations={"a": True})
-            for _ in range(3):
-                assert client.get_action(episode_id, {"b": SEEN["b"]}).keys() == {"b"}
-                client.log_returns(episode_id, {"a": 1.0, "b": 1.0})
-            client.end_episode(episode_id)
-        assert client.num_mismatches == 0
-    deadline = time.monotonic() + PATIENCE_S
-    while qmix.status().weights_seq_no == before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert qmix.status().problem == ""
-    assert qmix.status().weights_seq_no > before

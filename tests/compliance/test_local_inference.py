@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections import Counter
 from typing import Any
@@ -14,16 +13,14 @@ from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeS
 
 from muxrl.client import (
     AssignmentError,
-    EpisodeLost,
     MultiplexingClient,
     RefusedByServer,
     ServerUnavailable,
 )
 from muxrl.client.local_transport import LocalTransport
-from muxrl.client.outbox import Outbox
 from muxrl.client.random_policy import RandomTransport
 from muxrl.protocol.messages import PlayedSteps, Status, Step
-from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
+from muxrl.protocol.spaces import Box
 from muxrl.servers.config import AgentPlan, LimitsConfig
 from muxrl.servers.server import PolicyServer
 
@@ -102,21 +99,6 @@ def test_counts_agree_in_few_messages_and_with_the_newest_weights(
     assert ppo.policies.policy_lag == (0.0, 0), "as without local inference"
 
 
-def test_rewards_after_an_end_are_told_as_such(ppo: PolicyServer, make_server: MakeServer) -> None:
-    other = make_server(make_plan("RANDOM", {"c": Box((1,))}))
-    addresses = [ppo.address, other.address]
-    with MultiplexingClient(addresses, inference_mode={"ppo": "local"}) as client:
-        play(client, 3, training_enabled=False)  # by then it acts by itself
-        episode_id = client.start_episode(training_enabled=False)
-        client.get_action(episode_id, {**SEEN, "c": [0.0]})
-        client.log_returns(episode_id, {"a": 1.0}, terminations={"a": True})
-        client.get_action(episode_id, {"c": [0.0]})
-        client.log_returns(episode_id, {"a": 10.0})
-        client.get_action(episode_id, {"b": SEEN["b"]})
-        client.end_episode(episode_id)
-        assert client.num_mismatches == 0
-
-
 def test_it_draws_from_the_servers_distribution(ppo: PolicyServer) -> None:
     """Beside each other in evaluation, where nothing is learned."""
     with local(ppo) as here, MultiplexingClient([ppo.address]) as there:
@@ -128,26 +110,6 @@ def test_it_draws_from_the_servers_distribution(ppo: PolicyServer) -> None:
             assert abs(mine[action] - theirs[action]) < 4 * np.sqrt(2 * 2000 * 0.25)
         greedy = play(here, 5, training_enabled=False)
         assert greedy == play(there, 5, training_enabled=False)
-
-
-def test_many_episodes_in_lockstep(ppo: PolicyServer) -> None:
-    before = ppo.status()
-    with local(ppo) as client:
-        frames = frames_of(client)
-        ids = [client.start_episode() for _ in range(4)]
-        for _ in range(30):
-            actions = client.get_action(ids, dict.fromkeys(ids, SEEN))
-            for episode_id in ids:
-                assert actions[episode_id].keys() == {"a", "b"}
-                client.log_returns(episode_id, {"a": 1.0})
-        outbox = Outbox()
-        for episode_id in ids:
-            client.table.end(outbox, client._find(episode_id).slot, is_truncated=False)
-        assert client.exchange(outbox) == {}
-        assert client.num_mismatches == 0
-        assert len(frames) < 20
-    assert ppo.status().num_env_steps - before.num_env_steps == 120
-    assert ppo.status().num_episodes - before.num_episodes == 4
 
 
 def test_a_wrong_observation_is_refused_at_once_and_what_was_played_is_kept(
@@ -252,46 +214,6 @@ def test_the_gate_holds_short_episodes_too(make_server: MakeServer) -> None:
     assert lag is not None
     assert lag[1] <= 1
     assert server.status().num_env_steps == 400
-
-
-def test_a_server_that_is_started_again(make_server: MakeServer, caplog: Any) -> None:
-    plan = make_plan("A2C", AGENTS, server_id="lost", settings=BATCH, model=SMALL_MODEL)
-    first = PolicyServer(plan)
-    port = int(first.start().rpartition(":")[2])
-    with local(first) as client, caplog.at_level(logging.WARNING):
-        play(client, 100)
-        episode_id = client.start_episode()
-        for _ in range(5):
-            client.get_action(episode_id, SEEN)
-        assert first.stop()
-        second = make_server(
-            make_plan("A2C", AGENTS, server_id="lost", settings=BATCH, model=SMALL_MODEL, port=port)
-        )
-        with pytest.raises(EpisodeLost, match="does not know episode"):
-            client.end_episode(episode_id)
-        (transport,) = client._transports.values()
-        assert isinstance(transport, LocalTransport)
-        assert transport.num_lost_steps > 0
-        assert "steps are not recorded" in caplog.text
-        play(client, 30)
-        assert client.num_mismatches == 0
-        assert second.status().num_env_steps == 30
-
-
-def test_masks_are_followed(make_server: MakeServer) -> None:
-    space = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
-    server = make_server(
-        make_plan("PPO", {"a": space}, server_id="masked", settings=PPO_SETTINGS, model=SMALL_MODEL)
-    )
-    with local(server) as client:
-        episode_id = client.start_episode()
-        for t in range(90):
-            mask = np.eye(3, dtype=np.int8)[t % 3]
-            seen = {"a": {"observation": SEEN["a"], "action_mask": mask}}
-            assert client.get_action(episode_id, seen) == {"a": t % 3}
-        client.end_episode(episode_id)
-        assert client.num_mismatches == 0
-    assert server.status().num_env_steps == 90
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from typing import Any
 
@@ -219,12 +220,14 @@ def test_at_random_while_a_server_is_lost(make_server: MakeServer) -> None:
         assert client.num_mismatches == 0
 
 
-def test_a_server_that_comes_back_with_other_weights(make_server: MakeServer) -> None:
+def test_a_server_that_comes_back_with_other_weights(
+    make_server: MakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
     """Started again within the client's patience, in an episode of its own."""
     plan = make_plan("DQN", SEES, server_id="again", model=SMALL_MODEL, seed=1)
     first = PolicyServer(plan)
     port = int(first.start().rpartition(":")[2])
-    with local(first, update_interval_s=None) as client:
+    with local(first, update_interval_s=None) as client, caplog.at_level(logging.WARNING):
         (transport,) = client._transports.values()
         assert isinstance(transport, LocalTransport)
         train(client, plan, 30)
@@ -235,6 +238,8 @@ def test_a_server_that_comes_back_with_other_weights(make_server: MakeServer) ->
         second = make_server(dataclasses.replace(plan, port=port))
         with pytest.raises(EpisodeLost, match="does not know episode"):
             client.end_episode(episode_id)
+        assert transport.num_lost_steps > 0
+        assert "steps are not recorded" in caplog.text
         assert transport._policies._networks is not before, "pulled, though only on demand else"
         train(client, plan, 30)
         assert second.status().num_env_steps == 30

@@ -90,7 +90,7 @@ def test_what_is_swallowed_is_sent_again(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize(("state", "time_s"), [("down", 3.0), ("hung", 1.0)])
+@pytest.mark.parametrize(("state", "time_s"), [("down", 1.0), ("hung", 1.0)])
 def test_an_outage_in_mid_episode(
     server: PolicyServer,
     link: Link,
@@ -110,7 +110,7 @@ def test_an_outage_in_mid_episode(
         assert counts(server) == (3, 1, 0)
     if state == "down":
         assert "trying again for up to 30 s" in caplog.text
-        assert "is back after 3." in caplog.text
+        assert "is back after 1." in caplog.text
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -230,7 +230,7 @@ def test_two_hung_servers_take_no_longer_than_one(
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(Link(server.address)) for server in servers]
         client = MultiplexingClient(
-            [one.address for one in links], transport=transport, patience_s=2.0
+            [one.address for one in links], transport=transport, patience_s=1.0
         )
         stack.enter_context(client)
         ids = [client.start_episode() for _ in range(4)]
@@ -288,7 +288,7 @@ class Learner:
 def test_a_server_that_learns_is_not_lost(server: PolicyServer, transport: Any) -> None:
     with MultiplexingClient([server.address], transport=transport, patience_s=0.5) as client:
         learner = Learner(server)
-        threading.Timer(3.0, learner.finish).start()
+        threading.Timer(1.5, learner.finish).start()
         play(client)
         assert client.num_mismatches == 0
         assert counts(server) == (3, 1, 0)
@@ -314,13 +314,13 @@ def test_patience_begins_when_no_other_server_is_waited_for(
     learning, lost = (start_server(agent, server_id=agent) for agent in "ab")
     with (
         Link(lost.address) as link,
-        MultiplexingClient([learning.address, link.address], patience_s=2.0) as client,
+        MultiplexingClient([learning.address, link.address], patience_s=1.4) as client,
     ):
         episode_id = client.start_episode()
         link.set("down")
         learner = Learner(learning)
-        threading.Timer(2.5, learner.finish).start()
-        threading.Timer(3.5, link.set, ["up"]).start()
+        threading.Timer(1.7, learner.finish).start()
+        threading.Timer(2.4, link.set, ["up"]).start()
         assert client.get_action(episode_id, SEEN).keys() == {"a", "b"}
 
 
@@ -338,7 +338,7 @@ def test_an_episode_does_not_expire_where_nobody_acts(
         episode_id = client.start_episode()
         for _ in range(num_steps_before):
             client.get_action(episode_id, SEEN)
-        for _ in range(20):
+        for _ in range(12):
             time.sleep(0.1)
             client.get_action(episode_id, {"a": [0.0, 0.0]})
             client.log_returns(episode_id, {"a": 1.0, "b": 1.0})
@@ -391,20 +391,3 @@ def test_a_loop_does_not_wait_for_ever(server: PolicyServer, link: Link) -> None
         with pytest.raises(ServerLost):
             loop.run(should_stop=lambda: loop.num_env_steps == 22 and link.set("down") is not None)
         assert loop.num_lost_episodes == 1
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_loop_may_raise_instead(
-    start_server: Callable[..., PolicyServer], server: PolicyServer, link: Link, transport: Any
-) -> None:
-    with MultiplexingClient([link.address], transport=transport) as client:
-        loop = EnvLoop([simulation()], client)
-
-        def restart() -> bool:
-            if loop.num_env_steps == 8:
-                link.target = start_server().address
-                link.cut()
-            return False
-
-        with pytest.raises(EpisodeLost):
-            loop.run(should_stop=restart)

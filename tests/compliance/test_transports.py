@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
 from typing import Any
 
@@ -23,51 +22,6 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 @pytest.fixture
 def url(ppo: PolicyServer) -> str:
     return f"http://{ppo.address}"
-
-
-def test_ten_lines_of_requests(url: str) -> None:
-    session = requests.Session()
-    session.headers["Authorization"] = f"Bearer {TOKEN}"
-    e = session.post(f"{url}/v1/episodes", json={}).json()["episode_id"]
-    item: dict[str, Any] = {"type": "step", "episode_id": e, "t": 0}
-    item["observations"] = {"a": [0.1, 0.2], "b": [0, 1]}
-    (reply,) = session.post(f"{url}/v1/step", json={"items": [item]}).json()["replies"]
-    assert reply["actions"]["a"] in (0, 1, 2)
-    item |= {"t": 1, "rewards": {"a": 1, "b": -1}}
-    (reply,) = session.post(f"{url}/v1/step", json={"items": [item]}).json()["replies"]
-    assert reply["t"] == 1
-    ended = session.post(f"{url}/v1/episodes/{e}/end", json={"t": 2, "rewards": {"a": 1}}).json()
-    assert ended == {"type": "ended", "episode_id": e, "num_steps": 2,
-                     "returns": {"a": 2.0, "b": -1.0}}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b"{}", b'"text"', b'{"items":[{"type":"jump","episode_id":"e"}]}',
-     b'{"items":[{"type":"step","episode_id":"e","t":0,"observations":{"a":[NaN,1]}}]}',
-     b'{"items":[{"type":"step","episode_id":"e","t":0,"observations":{"a":' + b"[" * 4000
-     + b"]" * 4000 + b"}}]}", b"\xff\xfe"],
-)  # fmt: skip
-def test_bad_json(url: str, body: bytes) -> None:
-    answer = requests.post(f"{url}/v1/step", body, headers=BEARER)
-    assert answer.status_code == 400
-    assert answer.json()["type"] == "refused"
-    story = answer.json()["message"]
-    assert story.startswith(f"server 'ppo' ({url.removeprefix('http://')}) refused POST /v1/step: ")
-    assert "not a batch of items: " in story
-
-
-@pytest.mark.parametrize("path", ["/v1/episodes", "/v1/episodes/e/end", "/v1/episodes/e/abort"])
-@pytest.mark.parametrize(
-    "body",
-    [b"{", b"[]", b"\xff\xfe", b'{"reason":1,"t":"x","mode":3}',
-     '{"episode_id": "café"}'.encode("latin-1"), b'{"reason": ' + b"[" * 5000 + b"]" * 5000 + b"}"],
-    ids=["cut", "list", "bytes", "kinds", "latin-1", "nested"],
-)  # fmt: skip
-def test_bad_json_at_the_endpoints_for_one_item(url: str, path: str, body: bytes) -> None:
-    answer = requests.post(url + path, body, headers=BEARER)
-    assert answer.status_code == 400
-    assert answer.json()["type"] == "refused"
 
 
 def samples(url: str) -> dict[tuple[str, str], float]:
@@ -122,15 +76,6 @@ def test_a_client_with_a_wrong_token_is_told(ppo: PolicyServer, transport: Any) 
         MultiplexingClient([ppo.address], token="wrong", transport=transport)
 
 
-def test_a_body_over_the_limit(url: str) -> None:
-    answer = requests.post(f"{url}/v1/step", b"x" * (MAX_BYTES + 1), headers=BEARER)
-    assert answer.status_code == 413
-    assert "max_message_bytes" in answer.json()["message"]
-    chunks = (b"x" * 1000 for _ in range(MAX_BYTES // 1000 + 1))
-    assert requests.post(f"{url}/v1/step", chunks, headers=BEARER).status_code == 413
-    assert requests.get(f"{url}/v1/health", headers=BEARER).status_code == 200
-
-
 @pytest.mark.parametrize("transport", ["http", "websocket"])
 def test_a_client_with_a_message_over_the_limit_is_told(ppo: PolicyServer, transport: Any) -> None:
     with MultiplexingClient([ppo.address], token=TOKEN, transport=transport) as client:
@@ -157,22 +102,6 @@ def test_a_client_that_vanishes_leaves_the_server_in_peace(ppo: PolicyServer, ur
         requests.post(f"{url}/v1/episodes/{episode_id}/abort", headers=BEARER)
 
 
-def test_a_connection_that_breaks_is_opened_again_and_nothing_is_counted_twice(
-    ppo: PolicyServer,
-) -> None:
-    with MultiplexingClient([ppo.address], token=TOKEN) as client:
-        transport = next(iter(client._transports.values()))
-        episode_id = client.start_episode()
-        for t in range(6):
-            client.get_action(episode_id, {"a": [0.0, 0.0], "b": [0.0, 0.0]})
-            client.log_returns(episode_id, {"a": 1.0})
-            if t % 2:
-                connection = transport._connection  # type: ignore[attr-defined]
-                connection._socket.shutdown(socket.SHUT_RDWR)
-        client.end_episode(episode_id)
-        assert client.num_mismatches == 0
-
-
 @pytest.mark.parametrize("transport", ["websocket", "http"])
 def test_actions_are_arrays_over_every_transport(transport: Any) -> None:
     spaces: dict[str, Space] = {"a": Box((2,), "float32", -1.0, 1.0), "b": MultiDiscrete((2, 3))}
@@ -186,4 +115,6 @@ def test_actions_are_arrays_over_every_transport(transport: Any) -> None:
     finally:
         assert server.stop()
     kinds = {agent: (type(action), action.dtype.name) for agent, action in actions.items()}
+    for action in actions.values():
+        action *= 2  # they are the simulation's own
     assert kinds == {"a": (np.ndarray, "float32"), "b": (np.ndarray, "int64")}

@@ -73,6 +73,14 @@ def test_a_logged_action_is_taken_as_it_is(url: str) -> None:
     assert reply["actions"] == {"box": [77.0, -1.0]}
 
 
+def test_a_logged_action_of_another_space_is_refused(url: str) -> None:
+    start = {"type": "start", "episode_id": "logged wrong"}
+    step = {**start, "type": "step", "t": 0, "observations": {"discrete": 1}}
+    _, refused = say(url, start, {**step, "logged_actions": {"discrete": 4}})
+    assert (refused["code"], refused["agent_id"]) == (422, "discrete")
+    assert "action of agent 'discrete'" in refused["message"]
+
+
 @pytest.mark.parametrize(
     ("agent_id", "wrong", "got"),
     [
@@ -89,6 +97,12 @@ def test_a_logged_action_is_taken_as_it_is(url: str) -> None:
 def test_a_refusal_says_what_came_and_where(url: str, agent_id: str, wrong: Any, got: str) -> None:
     start = {"type": "start", "episode_id": f"wrong {agent_id} {got}"}
     step = {**start, "type": "step", "t": 0, "observations": {agent_id: wrong}}
-    _, refused = say(url, start, step)
+    other = {**start, "episode_id": f"beside {agent_id} {got}"}
+    _, refused, begun = say(url, start, step, other)
+    assert begun["type"] == "started", "others of its frame go on"
+    address = url.split("/")[2]
+    assert refused["message"].startswith(
+        f"server 'random' ({address}) refused t=0 of episode {start['episode_id']}: "
+    )
     assert (refused["type"], refused["code"], refused["agent_id"]) == ("refused", 422, agent_id)
     assert refused["got"] == got

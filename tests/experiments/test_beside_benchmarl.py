@@ -104,18 +104,3 @@ def test_our_side_counts_the_updates_of_mappo(monkeypatch: Any) -> None:
     monkeypatch.setattr(muxrl_side, "INTERVAL_ENV_STEPS", 2_000)
     run = muxrl_side.train("mappo", "muxrl", "default", seed=0, env_steps=2_000)
     assert run.num_updates == 10 * run.num_updates_env_steps // 1_000 > 0
-
-
-@pytest.mark.night  # by day: its settings, one by one
-@pytest.mark.learning
-@pytest.mark.usefixtures("rllib")
-def test_our_side_makes_as_many_updates_as_its_matched_settings_say(monkeypatch: Any) -> None:
-    from muxrl.experiments.studies.beside_benchmarl import muxrl_side
-
-    monkeypatch.setattr(muxrl_side, "INTERVAL_ENV_STEPS", 2_000)
-    run = muxrl_side.train("qmix", "muxrl", "matched", seed=0, env_steps=4_000)
-    assert [point.env_steps for point in run.points] == [0, 2_000, 4_000]
-    # The other side makes 2 for every 25 env steps, after its first 250.
-    expected = 2 * (run.num_updates_env_steps - 250) / 25
-    assert run.num_updates == pytest.approx(expected, rel=0.1)
-    assert run.points[-1].processor_s > run.points[1].processor_s > 0.0

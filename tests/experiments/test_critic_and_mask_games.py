@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
-from pettingzoo.test import parallel_api_test
+from tests.experiments.playing import mean_return
 
 from muxrl.experiments.simulations.cue_game import CueGame
 from muxrl.experiments.simulations.locked_doors import (
@@ -20,28 +19,7 @@ from muxrl.experiments.simulations.locked_doors import (
 from muxrl.experiments.simulations.stairs import Stairs
 from muxrl.experiments.simulations.weather_cues import WeatherCues
 
-Choose = Callable[[np.ndarray], int]
 RNG = np.random.default_rng(0)
-
-
-@pytest.mark.parametrize(
-    "env", [LockedDoors(num_steps=50), LockedDoors(has_masks=False), WeatherCues(), Stairs()]
-)
-def test_pettingzoo_accepts_them(env: Any) -> None:
-    parallel_api_test(env, num_cycles=100)
-
-
-def mean_return(choose: Choose, num_episodes: int = 800) -> float:
-    env, returns = LockedDoors(), []
-    for seed in range(num_episodes):
-        observations, _ = env.reset(seed=seed)
-        total = 0.0
-        while env.agents:
-            actions = {a: choose(observations[a]["action_mask"]) for a in env.agents}
-            observations, rewards, *_ = env.step(actions)
-            total += sum(rewards.values())
-        returns.append(total / len(env.possible_agents))
-    return fmean(returns)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +31,9 @@ def mean_return(choose: Choose, num_episodes: int = 800) -> float:
     ],
     ids=["best open", "any open", "best of all"],
 )
-def test_bounds_of_the_locked_doors(choose: Choose, expected: float) -> None:
-    assert mean_return(choose) == pytest.approx(expected, abs=0.1)
+def test_bounds_of_the_locked_doors(choose: Callable[[np.ndarray], int], expected: float) -> None:
+    measured = mean_return(LockedDoors(), lambda _, seen: choose(seen["action_mask"]), 800)
+    assert measured == pytest.approx(expected, abs=0.1)
 
 
 def test_bounds_of_the_locked_doors_in_figures() -> None:

@@ -33,7 +33,7 @@ def test_its_config_is_whole_and_what_it_imports_is_there() -> None:
 
 
 @pytest.mark.learning
-@pytest.mark.night  # by day: the config; faults/test_background_run.py, comparisons
+@pytest.mark.night  # by day: the config; launch/test_background.py, comparisons
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from mpe2 import simple_spread_v3
-from pettingzoo.test import parallel_api_test
 
 from muxrl.experiments.simulations.spread import Spread
 
@@ -47,7 +46,3 @@ def test_it_plays_as_mpe2_does(is_crowded: bool, local_ratio: float) -> None:
             num_touching += len(set(rewards.values())) > 1
         assert not theirs.agents
     assert num_touching > (20 if is_crowded else 0)
-
-
-def test_it_is_a_valid_parallel_env() -> None:
-    parallel_api_test(Spread(), num_cycles=200)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from mpe2 import simple_tag_v3
-from pettingzoo.test import parallel_api_test
 
 from muxrl.experiments.simulations.tag_arrays import SimpleTag
 
@@ -52,10 +51,6 @@ def assert_alike(mine: dict[str, Any], other: dict[str, Any]) -> None:
     for agent, seen in mine.items():
         assert seen.dtype == other[agent].dtype
         np.testing.assert_allclose(seen, other[agent], atol=1e-5, err_msg=agent)
-
-
-def test_pettingzoo_accepts_it() -> None:
-    parallel_api_test(SimpleTag(num_good=2), num_cycles=60)
 
 
 def test_a_game_without_good_agents_is_refused() -> None:

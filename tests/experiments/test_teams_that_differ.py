@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pettingzoo.test import parallel_api_test
+from tests.experiments.playing import returns_of
 
 from muxrl.client.adapters import adapt
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
@@ -19,40 +19,23 @@ from muxrl.experiments.studies.case_table import Case, CaseTable, Measure, evalu
 from muxrl.experiments.studies.published.cases import FirstForaging
 
 
-def play(env: Any, choose: Any, seed: int) -> dict[str, float]:
-    """Plays an episode as the client does, through its adapter."""
-    simulation = PettingZooParallel(env)
-    observations, _ = simulation.reset(seed)
-    returns = dict.fromkeys(simulation.possible_agents, 0.0)
-    while observations:
-        result = simulation.step({a: choose(a, seen) for a, seen in observations.items()})
-        for agent, reward in result.rewards.items():
-            returns[agent] += reward
-        observations = result.observations
-    return returns
-
-
-@pytest.mark.parametrize("env", [UnlikeCues(), Sentries()])
-def test_each_is_a_valid_parallel_env(env: Any) -> None:
-    parallel_api_test(env, num_cycles=300)
-
-
 def test_unlike_members_and_their_bounds() -> None:
     env = UnlikeCues()
     assert [space.shape for space in env.observation_spaces.values()] == [(2,), (3,), (5,)]
     assert [int(space.n) for space in env.action_spaces.values()] == [2, 3, 5]
-    right = play(env, lambda _, seen: int(seen.argmax()), 0)
+    right = returns_of(env, lambda _, seen: int(seen.argmax()), 0)
     assert set(right.values()) == {unlike_cues.oracle_return()} == {20.0}
     rng = np.random.default_rng(0)
     measured = [
-        play(env, lambda _, seen: int(rng.integers(len(seen))), seed)["member_0"]
+        returns_of(env, lambda _, seen: int(rng.integers(len(seen))), seed)["member_0"]
         for seed in range(400)
     ]
     assert unlike_cues.random_return() == pytest.approx(3.7778, abs=1e-4)
     error = np.std(measured) / np.sqrt(len(measured))
     assert abs(np.mean(measured) - unlike_cues.random_return()) < 4 * error
     capped = [
-        play(env, lambda _, seen: int(seen.argmax()) % 2, seed)["member_0"] for seed in range(400)
+        returns_of(env, lambda _, seen: int(seen.argmax()) % 2, seed)["member_0"]
+        for seed in range(400)
     ]
     error = np.std(capped) / np.sqrt(len(capped))
     assert abs(np.mean(capped) - 9.5556) < 4 * error
@@ -61,12 +44,12 @@ def test_unlike_members_and_their_bounds() -> None:
 @pytest.mark.parametrize("arrival_interval", [0, 2])
 def test_sentries_and_their_bounds(arrival_interval: int) -> None:
     env = Sentries(arrival_interval=arrival_interval)
-    best = play(env, lambda _, seen: int(seen[:3].argmax()), 0)
+    best = returns_of(env, lambda _, seen: int(seen[:3].argmax()), 0)
     oracle = sentries.oracle_return(arrival_interval=arrival_interval)
     assert sum(best.values()) == oracle == (30 if arrival_interval else 36)
     rng = np.random.default_rng(0)
     measured = [
-        sum(play(env, lambda *_: int(rng.integers(3)), seed).values()) for seed in range(500)
+        sum(returns_of(env, lambda *_: int(rng.integers(3)), seed).values()) for seed in range(500)
     ]
     error = np.std(measured) / np.sqrt(len(measured))
     expected = sentries.random_return(arrival_interval=arrival_interval)
@@ -186,18 +169,6 @@ def greedy_return(config: str, measure: Measure, env_steps: int, server: dict[st
 def test_a_team_of_unlike_members_uses_all_of_their_actions() -> None:
     learned = greedy_return("unlike_cues", evaluated(100), 8_000, {"team_reward": "mean"})
     assert learned > 15  # random 3.8; 9.6 is the most that two actions each could bring
-
-
-@pytest.mark.night  # by day: compliance/test_teams_of_every_kind.py
-@pytest.mark.learning
-@pytest.mark.usefixtures("rllib")
-@pytest.mark.timeout(240)
-def test_a_team_whose_members_arrive_late_and_die_learns_to_live() -> None:
-    # Long enough to see that it is not lost again when hardly anybody dies any more.
-    learned = greedy_return(
-        "sentries", evaluated(100, combine=sum), 30_000, {"late_members": "allow"}
-    )
-    assert learned > 28  # random 5; 12 by the captain alone; 30 if nobody dies
 
 
 def test_the_first_foraging_has_lighter_apples_and_ends_with_its_time() -> None:

@@ -1,13 +1,16 @@
-"""A folder for temporary files that must be empty of muxrl's in the end."""
+"""Launches, and a folder for temporary files that must be empty of muxrl's in the end."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from tests.faults.hosted import Host
+from tests.faults.runs import HostedRun, Run, arguments
 
 
 @pytest.fixture
@@ -23,3 +26,34 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _nothing_temporary_is_left(temporary: Path) -> Iterator[None]:
     yield
     assert not list(temporary.glob("muxrl-*"))
+
+
+@pytest.fixture
+def launch_alone(tmp_path: Path, temporary: Path) -> Iterator[Callable[..., Run]]:
+    """Launches as people do: in a process of its own."""
+    runs: list[Run] = []
+
+    def start(experiment: dict[str, Any], *options: str, **streams: Any) -> Run:
+        command = arguments(experiment, tmp_path, *options)
+        runs.append(Run.of_command(command, tmp_path.name, temporary, **streams))
+        runs[-1].folder = tmp_path / "run"
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.kill()
+
+
+@pytest.fixture
+def launch(tmp_path: Path, host: Host) -> Iterator[Callable[[dict[str, Any]], Run]]:
+    """Launches in the session's host, where the fault spares the command itself."""
+    runs: list[HostedRun] = []
+
+    def start(experiment: dict[str, Any]) -> Run:
+        launched, mark = host.launch(arguments(experiment, tmp_path))
+        runs.append(HostedRun(cast(Any, launched), mark, tmp_path / "run", host))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        host.end(cast(Any, run.popen))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import signal
 import socket
 import subprocess
@@ -126,57 +125,6 @@ def test_a_nan_now_and_then_costs_its_episode(tmp_path: Path) -> None:
     assert "training episodes ended at a value that a server refused" in report
 
 
-@pytest.mark.night  # by day: test_gateway.py, commands
-def test_a_program_that_plays_one_episode_is_begun_again(tmp_path: Path) -> None:
-    (tmp_path / "sim.py").write_text(ONE_EPISODE)
-    done = launch(tmp_path, "", EXTERNAL)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "started again" not in done.stdout + done.stderr
-    assert len((tmp_path / "begun.txt").read_text()) >= 4  # of 20 env steps
-
-
-@pytest.mark.night  # by day: one that plays one episode
-def test_a_program_that_ends_without_an_episode_has_failed(tmp_path: Path) -> None:
-    (tmp_path / "sim.py").write_text("")
-    done = launch(tmp_path, "", EXTERNAL)
-    assert done.returncode == 1
-    assert "ended by itself, without an episode that it played" in done.stderr
-
-
-VECTOR = """
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-class Env(CartPoleVectorEnv):
-    def __init__(self, num_envs):
-        super().__init__(num_envs=num_envs, max_episode_steps=50)
-        open('made.txt', 'a').write(f'{num_envs} ')
-"""
-
-
-@pytest.mark.night  # by day: tests/learning/test_rows.py, from a vector simulation
-def test_many_copies_in_one_environment(tmp_path: Path) -> None:
-    config = CONFIG.replace("make", "Env").replace(
-        "restarts: {max: 0}", "restarts: {max: 0}, vector_env: true, num_envs_per_process: 16"
-    )
-    config = config.replace("final_num_episodes: 4", "final_num_episodes: 4, num_episodes: 2, "
-                            "interval_env_steps: 200")  # fmt: skip
-    done = launch(tmp_path, VECTOR, config)
-    assert done.returncode == 0, done.stdout + done.stderr
-    looked_at, *others = (tmp_path / "made.txt").read_text().split()
-    assert looked_at == "1"
-    assert sorted(others) == [
-        "1",
-        "16",
-    ]  # evaluated and trained in, by processes that start together
-    metrics = tmp_path / "run" / "metrics"
-    joint, evaluations = (
-        [json.loads(line) for line in (metrics / name).read_text().splitlines()]
-        for name in ("joint.jsonl", "evaluation.jsonl")
-    )
-    assert {row["env_steps"] for row in evaluations} == {0, 200, 400}
-    assert 400 <= joint[-1]["env_steps"] < 400 + 16, "the last step is of all copies"
-    assert joint[-1]["num_mismatches"] == 0
-
-
 def test_the_program_of_the_readme_waits_for_its_run_and_ends_when_somebody_ends_that(
     tmp_path: Path,
 ) -> None:
@@ -204,3 +152,19 @@ def test_the_program_of_the_readme_waits_for_its_run_and_ends_when_somebody_ends
     finally:
         run.kill()
         loop.kill()
+
+
+@pytest.mark.night  # by day: test_gateway.py, of whoever plays on
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [(ONE_EPISODE, 0, ""), ("", 1, "ended by itself, without an episode that it played")],
+)
+def test_a_program_that_played_an_episode_is_begun_again(
+    tmp_path: Path, program: str, code: int, said: str
+) -> None:
+    (tmp_path / "sim.py").write_text(program)
+    done = launch(tmp_path, "", EXTERNAL)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stdout + done.stderr
+    assert "started again" not in done.stdout + done.stderr
+    if code == 0:
+        assert len((tmp_path / "begun.txt").read_text()) >= 4  # of 20 env steps

@@ -14,27 +14,20 @@ from typing import Any
 
 import pytest
 from tests.client.scripted_servers import CountingSimulation
-from tests.faults.started import PATIENCE_S, PAUSE_S, ROOT
-from tests.faults.test_intruders import taken
-from tests.faults.test_launch_faults import (
+from tests.faults.runs import (
     Run,
-    assert_readable,
-    launch,
-    launch_alone,
-    small_server,
-)
-from tests.faults.test_restarts import (
     assert_goes_forward,
+    assert_readable,
     lasting,
     num_restarts,
     rows,
+    small_server,
     wait_for_checkpoint,
 )
+from tests.faults.started import PATIENCE_S, PAUSE_S, ROOT
 
 from muxrl.client import PolicyClient
 from muxrl.client.env_loop import EnvLoop
-
-__all__ = ["launch", "launch_alone"]
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -55,7 +48,7 @@ def external(**changes: Any) -> dict[str, Any]:
     return experiment
 
 
-def test_an_external_run_is_evaluated_survives_its_gateway_and_says_when_it_is_over(
+def test_an_external_run_is_evaluated_survives_its_gateway_and_a_server_and_says_when_it_is_over(
     launch: Callable[..., Run],
 ) -> None:
     evaluation = {"interval_env_steps": 1_000, "num_episodes": 3, "final_num_episodes": 5,
@@ -75,10 +68,10 @@ def test_an_external_run_is_evaluated_survives_its_gateway_and_says_when_it_is_o
     thread.start()
     run.wait_for_learning()
     run.wait_for("steps", lambda: rows(run, "joint")[-1]["env_steps"] > 1_500)
-    gateway = run.writer_of(run.folder / "logs" / "gateway.log")
-    assert gateway is not None
     assert num_restarts(address) == 0.0
-    os.kill(gateway, signal.SIGKILL)
+    # The one waits for the other, and whoever starts both must not wait for the first.
+    for name in ("a2c", "gateway"):
+        os.kill(run.pid_of(name), signal.SIGKILL)
     run.wait_for("its restart in what Prometheus reads", lambda: num_restarts(address) == 1.0)
     assert run.wait(2 * PATIENCE_S) == 0, run.output
     thread.join(20.0)
@@ -88,7 +81,7 @@ def test_an_external_run_is_evaluated_survives_its_gateway_and_says_when_it_is_o
     assert_goes_forward(run)
     run.assert_nothing_is_left()
     summary = json.loads((run.folder / "summary.json").read_text())
-    assert summary["restarted_at"].keys() == {"gateway"}
+    assert summary["restarted_at"].keys() == {"a2c", "gateway"}
     assert f"gateway to all of them: http://{address}" in run.output
     assert f"it is started again at {address}" in run.output
     joint = rows(run, "joint")[-1]
@@ -106,73 +99,6 @@ def test_an_external_run_is_evaluated_survives_its_gateway_and_says_when_it_is_o
     assert all(len(row["returns"]["a"]) == 3 for row in earlier)
 
 
-@pytest.mark.night  # by day: each by itself
-def test_a_gateway_and_a_server_that_die_together_are_both_started_again(
-    launch: Callable[..., Run],
-) -> None:
-    """The one waits for the other, and whoever starts both must not wait for the first."""
-    run = launch(external(stop={"env_steps": 4_000}, timeouts={"start_s": 90.0}))
-    run.wait_for("the gateway", (run.folder / "gateway.json").exists)
-    address = json.loads((run.folder / "gateway.json").read_text())["address"]
-
-    def simulate() -> None:
-        with PolicyClient(address, patience_s=PATIENCE_S) as client:
-            simulation = CountingSimulation(num_steps=10, pause_s=PAUSE_S)
-            EnvLoop([simulation], client, on_lost="restart").run()
-
-    thread = threading.Thread(target=simulate, daemon=True)
-    thread.start()
-    run.wait_for_learning()
-    for name in ("a2c", "gateway"):
-        pid = run.writer_of(run.folder / "logs" / f"{name}.log")
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-    assert run.wait(2 * PATIENCE_S) == 0, run.output
-    thread.join(20.0)
-    assert not thread.is_alive()
-    assert_readable(run)
-    summary = json.loads((run.folder / "summary.json").read_text())
-    assert summary["restarted_at"].keys() == {"a2c", "gateway"}
-    run.assert_nothing_is_left()
-
-
-@pytest.mark.night  # by day: test_intruders.py, of a server
-def test_a_gateway_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..., Run]) -> None:
-    experiment = external(stop={"env_steps": 3_000})
-    experiment["simulation"]["restarts"] = {"max": 20}
-    run = launch(experiment)
-    run.wait_for("the gateway", (run.folder / "gateway.json").exists)
-    address = json.loads((run.folder / "gateway.json").read_text())["address"]
-    place = ("127.0.0.1", int(address.rpartition(":")[2]))
-
-    def simulate() -> None:
-        with PolicyClient(address, patience_s=PATIENCE_S) as client:
-            simulation = CountingSimulation(num_steps=10, pause_s=PAUSE_S)
-            EnvLoop([simulation], client, on_lost="restart").run()
-
-    thread = threading.Thread(target=simulate, daemon=True)
-    thread.start()
-    run.wait_for_learning()
-    pid = run.writer_of(run.folder / "logs" / "gateway.log")
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-
-    def num_starts() -> int:
-        return sum("gateway" in row.get("restarted", ()) for row in rows(run, "joint"))
-
-    with taken(place):
-        run.wait_for("a second start, after one that failed", lambda: num_starts() >= 2)
-    assert run.wait(2 * PATIENCE_S) == 0, run.output
-    thread.join(20.0)
-    assert not thread.is_alive(), "it was not told that the run is over"
-    refusal = f"the gateway cannot listen on {place[0]}:{place[1]}: Address already in use"
-    assert f"gateway failed: {refusal}" in run.output, run.output
-    assert_readable(run)
-    assert_goes_forward(run)
-    assert rows(run, "joint")[-1]["num_mismatches"] == 0
-    run.assert_nothing_is_left()
-
-
 SIMULATION = """
 import sys
 from pathlib import Path
@@ -183,61 +109,11 @@ from muxrl.client import PolicyClient
 from muxrl.client.env_loop import EnvLoop
 
 _, gateway, index, folder, root = sys.argv
-has_failed, token = Path(folder) / "has_failed", Path(folder) / "token"
-with PolicyClient(gateway, token=token.read_text() if token.exists() else "") as client:
+with PolicyClient(gateway, token=(Path(folder) / "token").read_text()) as client:
     simulation = CountingSimulation(num_steps=10, pause_s=PAUSE_S)
-    loop = EnvLoop([simulation], client, on_lost="restart")
-    fails = index == "1" and not has_failed.exists()
-    loop.run(should_stop=lambda: fails and loop.num_env_steps > 300)
-if fails:
-    has_failed.touch()
-    sys.exit(3)
+    EnvLoop([simulation], client, on_lost="restart").run()
 print(f"simulation {index} has ended well")
 """
-
-
-@pytest.mark.night  # by day: supervise/test_command_process.py
-def test_commands_are_started_with_a_run_again_if_they_fail_and_end_with_it(
-    launch: Callable[..., Run], tmp_path: Path
-) -> None:
-    (tmp_path / "simulation.py").write_text(SIMULATION)
-    experiment = external(stop={"env_steps": 6_000}, evaluation={"final_num_episodes": 2})
-    experiment["servers"]["ppo"]["settings"]["entropy_coeff"] = [[0, 0.01], [9_000, 0.0]]
-    experiment["simulation"] |= {
-        "num_processes": 2,
-        "command": [sys.executable, str(tmp_path / "simulation.py"), "{gateway}", "{index}",
-                    str(tmp_path), str(ROOT)],
-    }  # fmt: skip
-    run = launch(experiment)
-    assert run.wait(2 * PATIENCE_S) == 0, run.output
-    assert_readable(run)
-    run.assert_nothing_is_left()
-    assert "ended with exit code 3 before the run was over" in run.output
-    assert "warning: server 'ppo': entropy_coeff changes until env step 9,000, but" in run.output
-    summary = json.loads((run.folder / "summary.json").read_text())
-    assert summary["restarted_at"].keys() == {"simulation-1"}
-    for index in (0, 1):
-        log = (run.folder / "logs" / f"simulation-{index}.log").read_text()
-        assert f"simulation {index} has ended well" in log
-    final = [row for row in rows(run, "evaluation") if row["is_final"]]
-    assert [row["replaced"] for row in final] == [None, "a2c", "ppo"]
-
-
-@pytest.mark.night  # by day: supervise/test_command_process.py
-def test_a_command_that_cannot_be_started_is_named(launch: Callable[..., Run]) -> None:
-    experiment = external()
-    experiment["simulation"] |= {
-        "command": ["no-such-program", "{gateway}"],
-        "restarts": {"max": 0},
-    }
-    run = launch(experiment)
-    assert run.wait(PATIENCE_S) == 1, run.output
-    assert (
-        "muxrl: simulation-0 failed: simulation.command no-such-program http://127.0.0.1:"
-        in run.output
-    )
-    assert "cannot be started: No such file or directory" in run.output
-    run.assert_nothing_is_left()
 
 
 @pytest.mark.night  # by day: test_resume_faults.py

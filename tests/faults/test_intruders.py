@@ -11,23 +11,21 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.faults.started import PATIENCE_S
-from tests.faults.test_launch_faults import Run, assert_readable, launch
-from tests.faults.test_restarts import (
-    REPORT_S,
+from tests.faults.runs import (
+    Run,
     assert_goes_forward,
+    assert_readable,
     end_well,
     lasting,
     rows,
     wait_for_checkpoint,
     wait_until_it_goes_on,
 )
+from tests.faults.started import PATIENCE_S
 
 from muxrl.client import PolicyClient, RefusedByServer
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.supervise import fork_server
-
-__all__ = ["launch"]
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -92,19 +90,6 @@ def test_a_server_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..
     assert_goes_forward(run)
     refusal = f"server 'a2c' cannot listen on {place[0]}:{place[1]}: Address already in use"
     assert f"server 'a2c' failed: {refusal}" in run.output, run.output
-
-
-@pytest.mark.night  # by day: test_restarts.py, of a server
-def test_a_simulation_that_is_stopped_is_killed_and_started_again(
-    launch: Callable[..., Run],
-) -> None:
-    run = launch(lasting(timeouts={"report_s": REPORT_S}))
-    wait_for_checkpoint(run)
-    os.kill(run.pid_of("simulation-0"), signal.SIGSTOP)
-    wait_until_it_goes_on(run, "simulation-0")
-    assert end_well(run)["restarted_at"].keys() == {"simulation-0"}
-    assert_goes_forward(run)
-    assert f"did not answer for {REPORT_S} s (timeouts.report_s" in run.output
 
 
 @pytest.mark.night  # by day: test_restarts.py, one that is lost too often

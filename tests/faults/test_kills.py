@@ -12,12 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.faults.runs import Run, assert_goes_forward, assert_readable, config, rows
 from tests.faults.started import PATIENCE_S
-from tests.faults.test_launch_faults import Run, assert_readable, config, launch
-from tests.faults.test_restarts import assert_goes_forward, rows
 from tests.nights import at_night
-
-__all__ = ["launch"]
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -45,10 +42,9 @@ MOMENTS: dict[str, Callable[[Run], bool]] = {
     "last evaluation": lambda run: is_evaluating(run, is_first=False),
 }
 BY_DAY = [
-    ("ppo", "first evaluation"), ("a2c", "checkpoint"), ("ppo", "last evaluation"),
-    ("simulation-0", "first steps"), ("simulation-0", "checkpoint"),
-    ("evaluation", "first evaluation"), ("evaluation", "last evaluation"),
+    ("ppo", "first evaluation"), ("evaluation", "first evaluation"), ("simulation-0", "checkpoint")
 ]  # fmt: skip
+"""Beside what `test_restarts` kills: servers in a save and in the last evaluation, and that."""
 CASES = [(name, moment) for name in PROCESSES for moment in MOMENTS]
 
 

@@ -74,31 +74,6 @@ def test_five_kinds_of_trainer_learn_resume_and_are_evaluated(folder: Path) -> N
     assert set(json.loads(found.read_text())["servers"]) == LEARNERS
 
 
-@pytest.mark.night  # by day: tests/servers/trainers
-def test_an_error_in_learn_ends_the_run_with_its_sentence(folder: Path) -> None:
-    with (folder / "bandit.py").open("a") as file:
-        file.write("\n\nclass Broken(Bandit):\n    def learn(self, trajectories):\n"
-                   "        raise ArithmeticError('the sums are gone')\n")  # fmt: skip
-    done = muxrl(folder, "launch", "cues.yaml", "--run-dir", "run",
-                 "servers.adviser.algorithm=bandit:Broken", *SHORT)  # fmt: skip
-    assert done.returncode == 1
-    sentence = "bandit:Broken.learn of policy 'default': ArithmeticError: the sums are gone"
-    assert sentence in done.stdout + done.stderr
-
-
-@pytest.mark.night  # by day: servers/trainers/test_entry.py
-def test_a_class_that_cannot_act_is_refused_before_anything_starts(folder: Path) -> None:
-    with (folder / "bandit.py").open("a") as file:
-        file.write("\n\nclass TooMany(Bandit):\n    def act(self, rows):\n"
-                   "        return np.zeros(len(rows) + 1, int)\n")  # fmt: skip
-    done = muxrl(folder, "check", "cues.yaml", "servers.adviser.algorithm=bandit:TooMany")
-    assert done.returncode == 2
-    assert done.stderr.strip() == (
-        "muxrl: cues.yaml: server 'adviser': bandit:TooMany.act of policy 'default': expected an "
-        "array of shape (1,), got shape (2,) of int64"
-    )
-
-
 SPOILT = """
 import numpy as np
 from bandit import Bandit

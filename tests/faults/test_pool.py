@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from tests.faults.hosted import Host
+from tests.faults.runs import rows, small_server
 from tests.faults.started import PATIENCE_S
-from tests.faults.test_launch_faults import small_server
 
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
@@ -21,10 +20,6 @@ MEMBERS = {
     "past": {"snapshots": "main", "last": 2},
     "chance": {"algorithm": "RANDOM"},
 }
-
-
-def rows(run: Path, name: str) -> list[dict[str, Any]]:
-    return [json.loads(row) for row in (run / "metrics" / f"{name}.jsonl").read_text().splitlines()]
 
 
 def test_a_learner_meets_its_past_and_goes_on_with_it(tmp_path: Path, host: Host) -> None:

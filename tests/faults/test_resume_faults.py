@@ -8,13 +8,12 @@ import shutil
 import signal
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from tests.faults.hosted import Host
+from tests.faults.runs import rows, small_server
 from tests.faults.started import PATIENCE_S, PAUSE_S, Started
-from tests.faults.test_launch_faults import small_server
 
 from muxrl.orchestrator.records.played import read_episodes, share_of
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
@@ -22,10 +21,6 @@ from muxrl.orchestrator.storage.versions import read_versions
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
-
-
-def rows(run: Path, name: str) -> list[dict[str, Any]]:
-    return [json.loads(row) for row in (run / "metrics" / f"{name}.jsonl").read_text().splitlines()]
 
 
 def test_a_run_of_which_everything_is_killed_is_resumed(

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.faults.runs import Run, config
 from tests.faults.started import PATIENCE_S, ROOT, Started
-from tests.faults.test_launch_faults import Run, config, launch_alone
 from tests.faults.test_sweep_faults import num_finished, start, sweep, trials
 
-__all__ = ["launch_alone", "start"]
+__all__ = ["start"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,13 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.faults.started import ENDS_S, PAUSE_S, Started
-from tests.faults.test_launch_faults import small_server
+from tests.faults.runs import rows, small_server
+from tests.faults.started import PAUSE_S, Started
 
-from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.sweeps.result import SweepResult
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
 
@@ -88,45 +85,9 @@ def files_of(folder: Path, trial: TrialRecord) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
-@pytest.mark.night  # by day: sweeps/test_directory.py
-def test_a_sweep_that_is_killed_at_half_and_resumed_loses_nothing(
-    start: Callable[..., Started], tmp_path: Path
-) -> None:
-    folder = tmp_path / "sweep"
-    killed = start(sweep(seeds=list(range(4))))
-    killed.wait_for("two trials", lambda: num_finished(folder) >= 2, PATIENCE_S)
-    os.kill(killed.popen.pid, signal.SIGKILL)
-    killed.wait()
-    killed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
-    before = {trial.id: trial for trial in trials(folder) if trial.is_finished}
-    assert 2 <= len(before) < 4
-    kept = {trial.id: files_of(folder, trial) for trial in before.values()}
-
-    resumed = start(None, str(folder), "--resume")
-    assert resumed.wait(PATIENCE_S) == 0, resumed.output
-    resumed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
-    after = trials(folder)
-    assert [trial.seed for trial in after] == list(range(4))
-    assert {trial.status for trial in after} == {"done"}
-    assert {t.id: t for t in after if t.id in before} == before
-    for trial in after:
-        if trial.id in kept:
-            assert files_of(folder, trial) == kept[trial.id]
-        assert trial.run_dir is not None
-        assert RecordedRun.read(folder / trial.run_dir).seed == trial.seed
-        assert trial.env_steps >= 200
-    assert "4 done" in resumed.output
-
-
-def rows(folder: Path, name: str) -> list[dict[str, Any]]:
-    path = folder / "metrics" / f"{name}.jsonl"
-    return [json.loads(row) for row in path.read_text().splitlines()]
-
-
 @pytest.mark.night  # by day: sweeps/test_directory.py; sweeps/test_on_asha.py, a larger budget
-@pytest.mark.parametrize("then_grows", [False, True])
-def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
-    start: Callable[..., Started], tmp_path: Path, then_grows: bool
+def test_a_trial_that_was_cut_goes_on_from_its_checkpoint_and_then_with_a_larger_budget(
+    start: Callable[..., Started], tmp_path: Path
 ) -> None:
     folder = tmp_path / "sweep"
     config = sweep(seeds=[0, 1])
@@ -176,8 +137,6 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
     learned = rows(run, "all")
     assert [row["iteration"] for row in learned] == list(range(1, len(learned) + 1))
 
-    if not then_grows:
-        return
     more = ["experiment.stop.env_steps=6_000", "seeds=[0,1,2]"]
     grown = start(None, str(folder), "--resume", *more)
     assert grown.wait(PATIENCE_S) == 0, grown.output
@@ -185,49 +144,3 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
     assert all(t.status == "done" and t.env_steps >= 6_000 for t in trials(folder))
     resumed_from = [row["resumed_from"] for row in rows(run, "joint") if "resumed_from" in row]
     assert resumed_from == [newest, after.env_steps]
-
-
-@pytest.mark.night  # by day: sweeps/test_outcome.py; its exit, test_launch_faults.py
-def test_a_trial_that_fails_is_named_and_the_others_go_on(
-    start: Callable[..., Started], tmp_path: Path
-) -> None:
-    folder = tmp_path / "sweep"
-    config = sweep(seeds=[0])
-    # The simulation raises in its first episode under one of two settings.
-    config["parameters"] = {"simulation.kwargs.in_episode": {"grid": [0, 1_000_000]}}
-    run = start(config)
-    assert run.wait(PATIENCE_S) == 1, run.output
-    failed, done = SweepResult.read(folder).trials
-    assert (failed.status, done.status) == ("failed", "done")
-    assert "simulation-0 failed" in failed.cause
-    assert "InjectedFault" in failed.cause
-    log = f"{folder / (failed.run_dir or '')}/logs/simulation-0.log"
-    assert log in failed.cause
-    assert f"'muxrl sweep {folder} --resume' goes on from its checkpoint" in failed.cause
-    assert f"{failed.id} failed: {failed.cause}" in run.output
-    run.assert_nothing_is_left()
-
-
-@pytest.mark.night  # by day: test_stop.py
-def test_a_sweep_that_is_interrupted_keeps_what_it_has(
-    start: Callable[..., Started], tmp_path: Path
-) -> None:
-    """By Ctrl-C, which all of its processes get; by ``muxrl stop``: ``test_stop.py``."""
-    folder = tmp_path / "sweep"
-    config = sweep(seeds=[0, 1, 2])
-    config["max_concurrent"] = 1
-    config["parameters"] = {"stop.env_steps": {"grid": [200, 10**9]}}
-    run = start(config)
-    # The first trial ends, the second would go on for ever.
-    run.wait_for(
-        "a trial beside one that is done",
-        lambda: [t.status for t in trials(folder)][:2] == ["done", "running"],
-        PATIENCE_S,
-    )
-    run.interrupt()
-    assert run.wait(2 * ENDS_S) == 130, run.output
-    assert [trial.status for trial in trials(folder)] == [
-        *("done", "interrupted", "waiting", "waiting", "waiting", "waiting")
-    ]
-    assert f"muxrl sweep {folder} --resume" in run.output
-    run.assert_nothing_is_left()

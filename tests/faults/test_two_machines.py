@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import pytest
 import yaml
+from tests.faults.runs import small_server
 from tests.faults.started import PATIENCE_S, PAUSE_S, ROOT, environment_of
-from tests.faults.test_launch_faults import small_server
 from tests.processes import MARK, assert_all_end, marked
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
@@ -72,7 +72,7 @@ def on_two_machines() -> None:
 
 @pytest.mark.night  # by day: supervise/test_placement.py
 def test_a_process_that_is_started_again_is_on_the_machine_where_it_was(temporary: Path) -> None:
-    code = "from tests.faults.test_two_machines import on_two_machines; on_two_machines()"
+    code = "from tests.faults.test_two_machines import on_two_machines; on_two_machines"
     surroundings = {"TMPDIR": str(temporary), "RAY_USAGE_STATS_ENABLED": "0", MARK: temporary.name}
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -12,15 +12,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.faults.runs import Run, assert_readable, lasting, num_restarts, wait_for_checkpoint
 from tests.faults.started import PATIENCE_S
-from tests.faults.test_launch_faults import Run, assert_readable, launch_alone
-from tests.faults.test_restarts import lasting, num_restarts, wait_for_checkpoint
 from tests.faults.test_stop import muxrl
 
 from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
-
-__all__ = ["launch_alone"]
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 

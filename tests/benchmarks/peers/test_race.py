@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,13 +66,6 @@ def test_who_plays_and_does_not_learn_has_failed(tmp_path: Path) -> None:
         play(idle, ONE, tmp_path / "python", 0, 0.1, learns_s=1.0)
 
 
-def test_who_says_that_it_acts_only_is_measured_without_updates(tmp_path: Path) -> None:
-    idle = contestant(tmp_path, "idle", PROGRAM.format(update="pass"))
-    one = play(replace(idle, is_learning=False), ONE, tmp_path / "python", 0, 2.0, learns_s=60.0)
-    assert one.env_steps_per_s > 0
-    assert one.trained == {}
-
-
 def test_everybody_is_compared_with_one_of_ours_that_plays_and_learns_alike() -> None:
     by_title = {one.title: one for one in CONTESTANTS}
     assert len(by_title) == len(CONTESTANTS)
@@ -91,16 +83,6 @@ def test_a_program_is_there_and_what_it_needs_is_pinned(one: Contestant | Update
         lines = (REQUIREMENTS / f"{one.environment}.txt").read_text().splitlines()
         assert all("==" in line for line in lines if not line.startswith("#"))
         assert "torch==2.13.0" in lines
-
-
-def test_an_updater_that_fails_is_named(tmp_path: Path) -> None:
-    script = contestant(tmp_path, "updater", "raise SystemExit('cannot')").program
-    found = Findings("", "", "", "", {}, 0.1, 1, [], [], [])
-    updaters = [Updater("slow", OWN, script), Updater("nowhere", "old_rllib", script)]
-    peers.race(found, {OWN: tmp_path / "python"}, [], [], updaters, 1)
-    (failure,) = found.failures
-    assert failure.who == "update of slow"
-    assert "cannot" in failure.why
 
 
 def test_an_environment_is_made_once_and_again_if_it_failed_or_its_file_changed(

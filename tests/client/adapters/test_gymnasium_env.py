@@ -14,24 +14,6 @@ from muxrl.protocol.spaces import Discrete
 Play = Callable[..., Any]
 
 
-def test_a_fallen_pole_terminates(play: Play) -> None:
-    played = play(make_simulation("gymnasium:CartPole-v1", {}), lambda *_: 0)
-    last = played.results[-1]
-    assert last.terminations == {"agent": True}
-    assert last.truncations == {}
-    assert last.final_observations["agent"].shape == (4,)
-    assert played.returns == {"agent": float(len(played.results))}
-
-
-def test_a_time_limit_truncates(play: Play) -> None:
-    played = play(make_simulation("gymnasium:CartPole-v1", {"max_episode_steps": 4}), lambda *_: 0)
-    last = played.results[-1]
-    assert len(played.results) == 4
-    assert last.truncations == {"agent": True}
-    assert last.terminations == {}
-    assert last.final_observations.keys() == {"agent"}
-
-
 def test_continuous_actions_and_a_class_as_factory(play: Play) -> None:
     simulation = make_simulation("gymnasium.envs.classic_control:PendulumEnv", {"g": 9.81})
     observations, infos = simulation.reset(seed=1)

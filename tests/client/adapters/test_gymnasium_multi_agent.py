@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from muxrl.client.adapters import SimulationError, adapt, make_simulation
+from muxrl.client.adapters import SimulationError, adapt
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.protocol.spaces import Box, DictSpace, Discrete
 
@@ -153,13 +153,3 @@ def test_what_is_not_of_each_agent_is_refused(
     simulation.reset()
     with pytest.raises(SimulationError, match=message):
         simulation.step({"agent_0": 0, "agent_1": 0})
-
-
-def test_level_based_foraging_by_its_registered_id(play: Play) -> None:
-    # Warnings are errors here: Gymnasium's checker would warn of several rewards.
-    env = "gymnasium:lbforaging:Foraging-8x8-3p-2f-v3"
-    simulation = make_simulation(env, {})
-    assert simulation.possible_agents == ("agent_0", "agent_1", "agent_2")
-    played = play(simulation)
-    assert len(played.results) <= 50
-    assert played.terminated == list(simulation.possible_agents)

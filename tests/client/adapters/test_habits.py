@@ -15,6 +15,7 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from muxrl.client import first_look
 from muxrl.client.adapters import SimulationError, adapt, make_simulation
+from muxrl.client.adapters.factory import naming
 from muxrl.client.first_look import look
 
 Play = Any
@@ -205,72 +206,6 @@ class ExitsInInit(Env):
         sys.exit("no licence")
 
 
-class ExitsInReset(Env):
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        sys.exit(3)
-
-
-class ExitsInStep(Env):
-    def step(self, actions: Any) -> Any:
-        sys.exit()
-
-
-class FourValues(Env):
-    def step(self, actions: Any) -> Any:
-        seen, rewards, _, dones, infos = super().step(actions)
-        return seen, rewards, dones, infos
-
-
-class NoResult(Env):
-    def step(self, actions: Any) -> Any: ...
-
-
-class NothingSeen(Env):
-    def reset(self, seed: int | None = None, options: Any = None) -> Any: ...
-
-
-class WrongShape(Env):
-    seen = np.zeros(4, np.float32)
-
-
-class Words(Env):
-    seen = "nothing to see"
-
-
-class BadReward(Env):
-    reward = float("nan")
-
-
-class NoReward(Env):
-    reward = None
-
-
-class TextReward(Env):
-    reward = "1.0"
-
-
-class ThreeOfReset(Env):
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        return (*super().reset(), 0)
-
-
-class OneReward(Env):
-    def step(self, actions: Any) -> Any:
-        seen, _, *others = super().step(actions)
-        return seen, 1.0, *others
-
-
-class OneFlag(Env):
-    def step(self, actions: Any) -> Any:
-        seen, rewards, _, *others = super().step(actions)
-        return seen, rewards, False, *others
-
-
-class Raises(Env):
-    def step(self, actions: Any) -> Any:
-        raise KeyError("up")
-
-
 def named(env: type) -> str:
     return f"{__name__}:{env.__name__}"
 
@@ -302,29 +237,58 @@ def test_it_is_taken_as_it_is_and_plays(env: type, notes: list[str], play: Play)
     assert all(note in sentence for note, sentence in zip(notes, found, strict=True))
 
 
+def gives(step: Any = None, reset: Any = None, **attributes: Any) -> type[Env]:
+    """Returns an environment whose step or reset gives what is made of the usual values."""
+    methods: dict[str, Any] = {}
+    if step is not None:
+        methods["step"] = lambda self, actions: step(*Env.step(self, actions))
+    if reset is not None:
+        methods["reset"] = lambda self, seed=None, options=None: reset(*Env.reset(self))
+    return type("Gives", (Env,), methods | attributes)
+
+
+def raises(error: BaseException) -> Any:
+    def raised(*values: Any) -> Any:
+        raise error
+
+    return raised
+
+
 @pytest.mark.parametrize(
     ("env", "refusal"),
     [
-        (ExitsInInit, r"failed with SystemExit: no licence \(test_habits.py, line "),
-        (ExitsInReset, "failed with SystemExit: 3"),
-        (ExitsInStep, r"step\(\) raised SystemExit \("),
-        (FourValues, "returned 4 values; expected five: .*cut off cannot be told from"),
-        (NoResult, "returned a NoneType; expected five"),
-        (NothingSeen, r"reset\(\) returned None; expected \(observations, infos\)"),
-        (WrongShape, r"reset\(\) gave agent 'a' .* expected Box\(3,\) float32, got shape \(4,\)"),
-        (Words, r"reset\(\) gave agent 'a' an observation .* got str 'nothing to see'"),
-        (BadReward, r"step\(\) gave agent 'a' the reward nan"),
-        (NoReward, "the reward of agent 'a' is None; it must be one number"),
-        (TextReward, "the reward of agent 'a' is '1.0'; it must be one number"),
-        (ThreeOfReset, r"reset\(\) returned a tuple; expected \(observations, infos\), dicts"),
-        (OneReward, r"step\(\) returned its rewards as a float; expected a dict by agent"),
-        (OneFlag, r"step\(\) returned its terminations as a bool; expected a dict by agent"),
-        (Raises, r"step\(\) raised KeyError: 'up' \(test_habits.py, line "),
+        (gives(reset=raises(SystemExit(3))), "failed with SystemExit: 3"),
+        (gives(step=raises(SystemExit())), r"step\(\) raised SystemExit \("),
+        (gives(step=raises(KeyError("up"))),
+         r"step\(\) raised KeyError: 'up' \(test_habits.py, line "),
+        (gives(lambda seen, rewards, _, dones, infos: (seen, rewards, dones, infos)),
+         "returned 4 values; expected five: .*cut off cannot be told from"),
+        (gives(lambda *_: None), "returned a NoneType; expected five"),
+        (gives(lambda seen, _, *others: (seen, 1.0, *others)),
+         r"step\(\) returned its rewards as a float; expected a dict by agent"),
+        (gives(lambda seen, rewards, _, *others: (seen, rewards, False, *others)),
+         r"step\(\) returned its terminations as a bool; expected a dict by agent"),
+        (gives(reset=lambda *_: None),
+         r"reset\(\) returned None; expected \(observations, infos\)"),
+        (gives(reset=lambda *two: (*two, 0)),
+         r"reset\(\) returned a tuple; expected \(observations, infos\), dicts"),
+        (gives(seen=np.zeros(4, np.float32)),
+         r"reset\(\) gave agent 'a' .* expected Box\(3,\) float32, got shape \(4,\)"),
+        (gives(seen="nothing to see"),
+         r"reset\(\) gave agent 'a' an observation .* got str 'nothing to see'"),
+        (gives(reward=float("nan")), r"step\(\) gave agent 'a' the reward nan"),
+        (gives(reward=None), "the reward of agent 'a' is None; it must be one number"),
+        (gives(reward="1.0"), "the reward of agent 'a' is '1.0'; it must be one number"),
     ],
-)
-def test_what_cannot_run_is_said_before_it_does(env: type, refusal: str) -> None:
-    with pytest.raises(SimulationError, match=refusal):
-        look(make_simulation(named(env), {}))
+)  # fmt: skip
+def test_what_cannot_run_is_said_before_it_does(env: type[Env], refusal: str) -> None:
+    with pytest.raises(SimulationError, match=refusal), naming("mine:Env", "a look"):
+        look(adapt(env()))
+
+
+def test_nor_can_what_exits_as_it_is_made() -> None:
+    with pytest.raises(SimulationError, match=r"SystemExit: no licence \(test_habits.py, line "):
+        make_simulation(named(ExitsInInit), {})
 
 
 class NothingAllowed(Env):

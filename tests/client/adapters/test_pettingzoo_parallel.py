@@ -15,7 +15,6 @@ from muxrl.client.adapters import SimulationError, make_simulation
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
 
 Play = Callable[..., Any]
-TAG = "mpe2.simple_tag_v3:parallel_env"
 BOX = spaces.Box(-1e6, 1e6, (2,), np.float32)
 
 
@@ -98,28 +97,6 @@ def _check(play: Play, env: Scripted) -> None:
         assert all((value == t).all() for value in result.observations.values()), "not aliased"
         assert all((value == t).all() for value in result.final_observations.values())
         assert result.infos == {}, "'common' is no agent"
-
-
-def test_a_time_limit_truncates_all_with_final_observations(play: Play) -> None:
-    simulation = make_simulation(TAG, {"max_cycles": 5})
-    played = play(simulation)
-    last = played.results[-1]
-    assert len(played.results) == 5
-    assert last.truncations == dict.fromkeys(simulation.possible_agents, True)
-    assert last.terminations == {}
-    assert last.final_observations.keys() == set(simulation.possible_agents)
-    assert simulation.state_size == 62
-    assert type(last.rewards) is dict
-    simulation.close()
-    simulation.close()
-
-
-def test_same_seed_same_episode(play: Play) -> None:
-    simulation = make_simulation(TAG, {"max_cycles": 10})
-    first, second = (play(simulation, seed=7) for _ in range(2))
-    for one, other in zip(first.results, second.results, strict=True):
-        np.testing.assert_equal(one.observations, other.observations)
-    assert first.returns == second.returns
 
 
 def test_float_actions_of_any_width_and_read_only_are_accepted(play: Play) -> None:
@@ -264,58 +241,6 @@ def test_agents_come_and_go_and_the_done_are_still_paid(play: Play) -> None:
     state = simulation.state()
     assert state is not None
     assert state.tolist() == [0, 1, 2, 3]
-
-
-class Returning(ParallelEnv):
-    """Agent b ends every second step, and is there again in the one after that."""
-
-    def __init__(self) -> None:
-        self.possible_agents = ["a", "b"]
-        self.agents: list[str] = []
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return BOX
-
-    def action_space(self, agent: str) -> spaces.Space:
-        return spaces.Discrete(2)
-
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        self.t, self.agents = 0, ["a", "b"]
-        return {a: np.zeros(2, np.float32) for a in self.agents}, {}
-
-    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
-        assert actions.keys() == set(self.agents)
-        self.t += 1
-        cut = self.t == 5
-        there = ["a"] if self.t % 2 == 0 else ["a", "b"]
-        self.agents = [] if cut else there
-        seen = {a: np.full(2, self.t, np.float32) for a in sorted({*there, *actions})}
-        ends = {a: a == "b" and self.t % 2 == 0 for a in seen}
-        return seen, dict.fromkeys(actions, 1.0), ends, dict.fromkeys(seen, cut), {}
-
-
-def test_agents_come_back_where_the_config_says_so() -> None:
-    env = f"{__name__}:Returning"
-    refused = make_simulation(env, {})
-    refused.reset()
-    refused.step({"a": 0, "b": 0})
-    refused.step({"a": 0, "b": 0})
-    with pytest.raises(SimulationError, match=r"agent 'b' again.*simulation.respawn"):
-        refused.step({"a": 0})
-
-    simulation = make_simulation(env, {}, respawn="same_id")
-    seen, _ = simulation.reset()
-    ends, acting = [], []
-    while True:
-        acting.append("".join(seen))
-        result = simulation.step(dict.fromkeys(seen, 0))
-        ends.append((list(result.terminations), sorted(result.truncations)))
-        if result.is_over:
-            break
-        seen = result.observations
-    assert acting == ["ab", "ab", "a", "ab", "a"]
-    assert ends == [([], []), (["b"], []), ([], []), (["b"], []), ([], ["a"])]
-    assert result.final_observations.keys() == {"a"}
 
 
 class Shown(ParallelEnv):

@@ -40,18 +40,6 @@ def carts(num_envs: int, mode: str = "NextStep", copy: bool = True) -> Any:
     )
 
 
-def scored(num_envs: int, mode: str = "SameStep") -> Any:
-    class Scored(gymnasium.Wrapper[Any, Any, Any, Any]):
-        def step(self, action: Any) -> Any:
-            seen, reward, ended, cut, _ = self.env.step(action)
-            return seen, reward, ended, cut, {"x": float(seen[0])}
-
-    return SyncVectorEnv(
-        [lambda: Scored(gymnasium.make("CartPole-v1"))] * num_envs,
-        autoreset_mode=AutoresetMode(mode),
-    )
-
-
 @pytest.mark.parametrize("copies", [True, False])
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_a_copy_of_gymnasium_is_the_environment_by_itself(mode: str, copies: bool) -> None:
@@ -204,29 +192,6 @@ def test_agents_end_apart(mode: str, keeps_flag: bool) -> None:
     assert fourth.present.all()
 
 
-def test_agents_of_an_only_copy_end_apart() -> None:
-    class Apart(Batched):
-        t = 0
-
-        def step(self, actions: Any) -> Any:
-            self.t += 1
-            self.spoilt = {
-                "terminations": {"p": np.array([self.t == 1])},
-                "truncations": {"q": np.array([self.t == 3])},
-            }
-            return super().step(actions)
-
-    env = Apart(1)
-    env.metadata = {"autoreset_mode": "NextStep"}
-    only = OnlyCopy(adapt_vector(env))
-    assert only.reset()[0].keys() == {"p", "q"}
-    assert only.step({"p": 0, "q": 0}).terminations == {"p": True}
-    result = only.step({"q": 0})
-    assert result.observations.keys() == {"q"}
-    result = only.step({"q": 0})
-    assert (result.is_over, result.truncations) == (True, {"q": True})
-
-
 @pytest.mark.parametrize("is_given", [True, False])
 def test_the_last_state_is_in_the_infos_of_an_env_that_has_reset(is_given: bool) -> None:
     class WithState(Batched):
@@ -311,22 +276,6 @@ def test_dicts_by_agent_are_the_simulation_in_copies() -> None:
     assert np.array_equal(step.final_states[0], one.state())  # type: ignore[arg-type]
     assert np.array_equal(only.state(), one.state())  # type: ignore[arg-type]
     look(only)
-
-
-def test_metrics_of_infos_in_arrays() -> None:
-    vector = adapt_vector(scored(2))
-    vector.reset(seed=3)
-    metrics = MetricCollector({"x": "last"}, 2)
-    while True:
-        step = vector.step({"agent": np.zeros(2, np.int64)})
-        metrics.add_arrays(step.infos)
-        over = np.flatnonzero(step.is_over).tolist()
-        if over:
-            break
-    found = metrics.result(1, over[0])["x"]
-    metrics.clear(over[0])
-    assert found == {"agent": pytest.approx(step.final_observations[over[0]]["agent"][0])}
-    assert metrics.result(1, over[0]) == {"episode_length": {"__common__": 1.0}}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import java.util.TreeSet;
 
 /** Does what scripted_episodes.py does, and prints the same. Arguments: address, token. */
 final class ScriptedEpisodes {
-    private static final double PATIENCE_S = 4.0;
+    private static final double PATIENCE_S = 2.4;
     private static final String TEXT = "quotes \" and \\, é, ☃, 😀";
 
     private static void show(Object... namesAndValues) {

@@ -24,9 +24,9 @@ SEES: dict[str, Space] = {
     "c": Discrete(5),
 }
 DOES: dict[str, Space] = {"a": Discrete(4), "b": Box((2,)), "c": MultiDiscrete((2, 3))}
-HELD_S = 5.5
-OUTAGE_S = 5.5
-"""Both are longer than the clients' patience, 4 s, by what a busy machine may be late."""
+HELD_S = 3.9
+OUTAGE_S = 3.9
+"""Both are longer than the clients' patience, 2.4 s, by what a busy machine may be late."""
 
 _CUES: dict[tuple[int, int], Callable[[], None]] = {}
 """By rehearsal and what "b" observes."""

@@ -12,7 +12,7 @@ using muxrl::ByAgent;
 using muxrl::Json;
 using muxrl::PolicyClient;
 
-static const double PATIENCE_S = 4.0;
+static const double PATIENCE_S = 2.4;
 static const std::string TEXT = "quotes \" and \\, é, ☃, 😀";
 
 static void show(const Json::Map& record) { std::cout << Json(record).write() << std::endl; }

@@ -12,7 +12,7 @@ import sys
 import muxrl_client
 from muxrl_client import ClientError, PolicyClient
 
-PATIENCE_S = 4.0
+PATIENCE_S = 2.4
 TEXT = 'quotes " and \\, é, ☃, 😀'
 
 

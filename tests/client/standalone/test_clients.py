@@ -193,15 +193,6 @@ def test_errors_have_names_that_say_what_to_do(seen_by_python: Seen) -> None:
     )  # fmt: skip
 
 
-def test_arrays_of_numpy_are_sent_as_lists(seen_by_python: Seen) -> None:
-    with rehearsal() as (server, _), PolicyClient(server.address, TOKEN) as client:
-        episode_id = client.start_episode("numpy")
-        seen = {"b": np.array([[1, 2], [3, 4]], np.float32), "c": np.int64(3)}
-        assert client.get_action(episode_id, seen) == {"b": [2.0, 3.0], "c": [1, 0]}
-        client.log_returns(episode_id, {"b": np.float32(0.5)}, terminations={"__all__": True})
-        assert client.end_episode(episode_id)["returns"] == {"b": 0.5, "c": 0.0}
-
-
 def test_what_is_no_dict_by_agent_is_refused_before_it_is_sent() -> None:
     with rehearsal() as (server, _), PolicyClient(server.address, TOKEN) as client:
         episode_id = client.start_episode()

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from muxrl.orchestrator.compliance import client_trial
 from muxrl.orchestrator.compliance.client_trial import judge_client
 from muxrl.orchestrator.compliance.notes import RULES
 from muxrl.orchestrator.compliance.verdicts import Verdict
@@ -115,7 +116,8 @@ with connect(sys.argv[1].replace("http", "ws") + "/v1/ws", proxy=None) as websoc
     assert outcomes(verdicts)["closed"] == "broken"
 
 
-def test_a_program_that_goes_on_is_ended() -> None:
+def test_a_program_that_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_trial, "_OWN_END_S", 1.0)
     program = PYTHON_CLIENT + "\nimport time; time.sleep(600)"
     verdicts = judge_client([sys.executable, "-c", program, "{gateway}", "http"])
     assert outcomes(verdicts) == {rule: "skipped" if rule == "exit" else "ok" for rule in RULES}
