@@ -17,6 +17,7 @@ from muxrl.orchestrator.errors import CannotStop, NotEnded
 from muxrl.orchestrator.records.run_directory import LEAGUE_FILE, TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.orchestrator.storage.folders import Folder
 from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, counts_text
 from muxrl.servers.checkpoints.folder_lock import is_held
@@ -43,13 +44,10 @@ def stop(path: Path, timeout_s: float, say: Callable[[str], None]) -> tuple[bool
     if (path / TRIALS_FILE).is_file():
         sweep = SweepDirectory.open(path)
         name = f"sweep {str(sweep.path)!r}"
-        return _stop_table(name, sweep, sweep.lock, lambda: _trials(sweep), timeout_s, say)
+        return _stop_table(name, sweep, lambda: _trials(sweep), timeout_s, say)
     if (path / LEAGUE_FILE).is_file():
-        rounds = [SweepDirectory.open(f.parent) for f in path.glob(f"rounds/*/{TRIALS_FILE}")]
-        newest = max(rounds, key=lambda sweep: sweep.path, default=None)
         go_on = f"go on with: muxrl league {path} --resume"
-        name = f"league {str(path)!r}"
-        return _stop_table(name, newest, path / "lock", lambda: go_on, timeout_s, say)
+        return _stop_table(f"league {str(path)!r}", Folder(path), lambda: go_on, timeout_s, say)
     return _stop_run(RunDirectory.open(path), timeout_s, say)
 
 
@@ -94,14 +92,13 @@ def _how(folder: RunDirectory, status: RunStatus) -> str:
 
 def _stop_table(
     name: str,
-    folder: SweepDirectory | None,
-    lock: Path,
+    folder: Folder,
     how: Callable[[], str],
     timeout_s: float,
     say: Callable[[str], None],
 ) -> tuple[bool, str]:
-    """Ends what holds a lock: a sweep, or the league whose newest round that is."""
-    process = None if folder is None else folder.read_process()
+    """Ends a sweep or a league."""
+    process, lock = folder.owner, folder.lock
     if not is_held(lock):
         elsewhere = ""
         if process is not None and not process.is_here:

@@ -48,7 +48,9 @@ def make(rllib: None) -> Callable[..., League]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[[League], LeagueDirectory]:
     def create(league: League) -> LeagueDirectory:
-        return LeagueDirectory.create(tmp_path / "x", tmp_path, "x", to_yaml(league.config))
+        made = LeagueDirectory.create_at(tmp_path / "x")
+        made.config_file.write_text(to_yaml(league.config))
+        return made
 
     return create
 

@@ -47,7 +47,7 @@ def test_a_sweep_whose_process_lives_is_running_though_no_trial_is(tmp_path: Pat
 
     with sweep.locked():
         assert state() == "waiting", "it does not say by whom"
-        sweep.write_process(Process.here(ends_on_sigterm=True))
+        sweep.write_owner(Process.here(ends_on_sigterm=True))
         assert state() == "running"
     assert state() == "waiting"
 
