@@ -59,8 +59,14 @@ def train(root: Path, hunters: str, hunted: str, seed: int) -> Path:
         },
     )
     run = RunDirectory.create(root, f"{hunters}-{hunted}-{seed}", datetime(2026, 11, 21))
-    how = {"num_episodes": NUM_EPISODES, "replaces": True, "first_seed": seed * 1000}
-    train_here(prepare(config, needs_stop=False), run, (0, 320), **how)
+    train_here(
+        prepare(config, needs_stop=False),
+        run,
+        (0, 320),
+        num_episodes=NUM_EPISODES,
+        replaces=True,
+        first_seed=seed * 1000,
+    )
     return run.path
 
 
