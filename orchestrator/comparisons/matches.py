@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,6 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
     CrossPlay,
     HeadToHead,
-    Match,
     stage,
     tables_of,
 )
@@ -115,20 +115,29 @@ def play_head_to_head(
     random = random_players(contestants[0].runs[0], roles)
     lineups += _baselines(lineups, random, scripts, len(pairs))
     starts = _first_seeds(contestants[0], pairs, num_episodes)
-    # Random players are the same in every lineup, so they meet each opponent once.
-    schedule: dict[tuple[object, ...], _Meeting] = {}
-    for pair, ours, theirs, role in product(range(len(pairs)), lineups, lineups, roles):
-        if role in ours.players[pair] and set(roles) <= {role, *theirs.players[pair]}:
-            key = (role, ours.players[pair][role], tuple(_rest(theirs.players[pair], role)), pair)
-            seeds = range(starts[pair], starts[pair] + num_episodes)
-            schedule.setdefault(key, _Meeting(role, ours, theirs, pair, seeds, interchangeable))
     known = {} if known is None else known
-    # The matches of both roles share games.
-    games = {
-        key: game for one in schedule.values() for key, (_, game) in one.games(list(roles)).items()
-    }
-    play(arena, games, known, "head to head")
-    played = tuple(one.match(roles, known) for one in schedule.values())
+    games: dict[str, Game] = {}
+    meetings: dict[tuple[object, ...], tuple[dict[str, Subject], dict[str, Any]]] = {}
+    for pair, ours, theirs, role in product(range(len(pairs)), lineups, lineups, roles):
+        if role not in ours.players[pair] or not set(roles) <= {role, *theirs.players[pair]}:
+            continue
+        player, others = ours.players[pair][role], theirs.players[pair]
+        # Random players are the same in every lineup, so they meet each opponent once.
+        meeting = (role, player, tuple(_rest(others, role)), pair)
+        if meeting in meetings:
+            continue
+        seeds = range(starts[pair], starts[pair] + num_episodes)
+        subjects = {}
+        for shift in rotations(interchangeable if role in interchangeable else (role,)):
+            seated = {shift.get(r, r): player if r == role else others[r] for r in roles}
+            key, seat = key_of(seated, seeds), shift[role]
+            games[key], subjects[key] = (seated, seeds), Subject("role", seat, roles[seat])
+        meetings[meeting] = subjects, _about(role, ours, theirs, pair)
+    play(arena, games, known, "head to head")  # the matches of both roles share games
+    played = tuple(
+        scored([subject.returns(known[key]) for key, subject in subjects.items()], **about)
+        for subjects, about in meetings.values()
+    )
     by_label, by_contestant = tables_of(played, list(roles))
     notes += cycle_notes(by_label)
     if checkpoint != LAST:
@@ -296,52 +305,24 @@ def _baselines(
     return found
 
 
-@dataclass(frozen=True)
-class _Meeting:
-    """A player of one lineup among those of another, in each seat of its role."""
-
-    role: str
-    ours: Lineup
-    theirs: Lineup
-    pair: int
-    seeds: range
-    interchangeable: Sequence[str]
-
-    def games(self, roles: Sequence[str]) -> dict[str, tuple[str, Game]]:
-        """Returns by key each game, and the role whose seats the player has in it."""
-        role, others = self.role, self.theirs.players[self.pair]
-        player = self.ours.players[self.pair][role]
-        found = {}
-        for shift in rotations(self.interchangeable if role in self.interchangeable else (role,)):
-            seated = {shift.get(r, r): player if r == role else others[r] for r in roles}
-            found[key_of(seated, self.seeds)] = shift[role], (seated, self.seeds)
-        return found
-
-    def match(self, roles: Roles, known: Mapping[str, AgentReturns]) -> Match:
-        """Returns what came of it; all its games are known."""
-        player = self.ours.players[self.pair][self.role]
-        rest = _rest(self.theirs.players[self.pair], self.role)
-        return scored(
-            [
-                Subject("role", seat, roles[seat]).returns(known[key])
-                for key, (seat, _) in self.games(list(roles)).items()
-            ],
-            role=self.role,
-            player=player.label,
-            player_lineup=RANDOM if player.label == RANDOM else self.ours.label,
-            others=" | ".join(
-                who.label if len(rest) == 1 else f"{who.label} {who.home}" for who in rest
-            ),
-            others_lineup=(
-                RANDOM if all(who.label == RANDOM for who in rest) else self.theirs.label
-            ),
-            run=player.run_path,
-            other_run=next((who.run_path for who in rest if who.run_path is not None), None),
-            pair=self.pair,
-            are_partners=self.ours is self.theirs
-            and player.run is not None
-            and any(who.run_path == player.run_path for who in rest),
-        )
+def _about(role: str, ours: Lineup, theirs: Lineup, pair: int) -> dict[str, Any]:
+    """Returns what is known of a match before it is played."""
+    player, rest = ours.players[pair][role], _rest(theirs.players[pair], role)
+    return {
+        "role": role,
+        "player": player.label,
+        "player_lineup": RANDOM if player.label == RANDOM else ours.label,
+        "others": " | ".join(
+            who.label if len(rest) == 1 else f"{who.label} {who.home}" for who in rest
+        ),
+        "others_lineup": RANDOM if all(who.label == RANDOM for who in rest) else theirs.label,
+        "run": player.run_path,
+        "other_run": next((who.run_path for who in rest if who.run_path is not None), None),
+        "pair": pair,
+        "are_partners": ours is theirs
+        and player.run is not None
+        and any(who.run_path == player.run_path for who in rest),
+    }
 
 
 def _rest(players: Mapping[str, Player], role: str) -> list[Player]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +79,8 @@ def start_league(
         OSError: the directory is there already, or cannot be made.
     """
     league, plan = check_league(config)
-    if league_dir is None:
-        root = Path(config.leagues_dir).resolve()
-        folder = LeagueDirectory.create(root, config.name, datetime.now())
-    else:
-        folder = LeagueDirectory.create_at(league_dir.resolve())
+    path = league_dir and league_dir.resolve()
+    folder = LeagueDirectory.make(path, Path(config.leagues_dir).resolve(), config.name)
     write_text(folder.config_file, to_yaml(config))
     with folder.locked():
         return _run(league, folder, plan, console)

@@ -237,11 +237,8 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
     # Here, not above: it imports torch, as resolving has.
     from muxrl.orchestrator.config.server_plan import default_settings
 
-    if run_dir is None:
-        root = Path(experiment.config.runs_dir)
-        folder = RunDirectory.create(root, experiment.config.name, datetime.now())
-    else:
-        folder = RunDirectory.create_at(run_dir)
+    config = experiment.config
+    folder = RunDirectory.make(run_dir, Path(config.runs_dir), config.name)
     folder.write_config(to_yaml(experiment.config))
     folder.write_versions(env=experiment.config.simulation.env)
     folder.write_plan(

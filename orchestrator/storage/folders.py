@@ -59,6 +59,11 @@ class Folder:
             ) from None
         return cls(path)._filled()
 
+    @classmethod
+    def make(cls, path: Path | None, root: Path, name: str) -> Self:
+        """Makes exactly `path`, or if that is None a new folder under `root`; raises as these."""
+        return cls.create(root, name, datetime.now()) if path is None else cls.create_at(path)
+
     def _filled(self) -> Self:
         for name in self._INNER:
             (self.path / name).mkdir()

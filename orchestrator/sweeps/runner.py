@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +64,8 @@ def start_sweep(
         OSError: the directory is there already, or cannot be made.
     """
     plan = make_plan(config)
-    if sweep_dir is None:
-        root = Path(config.sweeps_dir).resolve()
-        folder = SweepDirectory.create(root, config.name, datetime.now())
-    else:
-        folder = SweepDirectory.create_at(sweep_dir.resolve())
+    path = sweep_dir and sweep_dir.resolve()
+    folder = SweepDirectory.make(path, Path(config.sweeps_dir).resolve(), config.name)
     write_text(folder.config_file, to_yaml(config))
     with folder.locked():
         folder.write_trials(plan.trials)

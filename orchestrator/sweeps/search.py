@@ -99,7 +99,9 @@ class LearningSearch(TableSearch):
                 assignment = self._plan.assignment(roles, parameters)
             except ConfigError as error:
                 refused = self._make_records("refused", "", roles, parameters)
-                self._table.refuse(refused, "; ".join(error.problems))
+                for record in refused:
+                    record.status, record.cause = "failed", "; ".join(error.problems)
+                self._table.add(refused)
                 continue
             records = self._make_records(file_name(assignment), assignment, roles, parameters)
             self._table.add(records)

@@ -53,17 +53,11 @@ class TrialLog(tune.Callback):
         return {name: value for name, value in vars(self).items() if name != "on_news"}
 
     def add(self, records: Sequence[TrialRecord]) -> None:
-        """Adds trials that a searcher has made."""
+        """Adds trials that a searcher has made; some have failed, as their simulation refuses."""
         for record in records:
             self._by_id[record.id] = record
             self.records.append(record)
         self._write()
-
-    def refuse(self, records: Sequence[TrialRecord], cause: str) -> None:
-        """Adds trials that a searcher has made and that cannot be run."""
-        for record in records:
-            record.status, record.cause = "failed", cause
-        self.add(records)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tune's call."""

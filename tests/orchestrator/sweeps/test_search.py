@@ -68,12 +68,6 @@ class Table:
         self.records += records
         self.rows += records
 
-    def refuse(self, records, cause):
-        for record in records:
-            record.status = "failed"
-        self.records += records
-        self.rows.append((records, cause))
-
 
 def test_a_table_is_handed_out_once_in_its_order(plan, folder):
     made = plan()
@@ -144,8 +138,9 @@ def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
 
     made.assignment = refuse_the_first
     assert trial_of(search.suggest("t0")).roles == {"all": "random"}
-    (refused, cause), *others = rows
-    assert cause == "simulation: no such size"
+    *refused, third, fourth = rows
+    others = [third, fourth]
+    assert {(one.status, one.cause) for one in refused} == {("failed", "simulation: no such size")}
     assert [spec.id for spec in refused] == ["0-refused-s0", "1-refused-s1"]
     assert [spec.id[0] for spec in others] == ["2", "3"]
     assert script.heard == [(points[0], None)]
