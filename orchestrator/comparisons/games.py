@@ -92,9 +92,8 @@ def kept(path: Path | None, config: ExperimentConfig) -> Iterator[dict[str, Agen
     Raises:
         OSError: the file cannot be written.
     """
-    versions = software_versions(config.simulation.env)
-    has_changes = any(str(version).endswith("-dirty") for version in versions.values())
-    if path is None or has_changes:
+    versions = software_versions(config.simulation.env) if path else {}
+    if path is None or any(str(version).endswith("-dirty") for version in versions.values()):
         yield {}
         return
     of = {"evaluation": asdict(config.evaluation), "simulation": asdict(config.simulation)}

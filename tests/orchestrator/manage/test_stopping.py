@@ -195,7 +195,7 @@ def test_a_league_ends_likewise(
         assert child.wait(20) == -signal.SIGTERM
         with pytest.raises(CannotStop, match="does not say in which process"):
             stopped(league.path)
-    names = [entry["name"] for entry in Listing(tmp_path).read()]
+    names = [entry["name"] for entry in Listing(tmp_path).read()["entries"]]
     assert {"league/rounds/01", "league/rounds/02"} < set(names)
 
 
