@@ -41,14 +41,27 @@ def stop(path: Path, timeout_s: float, say: Callable[[str], None]) -> tuple[bool
         NotEnded: it still goes on.
         NotARunDirectory, NotASweepDirectory: it is none, or a file of it is broken.
     """
+    how: Callable[[], str]
     if (path / TRIALS_FILE).is_file():
-        sweep = SweepDirectory.open(path)
-        name = f"sweep {str(sweep.path)!r}"
-        return _stop_table(name, sweep, lambda: _trials(sweep), timeout_s, say)
-    if (path / LEAGUE_FILE).is_file():
+        folder: Folder = (sweep := SweepDirectory.open(path))
+        name, how = f"sweep {str(sweep.path)!r}", lambda: _trials(sweep)
+    elif (path / LEAGUE_FILE).is_file():
         go_on = f"go on with: muxrl league {path} --resume"
-        return _stop_table(f"league {str(path)!r}", Folder(path), lambda: go_on, timeout_s, say)
-    return _stop_run(RunDirectory.open(path), timeout_s, say)
+        folder, name, how = Folder(path), f"league {str(path)!r}", lambda: go_on
+    else:
+        return _stop_run(RunDirectory.open(path), timeout_s, say)
+    process, lock = folder.owner, folder.lock
+    if not is_held(lock):
+        elsewhere = ""
+        if process is not None and not process.is_here:
+            elsewhere = f" here (its last process was on the host {process.host!r})"
+        raise CannotStop(f"{name} is not running{elsewhere}: {how()}")
+    if process is None or process.has_ended:
+        raise CannotStop(f"{name} is running, but does not say in which process; is it starting?")
+    _tell(name, process)
+    say(f"{name}: told process {process.pid}; waiting for its end")
+    _wait(name, process, lambda: process.has_ended or not is_held(lock), timeout_s)
+    return True, f"{name} has ended: {how()}"
 
 
 def _stop_run(
@@ -88,28 +101,6 @@ def _how(folder: RunDirectory, status: RunStatus) -> str:
     if status.state == "done" or not checkpoints:
         return text
     return f"{text}; go on with: muxrl launch --resume {folder.path}"
-
-
-def _stop_table(
-    name: str,
-    folder: Folder,
-    how: Callable[[], str],
-    timeout_s: float,
-    say: Callable[[str], None],
-) -> tuple[bool, str]:
-    """Ends a sweep or a league."""
-    process, lock = folder.owner, folder.lock
-    if not is_held(lock):
-        elsewhere = ""
-        if process is not None and not process.is_here:
-            elsewhere = f" here (its last process was on the host {process.host!r})"
-        raise CannotStop(f"{name} is not running{elsewhere}: {how()}")
-    if process is None or process.has_ended:
-        raise CannotStop(f"{name} is running, but does not say in which process; is it starting?")
-    _tell(name, process)
-    say(f"{name}: told process {process.pid}; waiting for its end")
-    _wait(name, process, lambda: process.has_ended or not is_held(lock), timeout_s)
-    return True, f"{name} has ended: {how()}"
 
 
 def _trials(folder: SweepDirectory) -> str:
