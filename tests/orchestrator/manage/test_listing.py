@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,8 @@ def test_a_sweep_whose_process_lives_is_running_though_no_trial_is(tmp_path: Pat
         assert state() == "waiting", "it does not say by whom"
         sweep.write_owner(Process.here(ends_on_sigterm=True))
         assert state() == "running"
+        sweep.write_owner(replace(Process.here(ends_on_sigterm=True), started="long ago"))
+        assert state() == "waiting", "another one begins, and has not said so yet"
     assert state() == "waiting"
 
 
