@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -182,5 +182,5 @@ class SweepDirectory(Folder):
             record.status == "running" and not self.is_running
         )
         if is_cut and (own := read_status(run)) is not None and own.is_over:
-            return replace(record, status=own.state_now, cause=own.cause)
+            return replace(record, status=cast("Status", own.state_now), cause=own.cause)
         return record
