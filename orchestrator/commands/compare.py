@@ -64,6 +64,7 @@ def compare(
         from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
         from muxrl.orchestrator.comparisons.output.page import print_comparison
 
+        folder = out or default_folder(paths)
         comparison = compare_runs(
             paths,
             num_episodes=episodes,
@@ -76,7 +77,8 @@ def compare(
             checkpoint=checkpoint,
             snapshots=snapshots,
             cooperative=cooperative,
+            games=folder / "games.json",
         )
-        report = comparison.write(out or default_folder(paths))
+        report = comparison.write(folder)
     print_comparison(comparison)
     sys.stdout.write(f"written to {report}\n")

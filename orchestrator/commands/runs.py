@@ -32,13 +32,13 @@ def runs(folder: Path = Path(), *, json: bool = False) -> None:
 
     if not folder.is_dir():
         raise ConfigError([f"there is no folder {str(folder)!r}; name the parent of runs"])
-    listing = Listing(folder)
-    entries = listing.read()
+    found = Listing(folder).read()
+    entries = found["entries"]
     if json:
         paths = ({"path": str(folder / entry["name"]), **entry} for entry in entries)
         sys.stdout.write(dumps(list(paths), indent=2) + "\n")
     elif entries:
-        _print(entries, listing.num_left_out)
+        _print(entries, found["num_left_out"])
     else:
         sys.stdout.write(f"no run or sweep in {str(folder.resolve())!r}\n")
 

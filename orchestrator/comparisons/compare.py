@@ -44,6 +44,7 @@ from muxrl.orchestrator.comparisons.findings.scores import (
     score_runs,
     standings,
 )
+from muxrl.orchestrator.comparisons.games import kept
 from muxrl.orchestrator.comparisons.matches import (
     check_equal_training,
     find_scripts,
@@ -129,6 +130,7 @@ def compare_runs(
     checkpoint: str = LAST,
     snapshots: bool = False,
     cooperative: bool | None = None,
+    games: str | Path | None = None,
 ) -> Comparison:
     """Compares runs of one simulation.
 
@@ -148,6 +150,9 @@ def compare_runs(
         snapshots: whether all checkpoints that the runs have at the same env steps meet, not one.
         cooperative: whether the sum over all agents is measured, too; None: where there is one
             role, or all agents have the same return in every episode.
+        games: a file of the games that were played head to head, which are not played again as
+            long as nothing has changed, and to which new ones are added; the command's is
+            ``games.json``, beside its report.
 
     Raises:
         CannotCompare: the runs cannot be compared with these arguments.
@@ -190,17 +195,19 @@ def compare_runs(
             )
             notes += unplayed
             if should_meet:
-                head_to_head, more = play_head_to_head(
-                    arena,
-                    contestants,
-                    role_agents,
-                    scripts,
-                    num_episodes,
-                    should_explore=meeting_rule,
-                    checkpoint=checkpoint,
-                    snapshots=stages,
-                    interchangeable=interchangeable,
-                )
+                with kept(None if games is None else Path(games), runs[0].config) as known:
+                    head_to_head, more = play_head_to_head(
+                        arena,
+                        contestants,
+                        role_agents,
+                        scripts,
+                        num_episodes,
+                        should_explore=meeting_rule,
+                        checkpoint=checkpoint,
+                        snapshots=stages,
+                        interchangeable=interchangeable,
+                        known=known,
+                    )
                 notes += more
             notes += arena.notes()
     except (CannotCompare, SimulationFailed) as error:

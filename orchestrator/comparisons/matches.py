@@ -9,9 +9,10 @@ its seats. Runs are paired by seed: the k-th run of A meets the k-th of B.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +29,10 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
     CrossPlay,
     HeadToHead,
-    Match,
     stage,
     tables_of,
 )
+from muxrl.orchestrator.comparisons.games import Game, key_of, play, scored
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotCompare, RunFailed
@@ -40,7 +41,6 @@ from muxrl.orchestrator.measure.statistics import Unit, are_won_or_lost, estimat
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import AgentReturns
-from muxrl.orchestrator.records.series import Floats
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder, Manifest
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
@@ -76,6 +76,7 @@ def play_head_to_head(
     checkpoint: str = LAST,
     snapshots: Snapshots | None = None,
     interchangeable: Sequence[str] = (),
+    known: dict[str, AgentReturns] | None = None,
 ) -> tuple[HeadToHead, list[str]]:
     """Plays all matches.
 
@@ -90,6 +91,7 @@ def play_head_to_head(
         checkpoint: of each run, by name.
         snapshots: play in its place, if given; see `find_snapshots`.
         interchangeable: roles whose seats are rotated.
+        known: games that were played, by `key_of`; new ones are added.
 
     Returns:
         The results, and notes for their reader.
@@ -112,24 +114,30 @@ def play_head_to_head(
     ]
     random = random_players(contestants[0].runs[0], roles)
     lineups += _baselines(lineups, random, scripts, len(pairs))
-    schedule = [
-        (role, ours, theirs, pair)
-        for pair in range(len(pairs))
-        for ours in lineups
-        for theirs in lineups
-        for role in roles
-        if role in ours.players[pair] and set(roles) <= {role, *theirs.players[pair]}
-    ]
     starts = _first_seeds(contestants[0], pairs, num_episodes)
-    games = _Games(arena, starts, num_episodes, tuple(interchangeable))
-    matches: dict[tuple[object, ...], Match] = {}
-    for number, (role, ours, theirs, pair) in enumerate(schedule):
-        doing("head to head", f"match {number + 1:,} of {len(schedule):,}")
-        match = _match(games, roles, role, ours, theirs, pair)
+    known = {} if known is None else known
+    games: dict[str, Game] = {}
+    meetings: dict[tuple[object, ...], tuple[dict[str, Subject], dict[str, Any]]] = {}
+    for pair, ours, theirs, role in product(range(len(pairs)), lineups, lineups, roles):
+        if role not in ours.players[pair] or not set(roles) <= {role, *theirs.players[pair]}:
+            continue
+        player, others = ours.players[pair][role], theirs.players[pair]
         # Random players are the same in every lineup, so they meet each opponent once.
-        key = (role, ours.players[pair][role], tuple(_rest(theirs.players[pair], role)), pair)
-        matches.setdefault(key, match)
-    played = tuple(matches.values())
+        meeting = (role, player, tuple(_rest(others, role)), pair)
+        if meeting in meetings:
+            continue
+        seeds = range(starts[pair], starts[pair] + num_episodes)
+        subjects = {}
+        for shift in rotations(interchangeable if role in interchangeable else (role,)):
+            seated = {shift.get(r, r): player if r == role else others[r] for r in roles}
+            key, seat = key_of(seated, seeds), shift[role]
+            games[key], subjects[key] = (seated, seeds), Subject("role", seat, roles[seat])
+        meetings[meeting] = subjects, _about(role, ours, theirs, pair)
+    play(arena, games, known, "head to head")  # the matches of both roles share games
+    played = tuple(
+        scored([subject.returns(known[key]) for key, subject in subjects.items()], **about)
+        for subjects, about in meetings.values()
+    )
     by_label, by_contestant = tables_of(played, list(roles))
     notes += cycle_notes(by_label)
     if checkpoint != LAST:
@@ -297,61 +305,24 @@ def _baselines(
     return found
 
 
-@dataclass
-class _Games:
-    """Plays each seating once for each pair: the matches of both roles share its episodes."""
-
-    arena: Arena
-    first_seeds: Sequence[int]
-    num_episodes: int
-    interchangeable: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self._played: dict[tuple[object, ...], AgentReturns] = {}
-
-    def returns(self, seating: Mapping[str, Player], pair: int) -> AgentReturns:
-        """Returns each agent's returns, by episode."""
-        key = (pair, *sorted(seating.items(), key=lambda item: item[0]))
-        if key not in self._played:
-            start = self.first_seeds[pair]
-            self._played[key] = self.arena.play(seating, range(start, start + self.num_episodes))
-        return self._played[key]
-
-
-def _match(
-    games: _Games, roles: Roles, role: str, ours: Lineup, theirs: Lineup, pair: int
-) -> Match:
-    player, others = ours.players[pair][role], theirs.players[pair]
-    seating = {r: player if r == role else others[r] for r in roles}
-    classes = games.interchangeable if role in games.interchangeable else (role,)
-    scores: list[Floats] = []
-    for shift in rotations(classes):
-        seated = {shift.get(home, home): who for home, who in seating.items()}
-        seat = shift[role]
-        subject = Subject("role", seat, roles[seat])
-        scores.append(subject.returns(games.returns(seated, pair)))
-    rest = _rest(others, role)
-    by_episode = np.mean(scores, axis=0)
-    returns = np.concatenate(scores)
-    returns = returns[np.isfinite(returns)]
-    return Match(
-        role=role,
-        player=player.label,
-        player_lineup=RANDOM if player.label == RANDOM else ours.label,
-        others=" | ".join(
+def _about(role: str, ours: Lineup, theirs: Lineup, pair: int) -> dict[str, Any]:
+    """Returns what is known of a match before it is played."""
+    player, rest = ours.players[pair][role], _rest(theirs.players[pair], role)
+    return {
+        "role": role,
+        "player": player.label,
+        "player_lineup": RANDOM if player.label == RANDOM else ours.label,
+        "others": " | ".join(
             who.label if len(rest) == 1 else f"{who.label} {who.home}" for who in rest
         ),
-        others_lineup=RANDOM if all(who.label == RANDOM for who in rest) else theirs.label,
-        run=player.run_path,
-        other_run=next((who.run_path for who in rest if who.run_path is not None), None),
-        pair=pair,
-        score=float(returns.mean()) if len(returns) else math.nan,
-        num_episodes=len(returns),
-        are_partners=ours is theirs
+        "others_lineup": RANDOM if all(who.label == RANDOM for who in rest) else theirs.label,
+        "run": player.run_path,
+        "other_run": next((who.run_path for who in rest if who.run_path is not None), None),
+        "pair": pair,
+        "are_partners": ours is theirs
         and player.run is not None
         and any(who.run_path == player.run_path for who in rest),
-        returns=by_episode,
-    )
+    }
 
 
 def _rest(players: Mapping[str, Player], role: str) -> list[Player]:

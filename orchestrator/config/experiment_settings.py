@@ -6,11 +6,11 @@ Runs that agree in these, and in which agents each server has, are seeds of one 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from muxrl.orchestrator.config.merge import KeyPath, dotted, leaves
+from muxrl.orchestrator.config.merge import diff, flat
 from muxrl.orchestrator.config.schema import ExperimentConfig, SimulationConfig
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.declared import use_of
@@ -29,17 +29,16 @@ def server_settings(
         defaults: of its ``settings`` and ``model``, where these give nothing.
     """
     found = {
-        dotted(path).removeprefix("settings."): value
-        for tree in (defaults, dataclasses.asdict(server))
-        for path, value in _shaping(tree, ServerConfig)
+        key.removeprefix("settings."): value
+        for tree in (defaults, server)
+        for key, value in _shaping(tree, ServerConfig).items()
     }
     return {"algorithm": ""} | found | {"algorithm": server.algorithm.upper()}
 
 
 def simulation_settings(simulation: SimulationConfig) -> Settings:
     """Returns those of the simulations."""
-    tree = dataclasses.asdict(simulation)
-    return {dotted(path): value for path, value in _shaping(tree, SimulationConfig)}
+    return _shaping(simulation, SimulationConfig)
 
 
 def experiment_settings(config: ExperimentConfig) -> Settings:
@@ -54,25 +53,19 @@ def experiment_settings(config: ExperimentConfig) -> Settings:
         begins_with = "a checkpoint" if server.initialize_from else "new weights"
         found[f"{server_id}.initialize_from"] = begins_with
     around = {"evaluation": dataclasses.asdict(config.evaluation)}
-    return found | {dotted(path): value for path, value in _shaping(around, ExperimentConfig)}
+    return found | _shaping(around, ExperimentConfig)
 
 
-def _shaping(tree: Mapping[str, Any], schema: type) -> Iterator[tuple[KeyPath, str]]:
-    """Yields path and value of each key that is given and by which other results come out."""
-    for path, value in leaves(tree):
-        if not isinstance(value, Mapping) and use_of(schema, path).shapes_results:
-            yield path, str(value)
-
-
-def differing_keys(ours: Settings, theirs: Settings) -> list[str]:
-    """Returns the keys that one has alone or that have two values."""
-    return [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+def _shaping(tree: Any, schema: type) -> dict[str, str]:
+    """Returns each key that is given, and by which other results come out."""
+    shapes = {k: v for k, v in flat(tree).items() if use_of(schema, k.split(".")).shapes_results}
+    return {key: str(value) for key, value in shapes.items()}
 
 
 def conflicts(ours: Settings, theirs: Settings) -> list[str]:
     """Returns the keys that differ, each with both values; a metric that one has alone is none."""
     return [
         f"{key} is {ours.get(key, 'its default')} against {theirs.get(key, 'its default')}"
-        for key in differing_keys(ours, theirs)
+        for key in diff(ours, theirs)
         if not key.startswith("simulation.metrics") or (key in ours and key in theirs)
     ]

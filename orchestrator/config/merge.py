@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,18 @@ def leaves(
         yield from leaves(value, (*prefix, key), in_lists=in_lists)
     if not items:
         yield prefix, tree
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """Returns the values of a tree, or of a dataclass, by dotted key; an empty mapping has none."""
+    tree = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
+    return {dotted(p): v for p, v in leaves(tree) if not isinstance(v, Mapping)}
+
+
+def diff(ours: Any, theirs: Any) -> list[str]:
+    """Returns the dotted keys in which two trees or dataclasses differ; what is null is absent."""
+    one, other = flat(ours), flat(theirs)
+    return [key for key in {**one, **other} if one.get(key) != other.get(key)]
 
 
 def merged(base: Tree, tree: Tree, *, clears: bool = True) -> Tree:

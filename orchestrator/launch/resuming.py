@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_origin
+from typing import get_origin
 
 import yaml  # type: ignore[import-untyped]
 
@@ -21,6 +21,7 @@ from muxrl.orchestrator.config import (
     load_config,
     to_yaml,
 )
+from muxrl.orchestrator.config.merge import diff
 from muxrl.orchestrator.errors import CannotResume, RunIsRunning
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
@@ -97,7 +98,7 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
     config = load_own_config(folder, overrides)
     path = folder.path / "config.yaml"
     before = _as_it_scaled(from_yaml(path.read_text(encoding="utf-8"), str(path)), path)
-    changed = differences(asdict(before), asdict(config))
+    changed = diff(before, config)
     is_changed = [key for key in changed if not _use(key).may_change]
     if is_changed:
         raise CannotResume(
@@ -311,10 +312,10 @@ def changes_on_the_way(folder: RunDirectory) -> Iterator[str]:
     Raises:
         ConfigError: a config is of another version of muxrl.
     """
-    now = asdict(folder.read_config())
+    now = folder.read_config()
     for env_steps, path in _former_configs(folder).items():
-        then = asdict(from_yaml(path.read_text(encoding="utf-8"), str(path)))
-        uses = {key: _use(key) for key in differences(then, now)}
+        then = from_yaml(path.read_text(encoding="utf-8"), str(path))
+        uses = {key: _use(key) for key in diff(then, now)}
         if keys := [key for key, use in uses.items() if use.may_change and use.shapes_results]:
             yield f"until {env_steps:,} env steps, {', '.join(keys)} had other values: {path.name}"
 
@@ -330,16 +331,6 @@ def find_missing_replays(place: Path, manifest: Manifest) -> Iterator[str]:
                 f"the replay of server {server_id!r} is not in the checkpoint ({left_out}); it "
                 "learns again once it has enough"
             )
-
-
-def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
-    """Yields the key of each leaf in which two trees differ."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for name in dict.fromkeys((*before, *now)):
-            inner = f"{key}.{name}" if key else str(name)
-            yield from differences(before.get(name), now.get(name), inner)
-    elif before != now:
-        yield key
 
 
 def _keys_that_may_change() -> Iterator[str]:

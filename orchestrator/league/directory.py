@@ -7,64 +7,31 @@
     ├── rounds/01/        a sweep's directory: its sweep.yaml says who trained with what
     │   └── games.json    the games after it; written when all are played
     ├── report.html, summary.md, plots/, league.json
-    └── lock
+    └── lock             held by the process that runs the league, and says which that is
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.errors import NotALeagueDirectory, SweepIsRunning
-from muxrl.orchestrator.records.run_directory import (
-    LEAGUE_FILE,
-    TRIALS_FILE,
-    make_next_folder,
-    no_such_folder,
-)
-from muxrl.orchestrator.storage.json_files import write_json, write_text
+from muxrl.orchestrator.errors import NotALeagueDirectory
+from muxrl.orchestrator.records.run_directory import LEAGUE_FILE, TRIALS_FILE
+from muxrl.orchestrator.storage.folders import Folder
+from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
-from muxrl.servers.checkpoints.folder_lock import held
 
 
 @dataclass(frozen=True)
-class LeagueDirectory:
+class LeagueDirectory(Folder):
     """Where everything of one league lies. Make one with `create`, read one back with `open`."""
 
-    path: Path
-
-    @classmethod
-    def create(cls, path: Path | None, root: Path, name: str, config: str) -> LeagueDirectory:
-        """Makes exactly `path`, or if that is None ``<name>-YYYYmmdd-HHMMSS`` under `root`.
-
-        Raises:
-            FileExistsError: it is there already.
-            OSError: it cannot be made.
-        """
-        if path is None:
-            path = make_next_folder(root, f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
-        else:
-            path.mkdir(parents=True)
-        (path / "rounds").mkdir()
-        write_text(path / LEAGUE_FILE, config)
-        return cls(path.resolve())
-
-    @classmethod
-    def open(cls, path: Path) -> LeagueDirectory:
-        """The league that was written to `path`.
-
-        Raises:
-            NotALeagueDirectory: there is none.
-        """
-        if not (path / LEAGUE_FILE).is_file():
-            lacks = f"it has no {LEAGUE_FILE}" if path.is_dir() else no_such_folder(path)
-            raise NotALeagueDirectory(path, lacks)
-        return cls(path.resolve())
+    _INNER = ("rounds",)
+    _FILES = (LEAGUE_FILE,)
+    _NOT_ONE = NotALeagueDirectory
 
     @property
     def config_file(self) -> Path:
@@ -94,14 +61,3 @@ class LeagueDirectory:
     def write_games(self, number: int, games: dict[str, Any]) -> None:
         """Writes them, whole."""
         write_json(self.round(number) / "games.json", games)
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keeps other processes from running this league; released however this one ends.
-
-        Raises:
-            SweepIsRunning: another process runs it.
-        """
-        taken = f"{self.path} is being run by another process; wait for it, or stop it first"
-        with held(self.path / "lock", lambda: SweepIsRunning(taken)):
-            yield

@@ -9,25 +9,22 @@ are those of a head to head.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from muxrl.orchestrator.comparisons.arena import Arena, Player, player_of, random_player
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_run
 from muxrl.orchestrator.comparisons.findings.head_to_head import (
     RANDOM,
     HeadToHead,
-    Match,
     tables_of,
 )
+from muxrl.orchestrator.comparisons.games import play, scored
 from muxrl.orchestrator.config.seeds import evaluation_seed
-from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League
 from muxrl.orchestrator.measure.subjects import Subject
+from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.protocol.patterns import match
 
 logger = logging.getLogger(__name__)
@@ -124,19 +121,19 @@ def play_games(league: League, folder: LeagueDirectory, number: int) -> None:
             players[entry] = player_of(*whose, **how)
         return players[entry]
 
-    games = []
+    games = {
+        key: ({role: player(entry, role) for role, entry in seating.items()} | always, seeds)
+        for key, seating in todo.items()
+    }
     with Arena(experiment, roles) as arena:
-        for place, seating in enumerate(todo.values(), 1):
-            doing(f"games after round {number}", f"game {place:,} of {len(todo):,}")
-            seated = {role: player(entry, role) for role, entry in seating.items()}
-            returns = arena.play({**seated, **always}, seeds)
-            games.append({"seats": _seats(seating), "returns": returns})
+        play(arena, games, known, f"games after round {number}")
         for note in arena.notes():
             logger.warning("round %d: %s", number, note)
-    folder.write_games(number, {"format": 1, "num_episodes": len(seeds), "games": games})
+    new = [{"seats": _seats(seating), "returns": known[key]} for key, seating in todo.items()]
+    folder.write_games(number, {"format": 1, "num_episodes": len(seeds), "games": new})
 
 
-def _played(folder: LeagueDirectory, last: int) -> dict[str, dict[str, list[float | None]]]:
+def _played(folder: LeagueDirectory, last: int) -> dict[str, AgentReturns]:
     """Returns the returns of all games up to a round, by `_key`."""
     written = [folder.games(number) or {"games": ()} for number in range(1, last + 1)]
     return {str(game["seats"]): game["returns"] for one in written for game in one["games"]}
@@ -149,15 +146,14 @@ def meet(league: League, folder: LeagueDirectory, last: int) -> HeadToHead:
     matches = []
     for role, seating in seatings(league, entries):
         subject = Subject("role", role, tuple(league.agents[role]))
-        returns = subject.returns(played[_key(seating)])
-        seen = returns[np.isfinite(returns)]
         rest = [entry for other, entry in seating.items() if other != role]
         own, others = seating[role], next(filter(None, rest), None)
         name = own.label if own else RANDOM
         against = " | ".join(entry.label if entry else RANDOM for entry in rest)
         against = against if others else RANDOM
         matches.append(
-            Match(
+            scored(
+                [subject.returns(played[_key(seating)])],
                 role=role,
                 player=name,
                 player_lineup=name,
@@ -166,10 +162,7 @@ def meet(league: League, folder: LeagueDirectory, last: int) -> HeadToHead:
                 run=own.run if own else None,
                 other_run=others.run if others else None,
                 pair=0,
-                score=float(seen.mean()) if len(seen) else math.nan,
-                num_episodes=len(seen),
                 are_partners=False,
-                returns=returns,
             )
         )
     evaluation = league.config.experiment.evaluation

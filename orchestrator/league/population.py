@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from muxrl.orchestrator.comparisons.findings.head_to_head import RANDOM, stage
 from muxrl.orchestrator.config import ConfigError, SimulationFacts, probe
 from muxrl.orchestrator.config.checks import EXTERNAL, is_file_name, is_label
 from muxrl.orchestrator.config.load import set_values
-from muxrl.orchestrator.config.merge import dotted, leaves
+from muxrl.orchestrator.config.merge import diff, flat
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.schema import LeagueConfig, MemberConfig
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
@@ -148,7 +148,7 @@ def _template(config: LeagueConfig, name: str, number: int) -> tuple[AlgorithmTe
     if is_fixed(template.algorithm):
         found.append(f"members.{name}.server: {template.algorithm} does not learn; it is no member")
     if config.exploit.role == member.role and not list(_parameter_problems(config)):
-        said = {dotted(path) for path, _ in leaves(member.server)}
+        said = flat(member.server)
         for key, parameter in config.exploit.parameters.items():
             value = draw(key, parameter, number, config.experiment.seed)
             changed, problems = set_values(template, {key: value})
@@ -234,14 +234,12 @@ def _exploit_problems(league: League) -> Iterator[str]:
         )
     alike = {}
     for name in ranked:
-        told = asdict(
-            replace(league.templates[name], initialize_from="", initialize_policies={}, token="")
+        alike[name] = replace(
+            league.templates[name], initialize_from="", initialize_policies={}, token=""
         )
-        rest = {dotted(path): value for path, value in leaves(told)}
-        alike[name] = {k: v for k, v in rest.items() if k not in exploit.parameters}
     for name in ranked[1:]:
-        one, other = alike[ranked[0]], alike[name]
-        if differing := [key for key in {**one, **other} if one.get(key) != other.get(key)]:
+        found = diff(alike[ranked[0]], alike[name])
+        if differing := [key for key in found if key not in exploit.parameters]:
             yield (
                 f"exploit: members {ranked[0]!r} and {name!r} of role {exploit.role!r} differ in "
                 f"{listed(differing)}, which are no parameters of it, so that one cannot take over "

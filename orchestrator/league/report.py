@@ -16,10 +16,10 @@ from muxrl.orchestrator.comparisons.output.figures import Picture, payoff_pictur
 from muxrl.orchestrator.comparisons.output.files import write_payoffs
 from muxrl.orchestrator.comparisons.output.tables import cross_play
 from muxrl.orchestrator.config.load import load_written
+from muxrl.orchestrator.config.merge import diff, flat
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import meet
 from muxrl.orchestrator.league.population import League
-from muxrl.orchestrator.league.rounds import changed_settings
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines
 from muxrl.orchestrator.reports.pages import REPORT_FILE, from_folder, page_environment
 from muxrl.orchestrator.reports.plain_table import grid_table
@@ -138,9 +138,11 @@ def _trained(league: League, folder: LeagueDirectory) -> Iterator[Trained]:
             for role, member in trial.roles.items():
                 if member in known:
                     now = templates[member]
+                    values = flat(now)
                     differing = ", ".join(
-                        f"{k}={f'{v:.4g}' if isinstance(v, float) else v}"
-                        for k, v in changed_settings(known[member], now)
+                        f"{k}={f'{v:.4g}' if isinstance(v := values.get(k), float) else v}"
+                        for k in diff(known[member], now)
+                        if k in values and not k.startswith("initialize")
                     )
                     source = labels.get(now.initialize_from, now.initialize_from)
                     known[member] = now

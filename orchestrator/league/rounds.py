@@ -8,14 +8,14 @@ member of a role begins with the best one's checkpoint, and with its settings a 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from muxrl.orchestrator.config.load import load_written, set_values
-from muxrl.orchestrator.config.merge import dotted, leaves
+from muxrl.orchestrator.config.merge import flat
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import heads, meet
@@ -160,7 +160,7 @@ def explored(
     template: AlgorithmTemplate, parameters: Mapping[str, ParameterConfig], seed: int
 ) -> AlgorithmTemplate:
     """Returns a server with each parameter a step further, up or down."""
-    values = {dotted(path): value for path, value in leaves(asdict(template))}
+    values = flat(template)
     steps = {
         key: _step(key, parameter, values.get(key), seed) for key, parameter in parameters.items()
     }
@@ -177,14 +177,3 @@ def _step(key: str, parameter: ParameterConfig, value: Any, seed: int) -> Any:
         near = (place + step, place - step)  # at an end there is one way alone
         return next((values[p] for p in near if 0 <= p < len(values)), value)
     return float(min(max(value * _FACTORS[is_up], values[0]), values[1]))
-
-
-def changed_settings(
-    before: AlgorithmTemplate, now: AlgorithmTemplate
-) -> Iterator[tuple[str, Any]]:
-    """Yields each key, and its value, in which a member's server is another than it was."""
-    was = {dotted(path): value for path, value in leaves(asdict(before))}
-    for path, value in leaves(asdict(now)):
-        key = dotted(path)
-        if was.get(key) != value and not key.startswith("initialize"):
-            yield key, value

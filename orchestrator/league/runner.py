@@ -26,7 +26,12 @@ from muxrl.orchestrator.league.report import print_ratings, write_league_report
 from muxrl.orchestrator.league.rounds import make_round
 from muxrl.orchestrator.league.schema import LeagueConfig
 from muxrl.orchestrator.storage.json_files import write_text
-from muxrl.orchestrator.supervise.signals import claim_signals, interruptible
+from muxrl.orchestrator.storage.process import Process
+from muxrl.orchestrator.supervise.signals import (
+    are_signals_claimed,
+    claim_signals,
+    interruptible,
+)
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import print_result
 from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep, sweep_ray
@@ -74,9 +79,9 @@ def start_league(
         OSError: the directory is there already, or cannot be made.
     """
     league, plan = check_league(config)
-    folder = LeagueDirectory.create(
-        league_dir, Path(config.leagues_dir), config.name, to_yaml(config)
-    )
+    path = league_dir and league_dir.resolve()
+    folder = LeagueDirectory.make(path, Path(config.leagues_dir).resolve(), config.name)
+    write_text(folder.config_file, to_yaml(config))
     with folder.locked():
         return _run(league, folder, plan, console)
 
@@ -113,6 +118,7 @@ def _run(
     is_left = not folder.is_trained(league.config.rounds)
     with interruptible(), sweep_ray(plan) if is_left else contextlib.nullcontext():
         claim_signals()  # which Ray has taken
+        folder.write_owner(Process.here(ends_on_sigterm=are_signals_claimed()))
         for number in range(1, league.config.rounds + 1):
             if not folder.is_trained(number):
                 say(f"round {number} of {league.config.rounds}", highlight=False)

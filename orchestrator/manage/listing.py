@@ -57,17 +57,16 @@ class Listing:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries: dict[Path, tuple[object, dict[str, Any]]] = {}
-        self.num_left_out = 0
-        """How many older ones the last `read` left out."""
 
-    def read(self) -> list[dict[str, Any]]:
-        """Returns the newest `MOST_ENTRIES` as they stand now, what began last comes first.
+    def read(self) -> dict[str, Any]:
+        """Returns the folder as it stands now: the newest `MOST_ENTRIES`, what began last first.
+
+        ``kind, name, is_whole, num_left_out, entries``; left out are older ones.
 
         Raises:
             OSError: the folder cannot be read.
         """
         found = sorted(_directories(self._path, _DEPTH), key=_began_at, reverse=True)
-        self.num_left_out = max(0, len(found) - MOST_ENTRIES)
         known, self._entries = self._entries, {}
         for path in found[:MOST_ENTRIES]:
             version = [_version(path / name) for name in _FILES]
@@ -77,11 +76,17 @@ class Listing:
             else:
                 entry = before[1]
             self._entries[path] = version, entry
-        return sorted(
-            (_with_state(entry) for _, entry in self._entries.values()),
-            key=lambda entry: str(entry["began_at"]),
-            reverse=True,
-        )
+        return {
+            "kind": "folder",
+            "name": self._path.resolve().name,
+            "is_whole": True,
+            "num_left_out": max(0, len(found) - MOST_ENTRIES),
+            "entries": sorted(
+                (_with_state(entry) for _, entry in self._entries.values()),
+                key=lambda entry: str(entry["began_at"]),
+                reverse=True,
+            ),
+        }
 
     def _entry(self, path: Path) -> dict[str, Any]:
         about = {"name": path.relative_to(self._path).as_posix(), "began_at": _began_at(path)}

@@ -17,6 +17,7 @@ from muxrl.orchestrator.errors import CannotStop, NotEnded
 from muxrl.orchestrator.records.run_directory import LEAGUE_FILE, TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.orchestrator.storage.folders import Folder
 from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, counts_text
 from muxrl.servers.checkpoints.folder_lock import is_held
@@ -40,17 +41,27 @@ def stop(path: Path, timeout_s: float, say: Callable[[str], None]) -> tuple[bool
         NotEnded: it still goes on.
         NotARunDirectory, NotASweepDirectory: it is none, or a file of it is broken.
     """
+    how: Callable[[], str]
     if (path / TRIALS_FILE).is_file():
-        sweep = SweepDirectory.open(path)
-        name = f"sweep {str(sweep.path)!r}"
-        return _stop_table(name, sweep, sweep.lock, lambda: _trials(sweep), timeout_s, say)
-    if (path / LEAGUE_FILE).is_file():
-        rounds = [SweepDirectory.open(f.parent) for f in path.glob(f"rounds/*/{TRIALS_FILE}")]
-        newest = max(rounds, key=lambda sweep: sweep.path, default=None)
+        folder: Folder = (sweep := SweepDirectory.open(path))
+        name, how = f"sweep {str(sweep.path)!r}", lambda: _trials(sweep)
+    elif (path / LEAGUE_FILE).is_file():
         go_on = f"go on with: muxrl league {path} --resume"
-        name = f"league {str(path)!r}"
-        return _stop_table(name, newest, path / "lock", lambda: go_on, timeout_s, say)
-    return _stop_run(RunDirectory.open(path), timeout_s, say)
+        folder, name, how = Folder(path), f"league {str(path)!r}", lambda: go_on
+    else:
+        return _stop_run(RunDirectory.open(path), timeout_s, say)
+    process, lock = folder.owner, folder.lock
+    if not is_held(lock):
+        elsewhere = ""
+        if process is not None and not process.is_here:
+            elsewhere = f" here (its last process was on the host {process.host!r})"
+        raise CannotStop(f"{name} is not running{elsewhere}: {how()}")
+    if process is None or process.has_ended:
+        raise CannotStop(f"{name} is running, but does not say in which process; is it starting?")
+    _tell(name, process)
+    say(f"{name}: told process {process.pid}; waiting for its end")
+    _wait(name, process, lambda: process.has_ended or not is_held(lock), timeout_s)
+    return True, f"{name} has ended: {how()}"
 
 
 def _stop_run(
@@ -90,29 +101,6 @@ def _how(folder: RunDirectory, status: RunStatus) -> str:
     if status.state == "done" or not checkpoints:
         return text
     return f"{text}; go on with: muxrl launch --resume {folder.path}"
-
-
-def _stop_table(
-    name: str,
-    folder: SweepDirectory | None,
-    lock: Path,
-    how: Callable[[], str],
-    timeout_s: float,
-    say: Callable[[str], None],
-) -> tuple[bool, str]:
-    """Ends what holds a lock: a sweep, or the league whose newest round that is."""
-    process = None if folder is None else folder.read_process()
-    if not is_held(lock):
-        elsewhere = ""
-        if process is not None and not process.is_here:
-            elsewhere = f" here (its last process was on the host {process.host!r})"
-        raise CannotStop(f"{name} is not running{elsewhere}: {how()}")
-    if process is None or process.has_ended:
-        raise CannotStop(f"{name} is running, but does not say in which process; is it starting?")
-    _tell(name, process)
-    say(f"{name}: told process {process.pid}; waiting for its end")
-    _wait(name, process, lambda: process.has_ended or not is_held(lock), timeout_s)
-    return True, f"{name} has ended: {how()}"
 
 
 def _trials(folder: SweepDirectory) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muxrl.client.adapters.simulation import COMMON
-from muxrl.orchestrator.config.merge import dotted, leaves
+from muxrl.orchestrator.config.merge import flat
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
@@ -141,7 +141,7 @@ def training_frame(run_dirs: Iterable[Path]) -> DataFrame:
             about = dict(zip(always, (*run, server_id, server.algorithm), strict=True))
             # As they are: a server of another version may have other fields.
             for row in iter_rows(folder.metrics / f"{server_id}.jsonl", dict):
-                records.append(about | {dotted(p): x for p, x in leaves(row) if x != {}})
+                records.append(about | flat(row))
     columns = list(
         dict.fromkeys([*always, "time_s", "env_steps", *(key for one in records for key in one)])
     )

@@ -46,12 +46,31 @@ def iter_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
     Raises:
         MalformedMetrics: a line is broken.
     """
-    return _rows(path, kind, whole_lines)
+    return (row for _, row in rows_from(path, kind))
+
+
+def rows_from(path: Path, kind: type[Row], begin: int = 0) -> Iterator[tuple[int, Row]]:
+    """Yields the same rows, those that begin at a place or later, each after the place of its end.
+
+    Args:
+        path: the file.
+        kind: of its rows.
+        begin: in bytes; it may be within a line, where the file was cut and has grown since.
+
+    Raises:
+        MalformedMetrics: a line is broken.
+    """
+
+    def lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+        file.seek(max(0, begin - 1))
+        return whole_lines(file, begin - 1 + len(file.readline()) if begin else 0)
+
+    return _rows(path, kind, lines)
 
 
 def last_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
     """Yields the same rows, the newest first; raises as `iter_rows`."""
-    return _rows(path, kind, _lines_from_end)
+    return (row for _, row in _rows(path, kind, _lines_from_end))
 
 
 def whole_lines(file: IO[bytes], begin: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -89,7 +108,7 @@ def _line_ends(file: IO[bytes]) -> Iterator[int]:
 
 def _rows(
     path: Path, kind: type[Row], lines: Callable[[IO[bytes]], Iterator[tuple[int, bytes]]]
-) -> Iterator[Row]:
+) -> Iterator[tuple[int, Row]]:
     decode = msgspec.json.Decoder(kind).decode
     try:
         file = path.open("rb")
@@ -104,7 +123,7 @@ def _rows(
             except ValueError as error:
                 number = sum(place <= begin for place, _ in whole_lines(file))
                 raise MalformedMetrics(path, number, str(error)) from None
-            yield row
+            yield begin + len(line), row
 
 
 def last_row(path: Path, kind: type[Row]) -> Row | None:

@@ -23,10 +23,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ import msgspec
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, to_yaml
 from muxrl.orchestrator.errors import NotARunDirectory, OtherFormat
 from muxrl.orchestrator.records.plan import Plan
+from muxrl.orchestrator.storage.folders import Folder, next_path, no_such_folder
 from muxrl.orchestrator.storage.json_files import write_json, write_text
 from muxrl.orchestrator.storage.versions import (
     PACKAGES_FILE,
@@ -42,7 +42,6 @@ from muxrl.orchestrator.storage.versions import (
     read_versions,
     software_versions,
 )
-from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.checkpoints.formats import format_problem
 
 _FORMAT = 1
@@ -54,15 +53,14 @@ LEAGUE_FILE = "league.yaml"
 
 
 @dataclass(frozen=True)
-class RunDirectory:
+class RunDirectory(Folder):
     """Where everything of one run lies. Make one with `create`, read one back with `open`."""
 
-    path: Path
+    _INNER = ("logs", "metrics", "checkpoints", "plots", "tensorboard")
 
     @classmethod
     def create(cls, root: Path, name: str, now: datetime) -> RunDirectory:
-        """Makes a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`, with ``-2``, ``-3``... added
-        where two runs of a name start in one second.
+        """Makes a new folder under `root`, see `Folder`.
 
         Raises:
             ValueError: `name` is empty, hidden, or would lead out of `root`.
@@ -73,30 +71,7 @@ class RunDirectory:
                 f"run name {name!r} cannot be part of a folder's name: expected letters, digits, "
                 "'-', '_', '.' and spaces, the first not a '.'"
             )
-        return cls(make_next_folder(root, f"{name}-{now:%Y%m%d-%H%M%S}"))._with_folders()
-
-    @classmethod
-    def create_at(cls, path: Path) -> RunDirectory:
-        """Makes exactly this folder.
-
-        Raises:
-            FileExistsError: it is there already; a run never writes over another one.
-            OSError: it cannot be made.
-        """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            path.mkdir()
-        except FileExistsError:
-            raise FileExistsError(
-                f"{path} is there already, and a run never writes over another one; name a folder "
-                "that does not exist yet"
-            ) from None
-        return cls(path)._with_folders()
-
-    def _with_folders(self) -> RunDirectory:
-        for folder in (self.logs, self.metrics, self.checkpoints, self.plots, self.tensorboard):
-            folder.mkdir()
-        return self
+        return super().create(root, name, now)
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -124,11 +99,6 @@ class RunDirectory:
             if problem := format_problem(plan.get("format", 1), _FORMAT):
                 raise OtherFormat(path, problem)
         return cls(path)
-
-    @property
-    def name(self) -> str:
-        """The folder's own name."""
-        return self.path.name
 
     @property
     def sweep(self) -> Path | None:
@@ -254,33 +224,6 @@ class RunDirectory:
         write_json(self.path / "gateway.json", {"address": address})
 
 
-def next_path(folder: Path, stem: str, suffix: str = "") -> Path:
-    """Returns the first path ``stem``, ``stem-2``, ``stem-3``... that does not exist."""
-    return next(path for path in _candidates(folder, stem, suffix) if not path.exists())
-
-
-def make_next_folder(parent: Path, stem: str) -> Path:
-    """Makes the first folder of that kind; safe against another process doing the same.
-
-    Raises:
-        OSError: `parent` cannot be made or written to.
-    """
-    parent.mkdir(parents=True, exist_ok=True)
-    for path in _candidates(parent, stem):
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        return path
-    raise AssertionError("there is always a next number")
-
-
-def _candidates(folder: Path, stem: str, suffix: str = "") -> Iterator[Path]:
-    yield folder / f"{stem}{suffix}"
-    for number in count(2):
-        yield folder / f"{stem}-{number}{suffix}"
-
-
 def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirectory:
     """Makes a run's directory and writes these files.
 
@@ -294,11 +237,8 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
     # Here, not above: it imports torch, as resolving has.
     from muxrl.orchestrator.config.server_plan import default_settings
 
-    if run_dir is None:
-        root = Path(experiment.config.runs_dir)
-        folder = RunDirectory.create(root, experiment.config.name, datetime.now())
-    else:
-        folder = RunDirectory.create_at(run_dir)
+    config = experiment.config
+    folder = RunDirectory.make(run_dir, Path(config.runs_dir), config.name)
     folder.write_config(to_yaml(experiment.config))
     folder.write_versions(env=experiment.config.simulation.env)
     folder.write_plan(
@@ -321,11 +261,3 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
         }
     )
     return folder
-
-
-def no_such_folder(path: Path) -> str:
-    """Says so, and what a folder beside it is called that may be meant."""
-    beside: list[str] = []
-    with contextlib.suppress(OSError):
-        beside = sorted(entry.name for entry in path.parent.iterdir() if entry.is_dir())
-    return f"there is no such folder{did_you_mean(path.name, beside)}"

@@ -7,51 +7,40 @@
     ├── trials.jsonl    one line for each trial: what it is, its status, its result
     ├── runs/           one run directory for each trial, and one more for each time it began anew
     ├── tune-.../       what Ray Tune writes: results as CSV and JSON, its own state
-    ├── process.json    the process that runs the sweep, or was the last to
-    └── lock            held by that process while it does
+    └── lock            held by the process that runs the sweep, and says which that is
 
 ``trials.jsonl`` is replaced as a whole whenever a trial begins or ends, so that it can be read at
-any time and never loses what it said before.
+any time and never loses what it said before. What it says of a trial that is not over is a copy:
+the trial's own run tells how far it is, and how it ended if nobody was there to write that down.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
-from muxrl.orchestrator.errors import (
-    NotARunDirectory,
-    NotASweepDirectory,
-    OtherFormat,
-    SweepIsRunning,
-)
-from muxrl.orchestrator.records.run_directory import (
-    TRIALS_FILE,
-    RunDirectory,
-    make_next_folder,
-    next_path,
-    no_such_folder,
-)
+from muxrl.orchestrator.config.load import load_written
+from muxrl.orchestrator.errors import NotASweepDirectory, OtherFormat
+from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
-from muxrl.orchestrator.storage.json_files import finite, write_json, write_text
-from muxrl.orchestrator.storage.process import Process
+from muxrl.orchestrator.storage.folders import Folder, next_path
+from muxrl.orchestrator.storage.json_files import finite, write_text
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
-from muxrl.servers.checkpoints.folder_lock import held, is_held
+from muxrl.orchestrator.sweeps.measure import progress_of
+from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
 from muxrl.servers.checkpoints.formats import format_problem
 
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
 
 _CONFIG_FILE = "sweep.yaml"
-_PROCESS_FILE = "process.json"
-FINAL_RECORD_FILE = "trial.json"
-"""In a trial's run directory: its record, written by the trial itself once it is over."""
+LAST_FILE = "trial.json"
+"""In a trial's run directory: its line, the last thing that it writes; read by nobody here."""
 
 _FORMAT = 1
 """Of a line of ``trials.jsonl``; one more where today's readers would not understand it."""
@@ -114,55 +103,12 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 @dataclass(frozen=True)
-class SweepDirectory:
+class SweepDirectory(Folder):
     """Where everything of one sweep lies. Make one with `create`, read one back with `open`."""
 
-    path: Path
-
-    @classmethod
-    def create(cls, root: Path, name: str, now: datetime) -> SweepDirectory:
-        """Makes a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`.
-
-        Raises:
-            OSError: `root` cannot be written to.
-        """
-        return cls._with_runs(make_next_folder(root, f"{name}-{now:%Y%m%d-%H%M%S}"))
-
-    @classmethod
-    def create_at(cls, path: Path) -> SweepDirectory:
-        """Makes exactly this folder.
-
-        Raises:
-            FileExistsError: it is there already.
-            OSError: it cannot be made.
-        """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-        return cls._with_runs(path)
-
-    @classmethod
-    def _with_runs(cls, path: Path) -> SweepDirectory:
-        (path / "runs").mkdir()
-        return cls(path.resolve())
-
-    @classmethod
-    def open(cls, path: Path) -> SweepDirectory:
-        """The sweep that was written to `path`.
-
-        Raises:
-            NotASweepDirectory: there is no such folder, or no trials in it.
-        """
-        if not path.is_dir():
-            raise NotASweepDirectory(path, no_such_folder(path))
-        for name in (_CONFIG_FILE, TRIALS_FILE):
-            if not (path / name).is_file():
-                raise NotASweepDirectory(path, f"it has no {name}")
-        return cls(path.resolve())
-
-    @property
-    def name(self) -> str:
-        """The folder's own name."""
-        return self.path.name
+    _INNER = ("runs",)
+    _FILES = (_CONFIG_FILE, TRIALS_FILE)
+    _NOT_ONE = NotASweepDirectory
 
     @property
     def config_file(self) -> Path:
@@ -173,11 +119,6 @@ class SweepDirectory:
     def runs(self) -> Path:
         """The trials' run directories."""
         return self.path / "runs"
-
-    @property
-    def lock(self) -> Path:
-        """The file that the process which runs the sweep holds."""
-        return self.path / "lock"
 
     def trials(self) -> list[TrialRecord]:
         """Returns all trials as they stand now, in their order.
@@ -192,11 +133,12 @@ class SweepDirectory:
             for trial in trials:  # the first sweeps did not say it
                 if problem := format_problem(trial.get("format", 1), _FORMAT):
                     raise OtherFormat(self.path, problem)
-            return [self.current(TrialRecord.from_dict(trial)) for trial in trials]
+            records = [TrialRecord.from_dict(trial) for trial in trials]
         except (OSError, ValueError, TypeError) as error:
             raise NotASweepDirectory(
                 self.path, f"its {TRIALS_FILE} cannot be read: {error}"
             ) from error
+        return [self.current(record) for record in records]
 
     def write_trials(self, records: Sequence[TrialRecord]) -> None:
         """Writes ``trials.jsonl``.
@@ -214,75 +156,31 @@ class SweepDirectory:
         """Returns a trial's run directory, None if it has none yet."""
         return None if record.run_dir is None else self.path / record.run_dir
 
+    @cached_property
+    def metric(self) -> MetricConfig:
+        """The number by which its trials are compared.
+
+        Raises:
+            ConfigError: ``sweep.yaml`` cannot be read.
+        """
+        return load_written(self.config_file, SweepConfig).metric
+
     def current(self, record: TrialRecord) -> TrialRecord:
-        """Returns a trial as its run directory tells it, which may know more than the table.
+        """Returns a trial as its run tells it; what is over stays as it was written.
 
-        The process of the sweep, or of the trial, may have been killed before it said how it ended.
+        Whether a trial was stopped early, or has failed without a word, its sweep alone knows.
+
+        Raises:
+            NotARunDirectory, MalformedMetrics: a file of its run is broken.
         """
         run_dir = self.run_of(record)
-        if record.status not in ("running", "interrupted") or run_dir is None:
+        if record.is_over or run_dir is None or not run_dir.is_dir():
             return record
-        if (final := self.final_record_of(record)) is not None and final.id == record.id:
-            # It would be in the table if its scheduler had said so: its sweep has ended it.
-            ended: Status = "interrupted" if final.status == "stopped_early" else final.status
-            return replace(final, status=ended, run_dir=record.run_dir)
-        with contextlib.suppress(NotARunDirectory):
-            status = read_status(RunDirectory(run_dir))
-            if record.status == "running" and status and status.state_now == "interrupted":
-                return replace(record, status="interrupted")
+        run = RunDirectory(run_dir)
+        record = replace(record, **progress_of(run, self.metric))
+        is_cut = record.status == "interrupted" or (
+            record.status == "running" and not self.is_running
+        )
+        if is_cut and (own := read_status(run)) is not None and own.is_over:
+            return replace(record, status=cast("Status", own.state_now), cause=own.cause)
         return record
-
-    def write_process(self, process: Process) -> None:
-        """Says who runs the sweep from now on.
-
-        Raises:
-            OSError: the folder cannot be written to.
-        """
-        write_json(self.path / _PROCESS_FILE, asdict(process))
-
-    def read_process(self) -> Process | None:
-        """Returns who runs the sweep or was the last to; None if nobody has said so.
-
-        Raises:
-            NotASweepDirectory: something else wrote the file.
-        """
-        try:
-            return msgspec.json.decode((self.path / _PROCESS_FILE).read_bytes(), type=Process)
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise NotASweepDirectory(
-                self.path, f"its {_PROCESS_FILE} is broken: {error!r}"
-            ) from error
-
-    def final_record_of(self, record: TrialRecord) -> TrialRecord | None:
-        """Returns what a trial itself wrote when it was over, None if it did not get so far."""
-        run_dir = self.run_of(record)
-        if run_dir is None:
-            return None
-        try:
-            text = (run_dir / FINAL_RECORD_FILE).read_text(encoding="utf-8")
-            return TrialRecord.from_dict(json.loads(text))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a process runs it now.
-
-        Raises:
-            NotASweepDirectory: as `read_process`.
-        """
-        process = self.read_process()  # else another one that begins might find it locked
-        return process is not None and not process.has_ended and is_held(self.lock)
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keeps other processes from running this sweep; released however this one ends.
-
-        Raises:
-            SweepIsRunning: another process runs it.
-        """
-        taken = f"{self.path} is being run by another process; wait for it, or stop it first"
-        with held(self.lock, lambda: SweepIsRunning(taken)):
-            yield

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from muxrl.orchestrator.config import ExperimentConfig, find_config
 from muxrl.orchestrator.config.load import load_base, load_structured, load_written
-from muxrl.orchestrator.config.merge import read_yaml
+from muxrl.orchestrator.config.merge import diff, read_yaml
 from muxrl.orchestrator.config.overrides import Overrides, override_value, plain
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.launch.resuming import differences
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.servers.declared import use_of
 
@@ -122,6 +120,6 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
 
 def changes(before: Any, now: Any, free: Sequence[str]) -> Iterator[str]:
     """Yields the keys in which two configs differ, but for tokens and those that are free to."""
-    for key in differences(asdict(before), asdict(now)):
+    for key in diff(before, now):
         if key not in free and not use_of(type(before), key.split(".")).is_secret:
             yield key

@@ -1,15 +1,27 @@
-"""A sweep's metric of a run: one number, by which trials are compared."""
+"""A sweep's metric of a run: one number, by which trials are compared; and how far a run is."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from muxrl.orchestrator.config.schema import RETURN, TOTAL
+from muxrl.orchestrator.errors import MalformedMetrics, NotARunDirectory
+from muxrl.orchestrator.records.metrics import last_row, last_rows
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.series import mean_of_episodes, mean_over, metric_over
 from muxrl.orchestrator.sweeps.schema import MetricConfig
+
+
+class Value(NamedTuple):
+    """What a metric is worth, of "evaluation" or "training", after so many env steps."""
+
+    metric: float
+    source: str
+    env_steps: int
 
 
 class Metric:
@@ -23,6 +35,21 @@ class Metric:
     def __init__(self, config: MetricConfig, servers: Mapping[str, Any]) -> None:
         self._config = config
         self._agents = None if config.of == TOTAL else list(servers[config.of].agents)
+
+    def value(self, evaluation: EvaluationRow | None, joint: JointRow) -> Value | None:
+        """Returns that of a run; None if no episode has it.
+
+        Args:
+            evaluation: the newest with all agents as learned; training counts as long as there is
+                none.
+            joint: the newest row of the run.
+        """
+        if self._config.source == "evaluation" and evaluation is not None:
+            value, source = self.evaluated(evaluation), "evaluation"
+            env_steps = evaluation.env_steps
+        else:
+            value, source, env_steps = self.trained(joint), "training", joint.env_steps
+        return None if value is None else Value(value, source, env_steps)
 
     def evaluated(self, row: EvaluationRow) -> float | None:
         """Returns that of an evaluation; None: no episode had it, or somebody was replaced."""
@@ -49,3 +76,25 @@ class Metric:
         if not known or not math.isfinite(total):
             return None
         return total if agents is None else total / len(known)
+
+
+def progress_of(run: RunDirectory, config: MetricConfig) -> dict[str, Any]:
+    """Returns how far a run is, by the columns of a trial: {} as long as it has recorded nothing.
+
+    Args:
+        run: its directory.
+        config: the sweep's metric.
+    """
+    with contextlib.suppress(MalformedMetrics, NotARunDirectory):  # as somebody's who edits it
+        if (joint := last_row(run.metrics / "joint.jsonl", JointRow)) is None:
+            return {}
+        rows = last_rows(run.metrics / "evaluation.jsonl", EvaluationRow)
+        evaluation = next((row for row in rows if row.replaced is None), None)
+        found = Metric(config, run.read_plan().servers).value(evaluation, joint)
+        return {
+            "env_steps": joint.env_steps,
+            "time_s": joint.time_s or 0.0,
+            "cpu_s": joint.cpu_s or 0.0,
+            **({"metric": found.metric, "metric_source": found.source} if found else {}),
+        }
+    return {}

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,8 @@ from muxrl.orchestrator.sweeps.plan import SweepPlan, find_trial_warnings, keep_
 from muxrl.orchestrator.sweeps.progress import SweepProgress
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.orchestrator.sweeps.tuner import TrialLog, num_trials, run_trials
+from muxrl.orchestrator.sweeps.trial_log import TrialLog
+from muxrl.orchestrator.sweeps.tuner import num_trials, run_trials
 
 
 def start_sweep(
@@ -64,10 +64,8 @@ def start_sweep(
         OSError: the directory is there already, or cannot be made.
     """
     plan = make_plan(config)
-    if sweep_dir is None:
-        folder = SweepDirectory.create(Path(config.sweeps_dir), config.name, datetime.now())
-    else:
-        folder = SweepDirectory.create_at(sweep_dir)
+    path = sweep_dir and sweep_dir.resolve()
+    folder = SweepDirectory.make(path, Path(config.sweeps_dir).resolve(), config.name)
     write_text(folder.config_file, to_yaml(config))
     with folder.locked():
         folder.write_trials(plan.trials)
@@ -152,7 +150,7 @@ def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> Sw
     ):
         try:
             try:
-                folder.write_process(Process.here(ends_on_sigterm=are_signals_claimed()))
+                folder.write_owner(Process.here(ends_on_sigterm=are_signals_claimed()))
                 cleanup.enter_context(sweep_ray(plan))
                 claim_signals()
                 check_shared(folder.path)

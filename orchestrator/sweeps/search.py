@@ -8,35 +8,23 @@ finished. A searcher that learns from earlier trials, such as optuna, adds new o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ray.tune.search import Searcher
 
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
-from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.parameters import active, given, multiple, multiples
 from muxrl.orchestrator.sweeps.plan import SweepPlan, by_setting, name_trial
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
+from muxrl.orchestrator.sweeps.trial_log import TrialLog
 from muxrl.protocol.assignment import file_name
 
 ROLES_KEY = "(assignment)"
 """Beside parameters, what a searcher chooses: the number of the assignment."""
-
-
-class Trials(Protocol):
-    """The sweep's table, which is told of new trials."""
-
-    folder: SweepDirectory
-    records: list[TrialRecord]
-
-    def add(self, records: Sequence[TrialRecord]) -> None:
-        """Adds trials."""
-
-    def refuse(self, records: Sequence[TrialRecord], cause: str) -> None:
-        """Adds trials that cannot be run: a simulation may refuse its arguments."""
 
 
 class TableSearch(Searcher):
@@ -47,18 +35,17 @@ class TableSearch(Searcher):
         table: its trials.
     """
 
-    def __init__(self, plan: SweepPlan, table: Trials) -> None:
+    def __init__(self, plan: SweepPlan, table: TrialLog) -> None:
         super().__init__(metric=METRIC, mode=plan.config.metric.mode)
         self._table = table
         self._waiting = [one for one in table.records if not one.is_finished and one.assignment]
-        self._record_of: dict[str, TrialRecord] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Returns the next trial as Tune's config, "FINISHED" after the last."""
         self._waiting = self._waiting or self._next()
         if not self._waiting:
             return Searcher.FINISHED
-        record = self._record_of[trial_id] = self._waiting.pop(0)
+        record = self._waiting.pop(0)
         folder = self._table.folder
         return tune_config(record, folder.run_of(record) or folder.new_run(record.id))
 
@@ -69,7 +56,7 @@ class TableSearch(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict | None = None, error: bool = False
     ) -> None:
-        """Does nothing: nothing is learned of it."""
+        """Does nothing: the table says what came of it."""
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: `trials.jsonl` holds all there is."""
@@ -87,37 +74,23 @@ Spaces = Sequence[dict[str, ParameterConfig]]
 class LearningSearch(TableSearch):
     """Adds what optuna suggests, as one trial for each seed.
 
-    It is told the mean of the seeds' metrics when all of them are known; if one of these trials
+    It is told the mean of the seeds' metrics when all of them are over; if one of these trials
     failed, the suggestion counts as failed. It hears what ran and nothing else, whether that ended
     before the sweep was resumed or after.
     """
 
-    def __init__(self, plan: SweepPlan, table: Trials) -> None:
+    def __init__(self, plan: SweepPlan, table: TrialLog) -> None:
         super().__init__(plan, table)
-        self._plan = plan
-        config, earlier = plan.config, table.records
-        self._seeds = config.all_seeds
-        self._num_trials = len(earlier)
-        self._width = len(str(max(0, config.num_samples * len(self._seeds) - 1)))
-        groups = by_setting(earlier)
-        self._num_suggestions = len(groups)
-        self._group_of = {record.id: group for group in groups for record in group}
-        self._metrics: dict[str, float | None] = {
-            record.id: record.metric
-            for record in earlier
-            if record.is_finished or not record.assignment  # its simulation refused it
-        }
-        """Of each trial that is over."""
-        known = [
-            (self._point(group[0]), self._mean(group)) for group in groups if self._is_over(group)
-        ]
+        self._plan, config = plan, plan.config
+        self._untold = by_setting(table.records)
+        self._num_suggestions = len(self._untold)
         spaces = [active(config.parameters, set(r.values())) for r in plan.role_assignments]
-        seed = derive_seed(config.seed, "searcher")
-        self._optuna = Optuna(spaces, config.metric.mode, known, seed)
+        self._optuna = Optuna(spaces, config.metric.mode, derive_seed(config.seed, "searcher"))
 
     def _next(self) -> list[TrialRecord]:
         """Returns the trials of the next suggestion that can be run."""
         while self._num_suggestions < self._plan.config.num_samples:
+            self._tell()
             point = self._optuna.suggest(self._num_suggestions)
             self._num_suggestions += 1
             roles = self._plan.role_assignments[point[ROLES_KEY]]
@@ -125,12 +98,12 @@ class LearningSearch(TableSearch):
             try:
                 assignment = self._plan.assignment(roles, parameters)
             except ConfigError as error:
-                self._optuna.tell(point, None)
-                records = self._make_records("refused", "", roles, parameters)
-                self._table.refuse(records, "; ".join(error.problems))
+                refused = self._make_records("refused", "", roles, parameters)
+                for record in refused:
+                    record.status, record.cause = "failed", "; ".join(error.problems)
+                self._table.add(refused)
                 continue
             records = self._make_records(file_name(assignment), assignment, roles, parameters)
-            self._group_of |= {record.id: records for record in records}
             self._table.add(records)
             return list(records)
         return []
@@ -139,33 +112,26 @@ class LearningSearch(TableSearch):
         self, name: str, assignment: str, roles: RoleAssignment, parameters: dict[str, Any]
     ) -> list[TrialRecord]:
         """Returns one trial for each seed."""
-        first, self._num_trials = self._num_trials, self._num_trials + len(self._seeds)
-        return [
+        first, seeds = len(self._table.records), self._plan.config.all_seeds
+        width = len(str(max(0, self._plan.config.num_samples * len(seeds) - 1)))
+        records = [
             TrialRecord(
-                name_trial(first + i, self._width, name, seed), assignment, roles, parameters, seed
+                name_trial(first + i, width, name, seed), assignment, roles, parameters, seed
             )
-            for i, seed in enumerate(self._seeds)
+            for i, seed in enumerate(seeds)
         ]
+        self._untold.append(records)
+        return records
 
-    def on_trial_complete(
-        self, trial_id: str, result: dict | None = None, error: bool = False
-    ) -> None:
-        """Takes in the metric of a trial."""
-        record = self._record_of[trial_id]
-        group = self._group_of[record.id]
-        self._metrics[record.id] = None if error or not result else result.get(METRIC)
-        if self._is_over(group):
-            self._optuna.tell(self._point(record), self._mean(group))
-
-    def _is_over(self, group: Sequence[TrialRecord]) -> bool:
-        return all(record.id in self._metrics for record in group)
-
-    def _mean(self, group: Sequence[TrialRecord]) -> float | None:
-        values = [v for record in group if (v := self._metrics[record.id]) is not None]
-        return sum(values) / len(values) if len(values) == len(group) else None
-
-    def _point(self, record: TrialRecord) -> Point:
-        return {ROLES_KEY: self._plan.role_assignments.index(record.roles), **record.parameters}
+    def _tell(self) -> None:
+        """Tells what came of the suggestions whose trials are all over by now."""
+        over = [group for group in self._untold if all(record.is_over for record in group)]
+        self._untold = [group for group in self._untold if group not in over]
+        for group in over:
+            values = [r.metric for r in group if r.is_finished and r.metric is not None]
+            number = self._plan.role_assignments.index(group[0].roles)
+            mean = sum(values) / len(values) if len(values) == len(group) else None
+            self._optuna.tell({ROLES_KEY: number, **group[0].parameters}, mean)
 
 
 class Optuna:
@@ -178,13 +144,10 @@ class Optuna:
     Args:
         spaces: for each assignment its parameters.
         mode: "max" or "min".
-        known: points, and what came of them.
         seed: of its draws.
     """
 
-    def __init__(
-        self, spaces: Spaces, mode: str, known: list[tuple[Point, float | None]], seed: int
-    ) -> None:
+    def __init__(self, spaces: Spaces, mode: str, seed: int) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -193,8 +156,6 @@ class Optuna:
         self._study = optuna.create_study(direction=f"{mode}imize")
         self._asked: list[tuple[Point, Any]] = []
         """Those without a metric yet: the sampler takes them for bad ones, and looks elsewhere."""
-        for point, value in known:
-            self.tell(point, value)
 
     def suggest(self, number: int) -> Point:
         """Returns an assignment and values of the parameters which that one uses."""

@@ -28,10 +28,9 @@ from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.supervise.local import workers_for
 from muxrl.orchestrator.supervise.process import set_up
-from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord
-from muxrl.orchestrator.sweeps.measure import Metric
+from muxrl.orchestrator.sweeps.directory import LAST_FILE, Status, TrialRecord
+from muxrl.orchestrator.sweeps.measure import Metric, progress_of
 from muxrl.orchestrator.sweeps.plan import SweepPlan
-from muxrl.orchestrator.sweeps.schema import MetricConfig
 from muxrl.orchestrator.user_modules import find_user_modules
 
 METRIC = "metric"
@@ -69,18 +68,6 @@ def trial_of(config: Mapping[str, Any]) -> TrialRecord:
     return TrialRecord(config["trial"], config["assignment"], roles, parameters, config["seed"])
 
 
-def take_in(record: TrialRecord, result: Mapping[str, Any]) -> None:
-    """Notes in a trial's record what the trial has reported; nothing of an empty report."""
-    if "env_steps" not in result:
-        return
-    record.env_steps = int(result["env_steps"])
-    record.time_s = float(result["train_time_s"])
-    record.cpu_s = float(result["cpu_s"])
-    if METRIC in result:
-        record.metric = float(result[METRIC])
-        record.metric_source = str(result["metric_source"])
-
-
 class Trial(tune.Trainable):
     """Holds a `Run` and reports its metric."""
 
@@ -107,20 +94,17 @@ class Trial(tune.Trainable):
         """Lets the run go on until the next report is due, or its end.
 
         Raises:
-            RunFailed: a process of the run died or gave up.
-            ConfigError: a searcher has drawn values that the experiment cannot have.
-            OSError: the run directory cannot be made or written to.
+            RunFailed: it has failed, with the sentence for the sweep's table.
         """
         try:
             return self._step(self._run or self._start())
-        except RunFailed as error:
-            self._end("failed", str(error))
-            raise
-        except Exception as error:  # raised again, and told in the sweep's table
-            logger.exception("the trial failed")
-            log = RunDirectory(self._path).log(TRIAL_LOG)
-            self._end("failed", f"{type(error).__name__}: {error}; its log: {log}")
-            raise
+        except Exception as error:  # told in the sweep's table
+            cause = str(error)
+            if not isinstance(error, RunFailed):
+                logger.exception("the trial failed")
+                log = RunDirectory(self._path).log(TRIAL_LOG)
+                cause = f"{type(error).__name__}: {error}; its log: {log}"
+            raise RunFailed(self._end("failed", cause)) from error
 
     def _start(self) -> Run:
         plan, record = self._plan, self._record
@@ -185,7 +169,7 @@ class Trial(tune.Trainable):
     def _result(
         self, run: Run, row: EvaluationRow | None, *, is_new: bool = False
     ) -> dict[str, Any]:
-        """Returns how far the run is, and its metric; see `measure`.
+        """Returns how far the run is, and its metric; {} of that if no episode has ended.
 
         Where evaluations are compared, only the first result with one says at which env steps.
         """
@@ -199,21 +183,28 @@ class Trial(tune.Trainable):
         if (left_s := run.snapshot().time_left_s) is not None:
             result[TIME_LEFT_S] = left_s
         config = self._plan.config
-        found = measure(run, config.metric, row)
+        metric = Metric(config.metric, run.experiment.servers)
+        if (found := metric.value(row, run.tally.row())) is None:
+            return result
+        result |= {METRIC: found.metric, "metric_source": found.source}
         has_evaluations = row is not None or config.experiment.evaluation.interval_env_steps
-        if config.metric.source == "evaluation" and has_evaluations and not is_new:
-            found.pop(METRIC_ENV_STEPS, None)  # it would count twice in a mean over reports
-        return result | found
+        if is_new or config.metric.source == "training" or not has_evaluations:
+            result[METRIC_ENV_STEPS] = found.env_steps  # else it would count twice in a mean
+        return result
 
     def cleanup(self) -> None:
         """Ends the run if it is not over: the scheduler ends the trial early."""
         self._end("stopped_early")
 
-    def _end(self, status: Status, cause: str = "") -> None:
-        """Ends all processes, and writes the report and the final record; once."""
-        run, record = self._run, self._record
+    def _end(self, status: Status, cause: str = "") -> str:
+        """Ends all processes, and writes the report and its own line; once.
+
+        Returns:
+            Why it has failed, and what can be done about it.
+        """
+        run = self._run
         if self._is_over or run is None:  # None: it has no directory yet
-            return
+            return cause
         self._is_over = True
         if status in ("done", "failed"):
             cause = run.end(status, cause, how_to_go_on).problem
@@ -222,28 +213,9 @@ class Trial(tune.Trainable):
         if run.unsaved and status != "failed":  # a trial is not done without it
             status, cause = "failed" if status == "done" else status, "; ".join(run.unsaved)
         run.close()
-        record.status, record.cause = status, cause
-        take_in(record, self._result(run, run.evaluated))
+        progress = progress_of(self._folder, self._plan.config.metric)
+        record = replace(self._record, status=status, cause=cause, **progress)
         # Last: where this file is, all others are.
-        write_text(self._folder.path / FINAL_RECORD_FILE, record.to_json() + "\n")
+        write_text(self._folder.path / LAST_FILE, record.to_json() + "\n")
         self._cleanup.close()
-
-
-def measure(run: Run, config: MetricConfig, row: EvaluationRow | None) -> dict[str, Any]:
-    """Returns the metric's value, its source and its env steps; {} if no episode has ended.
-
-    Returns are raw: sums of an agent's rewards as the simulation gave them.
-
-    Args:
-        run: whose.
-        config: which metric.
-        row: the evaluation that counts; training does as long as there is none.
-    """
-    metric = Metric(config, run.experiment.servers)
-    if config.source == "evaluation" and row is not None:
-        value, source, env_steps = metric.evaluated(row), "evaluation", row.env_steps
-    else:
-        value, source, env_steps = metric.trained(run.tally.row()), "training", run.tally.env_steps
-    if value is None:
-        return {}
-    return {METRIC: value, METRIC_ENV_STEPS: env_steps, "metric_source": source}
+        return cause

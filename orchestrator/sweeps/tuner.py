@@ -1,49 +1,29 @@
-"""The trials of a sweep on Ray Tune: places them, hears their reports, asks the scheduler.
-
-``trials.jsonl`` is written as Tune reports. It outlives this process, and so is not left to Tune,
-whose snapshots are written now and then: it is written before the next trial can begin.
-"""
+"""The trials of a sweep on Ray Tune: places them, asks the scheduler."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-import ray
-from ray import cloudpickle, tune
+from ray import tune
 
 from muxrl.orchestrator.config import ExperimentConfig
-from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise.cluster import cause_of_death
 from muxrl.orchestrator.supervise.placement import bundles, strategy
 from muxrl.orchestrator.sweeps.checks import CALLBACK_EXAMPLE
-from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.search import LearningSearch, TableSearch
 from muxrl.orchestrator.sweeps.trial import (
-    IS_FINISHED,
     METRIC,
     METRIC_ENV_STEPS,
-    TIME_LEFT_S,
-    TRIAL_LOG,
     Trial,
-    take_in,
     trial_of,
 )
+from muxrl.orchestrator.sweeps.trial_log import CLEANUP_S, TrialLog
 from muxrl.servers.import_by_name import import_by_name
-
-_WRITE_INTERVAL_S = 5.0
-"""Between two writes of what trials report on their way; ends are written at once."""
-CLEANUP_S = 180
-"""For a trial that is ended early to save its checkpoints; then Tune kills it."""
 
 
 def num_trials(plan: SweepPlan) -> int:
@@ -156,132 +136,3 @@ class _MedianStopping(tune.schedulers.MedianStoppingRule):
             del self._results[trial][num_before:]
             if not num_before:
                 del self._results[trial]
-
-
-class TrialLog(tune.Callback):
-    """Keeps `trials.jsonl` while Tune runs the trials.
-
-    Args:
-        folder: of the sweep.
-        records: of all trials.
-    """
-
-    def __init__(self, folder: SweepDirectory, records: list[TrialRecord]) -> None:
-        self.on_news: Callable[[Mapping[str, float]], None] = lambda left_s: None
-        """Called with each change; with how long each trial still takes, as it says."""
-        self._left_s: dict[str, float] = {}
-        self.folder = folder
-        self.records = records
-        self._by_id = {record.id: record for record in records}
-        self._ending: list[TrialRecord] = []
-        """Told to stop early, and still saving."""
-        self._written_at = 0.0
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Tune pickles it, and never uses that; a terminal cannot be pickled."""
-        return {name: value for name, value in vars(self).items() if name != "on_news"}
-
-    def add(self, records: Sequence[TrialRecord]) -> None:
-        """Adds trials that a searcher has made."""
-        for record in records:
-            self._by_id[record.id] = record
-            self.records.append(record)
-        self._write()
-
-    def refuse(self, records: Sequence[TrialRecord], cause: str) -> None:
-        """Adds trials that a searcher has made and that cannot be run."""
-        for record in records:
-            record.status, record.cause = "failed", cause
-        self.add(records)
-
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Tune's call."""
-        record = self._of(trial)
-        record.status = "running"
-        record.run_dir = str(Path(trial.config["run_dir"]).relative_to(self.folder.path))
-        # What the trial said of its end before is not true any more.
-        (self.folder.path / record.run_dir / FINAL_RECORD_FILE).unlink(missing_ok=True)
-        self._write()
-
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
-        """Tune's call."""
-        record = self._of(trial)
-        take_in(record, result)
-        if TIME_LEFT_S in result:
-            self._left_s[record.id] = float(result[TIME_LEFT_S])
-        self.on_news(self._left_s)
-        if time.monotonic() - self._written_at > _WRITE_INTERVAL_S:
-            self._write()
-
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Tune's call."""
-        record, last = self._ended(trial), trial.last_result or {}
-        if last.get(IS_FINISHED):
-            take_in(record, last)
-            record.status = "done"
-        elif record.status != "done":  # ended early, and not over already
-            take_in(record, last)
-            record.status = "stopped_early"
-            self._ending.append(record)
-        self._write()
-
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Tune's call.
-
-        When nothing is left to run, Tune waits ten seconds for the trials that it has stopped;
-        saving may take longer.
-        """
-        if not self._ending or not all(trial.is_finished() for trial in trials):
-            return
-        deadline = time.monotonic() + CLEANUP_S
-        while time.monotonic() < deadline and any(
-            self.folder.final_record_of(record) is None for record in self._ending
-        ):
-            time.sleep(0.1)
-        self._ending.clear()
-
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Tune's call."""
-        record = self._ended(trial)
-        record.cause = record.cause or self._cause(trial, record)
-        record.status = "failed"
-        self._write()
-
-    def close(self) -> None:
-        """Writes the last state: trials that were still running were interrupted."""
-        for record in self.records:
-            if record.status == "running":
-                record.status = "interrupted"
-        self._write()
-
-    def _ended(self, trial: Any) -> TrialRecord:
-        """Returns a trial's record, which holds what the trial itself has said of its end."""
-        record = self._of(trial)
-        vars(record).update(vars(self.folder.current(record)))
-        return record
-
-    def _of(self, trial: Any) -> TrialRecord:
-        return self._by_id[trial.config["trial"]]
-
-    def _cause(self, trial: Any, record: TrialRecord) -> str:
-        """Returns why a trial failed that does not say so itself, in a sentence with its log."""
-        log = RunDirectory(self.folder.path / (record.run_dir or "")).log(TRIAL_LOG)
-        error = _error_of(trial)
-        if isinstance(error, ray.exceptions.RayTaskError):
-            return f"{type(error.cause).__name__}: {error.cause}; its log: {log}"
-        return f"the trial's process died ({cause_of_death(error)}); its log: {log}"
-
-    def _write(self) -> None:
-        self._written_at = time.monotonic()
-        self.folder.write_trials(self.records)
-        self.on_news(self._left_s)
-
-
-def _error_of(trial: Any) -> Exception:
-    """Returns the error of a trial that failed; Tune's storage does not hold it yet."""
-    if trial.pickled_error_file is not None:
-        with contextlib.suppress(OSError), open(trial.pickled_error_file, "rb") as file:
-            return cloudpickle.load(file)
-    return RuntimeError("Tune does not say why")

@@ -26,9 +26,9 @@ import yaml  # type: ignore[import-untyped]
 
 from muxrl.orchestrator.config.merge import leaves
 from muxrl.orchestrator.config.trackers import EXAMPLE, TRACKERS
-from muxrl.orchestrator.errors import MalformedMetrics, NotARunDirectory
+from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.metrics import whole_lines
+from muxrl.orchestrator.records.metrics import rows_from
 from muxrl.orchestrator.records.plan import Role, roles_of
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -244,22 +244,11 @@ def new_rows(folder: RunDirectory, lengths: dict[str, int]) -> Iterator[Row]:
 
 
 def _rows_of(path: Path, lengths: dict[str, int]) -> Iterator[Row]:
-    with path.open("rb") as file:
-        # A server that is started again drops what it had recorded since its checkpoint.
-        begin = min(lengths.get(path.name, 0), file.seek(0, os.SEEK_END))
-        if begin:  # where it has grown past that since, this is within a line
-            file.seek(begin - 1)
-            begin += len(file.readline()) - 1
-        lengths[path.name] = begin
-        for place, line in whole_lines(file, begin):
-            lengths[path.name] = place + len(line)
-            if not line.isspace():
-                try:
-                    yield path.stem, msgspec.json.decode(line, type=dict)
-                except msgspec.DecodeError as error:
-                    file.seek(0)
-                    number = file.read(place).count(b"\n") + 1
-                    raise MalformedMetrics(path, number, str(error)) from None
+    # A server that is started again drops what it had recorded since its checkpoint.
+    lengths[path.name] = min(lengths.get(path.name, 0), path.stat().st_size)
+    for end, row in rows_from(path, dict, lengths[path.name]):
+        lengths[path.name] = end
+        yield path.stem, row
 
 
 def describe_failure(error: Exception) -> str:

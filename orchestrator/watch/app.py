@@ -60,7 +60,7 @@ def view_of(path: Path) -> View:
         return SweepView(path)
     if (path / "metrics").is_dir():
         return RunView(path)
-    return FolderView(path)
+    return Listing(path)
 
 
 def make_app(root: Path, is_ending: Callable[[], bool]) -> ASGIApp:
@@ -203,30 +203,3 @@ def _page() -> tuple[str, str]:
         f"style-src {hashed(style)}; script-src {hashed(script)}"
     )
     return page, policy
-
-
-class FolderView:
-    """Reads a folder again and again.
-
-    Args:
-        path: the folder.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._name = path.resolve().name
-        self._listing = Listing(path)
-
-    def read(self) -> dict[str, Any]:
-        """Returns the folder as it stands now; see `muxrl.orchestrator.manage.listing`.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        entries = self._listing.read()
-        return {
-            "kind": "folder",
-            "name": self._name,
-            "is_whole": True,
-            "num_left_out": self._listing.num_left_out,
-            "entries": entries,
-        }

@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.thinned import Point, Thinned
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.measure import Metric
-from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
+from muxrl.orchestrator.sweeps.schema import MetricConfig
 from muxrl.orchestrator.watch.tail import Tail
 
 _READING_S = 0.5
@@ -37,7 +36,7 @@ class SweepView:
 
     def __init__(self, path: Path) -> None:
         self._folder = SweepDirectory.open(path)
-        self._metric = load_written(self._folder.config_file, SweepConfig).metric
+        self._metric = self._folder.metric
         self._curves: dict[Path, _Curve] = {}
 
     def read(self) -> dict[str, Any]:
@@ -64,11 +63,7 @@ class SweepView:
             "roles": list(dict.fromkeys(role for trial in trials for role in trial.roles)),
             "parameters": list(dict.fromkeys(key for trial in trials for key in trial.parameters)),
             "trials": [
-                {
-                    **asdict(trial),
-                    "curve": curve.points if curve else [],
-                    "env_steps": max(trial.env_steps, curve.env_steps if curve else 0),
-                }
+                {**asdict(trial), "curve": curve.points if curve else []}
                 for trial, curve in zip(trials, curves, strict=True)
             ],
         }
@@ -106,11 +101,6 @@ class _Curve:
         self.is_final = self.is_read and is_over
 
     @property
-    def env_steps(self) -> int:
-        """Of training so far."""
-        return self._training.rows.env_steps
-
-    @property
     def points(self) -> list[Point]:
         """``(env_steps, metric)``."""
         evaluated = list(self._evaluations.rows.curve.points) if self._uses_evaluations else []
@@ -118,14 +108,12 @@ class _Curve:
 
 
 class _Values:
-    """The values of rows that have one, and the env steps of the last row."""
+    """The values of rows that have one."""
 
     def __init__(self, value_of: Callable[[Any], float | None]) -> None:
         self._value_of = value_of
         self.curve = Thinned(most=_MOST_POINTS)
-        self.env_steps = 0
 
     def add(self, row: JointRow | EvaluationRow) -> None:
-        self.env_steps = row.env_steps
         if (value := self._value_of(row)) is not None:
             self.curve.add((row.env_steps, value))

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.orchestrator.trained_here import train_here
 
-from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
-from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
-from muxrl.orchestrator.config.seeds import evaluation_seed
-from muxrl.orchestrator.launch.in_process import serve
-from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.servers.config import ServerConfig
 
@@ -62,45 +59,14 @@ def train(root: Path, hunters: str, hunted: str, seed: int) -> Path:
         },
     )
     run = RunDirectory.create(root, f"{hunters}-{hunted}-{seed}", datetime(2026, 11, 21))
-    run.write_config(to_yaml(config))
-    with serve(config) as served, MetricsWriter(run) as metrics:
-        plans = served.experiment.servers
-        learning = [s for s in plans if s not in served.experiment.fixed_servers]
-        run.write_plan(
-            {
-                "servers": {
-                    s: {"algorithm": p.algorithm, "agents": list(p.agents), "learns": s in learning}
-                    for s, p in plans.items()
-                },
-                "assignment": served.experiment.assignment,
-                "seed": seed,
-            }
-        )
-        with served.client() as client:
-            loop = EnvLoop([served.simulation()], client, seeds=iter(range(seed * 1000, 10**6)))
-            for env_steps in (0, 320):
-                loop.run(should_stop=lambda: loop.num_env_steps >= env_steps)  # noqa: B023
-                if env_steps:
-                    served.check()
-                    for server_id in learning:
-                        served.servers[server_id].finish_training()
-                for replaced in (None, *learning):
-                    episodes = served.evaluate(
-                        NUM_EPISODES, replaced=replaced, first_seed=evaluation_seed(config)
-                    )
-                    returns = {a: [e.returns[a] for e in episodes] for a in (*PREDATORS, *PREY)}
-                    metrics.evaluation(
-                        {
-                            "time_s": env_steps / 100,
-                            "env_steps": env_steps,
-                            "replaced": replaced,
-                            "should_explore": False,
-                            "num_episodes": NUM_EPISODES,
-                            "returns": returns,
-                        }
-                    )
-        for server_id in learning:
-            served.servers[server_id].policies.save(run.checkpoints / server_id / "last")
+    train_here(
+        prepare(config, needs_stop=False),
+        run,
+        (0, 320),
+        num_episodes=NUM_EPISODES,
+        replaces=True,
+        first_seed=seed * 1000,
+    )
     return run.path
 
 

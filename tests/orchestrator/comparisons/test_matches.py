@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
-from muxrl.orchestrator.comparisons import matches
+from muxrl.orchestrator.comparisons import games, matches
 from muxrl.orchestrator.comparisons.arena import Arena, Player, rotations
 from muxrl.orchestrator.comparisons.compare import Comparison
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
@@ -22,6 +23,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     find_roles,
 )
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, frames_of
+from muxrl.orchestrator.comparisons.games import kept, key_of, play
 from muxrl.orchestrator.comparisons.matches import play_head_to_head
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.errors import CannotCompare
@@ -268,10 +270,9 @@ def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own
     meet(ledger, who, scripts={"flee": {"prey": one}})
     num_alone = len(ledger.seatings)
     arena: Any = ledger
-    games = matches._Games(arena, [7], 1, ())
     hunters = Player("random", "hunters", ServerConfig("RANDOM", ["agent_0", "agent_1"]))
-    for prey in (one, other, one):
-        games.returns({"hunters": hunters, "prey": prey}, 0)
+    seatings = [{"hunters": hunters, "prey": prey} for prey in (one, other, one)]
+    play(arena, {key_of(who, range(7, 8)): (who, range(7, 8)) for who in seatings}, {}, "")
     assert [seating["prey"] for seating in ledger.seatings[num_alone:]] == [one, other]
 
 
@@ -302,6 +303,36 @@ def test_frozen_contestants_that_differ_late_in_their_checkpoint_s_path_both_pla
     scores = {m.player: m.score for m in played.matches if m.role == "hunters"}
     assert len(scores) == 3  # with random
     assert sorted(scores.values()) == [0.0, float(ord("a")), float(ord("b"))]
+
+
+def test_games_that_were_played_are_played_again_only_where_something_has_changed(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
+    config, file = ExperimentConfig(), tmp_path / "new" / "games.json"
+    versions = {"python": "3.11", "git_commit": "ab"}
+    monkeypatch.setattr(games, "software_versions", lambda env: versions)
+    with kept(file, config) as known:
+        first, _ = meet(ledger, who, known=known)
+        assert len(known) == len(ledger.seatings) == 3 * 3
+    with kept(file, config) as known:
+        assert meet(ledger, who, known=known)[0].matches == first.matches
+        assert len(ledger.seatings) == len(known)
+    config.simulation.kwargs["size"] = 8
+    for num in (0, 1):
+        with kept(file, config) as known:
+            assert len(known) == num
+            known["a game"] = {"agent_0": [1.0]}
+    versions["git_commit"] += "-dirty"
+    with kept(file, config) as known:
+        assert known == {}
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    seating = {"prey": Player("flee", "prey", frozen(str(checkpoint)))}
+    key = key_of(seating, range(2))
+    assert key_of(seating, range(3)) != key == key_of(seating, range(2))
+    os.utime(checkpoint, (1, 1))
+    assert key_of(seating, range(2)) != key
 
 
 def test_what_nobody_trained_has_no_interval_over_seeds(

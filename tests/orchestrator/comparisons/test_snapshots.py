@@ -15,22 +15,25 @@ from typing import Any
 
 import pytest
 from tests.orchestrator.launch.duel import Duel
+from tests.orchestrator.trained_here import train_here
 
-from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.comparisons import exploit as module
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.exploit import BEST_RESPONSE, exploit
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
-from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.config import (
+    EvaluationConfig,
+    ExperimentConfig,
+    SimulationConfig,
+    prepare,
+    to_yaml,
+)
 from muxrl.orchestrator.errors import CannotCompare, ConfigError, RunIsRunning
-from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.resuming import locked
-from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
-from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.servers.config import ServerConfig
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(120)]
@@ -45,38 +48,6 @@ PPO = ServerConfig(
 )  # fmt: skip
 
 
-def play(config: ExperimentConfig, run: RunDirectory) -> None:
-    """Trains in this process; evaluates and saves a checkpoint at each of `POINTS`."""
-    run.write_config(to_yaml(config))
-    with serve(config) as served, MetricsWriter(run) as metrics, served.client() as client:
-        learning = [s for s in served.servers if s not in served.experiment.fixed_servers]
-        servers = {
-            s: {"algorithm": p.algorithm, "agents": list(p.agents), "learns": s in learning}
-            for s, p in served.experiment.servers.items()
-        }
-        run.write_plan({"servers": servers, "assignment": "", "seed": config.seed})
-        loop = EnvLoop([served.simulation()], client, seeds=iter(range(10**6)))
-        for env_steps in POINTS:
-            loop.run(should_stop=lambda: loop.num_env_steps >= env_steps)  # noqa: B023
-            place = run.checkpoints / str(env_steps)
-            for server_id in learning:
-                if env_steps:
-                    served.servers[server_id].finish_training()
-                served.servers[server_id].policies.save(place / server_id)
-            Manifest(env_steps, 0.0, "", None, {}, {}, {}, {}).write(place)
-            episodes = served.evaluate(NUM_EPISODES, first_seed=config.evaluation.seed)
-            metrics.evaluation(
-                {
-                    "time_s": env_steps / 100,
-                    "env_steps": env_steps,
-                    "replaced": None,
-                    "should_explore": config.evaluation.should_explore,
-                    "num_episodes": NUM_EPISODES,
-                    "returns": {side: [e.returns[side] for e in episodes] for side in SIDES},
-                }
-            )
-
-
 @pytest.fixture(scope="module")
 def run(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = ExperimentConfig(
@@ -86,7 +57,7 @@ def run(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
         evaluation=EvaluationConfig(seed=500, should_explore=True),
     )
     folder = RunDirectory.create(tmp_path_factory.mktemp("runs"), "duel", datetime(2026, 11, 26))
-    play(config, folder)
+    train_here(prepare(config, needs_stop=False), folder, POINTS, num_episodes=NUM_EPISODES)
     return folder.path
 
 
@@ -115,7 +86,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         root = Path(experiment.config.runs_dir)
         name = f"best-{len([*root.iterdir()])}"
         folder = RunDirectory.create(root, name, datetime(2026, 11, 26))
-        play(experiment.config, folder)
+        train_here(experiment, folder, POINTS, num_episodes=NUM_EPISODES)
         return RunResult(folder.path, "done", "", POINTS[-1], 1.0, None)
 
     monkeypatch.setattr(module, "run_experiment", launch)
@@ -195,7 +166,6 @@ def test_a_run_with_one_checkpoint_has_no_curve(run: Path, tmp_path: Path) -> No
 def test_a_pool_of_the_run_s_own_past_meets_all_snapshots(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "pooled"
     shutil.copytree(run, folder, symlinks=True)
-    (folder / "checkpoints" / "last").symlink_to(str(POINTS[-1]))
     config = RunDirectory(folder).read_config()
     members = {"now": {"live": "left"}, "past": {"snapshots": "left", "last": 2}}
     config.servers["right"] = ServerConfig("POOL", ["right"], settings={"members": members})

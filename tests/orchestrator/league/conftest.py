@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from tests.orchestrator.launch.duel import Duel
+from tests.orchestrator.probed import probe_once
 
 from muxrl.orchestrator.config import to_yaml
+from muxrl.orchestrator.league import population
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import _seats, seatings
 from muxrl.orchestrator.league.load import load_league
 from muxrl.orchestrator.league.population import League, make_league
 from muxrl.orchestrator.league.rounds import make_round
 from muxrl.orchestrator.storage.json_files import write_text
+from muxrl.orchestrator.sweeps import plan
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 EXPLOITED = {"settings.lr": {"loguniform": [0.001, 0.1]}}
@@ -40,6 +43,12 @@ def tree(**values: Any) -> dict[str, Any]:
     } | values
 
 
+@pytest.fixture(autouse=True)
+def _once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (plan, population):
+        monkeypatch.setattr(module, "probe", probe_once)
+
+
 @pytest.fixture
 def make(rllib: None) -> Callable[..., League]:
     return lambda **values: make_league(load_league(tree(**values)))
@@ -48,7 +57,9 @@ def make(rllib: None) -> Callable[..., League]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[[League], LeagueDirectory]:
     def create(league: League) -> LeagueDirectory:
-        return LeagueDirectory.create(tmp_path / "x", tmp_path, "x", to_yaml(league.config))
+        made = LeagueDirectory.create_at(tmp_path / "x")
+        made.config_file.write_text(to_yaml(league.config))
+        return made
 
     return create
 

@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 from tests.orchestrator.league.conftest import tree
+from tests.orchestrator.trained_here import train_here
 
-from muxrl.client.env_loop import EnvLoop
-from muxrl.orchestrator.config import Experiment, to_yaml
-from muxrl.orchestrator.launch.in_process import serve_experiment
+from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.league import runner
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import meet, seatings
 from muxrl.orchestrator.league.load import load_league
 from muxrl.orchestrator.league.population import Entry, League
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
 from muxrl.orchestrator.sweeps.plan import make_plan
@@ -57,33 +55,14 @@ def test_where_sides_are_alike_one_is_rated_and_its_players_sit_in_both(make: Ma
     assert left == [(a, b) for a in ("a1", "a2", "-") for b in ("a1", "a2", "-")]
 
 
-def train(experiment: Experiment, run: RunDirectory) -> None:
-    """Trains in this process, and saves what a run saves at its end."""
-    run.write_config(to_yaml(experiment.config))
-    with serve_experiment(experiment) as served, served.client() as client:
-        learning = [s for s in served.servers if s not in experiment.fixed_servers]
-        servers = {
-            s: {"algorithm": p.algorithm, "agents": list(p.agents), "learns": s in learning}
-            for s, p in experiment.servers.items()
-        }
-        run.write_plan({"servers": servers, "assignment": "", "seed": experiment.config.seed})
-        loop = EnvLoop([served.simulation()], client, seeds=iter(range(10**6)))
-        env_steps = experiment.config.stop.env_steps or 0
-        loop.run(should_stop=lambda: loop.num_env_steps >= env_steps)
-        for server_id in learning:
-            served.servers[server_id].finish_training()
-            served.servers[server_id].policies.save(run.checkpoints / str(env_steps) / server_id)
-        Manifest(env_steps, 0.0, "", None, {}, {}, {}, {}).write(run.checkpoints / str(env_steps))
-        (run.checkpoints / "last").symlink_to(str(env_steps))
-
-
 def start(config: Any, path: Path, console: Any) -> Any:
     """Runs a round's trials one after another, in place of Ray Tune."""
     plan, sweep = make_plan(config), SweepDirectory.create_at(path)
     write_text(sweep.config_file, to_yaml(config))
     for trial in plan.trials:
         run = RunDirectory.create_at(sweep.new_run(trial.id))
-        train(plan.experiments[trial.id], run)
+        experiment = plan.experiments[trial.id]
+        train_here(experiment, run, [experiment.config.stop.env_steps or 0])
         trial.status, trial.run_dir = "done", f"runs/{run.name}"
     sweep.write_trials(plan.trials)
     return SimpleNamespace(exit_code=0)

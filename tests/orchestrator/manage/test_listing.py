@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from muxrl.orchestrator.sweeps.directory import SweepDirectory
 
 def test_all_that_was_run_is_listed_what_began_last_first(tmp_path: Path) -> None:
     fill(tmp_path)
-    entries = Listing(tmp_path).read()
+    entries = Listing(tmp_path).read()["entries"]
     assert [(e["name"], e["kind"], e.get("state")) for e in entries] == [
         ("killed-20261122-000000", "run", "interrupted"),
         ("runs/tag-20261121-000000", "run", "done"),
@@ -43,12 +44,14 @@ def test_a_sweep_whose_process_lives_is_running_though_no_trial_is(tmp_path: Pat
     listing = Listing(tmp_path)
 
     def state() -> str:
-        return next(e["state"] for e in listing.read() if e["kind"] == "sweep")
+        return next(e["state"] for e in listing.read()["entries"] if e["kind"] == "sweep")
 
     with sweep.locked():
         assert state() == "waiting", "it does not say by whom"
-        sweep.write_process(Process.here(ends_on_sigterm=True))
+        sweep.write_owner(Process.here(ends_on_sigterm=True))
         assert state() == "running"
+        sweep.write_owner(replace(Process.here(ends_on_sigterm=True), started="long ago"))
+        assert state() == "waiting", "another one begins, and has not said so yet"
     assert state() == "waiting"
 
 
@@ -70,7 +73,7 @@ def test_returns_are_found_before_any_length_of_other_conditions(tmp_path: Path)
                     "metrics": {"caught": returns},
                 }
             )
-    (entry,) = (e for e in Listing(tmp_path).read() if "tag" in e["name"])
+    (entry,) = (e for e in Listing(tmp_path).read()["entries"] if "tag" in e["name"])
     assert [s["evaluated"] for s in entry["servers"]] == [pytest.approx(-0.123456789012)] * 2
 
 
@@ -89,7 +92,7 @@ def test_only_what_has_changed_is_read_again(
     done = RunDirectory(tmp_path / "runs" / "tag-20261121-000000")
     with MetricsWriter(done) as metrics:
         metrics.joint({"env_steps": 5_000})
-    (entry,) = (e for e in listing.read() if "tag" in e["name"])
+    (entry,) = (e for e in listing.read()["entries"] if "tag" in e["name"])
     assert done.path in read
     assert entry["env_steps"] == 5_000
 
@@ -97,12 +100,12 @@ def test_only_what_has_changed_is_read_again(
 def test_a_run_that_was_cut_short_is_resumable_from_its_newest_checkpoint(tmp_path: Path) -> None:
     fill(tmp_path)
     listing = Listing(tmp_path)
-    assert {e.get("resumable_at") for e in listing.read()} == {None}
+    assert {e.get("resumable_at") for e in listing.read()["entries"]} == {None}
     for name in ("killed-20261122-000000", "runs/tag-20261121-000000"):
         for env_steps in (500, 1_500):
             place = RunDirectory(tmp_path / name).checkpoints / str(env_steps)
             place.mkdir()
             Manifest(env_steps, 1.0, "", None, {}, {}, {}, {}).write(place)
-    resumable = {e["name"]: e.get("resumable_at") for e in listing.read()}
+    resumable = {e["name"]: e.get("resumable_at") for e in listing.read()["entries"]}
     assert resumable["killed-20261122-000000"] == 1_500
     assert resumable["runs/tag-20261121-000000"] is None, "it is done"

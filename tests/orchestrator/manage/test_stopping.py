@@ -23,6 +23,7 @@ from muxrl.orchestrator.manage.listing import Listing
 from muxrl.orchestrator.manage.stopping import stop
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
+from muxrl.orchestrator.storage.folders import Folder
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.storage.process import Process, start_of
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
@@ -161,9 +162,9 @@ def test_a_trial_is_ended_with_its_sweep(sweep: SweepDirectory) -> None:
         stopped(trial.path)
 
 
-def runs_in(sweep: SweepDirectory, pid: int) -> None:
+def runs_in(folder: Folder, pid: int) -> None:
     host = Process.here(ends_on_sigterm=True).host
-    sweep.write_process(Process(host, pid, start_of(pid), True))
+    folder.write_owner(Process(host, pid, start_of(pid), True))
 
 
 def test_a_sweep_ends_once_its_lock_is_free(
@@ -178,13 +179,14 @@ def test_a_sweep_ends_once_its_lock_is_free(
     assert child.wait(20) == -signal.SIGTERM
 
 
-def test_a_league_ends_by_the_process_of_its_newest_round(
+def test_a_league_ends_likewise(
     sweep: SweepDirectory, tmp_path: Path, child: subprocess.Popen[bytes]
 ) -> None:
-    league = LeagueDirectory.create(tmp_path / "league", tmp_path, "", "name: rivals\n")
+    league = LeagueDirectory.create_at(tmp_path / "league")
+    league.config_file.write_text("name: rivals\n")
     for number in (1, 2):
         shutil.copytree(sweep.path, league.round(number))
-    runs_in(SweepDirectory.open(league.round(2)), child.pid)
+    runs_in(league, child.pid)
     go_on = f"go on with: muxrl league {league.path} --resume"
     with pytest.raises(CannotStop, match=f"league '{league.path}' is not running: {go_on}"):
         stopped(league.path)
@@ -193,7 +195,7 @@ def test_a_league_ends_by_the_process_of_its_newest_round(
         assert child.wait(20) == -signal.SIGTERM
         with pytest.raises(CannotStop, match="does not say in which process"):
             stopped(league.path)
-    names = [entry["name"] for entry in Listing(tmp_path).read()]
+    names = [entry["name"] for entry in Listing(tmp_path).read()["entries"]]
     assert {"league/rounds/01", "league/rounds/02"} < set(names)
 
 

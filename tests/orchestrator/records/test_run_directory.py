@@ -16,9 +16,8 @@ from muxrl.orchestrator.records import run_directory
 from muxrl.orchestrator.records.run_directory import (
     RunDirectory,
     make_folder,
-    make_next_folder,
-    next_path,
 )
+from muxrl.orchestrator.storage.folders import make_next_folder, next_path
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.storage.versions import (
     read_versions,

@@ -17,60 +17,48 @@ def found(**config):
     return [tuple(roles.values()) for roles in made], problems
 
 
-def test_without_a_word_every_template_serves_every_role():
-    made, problems = found()
-    assert problems == []
-    assert made == [(a, b) for a in TEMPLATES for b in TEMPLATES]
+BOTH = [(a, b) for a in TEMPLATES for b in TEMPLATES]
+LISTED = [
+    {"hunters": "qmix", "prey": "ppo"},
+    "random:h_0,h_1|ppo:p_0",
+    "ppo@hunters:h_0,h_1|ppo@prey:p_0",
+    {"prey": "ppo", "hunters": "qmix"},
+]
 
 
-def test_a_product_takes_names_and_patterns():
-    made, problems = found(product={"hunters": ["qmix", "ppo*"], "prey": ["random"]})
-    assert problems == []
-    assert made == [("qmix", "random"), ("ppo", "random"), ("ppo_lstm", "random")]
-
-
-def test_a_role_that_a_product_leaves_out_gets_every_template():
-    made, _ = found(product={"hunters": ["qmix"]})
-    assert made == [("qmix", template) for template in TEMPLATES]
-
-
-def test_excluded_is_what_all_of_a_condition_is_true_of():
-    made, problems = found(
-        product={"hunters": ["qmix", "ppo"], "prey": ["ppo", "random"]},
-        exclude=[{"hunters": "qmix", "prey": "random"}],
-    )
-    assert problems == []
-    assert made == [("qmix", "ppo"), ("ppo", "ppo"), ("ppo", "random")]
-
-
-def test_required_is_one_condition_of_all():
-    made, _ = found(require=[{"hunters": "qmix", "prey": ["ppo", "random"]}, {"prey": "qmix"}])
-    assert made == [
-        ("qmix", "qmix"),
-        ("qmix", "ppo"),
-        ("qmix", "random"),
-        ("ppo", "qmix"),
-        ("ppo_lstm", "qmix"),
-        ("random", "qmix"),
-    ]
-
-
-def test_listed_ones_are_mappings_or_canonical_strings_each_once():
-    made, problems = found(
-        listed=[
-            {"hunters": "qmix", "prey": "ppo"},
-            "random:h_0,h_1|ppo:p_0",
-            "ppo@hunters:h_0,h_1|ppo@prey:p_0",
-            {"prey": "ppo", "hunters": "qmix"},
-        ]
-    )
-    assert problems == []
-    assert made == [("qmix", "ppo"), ("random", "ppo"), ("ppo", "ppo")]
-
-
-def test_listed_and_product_go_together():
-    made, _ = found(product={"hunters": ["qmix"], "prey": ["ppo"]}, listed=["ppo:h_0,h_1|qmix:p_0"])
-    assert made == [("qmix", "ppo"), ("ppo", "qmix")]
+@pytest.mark.parametrize(
+    ("config", "made"),
+    [
+        ({}, BOTH),
+        (
+            {"product": {"hunters": ["qmix", "ppo*"], "prey": ["random"]}},
+            [("qmix", "random"), ("ppo", "random"), ("ppo_lstm", "random")],
+        ),
+        ({"product": {"hunters": ["qmix"]}}, BOTH[:4]),
+        (
+            {
+                "product": {"hunters": ["qmix", "ppo"], "prey": ["ppo", "random"]},
+                "exclude": [{"hunters": "qmix", "prey": "random"}],
+            },
+            [("qmix", "ppo"), ("ppo", "ppo"), ("ppo", "random")],
+        ),
+        (
+            {"require": [{"hunters": "qmix", "prey": ["ppo", "random"]}, {"prey": "qmix"}]},
+            [one for one in BOTH if one[1] == "qmix" or one in (BOTH[1], BOTH[3])],
+        ),
+        ({"listed": LISTED}, [("qmix", "ppo"), ("random", "ppo"), ("ppo", "ppo")]),
+        (
+            {
+                "product": {"hunters": ["qmix"], "prey": ["ppo"]},
+                "listed": ["ppo:h_0,h_1|qmix:p_0"],
+            },
+            [("qmix", "ppo"), ("ppo", "qmix")],
+        ),
+    ],
+    ids=["all", "patterns", "left out", "excluded", "required", "listed once", "listed beside"],
+)
+def test_products_lists_and_conditions_make_assignments(config, made):
+    assert found(**config) == (made, [])
 
 
 @pytest.mark.parametrize(

@@ -2,26 +2,35 @@
 
 import threading
 from dataclasses import replace
-from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
+import ray
 
 from muxrl.orchestrator.config import ExperimentConfig, StopConfig, to_yaml
-from muxrl.orchestrator.errors import NotASweepDirectory, OtherFormat, SweepIsRunning
+from muxrl.orchestrator.errors import (
+    NotASweepDirectory,
+    OtherFormat,
+    RunFailed,
+    SweepIsRunning,
+)
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.storage.checkpoints import (
     CheckpointFolder,
     Manifest,
     SavedServer,
     hash_files,
 )
-from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory, TrialRecord
+from muxrl.orchestrator.storage.process import Process
+from muxrl.orchestrator.sweeps.directory import LAST_FILE, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.runner import _resumed
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.search import TableSearch
 from muxrl.orchestrator.sweeps.trial import IS_FINISHED
-from muxrl.orchestrator.sweeps.tuner import TrialLog
+from muxrl.orchestrator.sweeps.trial_log import TrialLog
 
 
 def record(number=0, assignment="a:x", **values):
@@ -47,21 +56,6 @@ def test_trials_come_back_as_they_were(folder):
 def test_what_is_no_number_is_none(folder):
     folder.write_trials([record(metric=float("nan"))])
     assert folder.trials()[0].metric is None
-
-
-def test_names_are_never_taken_twice(tmp_path):
-    now = datetime(2026, 1, 2, 3, 4, 5)
-    paths = [SweepDirectory.create(tmp_path, "mine", now).path.name for _ in range(2)]
-    assert paths == ["mine-20260102-030405", "mine-20260102-030405-2"]
-    with pytest.raises(FileExistsError):
-        SweepDirectory.create_at(tmp_path / paths[0])
-
-
-def test_a_trial_that_begins_again_gets_a_new_run(folder):
-    for name in ("0-x", "0-x-2", "0-x-3"):
-        path = folder.new_run("0-x")
-        assert path == folder.runs / name
-        path.mkdir()
 
 
 def test_what_is_no_sweep_says_why(folder, tmp_path):
@@ -97,18 +91,40 @@ def test_finished_trials_stay_when_a_sweep_is_resumed(folder, status):
     assert _resumed(finished, folder, PLAN) is finished
 
 
+def begun(folder, state=None, cause=""):
+    """A trial's run that has recorded 150 env steps, and is in a state; None: it says none."""
+    run = RunDirectory.create_at(folder.runs / "0-x")
+    run.write_plan({"servers": {"r": {"algorithm": "A2C", "agents": ["x"]}}})
+    with MetricsWriter(run) as metrics:
+        metrics.joint(JointRow(env_steps=150, time_s=2.0, cpu_s=4.0))
+        for replaced, value in ((None, 3.0), ("r", 0.0)):
+            metrics.evaluation(
+                EvaluationRow(env_steps=90, replaced=replaced, returns={"x": [value]})
+            )
+    if state is not None:
+        StatusFile(run).enter(state, 150, cause)
+    return run
+
+
+KNOWN = {
+    "metric": 3.0,
+    "metric_source": "evaluation",
+    "env_steps": 150,
+    "time_s": 2.0,
+    "cpu_s": 4.0,
+}
+
+
 @pytest.mark.parametrize(("env_steps", "is_kept"), [(50, True), (40, False)])
 def test_a_trial_that_is_done_goes_on_if_the_budget_is_larger_by_now(folder, env_steps, is_kept):
-    run = RunDirectory.create_at(folder.new_run("0-x"))
+    run = begun(folder, "done")
     run.write_config(to_yaml(ExperimentConfig(stop=StopConfig(env_steps=env_steps))))
     commit_checkpoint(run.path)
-    finished = record(status="done", metric=2.0, run_dir="runs/0-x")
-    (run.path / FINAL_RECORD_FILE).write_text(finished.to_json())
+    finished = record(status="done", run_dir="runs/0-x", **KNOWN)
     resumed = _resumed(finished, folder, PLAN)
-    assert resumed == (finished if is_kept else record(metric=2.0, run_dir="runs/0-x"))
+    assert resumed == (finished if is_kept else record(run_dir="runs/0-x", **KNOWN))
     # The sweep may have been killed before it wrote that down.
-    running = record(status="running", run_dir="runs/0-x")
-    assert taken_up(running, folder) == resumed
+    assert taken_up(record(status="running", run_dir="runs/0-x"), folder) == resumed
 
 
 def taken_up(record, folder):
@@ -142,22 +158,23 @@ def test_trials_that_are_stopped_last_are_waited_for(folder):
         config={"trial": mine.id}, last_result={IS_FINISHED: False}, is_finished=lambda: True
     )
     trial_log.on_trial_complete(0, [trial], trial)
-    saved = threading.Timer(0.5, lambda: (run / FINAL_RECORD_FILE).write_text(mine.to_json()))
+    saved = threading.Timer(0.5, lambda: (run / LAST_FILE).write_text(mine.to_json()))
     saved.start()
     trial_log.on_step_end(1, [trial])
-    assert folder.final_record_of(mine) is not None
+    assert (run / LAST_FILE).is_file()
     saved.join()
 
 
-def test_how_far_a_failed_trial_came_is_known(folder):
-    run = folder.new_run("0-x")
-    run.mkdir()
+def test_how_far_a_failed_trial_came_is_known(folder, tmp_path):
+    begun(folder)
     mine = record(status="running", run_dir="runs/0-x")
-    final = record(status="failed", cause="it rained", env_steps=150, time_s=2.0, metric=1.0)
-    (run / FINAL_RECORD_FILE).write_text(final.to_json())
-    trial = SimpleNamespace(config={"trial": mine.id}, last_result=None)
+    error = tmp_path / "error.pkl"
+    raised = ray.exceptions.RayTaskError("step", "", RunFailed("it rained; take an umbrella"))
+    error.write_bytes(ray.cloudpickle.dumps(raised))
+    trial = SimpleNamespace(config={"trial": mine.id}, last_result=None, pickled_error_file=error)
     TrialLog(folder, [mine]).on_trial_error(0, [trial], trial)
-    assert mine == replace(final, run_dir="runs/0-x")
+    cause = "it rained; take an umbrella"
+    assert mine == record(status="failed", run_dir="runs/0-x", cause=cause, **KNOWN)
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted", "waiting"])
@@ -181,16 +198,18 @@ def test_a_trial_with_a_whole_checkpoint_goes_on_in_its_run_directory(folder, st
     assert _resumed(begun, folder, PLAN) == record()
 
 
-def test_a_trial_that_ended_just_before_its_sweep_was_killed_is_finished(folder):
-    run = folder.new_run("0-x")
-    run.mkdir()
-    outcome = record(status="done", metric=3.0)
-    (run / FINAL_RECORD_FILE).write_text(outcome.to_json())
-    running = record(status="running", run_dir="runs/0-x")
-    assert taken_up(running, folder) == record(status="done", metric=3.0, run_dir="runs/0-x")
-    # "stopped_early" may be the end of the sweep, not its scheduler's word.
-    for status in ("failed", "stopped_early"):
-        (run / FINAL_RECORD_FILE).write_text(record(status=status).to_json())
-        assert taken_up(running, folder) == record()
-    (run / FINAL_RECORD_FILE).write_text("{")
-    assert taken_up(running, folder) == record()
+def test_a_trial_whose_sweep_was_killed_is_as_its_run_says(folder):
+    cut = record(status="running", run_dir="runs/0-x")
+    run = begun(folder)
+    assert taken_up(cut, folder) == record(), "it has no checkpoint"
+    for state in ("running", "done", "interrupted", "failed"):
+        StatusFile(run).enter(state, 150, "it rained")
+        (told,) = folder.trials()
+        cause = "" if state == "running" else "it rained"
+        assert told == replace(cut, status=state, cause=cause, **KNOWN)
+    with folder.locked():  # a sweep that runs knows better: this may be of the time before
+        folder.write_owner(Process.here(ends_on_sigterm=True))
+        assert folder.trials() == [replace(cut, **KNOWN)]
+    (run.path / "status.json").unlink()
+    (run.metrics / "joint.jsonl").write_text("{\n")
+    assert folder.trials() == [cut]

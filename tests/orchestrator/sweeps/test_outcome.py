@@ -136,6 +136,38 @@ def test_what_is_no_number_is_no_metric():
     assert trained({"a": 1.0}, "b") is None
 
 
+@pytest.mark.parametrize(
+    ("of", "source", "evaluated", "training", "value"),
+    [
+        ("prey", "evaluation", {"h": [1.0, 3.0], "p": [4.0, 6.0]}, {}, (5.0, "evaluation", 300)),
+        ("total", "evaluation", {"h": [1.0, 3.0], "p": [4.0, 6.0]}, {}, (7.0, "evaluation", 300)),
+        ("prey", "evaluation", {}, {"episode_return_mean": {"p": 2.0}}, (2.0, "training", 500)),
+        (
+            "prey",
+            "training",
+            {"p": [9.0]},
+            {"episode_return_mean": {"p": 2.0}},
+            (2.0, "training", 500),
+        ),
+        (
+            "prey",
+            "evaluation",
+            {},
+            {"returns": {"prey": 1.5, "total": 7.0}},
+            (1.5, "training", 500),
+        ),
+        ("total", "training", {}, {"returns": {"prey": 1.5, "total": 7.0}}, (7.0, "training", 500)),
+        ("prey", "evaluation", {}, {}, None),
+    ],
+)
+def test_training_counts_where_nothing_was_evaluated_or_it_is_asked_for(
+    of, source, evaluated, training, value
+):
+    metric = Metric(MetricConfig(of, source), {"prey": SimpleNamespace(agents=["p"])})
+    row = evaluation(evaluated) if evaluated else None
+    assert metric.value(row, JointRow(env_steps=500, **training)) == value
+
+
 def test_a_metric_is_that_of_the_episode_or_a_mean_over_agents():
     hits = {"h": [9.0], "p": [1.0], "q": [3.0]}
     metrics = {"win": {"__common__": [1.0, None, 0.0]}, "hits": hits}

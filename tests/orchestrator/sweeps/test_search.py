@@ -10,7 +10,7 @@ from muxrl.orchestrator.sweeps.parameters import draw
 from muxrl.orchestrator.sweeps.plan import keep_trials, make_plan
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.search import ROLES_KEY, LearningSearch, Optuna, TableSearch
-from muxrl.orchestrator.sweeps.trial import METRIC, trial_of
+from muxrl.orchestrator.sweeps.trial import trial_of
 from muxrl.protocol.assignment import file_name
 
 SWEEP = """
@@ -65,10 +65,8 @@ class Table:
         self.folder, self.records, self.rows = folder, list(records), []
 
     def add(self, records):
+        self.records += records
         self.rows += records
-
-    def refuse(self, records, cause):
-        self.rows.append((records, cause))
 
 
 def test_a_table_is_handed_out_once_in_its_order(plan, folder):
@@ -93,9 +91,9 @@ def learning(monkeypatch, plan, folder, points, earlier=()):
     return made, script, table.rows, LearningSearch(made, table)
 
 
-def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch, plan, folder):
+def test_each_suggestion_is_tried_with_every_seed(monkeypatch, plan, folder):
     points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0}, {ROLES_KEY: 1, LR: 0.01}]
-    _, script, rows, search = learning(monkeypatch, plan, folder, points)
+    _, _, rows, search = learning(monkeypatch, plan, folder, points)
     configs = [search.suggest(f"t{i}") for i in range(6)]
     assert search.suggest("t6") == "FINISHED"
     assert [trial_of(config) for config in configs] == rows
@@ -103,13 +101,28 @@ def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch,
     assert [spec.roles["all"] for spec in rows] == ["ppo"] * 2 + ["random"] * 2 + ["ppo"] * 2
     # What an assignment has no use for is no parameter of its trials.
     assert [spec.parameters for spec in rows[1:3]] == [{LR: 0.01}, {}]
-    for i, value in enumerate([1.0, 3.0, 5.0]):
-        search.on_trial_complete(f"t{i}", {METRIC: value})
-    assert script.heard == [(points[0], 2.0)]
-    search.on_trial_complete("t3", error=True)
-    search.on_trial_complete("t4", {METRIC: 4.0})
-    search.on_trial_complete("t5", {METRIC: 8.0})
-    assert script.heard[1:] == [(points[1], None), (points[2], 6.0)]
+
+
+def test_it_hears_of_a_suggestion_once_when_all_its_trials_are_over(monkeypatch, plan, folder):
+    points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0}, {ROLES_KEY: 1, LR: 0.02}]
+    _, script, rows, search = learning(monkeypatch, plan, folder, points)
+
+    def next_two():
+        return [search.suggest("t") for _ in range(2)]
+
+    next_two()
+    ends(rows[0], "done", 1.0)
+    next_two()
+    assert script.heard == []
+    ends(rows[1], "stopped_early", 3.0)
+    ends(rows[2], "done", 5.0)
+    ends(rows[3], "failed", 9.0)
+    next_two()
+    assert script.heard == [(points[0], 2.0), (points[1], None)]
+
+
+def ends(record, status, metric):
+    record.status, record.metric = status, metric
 
 
 def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
@@ -125,8 +138,9 @@ def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
 
     made.assignment = refuse_the_first
     assert trial_of(search.suggest("t0")).roles == {"all": "random"}
-    (refused, cause), *others = rows
-    assert cause == "simulation: no such size"
+    *refused, third, fourth = rows
+    others = [third, fourth]
+    assert {(one.status, one.cause) for one in refused} == {("failed", "simulation: no such size")}
     assert [spec.id for spec in refused] == ["0-refused-s0", "1-refused-s1"]
     assert [spec.id[0] for spec in others] == ["2", "3"]
     assert script.heard == [(points[0], None)]
@@ -146,16 +160,14 @@ def test_a_resumed_search_is_told_what_ran_and_makes_the_rest(monkeypatch, plan,
         record(3, "random", {}, 1, "waiting"),
     ]
     _, script, rows, search = learning(monkeypatch, plan, folder, [{ROLES_KEY: 0}], earlier)
-    spaces, mode, known = script.made_with
+    spaces, mode = script.made_with
     assert [list(space) for space in spaces] == [[], [LR]]
     assert mode == "max"
-    assert known == [({ROLES_KEY: 1, LR: 0.02}, 1.5)]
     handed = [search.suggest(f"t{i}")["trial"].partition("-")[0] for i in range(3)]
     assert handed == ["3", "4", "5"], "what is left, then what is new"
+    assert script.heard == [({ROLES_KEY: 1, LR: 0.02}, 1.5)]
     assert search.suggest("t3") == "FINISHED"
     assert len(rows) == 2
-    search.on_trial_complete("t0", {METRIC: 5.0})
-    assert script.heard == [({ROLES_KEY: 0}, 4.0)]
 
 
 def test_what_was_refused_or_has_no_metric_is_known_as_failed(monkeypatch, plan, folder):
@@ -164,8 +176,9 @@ def test_what_was_refused_or_has_no_metric_is_known_as_failed(monkeypatch, plan,
         record(2, "random", {}, 0, "done", 3.0),
         record(3, "random", {}, 1, "done"),
     ]
-    _, script, _, _ = learning(monkeypatch, plan, folder, [], earlier)
-    assert script.made_with[2] == [({ROLES_KEY: 1, LR: 0.02}, None), ({ROLES_KEY: 0}, None)]
+    _, script, _, search = learning(monkeypatch, plan, folder, [{ROLES_KEY: 0}], earlier)
+    search.suggest("t0")
+    assert script.heard == [({ROLES_KEY: 1, LR: 0.02}, None), ({ROLES_KEY: 0}, None)]
 
 
 def test_more_seeds_are_added_to_what_was_suggested(monkeypatch, plan):
@@ -194,11 +207,13 @@ def value_of(point):
 
 def test_a_search_that_is_cut_goes_on_as_if_it_had_not_been():
     pytest.importorskip("optuna")
-    whole = Optuna(SPACES, "max", [], seed=3)
+    whole = Optuna(SPACES, "max", seed=3)
     known = []
     for number in range(25):
         point = whole.suggest(number)
-        cut = Optuna(SPACES, "max", known, seed=3)
+        cut = Optuna(SPACES, "max", seed=3)
+        for one in known:
+            cut.tell(*one)
         assert cut.suggest(number) == point
         assert cut.suggest(number + 1) not in [point for point, _ in known if "lr" in point]
         whole.tell(point, value_of(point))
@@ -216,7 +231,7 @@ def test_a_search_that_is_cut_goes_on_as_if_it_had_not_been():
 
 def test_optuna_takes_whatever_a_table_draws():
     pytest.importorskip("optuna")
-    told = Optuna(SPACES, "min", [], seed=0)
+    told = Optuna(SPACES, "min", seed=0)
     for sample in range(20):
         for number, space in enumerate(SPACES):
             drawn = {key: draw(key, p, sample, seed=0) for key, p in space.items()}
@@ -227,8 +242,8 @@ def test_optuna_itself_finds_what_is_better():
     pytest.importorskip("optuna")
     first, last = 0.0, 0.0
     for seed in range(4):
-        known = ({ROLES_KEY: 0, "lr": 0.01, "widths": [8]}, -1.0)
-        search = Optuna(SPACES, "max", [known], seed=seed)
+        search = Optuna(SPACES, "max", seed=seed)
+        search.tell({ROLES_KEY: 0, "lr": 0.01, "widths": [8]}, -1.0)
         found = []
         for number in range(40):
             point = search.suggest(number)

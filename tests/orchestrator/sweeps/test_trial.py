@@ -12,7 +12,7 @@ from ray import tune
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SchedulerConfig, SweepConfig
-from muxrl.orchestrator.sweeps.trial import METRIC, METRIC_ENV_STEPS, Trial, measure
+from muxrl.orchestrator.sweeps.trial import METRIC, METRIC_ENV_STEPS, Trial
 from muxrl.orchestrator.sweeps.tuner import _scheduler
 
 
@@ -21,7 +21,7 @@ def evaluation(returns: dict[str, list[float]], env_steps: int = 300) -> Evaluat
 
 
 def run(training: dict[str, float] | None = None) -> Any:
-    """A stand-in for what `measure` reads of a run."""
+    """A stand-in for what a trial reads of its run."""
     trained = JointRow(env_steps=500, episode_return_mean=training or {})
     times = {"env_steps_per_s": 0.0, "time_s": 0.0, "cpu": SimpleNamespace(now=0.0)}
     tally = SimpleNamespace(env_steps=500, row=lambda: trained, **times)
@@ -35,28 +35,6 @@ def run(training: dict[str, float] | None = None) -> Any:
         finish=lambda: None,
         snapshot=lambda: SimpleNamespace(time_left_s=None),
     )
-
-
-def measured(value: float, source: str, env_steps: int) -> dict[str, Any]:
-    return {METRIC: value, "metric_env_steps": env_steps, "metric_source": source}
-
-
-def test_the_metric_is_a_role_s_mean_or_the_sum_of_all() -> None:
-    row = evaluation({"h": [1.0, 3.0], "p": [4.0, 6.0], "q": [1.0, 1.0]})
-    assert measure(run(), MetricConfig("prey"), row) == measured(3.0, "evaluation", 300)
-    assert measure(run(), MetricConfig("total"), row) == measured(8.0, "evaluation", 300)
-
-
-def test_training_returns_where_nothing_was_evaluated_or_they_are_asked_for() -> None:
-    trained, row = run(training={"p": 2.0}), evaluation({"p": [9.0]})
-    assert measure(trained, MetricConfig("prey"), None) == measured(2.0, "training", 500)
-    assert measure(trained, MetricConfig("prey", source="training"), row)[METRIC] == 2.0
-    assert measure(run(), MetricConfig("prey"), None) == {}
-    trained.tally.row = lambda: JointRow(
-        env_steps=500, episode_return_mean={"p": 2.0}, returns={"prey": 1.5, "total": 7.0}
-    )
-    assert measure(trained, MetricConfig("prey"), None)[METRIC] == 1.5
-    assert measure(trained, MetricConfig("total"), None)[METRIC] == 7.0
 
 
 class Told(Trial):

@@ -10,10 +10,8 @@ import pytest
 from tests.orchestrator.records.recorded import SERVERS, evaluation, new_run, write_whole_run
 from tests.orchestrator.reports.test_judged import BEGAN, SIDES, WHOLE, add_untrained, self_play
 
-from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.plan import Plan, roles_of
-from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.watch.run_view import EvaluatedReturns
@@ -27,27 +25,6 @@ def shown(run_path: Path) -> dict[str, dict[str, Any]]:
     for record in iter_rows(run_path / "metrics" / "evaluation.jsonl", EvaluationRow):
         evaluated.add(record)
     return {role.server_id: evaluated.shown(role) for role in roles}
-
-
-def test_points_intervals_and_verdicts_are_those_of_the_report(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
-    report = results_of([RecordedRun.read(run.path)])
-    found = shown(run.path)
-    for server in report.servers:
-        mine = found[server.server_id]
-        for key, name in (("evaluated", "learned"), ("random", "random")):
-            expected = [
-                (c.env_steps, e.mean, e.low, e.high)
-                for c in server.curve
-                if (e := getattr(c, name)) is not None
-            ]
-            assert mine[key] == pytest.approx(expected)
-        assert server.final is not None
-        assert server.final.advantage is not None
-        advantage = server.final.advantage
-        assert mine["advantage"] == pytest.approx((advantage.mean, advantage.low, advantage.high))
-        assert mine["verdict"] == server.final.verdict
 
 
 def test_conditions_are_gathered_as_in_the_report() -> None:

@@ -5,26 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.orchestrator.records.recorded import new_run
 
 from muxrl.orchestrator.records.metrics import MetricsWriter
-from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.watch.run_view import RunView
-from muxrl.protocol.messages import ServerWarning
-
-
-def test_an_alarm_and_warnings_are_there_at_once(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    file = StatusFile(run)
-    view = RunView(run.path)
-    assert not view.read()["status"]["checkpoint_problem"]
-    warning = ServerWarning("far rewards", 3, 40, "a reward is 9e+11: is it a mistake?")
-    file.warn({"sheep": [warning]}, "no checkpoint of server 'sheep'")
-    status = msgspec.json.decode(msgspec.json.encode(view.read()["status"]))
-    assert status["checkpoint_problem"] == "no checkpoint of server 'sheep'"
-    assert status["warnings"] == {"sheep": [msgspec.to_builtins(warning)]}
 
 
 @pytest.mark.parametrize("num_logged", [0, 40])

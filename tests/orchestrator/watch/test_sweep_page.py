@@ -16,11 +16,11 @@ from tests.orchestrator.records.recorded import evaluation, write_whole_run
 from tests.orchestrator.watch.browser import Browser
 from tests.orchestrator.watch.conftest import Site
 
+from muxrl.orchestrator.manage.listing import Listing
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.watch.app import FolderView
 from muxrl.orchestrator.watch.sweep_view import SweepView
 
 SERVERS = {
@@ -70,7 +70,7 @@ def test_a_trial_whose_process_was_killed_is_interrupted(tmp_path: Path) -> None
     sweep = new_sweep(tmp_path, "wolves")
     run = RunDirectory(sweep.runs / TRIALS[1].id)
     StatusFile(run).enter("running", 0)
-    view, folder = SweepView(sweep.path), FolderView(tmp_path)
+    view, folder = SweepView(sweep.path), Listing(tmp_path)
     assert view.read()["trials"][1]["status"] == "running", "this process lives"
     assert folder.read()["entries"][0]["state"] == "running"
     gone = subprocess.Popen([sys.executable, "-c", ""])

@@ -1,0 +1,161 @@
+"""The folder of a run, a sweep or a league: made under a name that is free, held by one process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import ClassVar, Self
+
+import msgspec
+
+from muxrl.orchestrator.errors import SweepIsRunning
+from muxrl.orchestrator.storage.process import Process
+from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.checkpoints.folder_lock import held, is_held
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where everything of one run, sweep or league lies. Make one with `create`."""
+
+    path: Path
+    _INNER: ClassVar[tuple[str, ...]] = ()
+    """Folders that are made with it."""
+    _FILES: ClassVar[tuple[str, ...]] = ()
+    """Files by which it is known."""
+    _NOT_ONE: ClassVar[type[Exception]] = FileNotFoundError
+    """Made of a path, and what is wrong with it."""
+
+    @classmethod
+    def create(cls, root: Path, name: str, now: datetime) -> Self:
+        """Makes a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`, with ``-2``, ``-3``... added
+        where two of a name start in one second.
+
+        Raises:
+            OSError: `root` cannot be written to.
+        """
+        return cls(make_next_folder(root, f"{name}-{now:%Y%m%d-%H%M%S}"))._filled()
+
+    @classmethod
+    def create_at(cls, path: Path) -> Self:
+        """Makes exactly this folder.
+
+        Raises:
+            FileExistsError: it is there already; nothing is ever written over.
+            OSError: it cannot be made.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            raise FileExistsError(
+                f"{path} is there already, and a run never writes over another one; name a folder "
+                "that does not exist yet"
+            ) from None
+        return cls(path)._filled()
+
+    @classmethod
+    def make(cls, path: Path | None, root: Path, name: str) -> Self:
+        """Makes exactly `path`, or if that is None a new folder under `root`; raises as these."""
+        return cls.create(root, name, datetime.now()) if path is None else cls.create_at(path)
+
+    def _filled(self) -> Self:
+        for name in self._INNER:
+            (self.path / name).mkdir()
+        return self
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The one that was written to `path`.
+
+        Raises:
+            NotASweepDirectory, NotALeagueDirectory: there is no such folder, or none of them.
+        """
+        if not path.is_dir():
+            raise cls._NOT_ONE(path, no_such_folder(path))
+        for name in cls._FILES:
+            if not (path / name).is_file():
+                raise cls._NOT_ONE(path, f"it has no {name}")
+        return cls(path.resolve())
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.path.name
+
+    @property
+    def lock(self) -> Path:
+        """The file that the process which runs it holds, and in which that says who it is."""
+        return self.path / "lock"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes from running it; released however this one ends.
+
+        Raises:
+            SweepIsRunning: another process runs it.
+        """
+        taken = f"{self.path} is being run by another process; wait for it, or stop it first"
+        with held(self.lock, lambda: SweepIsRunning(taken)):
+            yield
+
+    def write_owner(self, process: Process) -> None:
+        """Says who runs it from now on, and has locked it.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        self.lock.write_text(json.dumps(asdict(process)), encoding="utf-8")
+
+    @property
+    def owner(self) -> Process | None:
+        """Who runs it or was the last to; None if nobody has said so."""
+        with contextlib.suppress(OSError, ValueError):
+            return msgspec.json.decode(self.lock.read_bytes(), type=Process)
+        return None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process runs it now."""
+        owner = self.owner  # else another one that begins might find it locked
+        return owner is not None and not owner.has_ended and is_held(self.lock)
+
+
+def next_path(folder: Path, stem: str, suffix: str = "") -> Path:
+    """Returns the first path ``stem``, ``stem-2``, ``stem-3``... that does not exist."""
+    return next(path for path in _candidates(folder, stem, suffix) if not path.exists())
+
+
+def make_next_folder(parent: Path, stem: str) -> Path:
+    """Makes the first folder of that kind; safe against another process doing the same.
+
+    Raises:
+        OSError: `parent` cannot be made or written to.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    for path in _candidates(parent, stem):
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("there is always a next number")
+
+
+def _candidates(folder: Path, stem: str, suffix: str = "") -> Iterator[Path]:
+    yield folder / f"{stem}{suffix}"
+    for number in count(2):
+        yield folder / f"{stem}-{number}{suffix}"
+
+
+def no_such_folder(path: Path) -> str:
+    """Says so, and what a folder beside it is called that may be meant."""
+    beside: list[str] = []
+    with contextlib.suppress(OSError):
+        beside = sorted(entry.name for entry in path.parent.iterdir() if entry.is_dir())
+    return f"there is no such folder{did_you_mean(path.name, beside)}"
