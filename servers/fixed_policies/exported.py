@@ -13,7 +13,8 @@ import msgspec
 
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.export.graph import CannotExport, PolicyGraph
+from muxrl.servers.export.graph import PolicyGraph
+from muxrl.servers.export.network import CannotExport
 from muxrl.servers.export.onnx_file import OnnxPolicy, to_onnx
 from muxrl.servers.export.verify import TOLERANCE, Differs, Verification
 from muxrl.servers.fixed_policies.frozen import open_policies, plan_of

@@ -27,7 +27,6 @@ from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.export.graph import PolicyGraph
-from muxrl.servers.export.trainer_graph import TrainerGraph
 from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
@@ -116,7 +115,7 @@ class FrozenPolicies:
             CannotExport: it cannot become one.
         """
         trainer, spec = acting.learners[policy_id], acting.specs[policy_id]
-        return TrainerGraph(trainer, spec, plan, policy_id, self.seating, observing)
+        return PolicyGraph(trainer, spec, plan, policy_id, self.seating, observing)
 
     def load_critics(self, plan: ServerPlan) -> Critics:
         """Returns the critics of a server's policies.

@@ -15,7 +15,7 @@ from tests.servers.export.untrained import far_from_zero, plan_of
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.export.graph import CannotExport
+from muxrl.servers.export.network import CannotExport
 from muxrl.servers.fixed_policies.exported import export_checkpoint
 from muxrl.servers.server import make_policies
 from muxrl.servers.trainers.policies import TrainerPolicies
