@@ -23,7 +23,7 @@ import msgspec
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
-from muxrl.servers.app import Batcher, PolicyServerApp, expire_episodes
+from muxrl.servers.app import PolicyServerApp, expire_episodes
 from muxrl.servers.checkpoints.checkpoint import find_newest
 from muxrl.servers.checkpoints.folder_lock import held
 from muxrl.servers.config import ServerPlan
@@ -34,7 +34,7 @@ from muxrl.servers.network.listening import CannotListen, Network
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.policies import TrainerPolicies
-from muxrl.servers.training.policies import Policies, Record, ServerProblem, StillLearning
+from muxrl.servers.training.policies import Policies, ServerProblem, StillLearning
 from muxrl.servers.training.thread import limit_torch_threads
 
 logger = logging.getLogger(__name__)
@@ -85,12 +85,8 @@ class PolicyServer:
             self.spec(),
             self.address,
             plan.token,
-            store=self.policies.store,
-            batcher=Batcher(self.policies.acting, plan.server_id),
-            feed=self.policies.feed,
-            policy_lag=lambda: self.policies.policy_lag,
+            policies=self.policies,
             status=self.status,
-            weights=self.policies.weights,
             on_shutdown=on_shutdown,
         )
         self._app.num_restarts = plan.num_restarts
@@ -255,10 +251,6 @@ class PolicyServer:
             "exchange": list(self._app.exchanges.counts),
             "forward": list(self._app.batcher.forward_passes.counts),
         }
-
-    def drain_records(self) -> list[Record]:
-        """Returns the training records since the last call."""
-        return self.policies.drain_records()
 
 
 def make_policies(

@@ -20,10 +20,8 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.servers.agents.parts import Seen
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.blocks import Seats
-from muxrl.servers.episodes.reading import rows_of
 from muxrl.servers.episodes.record import Record
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.step_check import AgentIds, CheckedStep
@@ -156,21 +154,13 @@ class Ends:
             return {}
         agents = tuple(a for a in self._table.agents if a in observations)
         served = seats.lineup(agents)
-        seen = Seen(
-            1,
-            served.lineup,
-            rows_of(served.observed, observations),
-            None if state is None else np.asarray(state, np.float32)[None],
-            seats.memory,
-            slice(slot, slot + 1),
-            np.array([[a in departed for a in self._table.agents]]),
-            is_final=True,
-        )
+        gone = np.array([[a in departed for a in self._table.agents]])
+        seen = seats.see(served, observations, state, slot, gone, is_final=True)
         return {
             seat.seat_id: at(rows, (slice(None), i))
             for one in served.parts
-            for rows in [one.part.observe(seen)]
-            for i, seat in enumerate(one.part.seats)
+            for rows in [one.observe(seen)]
+            for i, seat in enumerate(one.seats)
         }
 
     def apply(
@@ -287,9 +277,9 @@ class Ends:
         part = seats.lineup(seat.members[:1]).parts
         row = np.array([[rewards.get(a, 0.0) for a in self._table.agents]])
         for one in part:
-            for i, own in enumerate(one.part.seats):
+            for i, own in enumerate(one.seats):
                 if own is seat:
-                    return float(one.part.rewards(row)[0, i])
+                    return float(one.rewards(row)[0, i])
         raise AssertionError(seat.seat_id)
 
 

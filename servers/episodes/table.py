@@ -217,9 +217,9 @@ def keep(block: Block, where: Slots, rows: np.ndarray | None = None) -> None:
         if chosen.states is not None:
             states = chosen.states if rows is None else pick(chosen.states, rows)
             memory.put_states(one.policy_id, where, one.places_in_policy, states)
-        if one.part.remembers_actions:
+        if one.remembers_actions:
             actions = chosen.actions if rows is None else chosen.actions[rows]
-            one.part.remember(actions, memory, where)
+            one.remember(actions, memory, where)
 
 
 def _elements(array: Any) -> Any:

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, Space
+from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY, Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, LAST_ACTION, NO_ACTION, OBS
 from muxrl.servers.agents.log_probs import DISTRIBUTION
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seat_actions import TeamChoices
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.spaces import flat_size, split_state, without_mask, without_state
+from muxrl.servers.agents.spaces import flat_size, split_state, without
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.export.network import CannotExport, Network, masked
 from muxrl.servers.export.ports import OBSERVATION, Port, feed_of, one_hot, ports_of
@@ -282,10 +282,10 @@ class PolicyGraph(nn.Module):
     def _as_sent(self, agent_id: str, value: Any) -> dict[str, np.ndarray]:
         fed = {}
         if self._observes_state:
-            value = without_state(value)
+            value = without(value, STATE_KEY)
         if self.mask_space is not None:
             fed = feed_of(self.mask_space, ACTION_MASK, value[ACTION_MASK_KEY])
-            value = without_mask(value)
+            value = without(value, ACTION_MASK_KEY)
         return feed_of(self.reading.space, self.reading.path, value) | fed
 
     def _padded(self, agent_id: str, value: Any) -> dict[str, np.ndarray]:

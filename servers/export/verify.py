@@ -141,7 +141,7 @@ class Verification:
         for one, seen, answer in zip(
             block.served.parts, block.observations, block.chosen, strict=True
         ):
-            for i, seat in enumerate(one.part.seats):
+            for i, seat in enumerate(one.seats):
                 server = ServerRow(
                     seat,
                     at(seen, (0, i)),

@@ -12,6 +12,7 @@ import torch
 from tests.nights import at_night
 from tests.servers.export.test_export import play_an_episode
 from tests.servers.export.untrained import far_from_zero, plan_of
+from tests.servers.scripted_store import count
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete
 from muxrl.servers.config import ServerPlan
@@ -116,7 +117,7 @@ def save(plan: ServerPlan, folder: Path) -> Path:
     policies = make_policies(plan, pytest.fail)
     assert isinstance(policies, TrainerPolicies)
     for _ in range(20 if plan.normalize_observations else 0):
-        policies._normalization.observing.add(far_from_zero(plan), None)
+        count(policies._normalization.observing, far_from_zero(plan))
     policies.save(folder)
     assert policies.finish(10.0)
     return folder

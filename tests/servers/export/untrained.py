@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import tree
-from tests.servers.scripted_store import make_plan
+from tests.servers.scripted_store import count, make_plan
 
 from muxrl.protocol.spaces import Space
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
@@ -80,7 +80,7 @@ def save(
                 parameter.copy_(put(parameter))
     policies.acting.publish()
     for _ in range(20 if plan.normalize_observations else 0):
-        policies._normalization.observing.add(far_from_zero(plan), None)
+        count(policies._normalization.observing, far_from_zero(plan))
     policies.save(folder)
     assert policies.finish(10.0)
     policies.close()

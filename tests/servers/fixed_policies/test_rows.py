@@ -26,7 +26,7 @@ from muxrl.protocol.messages import (
 )
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space, TupleSpace
 from muxrl.protocol.values import sample
-from muxrl.servers.app import Batcher, PolicyServerApp
+from muxrl.servers.app import PolicyServerApp
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.server import make_policies
 
@@ -68,9 +68,7 @@ class Client:
         self.policies: Any = make(given)
         spec = spec_of(given)
         self._app = PolicyServerApp(
-            spec, "here", "", store=self.policies.store, feed=self.policies.feed,
-            batcher=Batcher(self.policies.acting, "fixed"), policy_lag=lambda: None,
-            status=lambda: Status("fixed", "ready"),
+            spec, "here", "", policies=self.policies, status=lambda: Status("fixed", "ready")
         )  # fmt: skip
         self.packing = Packing(spec)
         self.in_rows = in_rows
