@@ -426,7 +426,7 @@ class Steps:
                 goes_on = np.array([seat.seat_id not in anew for seat in one.seats])
             if self._has_owed:
                 owed = memory.owed[index]
-                rewards = rewards + np.where(goes_on, owed, 0.0)
+                rewards = rewards + owed  # of a new life no reward is recorded
                 memory.owed[index] = np.where(goes_on, 0.0, owed)
             if self._scales:
                 acted = memory.began[index] & goes_on

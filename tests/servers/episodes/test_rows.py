@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.servers import packing
 from tests.servers.episodes.players import Player, all_of, plain
 from tests.servers.episodes.test_one_path import CASES, plan_of, value_of
 from tests.servers.scripted_store import ScriptedStore, make_plan
@@ -50,9 +51,7 @@ def played(num_turns: int) -> Player:
 
 
 def rows_of(player: Player, steps: list[Step]) -> StepRows:
-    (item,) = player.packing.pack(list(steps))
-    assert isinstance(item, StepRows)
-    return item
+    return packing.rows_of(player.store.plan.agents, steps)
 
 
 # --- what goes in rows ----------------------------------------------------------------------
