@@ -30,7 +30,7 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import flat_size
-from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.servers.config import AgentPlan, LimitsConfig, ServerPlan
 from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Chosen
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reading import rows_of
@@ -63,15 +63,8 @@ def make_plan(
         groups=groups,
         state_size=state_size,
         team_reward=team_reward,
-        settings={},
-        model={},
         while_learning="wait",
-        max_policy_lag=1,
         host="127.0.0.1",
-        port=0,
-        token="",
-        seed=0,
-        resources=ResourcesConfig(),
         limits=LimitsConfig(**limits),
     )
 

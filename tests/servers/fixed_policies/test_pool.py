@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.acted import act_on, actions_of
+from tests.servers.acted import act_on, actions_of, played
 from tests.servers.fixed_policies.test_fixed_policies import (
     FIVE,
     SEEN,
@@ -428,10 +428,5 @@ def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
 
 
 def answers_of(policies: Any, observations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    policies.store.accept(StartEpisode(e := f"episode {policies.store.counts.num_episodes}"), 0.0)
-    answers = []
-    for t, seen in enumerate(observations):
-        pending = policies.store.accept(Step(e, t, seen), 0.0)
-        answers.append(actions_of(policies.acting, pending))
-    policies.store.accept(EndEpisode(e, len(observations)), 0.0)
-    return answers
+    steps = played(policies, f"episode {policies.store.counts.num_episodes}", observations)
+    return [step.answer().actions for step in steps]
