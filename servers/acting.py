@@ -200,9 +200,7 @@ class Acting(ABC):
         actions, outputs, states = self.answer(asked)
         lead = len(block.slots), one.num_seats
         return Chosen(
-            actions.reshape(lead + actions.shape[1:]),
-            shaped(outputs, None, lead) if outputs else outputs,
-            None if states is None else shaped(states, None, lead),
+            shaped(actions, None, lead), shaped(outputs, None, lead), shaped(states, None, lead)
         )
 
     def pass_of(self, block: Block) -> Any:

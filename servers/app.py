@@ -30,7 +30,7 @@ from muxrl.protocol.messages import (
     StepRows,
 )
 from muxrl.servers.acting import Acting
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block
+from muxrl.servers.episodes.blocks import Awaited, Block
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.network.exposition import Family, counter, gauge, histogram
 from muxrl.servers.network.front import Answered, Front, internal_error
@@ -43,7 +43,6 @@ _EXPIRY_INTERVAL_S = 5.0
 _IDLE_EXPIRIES_LOGGED = 5
 
 
-Awaited = AwaitedStep | AwaitedRows
 Outcome = AnyReply | Awaited | list["AnyReply | Awaited"]
 """What has become of an item: its answer, what waits for its actions, or, of rows that had to be
 read one by one, of each."""
@@ -88,13 +87,10 @@ class Frame(msgspec.Struct, eq=False):
     def _answer(
         self, item: AnyItem, outcome: AnyReply | Awaited, problem: NotServing | None
     ) -> AnyReply:
-        if isinstance(outcome, Awaited):
-            return (
-                outcome.answer()
-                if problem is None or outcome.is_ready
-                else self.refuse(item, problem)
-            )
-        return outcome
+        if not isinstance(outcome, Awaited):
+            return outcome
+        is_answered = problem is None or outcome.is_ready
+        return outcome.answer() if is_answered else self.refuse(item, problem)  # type: ignore[arg-type]
 
 
 class Batcher:

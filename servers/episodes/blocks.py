@@ -138,7 +138,7 @@ def shaped(columns: Any, rows: slice | None, lead: tuple[int, int]) -> Any:
     """
     if isinstance(columns, np.ndarray):
         own = columns if rows is None else columns[rows]
-        return own.reshape(lead + own.shape[1:])
+        return own[None] if lead[0] == 1 else own.reshape(lead + own.shape[1:])
     if not columns:
         return columns
     return {key: shaped(part, rows, lead) for key, part in columns.items()}
@@ -273,44 +273,53 @@ class Block(msgspec.Struct, eq=False):
         return some
 
 
-class AwaitedStep:
-    """What a `Step` is answered, as soon as its block has been acted on.
+class Awaited:
+    """What an item is answered, as soon as its blocks have been acted on."""
+
+    __slots__ = ("blocks",)
+    blocks: Sequence[Block]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all of them have been."""
+        return all(block.chosen is not None for block in self.blocks)
+
+    def answer(self) -> Any:
+        """Returns the answer."""
+        raise NotImplementedError
+
+
+class AwaitedStep(Awaited):
+    """That of a `Step`.
 
     Args:
         block: with the step.
         row: of its episode.
     """
 
-    __slots__ = ("block", "blocks", "row")
+    __slots__ = ("block", "row")
 
     def __init__(self, block: Block, row: int) -> None:
-        self.block, self.row = block, row
-        self.blocks = (block,)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it has been."""
-        return self.block.chosen is not None
+        self.block, self.row, self.blocks = block, row, (block,)
 
     def answer(self) -> Actions:
-        """Returns the answer."""
         return self.block.answer_of(self.row)
 
 
-class AwaitedRows(NamedTuple):
-    """Likewise of a `StepRows`, whose rows may be in several blocks."""
+class AwaitedRows(Awaited):
+    """That of a `StepRows`, whose rows may be in several blocks.
 
-    blocks: Sequence[Block]
-    places: Sequence[np.ndarray | slice]
-    """Of each block's rows among all."""
+    Args:
+        blocks: with the steps.
+        places: of each block's rows among all.
+    """
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether all of them have been acted on."""
-        return all(block.chosen is not None for block in self.blocks)
+    __slots__ = ("places",)
+
+    def __init__(self, blocks: Sequence[Block], places: Sequence[np.ndarray | slice]) -> None:
+        self.blocks, self.places = blocks, places
 
     def answer(self) -> ActionRows:
-        """Returns the answer."""
         first = self.blocks[0]
         if len(self.blocks) == 1:
             return ActionRows(actions=first.actions, weights_seq_no=first.weights_seq_no)
