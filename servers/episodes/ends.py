@@ -230,7 +230,7 @@ class Ends:
             if track is None:
                 continue
             place = memory.places[seat_id]
-            reward = memory.owed[slot, place] + self.reward(seats, seat, step.rewards)
+            reward = memory.owed[slot, place] + _reward(seat, step.rewards)
             if track.open is not None and self._scales:
                 scale = self._scales[seat.policy_id]
                 reward, _ = scale.scale(float(reward), float(memory.discounted[slot, place]))
@@ -268,19 +268,17 @@ class Ends:
             elif done.issuperset(seat.members):
                 continue  # its last reward
             elif memory.began[slot, memory.places[seat_id]]:
-                memory.owed[slot, memory.places[seat_id]] += self.reward(seats, seat, rewards)
+                memory.owed[slot, memory.places[seat_id]] += _reward(seat, rewards)
                 found = True
         return found
 
-    def reward(self, seats: Seats, seat: Seat, rewards: Mapping[str, float]) -> float:
-        """Returns what is recorded of some agents' rewards for a seat."""
-        part = seats.lineup(seat.members[:1]).parts
-        row = np.array([[rewards.get(a, 0.0) for a in self._table.agents]])
-        for one in part:
-            for i, own in enumerate(one.seats):
-                if own is seat:
-                    return float(one.rewards(row)[0, i])
-        raise AssertionError(seat.seat_id)
+
+def _reward(seat: Seat, rewards: Mapping[str, float]) -> float:
+    """Returns what is recorded of some agents' rewards for a seat, as `Part.rewards` does."""
+    total = 0.0
+    for agent_id in seat.members:
+        total += rewards.get(agent_id, 0.0)
+    return total / len(seat.members) if seat.reward == "mean" else total
 
 
 def _no_final_observation(agent_id: str) -> ValueMismatch:

@@ -169,8 +169,8 @@ class Steps:
             is_env_step = self._ends.apply(slot, seats, step, change, record)
             if record is not None and not is_env_step:
                 record.open_version = None
-        elif record is not None and step.late_rewards:
-            self._note_late(record, step)
+        elif record is not None and any(step.late_rewards.values()):
+            record.paid_late = next(iter(step.late_rewards))
         if table.members[slot] is not None:
             block.members = [table.members[slot]]
         if record is not None and rewards and not rewards.keys() <= seen_agents.keys():
@@ -240,10 +240,6 @@ class Steps:
             return_at[first + column[agent_id]] += reward
             table.known[slot, column[agent_id]] = True
 
-    def _note_late(self, record: Any, step: CheckedStep) -> None:
-        if any(step.late_rewards.values()):
-            record.paid_late = next(iter(step.late_rewards))
-
     def _logged(self, step: CheckedStep, served: ServedLineup) -> list[list[Logged]]:
         logged: list[list[Logged]] = []
         for one in served.parts:
@@ -282,7 +278,7 @@ class Steps:
             return None
         if not (item.t == table.ts[where]).all():
             return None
-        newest = table.newest(slots, where)
+        newest = table.of(table.last, slots, where)
         last = newest[0]
         if newest.count(last) < len(newest):
             if any(one is not None and one.chosen is None for one in newest):
@@ -291,7 +287,7 @@ class Steps:
         elif last is not None and last.chosen is None:
             return None
         first = table.modes[slots[0]]
-        modes = table.modes_of(slots, where)
+        modes = table.of(table.modes, slots, where)
         if modes.count(first) == len(modes):
             one = self._rows(item, agents, None, slots, where, first, last)
             return None if one is None else [one]
@@ -395,7 +391,7 @@ class Steps:
             table.seen_at[slot] = now
             return
         if is_recorded:
-            block.before = table.newest(slots, where)
+            block.before = table.of(table.last, slots, where)
             table.nums_linked[where] += 1
         if isinstance(where, slice):
             table.last[where] = [block] * len(slots)
