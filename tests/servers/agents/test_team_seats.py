@@ -36,14 +36,6 @@ def team_steps(store: ScriptedStore) -> Trajectory:
 # --- late members ---------------------------------------------------------------------------
 
 
-def test_a_late_member_is_refused_unless_it_is_allowed() -> None:
-    refusing = team_store("refuse")
-    item = Step("e", 0, {"a": seen("a", 0)})
-    with pytest.raises(ValueMismatch, match=r"without its member 'b'; .* late_members: allow"):
-        refusing.store.accept(item, 0.0)
-    assert team_store("allow").step(0, "a").actions == {"a": 0}
-
-
 def test_a_late_member_is_an_empty_row_until_it_acts() -> None:
     store = team_store()
     assert store.step(0, "a").actions == {"a": 0}

@@ -178,6 +178,7 @@ _AT_NIGHT = [
     "MAPPO, normalised, with a state", "QMIX, GRU, normalised and stacked", "MASAC, stacked",
     "SAC, scaled and normalised", "PPO, stacked, nested observations", "PPO, masked",
     "PPO, LSTM, masked", "IMPALA, Tuple of Discrete", "PPO, two dimensions that are flattened",
+    "PPO, MultiBinary", "SAC, masked",
 ]  # fmt: skip
 """What each of these has, another case has, too."""
 

@@ -68,13 +68,15 @@ def elsewhere(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def save(
-    plan: ServerPlan, folder: Path, put: Callable[[torch.Tensor], torch.Tensor] = elsewhere
+    plan: ServerPlan,
+    folder: Path,
+    put: Callable[[torch.Tensor], torch.Tensor] | None = elsewhere,
 ) -> Path:
     """Writes the checkpoint of a server that has not learned, with weights where `put` has them."""
     policies: Any = make_policies(plan, pytest.fail)
     torch.manual_seed(0)
     with torch.no_grad():
-        for trainer in policies.acting.learners.values():
+        for trainer in policies.acting.learners.values() if put else ():
             net = trainer.net if hasattr(trainer, "net") else trainer._module
             for parameter in net.parameters():
                 parameter.copy_(put(parameter))
