@@ -68,7 +68,8 @@ def export_checkpoint(
         path.unlink(missing_ok=True)
         what = f"policy {policy_id!r} ({frozen.name})"
         try:
-            graph = frozen.make_graph(plan, policy_id, acting, observing)
+            trainer, spec = acting.learners[policy_id], acting.specs[policy_id]
+            graph = PolicyGraph(trainer, spec, plan, policy_id, frozen.seating, observing)
             content = to_onnx(graph, _about(found, plan, graph, policy_id, tolerance))
             ours = {i: seat for i, seat in seats.items() if seat.policy_id == policy_id}
             verification = Verification(plan, ours, graph, acting, tolerance=tolerance)
