@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -310,7 +311,9 @@ def serve_forever(
         try:
             plan = _going_on(plan, run_dir, resume=resume)
             if folder is not None:
-                stack.enter_context(_locked(folder, plan.server_id))
+                folder.mkdir(parents=True, exist_ok=True)
+                taken = functools.partial(_taken, folder, plan.server_id)
+                stack.enter_context(held(folder / "serving.lock", taken))
         except (ServerProblem, OSError) as refusal:
             logger.error("%s", refusal)
             return 2  # nothing was started
@@ -347,21 +350,11 @@ def _serve_until(
     return 1 if problem else 0
 
 
-@contextlib.contextmanager
-def _locked(folder: Path, server_id: str) -> Iterator[None]:
-    """Keeps another process from writing its checkpoints here while the ``with`` block lasts.
-
-    Raises:
-        ServerProblem: another process has it.
-        OSError: the folder, or the file in it, cannot be made.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    taken = ServerProblem(
+def _taken(folder: Path, server_id: str) -> ServerProblem:
+    return ServerProblem(
         f"server {server_id!r} is being served from {str(folder)!r} already, by another process, "
         "and would overwrite its checkpoints; end that one, or give another --run-dir"
     )
-    with held(folder / "serving.lock", lambda: taken):
-        yield
 
 
 def _save(server: PolicyServer, checkpoint: Path) -> None:
