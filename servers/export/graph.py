@@ -101,7 +101,8 @@ class PolicyGraph(nn.Module):
         self.form = seating.action_form(agent)
         self.action_space: Any = self.form.space
         self._observes_state = seating.is_joint and split_state(agent.observation_space)[1]
-        sent, self.mask_space = agent.observation_space, None
+        sent = agent.observation_space
+        self.mask_space: Space | None = None
         if seating.follows_masks and isinstance(sent, DictSpace):
             self.mask_space = sent.spaces.get(ACTION_MASK_KEY)
         own = seating.own_space(agent)
@@ -380,8 +381,7 @@ class PolicyGraph(nn.Module):
             scores, _ = self.network.ask(seen, before, flat_size(space), space)
             if ACTION_MASK in seen and not self._chooses:
                 scores = masked(scores, seen[ACTION_MASK])
-        found: np.ndarray = scores[0].numpy()
-        return found
+        return scores[0].numpy()
 
 
 def _path_of(own: Space, space: Space) -> str:

@@ -153,8 +153,7 @@ class FrozenPolicies:
     @property
     def state_size(self) -> int | None:
         """Length of the simulation's global state in training; None: it sent none."""
-        size: int | None = self._checkpoint.about["state_size"]
-        return size
+        return self._checkpoint.about["state_size"]
 
     def reward_deviation(self, plan: ServerPlan, policy_id: str) -> float:
         """Returns what a policy's rewards were divided by in the end, 1 if they were not."""

@@ -69,10 +69,8 @@ def actions(
     once."""
     store, agents = policies.store, list(policies.store.plan.agents)
     found: list[Any] = [[] for _ in range(num)]
-    turns = [[(t, range(num)) for t in range(T_PLAYED + 1)]]
-    if not at_once:
-        turns = [[(t, [i]) for t in range(T_PLAYED + 1)] for i in range(num)]
-    for t, episodes in [turn for own in turns for turn in own]:
+    together = [[*range(num)]] if at_once else [[i] for i in range(num)]
+    for t, episodes in [(t, own) for own in together for t in range(T_PLAYED + 1)]:
         waiting = []
         for i in episodes:
             episode_id = f"{name}-{i}"
