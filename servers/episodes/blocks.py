@@ -286,7 +286,6 @@ class Awaited:
 
     def answer(self) -> Any:
         """Returns the answer."""
-        raise NotImplementedError
 
 
 class AwaitedStep(Awaited):

@@ -22,9 +22,10 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.checkpoints.checkpoint import STATE_FILE, Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies.frozen import FrozenActing, open_policies
-from muxrl.servers.server import make_policies
+from muxrl.servers.server import PolicyServer, make_policies
 from muxrl.servers.trainers.entry import asked_of
 from muxrl.servers.trainers.policies import TrainerPolicies
+from muxrl.servers.training.policies import ServerProblem
 
 T_PLAYED = 10
 
@@ -148,7 +149,8 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_serving(tmp_path: Path
         settings = {**plan.settings, "policies": names}
         assert told in refusal(dataclasses.replace(plan, settings=settings))
     (path / STATE_FILE).write_bytes(b"broken")
-    assert "cannot be loaded: " in refusal(plan)
+    with pytest.raises(ServerProblem, match=r"cannot be loaded: \w+"):
+        PolicyServer(plan)
 
 
 @pytest.mark.parametrize("case", at_night(["PPO", "A2C", "QMIX, mlp"], ["A2C"]))
