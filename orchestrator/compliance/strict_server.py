@@ -37,8 +37,9 @@ from muxrl.protocol.messages import (
     Step,
 )
 from muxrl.protocol.spaces import Space
-from muxrl.servers.app import Awaited, PolicyServerApp
+from muxrl.servers.app import PolicyServerApp
 from muxrl.servers.config import AgentPlan, LimitsConfig, ServerPlan
+from muxrl.servers.episodes.blocks import Awaited
 from muxrl.servers.network.front import Answered
 from muxrl.servers.server import make_policies
 
