@@ -20,7 +20,8 @@ import numpy as np
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.agents.keys import NO_ACTION
-from muxrl.servers.episodes.blocks import Block, Chosen, PartOf, shaped
+from muxrl.servers.agents.parts import Part
+from muxrl.servers.episodes.blocks import Block, Chosen, Logged, shaped
 from muxrl.servers.episodes.trajectories import concatenated, flat
 
 TORCH_DRAWS = threading.RLock()
@@ -36,14 +37,6 @@ class Answer(NamedTuple):
     """Recorded with them, by name: ``[B, ...]``, or a dict of such."""
     states: Any = None
     """Recurrent states, a dict of ``[B, ...]``; None where the policy has none."""
-
-
-class Logged(NamedTuple):
-    """An action that was chosen elsewhere."""
-
-    row: int
-    action: Any
-    log_prob: float | None
 
 
 class Asked(msgspec.Struct, gc=False):
@@ -70,7 +63,7 @@ class Asked(msgspec.Struct, gc=False):
     def __len__(self) -> int:
         return sum([len(block) * one.num_seats for block, one in self._each()])
 
-    def _each(self) -> list[tuple[Block, PartOf]]:
+    def _each(self) -> list[tuple[Block, Part]]:
         return [(b, b.served.parts[j]) for b, j in zip(self.blocks, self.parts, strict=True)]
 
     @property
@@ -202,14 +195,12 @@ class Acting(ABC):
             block.should_explore,
             block.is_training,
             one.is_untrained,
-            () if block.logged is None else [Logged(*own) for own in block.logged[number]],
+            () if block.logged is None else block.logged[number],
         )
         actions, outputs, states = self.answer(asked)
         lead = len(block.slots), one.num_seats
         return Chosen(
-            actions.reshape(lead + actions.shape[1:]),
-            shaped(outputs, None, lead) if outputs else outputs,
-            None if states is None else shaped(states, None, lead),
+            shaped(actions, None, lead), shaped(outputs, None, lead), shaped(states, None, lead)
         )
 
     def pass_of(self, block: Block) -> Any:

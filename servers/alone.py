@@ -9,11 +9,9 @@ import numpy as np
 
 from muxrl.servers.acting import Acting, Asked
 from muxrl.servers.agents.memory import Slots
-from muxrl.servers.agents.parts import Seen
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.episodes.blocks import Block, Seats, ServedLineup
-from muxrl.servers.episodes.reading import rows_of
 from muxrl.servers.episodes.table import keep
 
 _HERE: Slots = slice(0, 1)
@@ -70,16 +68,9 @@ class Alone:
         return self._look(self._seats.lineup_of(seat, agents), observations, state)
 
     def _look(self, served: ServedLineup, observations: Mapping[str, Any], state: Any) -> Look:
-        seen = Seen(
-            1,
-            served.lineup,
-            rows_of(served.observed, observations),
-            None if state is None else np.asarray(state, np.float32)[None],
-            self._seats.memory,
-            _HERE,
-            np.zeros((1, len(self._agents)), bool),
-        )
-        read = [one.part.observe(seen) for one in served.parts]
+        nobody = np.zeros((1, len(self._agents)), bool)
+        seen = self._seats.see(served, observations, state, 0, nobody)
+        read = [one.observe(seen) for one in served.parts]
         block = Block(None, self._seats, served, [""], [0], _HERE, [0], read)
         return Look(block, seen.newest)
 
@@ -96,7 +87,7 @@ class Alone:
         (chosen,) = acting.act([block])
         block.finish(*chosen)
         for one in block.served.parts:
-            memory.began[_HERE, one.places] = True
+            memory.began[_HERE, one.seat_places] = True
         keep(block, _HERE)
         if memory.frames is not None:
             memory.frames.advance(look.newest)

@@ -30,12 +30,12 @@ from muxrl.protocol.messages import (
     StepRows,
 )
 from muxrl.servers.acting import Acting
-from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block
-from muxrl.servers.episodes.feed import Feed
+from muxrl.servers.episodes.blocks import Awaited, Block
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.network.exposition import Family, counter, gauge, histogram
 from muxrl.servers.network.front import Answered, Front, internal_error
 from muxrl.servers.network.latency import Latencies
+from muxrl.servers.training.policies import Policies
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,6 @@ _EXPIRY_INTERVAL_S = 5.0
 _IDLE_EXPIRIES_LOGGED = 5
 
 
-Awaited = AwaitedStep | AwaitedRows
 Outcome = AnyReply | Awaited | list["AnyReply | Awaited"]
 """What has become of an item: its answer, what waits for its actions, or, of rows that had to be
 read one by one, of each."""
@@ -88,13 +87,10 @@ class Frame(msgspec.Struct, eq=False):
     def _answer(
         self, item: AnyItem, outcome: AnyReply | Awaited, problem: NotServing | None
     ) -> AnyReply:
-        if isinstance(outcome, Awaited):
-            return (
-                outcome.answer()
-                if problem is None or outcome.is_ready
-                else self.refuse(item, problem)
-            )
-        return outcome
+        if not isinstance(outcome, Awaited):
+            return outcome
+        is_answered = problem is None or outcome.is_ready
+        return outcome.answer() if is_answered else self.refuse(item, problem)  # type: ignore[arg-type]
 
 
 class Batcher:
@@ -162,12 +158,9 @@ class PolicyServerApp(Front):
 
     Args:
         spec, address, token: see `Front`.
-        store: the episodes.
-        batcher: computes actions.
-        feed: its gate holds training frames while simulations have to wait for the learner.
-        policy_lag: see `muxrl.servers.training.policies.Policies`.
+        policies: those of the server. The gate of their feed holds training frames while
+            simulations have to wait for the learner.
         status: returns the server's status.
-        weights: see `muxrl.servers.training.policies.Policies`; None: it gives none.
         on_shutdown: see `Front`.
     """
 
@@ -177,21 +170,15 @@ class PolicyServerApp(Front):
         address: str,
         token: str,
         *,
-        store: EpisodeStore,
-        batcher: Batcher,
-        feed: Feed,
-        policy_lag: Callable[[], tuple[float, int] | None],
+        policies: Policies,
         status: Callable[[], Status],
-        weights: Callable[[], bytes] | None = None,
         on_shutdown: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(spec, address, token, on_shutdown)
-        self.store = store
-        self.batcher = batcher
-        self.feed = feed
-        self._policy_lag = policy_lag
+        self.policies = policies
+        self.store, self.feed = policies.store, policies.feed
+        self.batcher = Batcher(policies.acting, spec.server_id)
         self._status = status
-        self._weights = weights
 
     def status(self) -> Status:
         return self._status()
@@ -202,11 +189,11 @@ class PolicyServerApp(Front):
         return health
 
     def weights(self) -> bytes:
-        return super().weights() if self._weights is None else self._weights()
+        return self.policies.weights()
 
     def measures(self) -> list[Family]:
         status, counts, activity = self.status(), self.store.counts, self.feed.activity
-        lag_mean, lag_max = self._policy_lag() or (None, None)
+        lag_mean, lag_max = self.policies.policy_lag or (None, None)
         return [
             *super().measures(),
             Family("counter", "episodes_total", "Training episodes, by how they ended.",

@@ -58,7 +58,7 @@ class RunService:
         cpu_s = time.process_time() - self._cpu_before_s
         with self._lock:
             self._records = [r for r in self._records if r["iteration"] > taken]
-            self._records += self._server.drain_records()
+            self._records += self._server.policies.drain_records()
             records = self._records.copy()
         activity = asdict(self._server.policies.feed.activity)
         latencies = self._server.latencies()

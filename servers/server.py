@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import msgspec
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
-from muxrl.servers.app import Batcher, PolicyServerApp, expire_episodes
+from muxrl.servers.app import PolicyServerApp, expire_episodes
 from muxrl.servers.checkpoints.checkpoint import find_newest
 from muxrl.servers.checkpoints.folder_lock import held
 from muxrl.servers.config import ServerPlan
@@ -34,7 +35,7 @@ from muxrl.servers.network.listening import CannotListen, Network
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.policies import TrainerPolicies
-from muxrl.servers.training.policies import Policies, Record, ServerProblem, StillLearning
+from muxrl.servers.training.policies import Policies, ServerProblem, StillLearning
 from muxrl.servers.training.thread import limit_torch_threads
 
 logger = logging.getLogger(__name__)
@@ -85,12 +86,8 @@ class PolicyServer:
             self.spec(),
             self.address,
             plan.token,
-            store=self.policies.store,
-            batcher=Batcher(self.policies.acting, plan.server_id),
-            feed=self.policies.feed,
-            policy_lag=lambda: self.policies.policy_lag,
+            policies=self.policies,
             status=self.status,
-            weights=self.policies.weights,
             on_shutdown=on_shutdown,
         )
         self._app.num_restarts = plan.num_restarts
@@ -256,10 +253,6 @@ class PolicyServer:
             "forward": list(self._app.batcher.forward_passes.counts),
         }
 
-    def drain_records(self) -> list[Record]:
-        """Returns the training records since the last call."""
-        return self.policies.drain_records()
-
 
 def make_policies(
     plan: ServerPlan,
@@ -318,7 +311,9 @@ def serve_forever(
         try:
             plan = _going_on(plan, run_dir, resume=resume)
             if folder is not None:
-                stack.enter_context(_locked(folder, plan.server_id))
+                folder.mkdir(parents=True, exist_ok=True)
+                taken = functools.partial(_taken, folder, plan.server_id)
+                stack.enter_context(held(folder / "serving.lock", taken))
         except (ServerProblem, OSError) as refusal:
             logger.error("%s", refusal)
             return 2  # nothing was started
@@ -355,21 +350,11 @@ def _serve_until(
     return 1 if problem else 0
 
 
-@contextlib.contextmanager
-def _locked(folder: Path, server_id: str) -> Iterator[None]:
-    """Keeps another process from writing its checkpoints here while the ``with`` block lasts.
-
-    Raises:
-        ServerProblem: another process has it.
-        OSError: the folder, or the file in it, cannot be made.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    taken = ServerProblem(
+def _taken(folder: Path, server_id: str) -> ServerProblem:
+    return ServerProblem(
         f"server {server_id!r} is being served from {str(folder)!r} already, by another process, "
         "and would overwrite its checkpoints; end that one, or give another --run-dir"
     )
-    with held(folder / "serving.lock", lambda: taken):
-        yield
 
 
 def _save(server: PolicyServer, checkpoint: Path) -> None:

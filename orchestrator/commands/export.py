@@ -118,14 +118,14 @@ def _find_checkpoints(
 def _export(
     server_id: str, checkpoint: Path, folder: Path, tolerance: float
 ) -> Iterator[ExportedPolicy]:
-    from muxrl.servers.export import graph
+    from muxrl.servers.export import network
     from muxrl.servers.export.verify import Differs
     from muxrl.servers.fixed_policies.exported import export_checkpoint
     from muxrl.servers.setting_values import AlgorithmProblem
 
     try:
         yield from export_checkpoint(checkpoint, folder, tolerance=tolerance)
-    except (AlgorithmProblem, graph.CannotExport) as error:
+    except (AlgorithmProblem, network.CannotExport) as error:
         raise CannotExport(f"server {server_id!r}: {error}") from error
     except Differs as error:
         raise NotExported(f"server {server_id!r}: {error}") from error

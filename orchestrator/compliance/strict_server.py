@@ -37,8 +37,9 @@ from muxrl.protocol.messages import (
     Step,
 )
 from muxrl.protocol.spaces import Space
-from muxrl.servers.app import Awaited, Batcher, PolicyServerApp
+from muxrl.servers.app import PolicyServerApp
 from muxrl.servers.config import AgentPlan, LimitsConfig, ServerPlan
+from muxrl.servers.episodes.blocks import Awaited
 from muxrl.servers.network.front import Answered
 from muxrl.servers.server import make_policies
 
@@ -108,10 +109,7 @@ class StrictServer(PolicyServerApp):
             spec,
             address,
             token="",
-            store=policies.store,
-            batcher=Batcher(policies.acting, "strict"),
-            feed=policies.feed,
-            policy_lag=lambda: None,
+            policies=policies,
             status=lambda: Status("strict", "ready", num_open_episodes=self.store.num_open),
         )
         self.has_seen_enough = threading.Event()

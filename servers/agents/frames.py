@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Box, box_within, typed_bounds
 
 
@@ -50,12 +51,7 @@ class Frames:
 
     def grow(self, num_slots: int) -> None:
         """Makes room for more slots."""
-        num = num_slots - len(self._has)
-        self._has, *stacks = (
-            np.concatenate([one, np.zeros((num, *one.shape[1:]), one.dtype)])
-            for one in (self._has, *self._stacks.values())
-        )
-        self._stacks = dict(zip(self._stacks, stacks, strict=True))
+        self._has, self._stacks = grown(self._has, num_slots), grown(self._stacks, num_slots)
 
     def forget(self, slot: int, agents: Any = slice(None)) -> None:
         """Forgets what agents of a slot, by their columns, have read."""
@@ -92,3 +88,11 @@ class Frames:
 def _first(frame: np.ndarray, frame_stack: int) -> np.ndarray:
     """Returns what stands for what came before the first frame."""
     return np.concatenate([frame] * (frame_stack - 1), axis=-1)
+
+
+def grown(rows: Any, num: int) -> Any:
+    """Returns arrays with more rows, which are 0."""
+    return each_array(
+        lambda one: np.concatenate([one, np.zeros((num - len(one), *one.shape[1:]), one.dtype)]),
+        rows,
+    )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.rows import each_array, put
-from muxrl.servers.agents.frames import Frames
+from muxrl.servers.agents.frames import Frames, grown
 from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.seats import Seat
 
@@ -130,11 +130,3 @@ def grid(rows: Slots, columns: Columns) -> Any:
     if isinstance(rows, slice) or isinstance(columns, slice):
         return rows, columns
     return rows[:, None], columns
-
-
-def grown(rows: Any, num: int) -> Any:
-    """Returns arrays with more rows, which are 0."""
-    return each_array(
-        lambda one: np.concatenate([one, np.zeros((num - len(one), *one.shape[1:]), one.dtype)]),
-        rows,
-    )

@@ -239,23 +239,8 @@ class Observing:
 
     # --- statistics ---------------------------------------------------------------------
 
-    def add(self, observations: Mapping[str, Any], state: Any) -> None:
-        """Counts the observations of a training step in.
-
-        Args:
-            observations: of the agents that act, as the simulation sent them.
-            state: the global state, None if none was sent.
-        """
-        if self._is_frozen:
-            return
-        batches: dict[Normalizer, list[np.ndarray]] = {}
-        for agent_id, value in observations.items():
-            for normalizer, (reading, part) in self._sources.get(agent_id, {}).items():
-                batches.setdefault(normalizer, []).append(reading.numbers(part(value))[None])
-        self._count(batches, None if state is None else np.asarray(state)[None])
-
-    def add_rows(self, kinds: Sequence[Kind], rows: Sequence[Any], states: Any) -> None:
-        """Counts a training step of many episodes in, at once: all of it was read alike.
+    def add(self, kinds: Sequence[Kind], rows: Sequence[Any], states: Any) -> None:
+        """Counts in a training step, of many episodes at once: all of it was read alike.
 
         Args:
             kinds: of observations, see `muxrl.protocol.rows.Lineup.observed`.
@@ -271,10 +256,6 @@ class Observing:
                 counted = reading.numbers(part(pick_columns(seen, where)))
                 shape = reading.normalizer.statistics.mean.shape
                 batches.setdefault(reading.normalizer, []).append(counted.reshape(-1, *shape))
-        self._count(batches, states)
-
-    def _count(self, batches: dict[Normalizer, list[np.ndarray]], states: Any) -> None:
-        """Counts in what each normalizer gets, and global states ``[n, state_size]``."""
         if self._simulation_state is not None and states is not None:
             reading = self._simulation_state
             assert reading.normalizer is not None

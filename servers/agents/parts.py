@@ -194,6 +194,9 @@ class Part:
         names: their ids.
         lineup: the agents that act. Of a team some may be absent, and of a group of agents with
             seats of their own.
+        seat_places: of its seats among all of the server.
+        places_in_policy: among those of their policy.
+        is_untrained: whether they act with the weights that the server began with.
         is_here: bool ``[n]``, who of `agents` is in the lineup.
         places: where they are among all agents of the server.
         kinds: those that observe, by kind, and where they are among `agents`.
@@ -204,11 +207,20 @@ class Part:
     Args:
         seats: of the same policy, with the same inputs and spaces.
         lineup: of some of their members, or none.
+        memory: of the seats of the server.
+        is_untrained: see above.
     """
 
-    def __init__(self, seats: Sequence[Seat], lineup: Lineup) -> None:
-        self.seats, self.lineup = tuple(seats), lineup
+    def __init__(
+        self, seats: Sequence[Seat], lineup: Lineup, memory: Memory, *, is_untrained: bool = False
+    ) -> None:
+        self.seats, self.lineup, self.is_untrained = tuple(seats), lineup, is_untrained
         first = seats[0]
+        self.num_seats, self.action_space = len(seats), first.action_space
+        self.seat_ids = ids = tuple(seat.seat_id for seat in seats)
+        self.seat_places = compact(np.array([memory.places[seat_id] for seat_id in ids]))
+        places = [memory.places_in_policy[seat_id] for seat_id in ids]
+        self.places_in_policy = compact(np.array(places))
         self.policy_id, self.is_team = first.policy_id, first.is_team
         self.agents = [member for seat in seats for member in seat.agents]
         self.names = [member.agent_id for member in self.agents]
@@ -325,22 +337,3 @@ class Part:
         actions = self.by_agent(actions)
         for one in self._remembering:
             one.remember(actions, memory, where)
-
-
-def make_parts(
-    seats: Mapping[str, Seat], lineup: Lineup, untrained: frozenset[str] = frozenset()
-) -> list[Part]:
-    """Returns the parts of a lineup, in the order of the seats.
-
-    Args:
-        seats: of the server, by id.
-        lineup: who acts.
-        untrained: ids of the seats that act with the weights that the server began with.
-    """
-    acting = set(lineup.agents)
-    found: dict[tuple[str, Any, bool], list[Seat]] = {}
-    for seat_id, seat in seats.items():
-        if not acting.isdisjoint(seat.members):
-            key = seat.policy_id, seat.inputs, seat_id in untrained
-            found.setdefault(key, []).append(seat)
-    return [Part(own, lineup) for own in found.values()]

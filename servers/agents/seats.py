@@ -17,7 +17,7 @@ from muxrl.servers.agents.action_forms import ActionForm
 from muxrl.servers.agents.keys import ACTION_MASK, OBS, STATE
 from muxrl.servers.agents.observing import Reader
 from muxrl.servers.agents.seat_actions import SeatActions
-from muxrl.servers.agents.spaces import without_mask, without_state
+from muxrl.servers.agents.spaces import without
 
 RewardRule = Literal["own", "sum", "mean"]
 """A seat's reward: its agent's, or the sum or mean of its team's."""
@@ -53,13 +53,13 @@ class Member:
 
         def read(value: Any) -> Any:
             rest = self.without_state(value)
-            return self.read_own(without_mask(rest) if self.is_masked else rest)
+            return self.read_own(without(rest, ACTION_MASK) if self.is_masked else rest)
 
         return read
 
     def without_state(self, value: Any) -> Any:
         """Returns an observation without the state, in which its mask is."""
-        return without_state(value) if self.observes_state else value
+        return without(value, STATE) if self.observes_state else value
 
     def mask(self, value: Any) -> Any:
         """Returns the action mask in an observation, as it is sent."""

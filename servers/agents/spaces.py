@@ -132,13 +132,7 @@ def split_mask(space: plain.Space) -> tuple[plain.Space, bool]:
     """
     if not isinstance(space, plain.DictSpace) or ACTION_MASK not in space.spaces:
         return space, False
-    rest = {k: v for k, v in space.spaces.items() if k != ACTION_MASK}
-    return (next(iter(rest.values())) if len(rest) == 1 else plain.DictSpace(rest)), True
-
-
-def without_mask(value: Mapping[str, Any]) -> Any:
-    """Returns what `split_mask` leaves of a value of the space with the mask."""
-    return _without(value, ACTION_MASK)
+    return _space_without(space, ACTION_MASK), True
 
 
 def split_state(space: plain.Space) -> tuple[plain.Space, plain.Space | None]:
@@ -149,18 +143,17 @@ def split_state(space: plain.Space) -> tuple[plain.Space, plain.Space | None]:
     """
     if not isinstance(space, plain.DictSpace) or STATE not in space.spaces:
         return space, None
-    rest = {k: v for k, v in space.spaces.items() if k != STATE}
-    if not rest.keys() - {ACTION_MASK}:
+    if not space.spaces.keys() - {STATE, ACTION_MASK}:
         return space, None
-    left = next(iter(rest.values())) if len(rest) == 1 else plain.DictSpace(rest)
-    return left, space.spaces[STATE]
+    return _space_without(space, STATE), space.spaces[STATE]
 
 
-def without_state(value: Mapping[str, Any]) -> Any:
-    """Returns what `split_state` leaves of a value of the space with the state."""
-    return _without(value, STATE)
+def _space_without(space: plain.DictSpace, key: str) -> plain.Space:
+    rest = without(space.spaces, key)
+    return plain.DictSpace(rest) if isinstance(rest, dict) else rest
 
 
-def _without(value: Mapping[str, Any], name: str) -> Any:
-    rest = {k: v for k, v in value.items() if k != name}
+def without(value: Mapping[str, Any], key: str) -> Any:
+    """Returns what `split_mask` or `split_state` leaves of a value of a space with that key."""
+    rest = {k: v for k, v in value.items() if k != key}
     return next(iter(rest.values())) if len(rest) == 1 else rest

@@ -312,8 +312,7 @@ class Checkpoint:
             ValueError: the file is broken.
             OSError: it cannot be read.
         """
-        state: dict[str, Any] = read_state(self.path / STATE_FILE)
-        return state
+        return read_state(self.path / STATE_FILE)
 
     def read_normalization(self) -> dict[str, Any]:
         """Returns the running statistics; see `Normalization`.
@@ -322,8 +321,7 @@ class Checkpoint:
             ValueError: the file is broken.
             OSError: it cannot be read.
         """
-        found: dict[str, Any] = self.read_state()["normalization"]
-        return found
+        return self.read_state()["normalization"]
 
     def read_replay(self) -> dict[str, Any] | None:
         """Returns the replay; None: it was not written.
@@ -334,8 +332,7 @@ class Checkpoint:
         """
         if not (self.path / REPLAY_FILE).exists():
             return None
-        replay: dict[str, Any] = read_state(self.path / REPLAY_FILE)
-        return replay
+        return read_state(self.path / REPLAY_FILE)
 
 
 def _differences(what: str, theirs: Any, ours: Any) -> list[str]:

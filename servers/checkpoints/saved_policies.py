@@ -28,7 +28,7 @@ from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.training.callbacks import CallbackFailed, Callbacks
 from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record, ServerProblem
-from muxrl.servers.training.thread import Learning, LearningThread
+from muxrl.servers.training.thread import Learning, LearningThread, PolicyLag
 
 logger = logging.getLogger(__name__)
 
@@ -99,9 +99,8 @@ class SavedPolicies(ABC):
         return self.thread.iteration
 
     @property
-    def policy_lag(self) -> tuple[float, int] | None:
-        lag = self._learning.policy_lag
-        return lag.mean, lag.max
+    def policy_lag(self) -> PolicyLag:
+        return self._learning.policy_lag
 
     def start(self) -> None:
         self.thread.start()

@@ -18,37 +18,15 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.messages import ActionRows, Actions, StartEpisode
-from muxrl.protocol.rows import Lineup, compact, pick, put, row_of
+from muxrl.protocol.rows import Lineup, pick, put, row_of
 from muxrl.protocol.spaces import Discrete
 from muxrl.servers.agents.memory import Memory, Slots
-from muxrl.servers.agents.parts import Part, make_parts, places_of
+from muxrl.servers.agents.parts import Part, Seen, places_of
 from muxrl.servers.agents.seats import Seat
+from muxrl.servers.episodes.reading import rows_of
 
 _MAX_LINEUPS = 1_024
 """That are remembered; agents that come and go make many."""
-
-
-class PartOf:
-    """A part of a lineup, and where its seats are in the memory.
-
-    Args:
-        part: some seats of a policy.
-        memory: theirs.
-        is_untrained: whether they act with the weights that the server began with.
-    """
-
-    def __init__(self, part: Part, memory: Memory, *, is_untrained: bool = False) -> None:
-        self.part = part
-        self.policy_id = part.policy_id
-        self.num_seats = len(part.seats)
-        self.action_space = part.seats[0].action_space
-        self.is_untrained = is_untrained
-        self.writes_as_is = part.writes_as_is
-        self.seat_ids = ids = tuple(seat.seat_id for seat in part.seats)
-        self.places = compact(np.array([memory.places[seat_id] for seat_id in ids]))
-        """Of its seats among all of the server."""
-        places = [memory.places_in_policy[seat_id] for seat_id in ids]
-        self.places_in_policy = compact(np.array(places))
 
 
 class ServedLineup:
@@ -59,12 +37,12 @@ class ServedLineup:
         parts: their seats.
     """
 
-    def __init__(self, lineup: Lineup, parts: list[PartOf]) -> None:
+    def __init__(self, lineup: Lineup, parts: list[Part]) -> None:
         self.lineup = lineup
         self.parts = parts
         self.observed, self.acted = lineup.observed, lineup.acted
         self.agents = frozenset(lineup.agents)
-        self.seat_ids = frozenset(seat.seat_id for one in parts for seat in one.part.seats)
+        self.seat_ids = frozenset(seat.seat_id for one in parts for seat in one.seats)
         """Of those that act."""
         self.places = places_of(lineup.agents, lineup)
         """Of its agents among all of the server."""
@@ -98,18 +76,46 @@ class Seats:
         if found is None:
             if len(self._known) >= _MAX_LINEUPS:
                 self._known.clear()
-            lineup = Lineup(agents, self.agents)
+            lineup, acting = Lineup(agents, self.agents), set(agents)
+            of_parts: dict[Any, list[Seat]] = {}
+            for seat_id, seat in self.seats.items():
+                if not acting.isdisjoint(seat.members):
+                    kind = seat.policy_id, seat.inputs, seat_id in untrained
+                    of_parts.setdefault(kind, []).append(seat)
             parts = [
-                PartOf(part, self.memory, is_untrained=part.seats[0].seat_id in untrained)
-                for part in make_parts(self.seats, lineup, untrained)
+                Part(own, lineup, self.memory, is_untrained=is_untrained)
+                for (_, _, is_untrained), own in of_parts.items()
             ]
             found = self._known[key] = ServedLineup(lineup, parts)
         return found
 
+    def see(
+        self,
+        served: ServedLineup,
+        observations: Mapping[str, Any],
+        state: np.ndarray | None,
+        slot: int,
+        departed: np.ndarray,
+        *,
+        is_final: bool = False,
+    ) -> Seen:
+        """Returns what one episode shows in a step.
+
+        Args:
+            served: who observes.
+            observations: theirs, which conform to their spaces.
+            state, departed, is_final: see `Seen`; the state is that of one episode.
+            slot: of the episode.
+        """
+        rows = rows_of(served.observed, observations)
+        states = None if state is None else np.asarray(state, np.float32)[None]
+        where = slice(slot, slot + 1)
+        return Seen(1, served.lineup, rows, states, self.memory, where, departed, is_final=is_final)
+
     def lineup_of(self, seat: Seat, agents: tuple[str, ...]) -> ServedLineup:
         """Returns the lineup of some agents, of which one seat reads, acting or not."""
         lineup = Lineup(agents, self.agents)
-        return ServedLineup(lineup, [PartOf(Part([seat], lineup), self.memory)])
+        return ServedLineup(lineup, [Part([seat], lineup, self.memory)])
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
@@ -132,17 +138,17 @@ def shaped(columns: Any, rows: slice | None, lead: tuple[int, int]) -> Any:
     """
     if isinstance(columns, np.ndarray):
         own = columns if rows is None else columns[rows]
-        return own.reshape(lead + own.shape[1:])
+        return own[None] if lead[0] == 1 else own.reshape(lead + own.shape[1:])
     if not columns:
         return columns
     return {key: shaped(part, rows, lead) for key, part in columns.items()}
 
 
-class LoggedAction(NamedTuple):
+class Logged(NamedTuple):
     """An action that was chosen elsewhere."""
 
-    seat: int
-    """Its place in the part."""
+    row: int
+    """Of its seat, in the part or the pass."""
     action: Any
     """As a network would have chosen it, see `Seat.read_logged`."""
     log_prob: float | None
@@ -191,7 +197,7 @@ class Block(msgspec.Struct, eq=False):
     is_training: bool = False
     should_explore: bool = False
     untrained: frozenset[str] = frozenset()
-    logged: list[list[LoggedAction]] | None = None
+    logged: list[list[Logged]] | None = None
     rewards: list[np.ndarray] = []
     chosen: Sequence[Chosen] | None = None
     weights_seq_no: int = 0
@@ -220,7 +226,7 @@ class Block(msgspec.Struct, eq=False):
             if one.writes_as_is is not None:
                 actions[one.writes_as_is] = own.actions.astype(np.int64, copy=False)
             else:
-                one.part.write(own.actions, actions)
+                one.write(own.actions, actions)
         self.actions = actions
         self.weights_seq_no = weights_seq_no
         self.chosen = chosen
@@ -267,44 +273,52 @@ class Block(msgspec.Struct, eq=False):
         return some
 
 
-class AwaitedStep:
-    """What a `Step` is answered, as soon as its block has been acted on.
+class Awaited:
+    """What an item is answered, as soon as its blocks have been acted on."""
+
+    __slots__ = ("blocks",)
+    blocks: Sequence[Block]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all of them have been."""
+        return all(block.chosen is not None for block in self.blocks)
+
+    def answer(self) -> Any:
+        """Returns the answer."""
+
+
+class AwaitedStep(Awaited):
+    """That of a `Step`.
 
     Args:
         block: with the step.
         row: of its episode.
     """
 
-    __slots__ = ("block", "blocks", "row")
+    __slots__ = ("block", "row")
 
     def __init__(self, block: Block, row: int) -> None:
-        self.block, self.row = block, row
-        self.blocks = (block,)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it has been."""
-        return self.block.chosen is not None
+        self.block, self.row, self.blocks = block, row, (block,)
 
     def answer(self) -> Actions:
-        """Returns the answer."""
         return self.block.answer_of(self.row)
 
 
-class AwaitedRows(NamedTuple):
-    """Likewise of a `StepRows`, whose rows may be in several blocks."""
+class AwaitedRows(Awaited):
+    """That of a `StepRows`, whose rows may be in several blocks.
 
-    blocks: Sequence[Block]
-    places: Sequence[np.ndarray | slice]
-    """Of each block's rows among all."""
+    Args:
+        blocks: with the steps.
+        places: of each block's rows among all.
+    """
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether all of them have been acted on."""
-        return all(block.chosen is not None for block in self.blocks)
+    __slots__ = ("places",)
+
+    def __init__(self, blocks: Sequence[Block], places: Sequence[np.ndarray | slice]) -> None:
+        self.blocks, self.places = blocks, places
 
     def answer(self) -> ActionRows:
-        """Returns the answer."""
         first = self.blocks[0]
         if len(self.blocks) == 1:
             return ActionRows(actions=first.actions, weights_seq_no=first.weights_seq_no)

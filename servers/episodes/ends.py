@@ -20,10 +20,8 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.servers.agents.parts import Seen
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.blocks import Seats
-from muxrl.servers.episodes.reading import rows_of
 from muxrl.servers.episodes.record import Record
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.step_check import AgentIds, CheckedStep
@@ -156,21 +154,13 @@ class Ends:
             return {}
         agents = tuple(a for a in self._table.agents if a in observations)
         served = seats.lineup(agents)
-        seen = Seen(
-            1,
-            served.lineup,
-            rows_of(served.observed, observations),
-            None if state is None else np.asarray(state, np.float32)[None],
-            seats.memory,
-            slice(slot, slot + 1),
-            np.array([[a in departed for a in self._table.agents]]),
-            is_final=True,
-        )
+        gone = np.array([[a in departed for a in self._table.agents]])
+        seen = seats.see(served, observations, state, slot, gone, is_final=True)
         return {
             seat.seat_id: at(rows, (slice(None), i))
             for one in served.parts
-            for rows in [one.part.observe(seen)]
-            for i, seat in enumerate(one.part.seats)
+            for rows in [one.observe(seen)]
+            for i, seat in enumerate(one.seats)
         }
 
     def apply(
@@ -240,7 +230,7 @@ class Ends:
             if track is None:
                 continue
             place = memory.places[seat_id]
-            reward = memory.owed[slot, place] + self.reward(seats, seat, step.rewards)
+            reward = memory.owed[slot, place] + _reward(seat, step.rewards)
             if track.open is not None and self._scales:
                 scale = self._scales[seat.policy_id]
                 reward, _ = scale.scale(float(reward), float(memory.discounted[slot, place]))
@@ -278,19 +268,17 @@ class Ends:
             elif done.issuperset(seat.members):
                 continue  # its last reward
             elif memory.began[slot, memory.places[seat_id]]:
-                memory.owed[slot, memory.places[seat_id]] += self.reward(seats, seat, rewards)
+                memory.owed[slot, memory.places[seat_id]] += _reward(seat, rewards)
                 found = True
         return found
 
-    def reward(self, seats: Seats, seat: Seat, rewards: Mapping[str, float]) -> float:
-        """Returns what is recorded of some agents' rewards for a seat."""
-        part = seats.lineup(seat.members[:1]).parts
-        row = np.array([[rewards.get(a, 0.0) for a in self._table.agents]])
-        for one in part:
-            for i, own in enumerate(one.part.seats):
-                if own is seat:
-                    return float(one.part.rewards(row)[0, i])
-        raise AssertionError(seat.seat_id)
+
+def _reward(seat: Seat, rewards: Mapping[str, float]) -> float:
+    """Returns what is recorded of some agents' rewards for a seat, as `Part.rewards` does."""
+    total = 0.0
+    for agent_id in seat.members:
+        total += rewards.get(agent_id, 0.0)
+    return total / len(seat.members) if seat.reward == "mean" else total
 
 
 def _no_final_observation(agent_id: str) -> ValueMismatch:

@@ -231,11 +231,11 @@ def chosen_by_client(
     chosen = []
     for one, logged in zip(block.served.parts, block.logged, strict=True):
         actions = np.array([action for _, action, _ in logged])
-        kept = [states.get(seat.seat_id) for seat in one.part.seats]
+        kept = [states.get(seat.seat_id) for seat in one.seats]
         outputs: dict[str, Any] = {}
         if actions.ndim > 1:  # of teams; members that were not asked do action 0
             actions = np.where(actions == NO_ACTION, 0, actions)
-        elif own := [rows[s.seat_id] for s in one.part.seats if s.seat_id in rows]:
+        elif own := [rows[s.seat_id] for s in one.seats if s.seat_id in rows]:
             logits, log_probs = (np.stack(part) for part in zip(*own, strict=True))
             outputs[LOG_PROB] = log_probs[np.arange(len(actions)), actions][None]
             outputs[DISTRIBUTION] = logits[None]

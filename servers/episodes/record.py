@@ -354,7 +354,7 @@ class Record:
         for run in put_together(head, num, slot, is_cut=is_cut):
             num_acted = len(run.versions)
             for one, columns in zip(run.served.parts, run.columns, strict=True):
-                for seat, own in zip(one.part.seats, columns, strict=True):
+                for seat, own in zip(one.seats, columns, strict=True):
                     track = tracks.get(seat.seat_id)
                     if track is None:
                         key = self._key(seat.seat_id)

@@ -20,9 +20,9 @@ from muxrl.servers.agents.memory import Slots, grid
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.parts import Seen
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.blocks import Block, LoggedAction, Seats, ServedLineup
+from muxrl.servers.episodes.blocks import Block, Logged, Seats, ServedLineup
 from muxrl.servers.episodes.ends import Ends
-from muxrl.servers.episodes.reading import Reading, rows_of
+from muxrl.servers.episodes.reading import Reading
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.step_check import MAX_RETURN, NOBODY, AgentIds, CheckedStep, StepCheck
 from muxrl.servers.episodes.table import EpisodeTable
@@ -141,18 +141,11 @@ class Steps:
         is_rare = bool(step.terminated or step.truncated or (done and done & seen_agents.keys()))
         change = self._ends.find(slot, seats, step) if is_rare else None
         where = slice(slot, slot + 1)
-        seen = Seen(
-            1,
-            served.lineup,
-            rows_of(served.observed, seen_agents),
-            None if step.state is None else step.state[None],
-            seats.memory,
-            where,
-            table.done[where] if change is None else change.departed,
-        )
+        departed = table.done[where] if change is None else change.departed
+        seen = seats.see(served, seen_agents, step.state, slot, departed)
         if change is not None:
             seen.back, seen.anew = change.back, change.anew
-        observations = [one.part.observe(seen) for one in served.parts]
+        observations = [one.observe(seen) for one in served.parts]
         is_first, is_training = item.t == 0, mode.is_training
         record = table.records[slot] if is_training and not is_first else None
         if record is not None and change is not None:
@@ -176,8 +169,8 @@ class Steps:
             is_env_step = self._ends.apply(slot, seats, step, change, record)
             if record is not None and not is_env_step:
                 record.open_version = None
-        elif record is not None and step.late_rewards:
-            self._note_late(record, step)
+        elif record is not None and any(step.late_rewards.values()):
+            record.paid_late = next(iter(step.late_rewards))
         if table.members[slot] is not None:
             block.members = [table.members[slot]]
         if record is not None and rewards and not rewards.keys() <= seen_agents.keys():
@@ -191,7 +184,7 @@ class Steps:
         if seats.memory.frames is not None:
             seats.memory.frames.advance(seen.newest)
         if self._observing is not None and is_training:
-            self._observing.add_rows(served.observed, seen.observations, seen.state)
+            self._observing.add(served.observed, seen.observations, seen.state)
         return block, is_env_step
 
     def end(self, item: EndEpisode, slot: int) -> tuple[dict[str, float], bool]:
@@ -247,19 +240,15 @@ class Steps:
             return_at[first + column[agent_id]] += reward
             table.known[slot, column[agent_id]] = True
 
-    def _note_late(self, record: Any, step: CheckedStep) -> None:
-        if any(step.late_rewards.values()):
-            record.paid_late = next(iter(step.late_rewards))
-
-    def _logged(self, step: CheckedStep, served: ServedLineup) -> list[list[LoggedAction]]:
-        logged: list[list[LoggedAction]] = []
+    def _logged(self, step: CheckedStep, served: ServedLineup) -> list[list[Logged]]:
+        logged: list[list[Logged]] = []
         for one in served.parts:
             logged.append([])
-            for i, seat in enumerate(one.part.seats):
+            for i, seat in enumerate(one.seats):
                 action = seat.read_logged(step.logged_actions)
                 if action is not None:
                     log_prob = seat.read_log_prob(step.logged_log_probs)
-                    logged[-1].append(LoggedAction(i, action, log_prob))
+                    logged[-1].append(Logged(i, action, log_prob))
         return logged
 
     # --- many ---------------------------------------------------------------------------
@@ -289,7 +278,7 @@ class Steps:
             return None
         if not (item.t == table.ts[where]).all():
             return None
-        newest = table.newest(slots, where)
+        newest = table.of(table.last, slots, where)
         last = newest[0]
         if newest.count(last) < len(newest):
             if any(one is not None and one.chosen is None for one in newest):
@@ -298,7 +287,7 @@ class Steps:
         elif last is not None and last.chosen is None:
             return None
         first = table.modes[slots[0]]
-        modes = table.modes_of(slots, where)
+        modes = table.of(table.modes, slots, where)
         if modes.count(first) == len(modes):
             one = self._rows(item, agents, None, slots, where, first, last)
             return None if one is None else [one]
@@ -347,7 +336,7 @@ class Steps:
             lead, served.lineup, observed, state, mode.seats.memory, where, table.done[where]
         )
         try:
-            observations = [one.part.observe(seen) for one in served.parts]
+            observations = [one.observe(seen) for one in served.parts]
         except ValueMismatch:  # whose it is, its step alone says
             return None
         block = Block(
@@ -371,7 +360,7 @@ class Steps:
         """Counts what rows of an item show in where there are statistics."""
         if self._observing is not None and rows.block.is_training:
             seen, state = pick((item.observations, item.state), rows.places)
-            self._observing.add_rows(rows.block.served.observed, seen, state)
+            self._observing.add(rows.block.served.observed, seen, state)
 
     # --- records ------------------------------------------------------------------------
 
@@ -387,7 +376,7 @@ class Steps:
         if not is_same:
             table.known[grid(where, block.served.places)] = True
             for one in block.served.parts:
-                block.seats.memory.began[grid(where, one.places)] = True
+                block.seats.memory.began[grid(where, one.seat_places)] = True
         is_recorded = block.is_training and self._records
         if len(slots) == 1:  # a tenth of the time of arrays of one
             (slot,) = slots
@@ -402,7 +391,7 @@ class Steps:
             table.seen_at[slot] = now
             return
         if is_recorded:
-            block.before = table.newest(slots, where)
+            block.before = table.of(table.last, slots, where)
             table.nums_linked[where] += 1
         if isinstance(where, slice):
             table.last[where] = [block] * len(slots)
@@ -427,18 +416,18 @@ class Steps:
             pay = np.zeros((len(block.slots), len(self._table.agents)))
         memory = block.seats.memory
         for one in block.served.parts:
-            index, rewards = grid(block.where, one.places), one.part.rewards(pay)
+            index, rewards = grid(block.where, one.seat_places), one.rewards(pay)
             goes_on: Any = True
             if anew:
-                goes_on = np.array([seat.seat_id not in anew for seat in one.part.seats])
+                goes_on = np.array([seat.seat_id not in anew for seat in one.seats])
             if self._has_owed:
                 owed = memory.owed[index]
-                rewards = rewards + np.where(goes_on, owed, 0.0)
+                rewards = rewards + owed  # of a new life no reward is recorded
                 memory.owed[index] = np.where(goes_on, 0.0, owed)
             if self._scales:
                 acted = memory.began[index] & goes_on
                 rewards, discounted = np.array(rewards), np.array(memory.discounted[index])
-                scale = self._scales[one.part.policy_id].scale
+                scale = self._scales[one.policy_id].scale
                 for at in zip(*np.nonzero(acted), strict=True):
                     scaled = scale(float(rewards[at]), float(discounted[at]))
                     rewards[at], discounted[at] = scaled

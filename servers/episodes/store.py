@@ -362,7 +362,7 @@ class EpisodeStore:
             chosen = chosen_by_client(pending.block, rows, states, is_logged)
             pending.block.finish(chosen, item.weights_seq_no)
             if is_stale and is_training:
-                num = sum(len(one.part.seats) for one in pending.block.served.parts)
+                num = sum(one.num_seats for one in pending.block.served.parts)
                 text = "" if self.counts.num_stale_steps else _STALE
                 self.warnings.add("stale steps", text, num=num)
                 self.counts.num_stale_steps += num

@@ -10,16 +10,19 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
 from muxrl.protocol.messages import StartEpisode
 from muxrl.protocol.rows import pick
-from muxrl.servers.agents.memory import Slots, grown
+from muxrl.servers.agents.frames import grown
+from muxrl.servers.agents.memory import Slots
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.episodes.record import Record
+
+T = TypeVar("T")
 
 _FIRST_SLOTS = 16
 
@@ -170,17 +173,9 @@ class EpisodeTable:
             a for a, is_done in zip(self.agents, self.done[slot].tolist(), strict=True) if is_done
         )
 
-    def newest(self, slots: list[int], where: Slots) -> list[Block | None]:
-        """Returns the newest block of some episodes."""
-        if isinstance(where, slice):
-            return self.last[where]
-        return [self.last[slot] for slot in slots]
-
-    def modes_of(self, slots: list[int], where: Slots) -> list[Any]:
-        """Returns the modes of some episodes."""
-        if isinstance(where, slice):
-            return self.modes[where]
-        return [self.modes[slot] for slot in slots]
+    def of(self, column: list[T], slots: list[int], where: Slots) -> list[T]:
+        """Returns what some episodes have in one of the lists."""
+        return column[where] if isinstance(where, slice) else [column[slot] for slot in slots]
 
     def is_waiting(self, slot: int) -> bool:
         """Whether the newest step has no actions yet."""
@@ -194,7 +189,7 @@ class EpisodeTable:
             if self.last[block.slots[0]] is block:
                 keep(block, where)
             return
-        newest = self.newest(block.slots, where)
+        newest = self.of(self.last, block.slots, where)
         if newest.count(block) == len(newest):
             keep(block, where)
             return
@@ -217,9 +212,9 @@ def keep(block: Block, where: Slots, rows: np.ndarray | None = None) -> None:
         if chosen.states is not None:
             states = chosen.states if rows is None else pick(chosen.states, rows)
             memory.put_states(one.policy_id, where, one.places_in_policy, states)
-        if one.part.remembers_actions:
+        if one.remembers_actions:
             actions = chosen.actions if rows is None else chosen.actions[rows]
-            one.part.remember(actions, memory, where)
+            one.remember(actions, memory, where)
 
 
 def _elements(array: Any) -> Any:

@@ -157,7 +157,7 @@ def flat(rows: Any) -> Any:
     """Returns arrays ``[E, S, ...]`` as ``[E * S, ...]``."""
     if isinstance(rows, dict):
         return {key: flat(part) for key, part in rows.items()}
-    return rows.reshape((-1, *rows.shape[2:]))
+    return rows[0] if len(rows) == 1 else rows.reshape((-1, *rows.shape[2:]))
 
 
 def at(columns: Any, index: Any) -> Any:

@@ -1,12 +1,11 @@
-"""A policy from the simulation's own values to its actions, as one torch module to export.
+"""A policy from the simulation's own values to its greedy action, as one torch module to export.
 
 What a server does before and after a network is inside: flattening, masks, the agent's id, the
-greedy choice, clipping and scaling to the action's bounds. A subclass knows the network.
+greedy choice, clipping and scaling to the action's bounds.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,26 +14,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from muxrl.protocol import spaces as plain
-from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
-from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID
+from muxrl.protocol.spaces import ACTION_MASK_KEY, STATE_KEY, Box, DictSpace, Discrete, Space
+from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, LAST_ACTION, NO_ACTION, OBS
+from muxrl.servers.agents.log_probs import DISTRIBUTION
 from muxrl.servers.agents.observing import Observing, Reading
+from muxrl.servers.agents.seat_actions import TeamChoices
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.agents.spaces import (
-    split_state,
-    without_mask,
-    without_state,
-)
+from muxrl.servers.agents.spaces import flat_size, split_state, without
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.ports import Port, feed_of, flatten, ports_of
+from muxrl.servers.export.network import CannotExport, Network, masked
+from muxrl.servers.export.ports import OBSERVATION, Port, feed_of, one_hot, ports_of
+from muxrl.servers.export.reading import TorchReading
+from muxrl.servers.trainers.interface import PolicySpec
 
 ACTION = "action"
-STATE_IN, STATE_OUT = "state_in", "state_out"
-
-
-class CannotExport(ValueError):
-    """A policy cannot become a file; the sentence says why."""
+STATE_IN, STATE_OUT = "state_in.", "state_out."
+_APART = "give members that differ policies of their own"
 
 
 class ServerRow(NamedTuple):
@@ -50,18 +46,27 @@ class ServerRow(NamedTuple):
 class PolicyGraph(nn.Module):
     """The policy of agents, each of which acts by itself.
 
+    Inputs beside the observation, as far as the network has them: ``agent_id``, which of the agents
+    in view, or of the team's members, it is; of a member ``last_action``, -1 before the first; and
+    of one with a recurrent state ``alive``, 0 where others of the team act and this member does
+    not: its state goes on then, whatever it observes.
+
+    Members that observe or do not the same share one network by padding. Then ``observation`` is
+    the flattened one, zeros behind it, and ``action_mask`` is 0 for actions that a member lacks.
+
     Attributes:
         inputs: in the order of `forward`'s arguments.
         outputs: in the order of what it returns.
+        scores: name of the output that decides on the action.
         agents: those that the policy acts for, each with its value of the input ``agent_id``, if
             there is one.
-        path: key of the part of an observation that the network reads; "": all of it.
-        reading: how that is scaled and normalised; None: not at all.
-        frame_stack: how many observations it reads at once. Above 1 the observation's inputs have a
-            dimension behind the batch's, of frames, the oldest first.
+        reading: of the observation.
+        is_fed_while_absent: whether an agent's state goes on at steps at which others act and it
+            does not.
 
     Args:
-        module: the network.
+        trainer: of the policy; has ``network()``, see `muxrl.servers.trainers.interface`.
+        spec: what it was made for.
         plan: of its server.
         policy_id: its policy.
         seating: the algorithm's.
@@ -71,29 +76,24 @@ class PolicyGraph(nn.Module):
         CannotExport: it does not act in this way.
     """
 
-    scores: str = "logits"
-    """Name of the output that decides on the action."""
-
     _low: Tensor
     _high: Tensor
     _combinations: Tensor
-    _offset: Tensor
-    _width: Tensor
-    _mean: Tensor
-    _deviation: Tensor
-    _limit: Tensor
 
     def __init__(
         self,
-        module: nn.Module,
+        trainer: Any,
+        spec: PolicySpec,
         plan: ServerPlan,
         policy_id: str,
         seating: Seating,
         observing: Observing,
     ) -> None:
         super().__init__()
-        self.module: Any = module
-        self.frame_stack = observing.frame_stack
+        self._is_team, self._chooses = seating.forms_teams, seating.actions is TeamChoices
+        self.network = Network(trainer, is_team=self._is_team)
+        self.scores = self.network.scores_name
+        self.is_fed_while_absent = self._is_team and bool(self.network.initial)
         self.agents: dict[str, int | None] = {
             agent_id: None for agent_id, a in plan.agents.items() if a.policy_id == policy_id
         }
@@ -101,70 +101,93 @@ class PolicyGraph(nn.Module):
         self.form = seating.action_form(agent)
         self.action_space: Any = self.form.space
         self._observes_state = seating.is_joint and split_state(agent.observation_space)[1]
-        own, mask = self.find_spaces(plan, agent, seating)
-        self.path = _path_of(own, agent.observation_space)
-        self.reading = self.find_reading(plan, observing, seating)
-        self._add_constants()
-        self.observation_space, self.mask_space = own, mask
-        if self.form.is_one_choice and mask is not None:
+        sent = agent.observation_space
+        self.mask_space: Space | None = None
+        if seating.follows_masks and isinstance(sent, DictSpace):
+            self.mask_space = sent.spaces.get(ACTION_MASK_KEY)
+        own = seating.own_space(agent)
+        self._is_padded = False
+        if self._is_team:
+            own = self._find_padding(own, spec, plan, agent, seating, observing)
+        reading = self._find_reading(plan, observing, seating)
+        self.reading = TorchReading(own, _path_of(own, sent), reading, observing.frame_stack)
+        if self.form.is_one_choice and self.mask_space is not None:
             raise CannotExport(
                 f"its action mask is of the parts of {agent.action_space}, and its network chooses "
                 "one of their combinations"
             )
-        self.inputs = ports_of(self.observation_space, self.path)
-        self._seen = [port.name for port in self.inputs]
-        if self.frame_stack > 1:
-            self.inputs = [replace(p, shape=(self.frame_stack, *p.shape)) for p in self.inputs]
-        if self.mask_space is not None:
-            self.inputs += ports_of(self.mask_space, ACTION_MASK)
-        self.inputs += self.more_inputs(plan)
-        state = paths_of(self.initial_state())
+        self.inputs = self._find_inputs(plan)
+        state = self._initial_state()
         if any(np.any(np.asarray(value)) for value in state.values()):
             raise CannotExport("its recurrent state does not begin with zeros")
-        self.state_paths = list(state)
-        self.inputs += [
-            Port(STATE_IN + path, tuple(np.shape(value)), "float32")
-            for path, value in state.items()
-        ]
-        self.outputs = [ACTION, self.scores, *(STATE_OUT + path for path in self.state_paths)]
+        self._state_keys = list(state)
+        self.inputs += [Port(STATE_IN + k, np.shape(v), "float32") for k, v in state.items()]
+        self.outputs = [ACTION, self.scores, *(STATE_OUT + key for key in self._state_keys)]
         names = [*(port.name for port in self.inputs), *self.outputs]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise CannotExport(
                 f"two of its inputs and outputs are called {twice[0]!r}; give that part of the "
                 f"observation another name (taken are {', '.join(names)})"
             )
-        if isinstance(self.action_space, plain.Box):
+        if isinstance(self.action_space, Box):
             for name, bound in zip(("_low", "_high"), self.form.bounds, strict=True):
                 self.register_buffer(name, torch.from_numpy(bound.copy()))
         elif self.form.is_one_choice:
             self.register_buffer("_combinations", torch.from_numpy(self.form.combinations))
 
-    def _add_constants(self) -> None:
-        if self.reading is None:
-            return
-        constants: dict[str, np.ndarray] = {}
-        if self.reading.scale is not None:
-            constants |= {"_offset": self.reading.scale.low, "_width": self.reading.scale.width}
-        if self.reading.normalizer is not None:
-            names = ("_mean", "_deviation", "_limit")
-            constants |= dict(zip(names, self.reading.normalizer.constants(), strict=True))
-        for name, constant in constants.items():
-            self.register_buffer(name, torch.from_numpy(np.array(constant)))
+    # --- inputs -------------------------------------------------------------------------
 
-    # --- what an algorithm may do in its own way ----------------------------------------
+    def _find_padding(
+        self,
+        own: Space,
+        spec: PolicySpec,
+        plan: ServerPlan,
+        agent: AgentPlan,
+        seating: Seating,
+        observing: Observing,
+    ) -> Space:
+        """Returns the space of what a file's caller gives of a member's own observation.
 
-    @property
-    def is_fed_while_absent(self) -> bool:
-        """Whether an agent's state goes on at steps at which others act and it does not."""
-        return False
+        Raises:
+            CannotExport: members are not alike, and cannot be padded.
+        """
+        acts, frame_stack = spec.action_space, observing.frame_stack
+        obs_dim = spec.observation_space.shape[1] // frame_stack
+        num_actions = int(acts.nvec[0]) if self._chooses else acts.shape[1]  # type: ignore[attr-defined, index]
+        looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
+        sizes = flat_size(own), flat_size(self.form.space)
+        self._is_padded = len(looks) > 1 or sizes != (obs_dim, num_actions)
+        if self._is_padded and not self._chooses:
+            raise CannotExport(
+                "its members are not alike, and one file has one observation and one action; "
+                + _APART
+            )
+        if self._is_padded and frame_stack > 1:
+            raise CannotExport(
+                "its members are not alike, so that their file takes observations flattened and "
+                f"padded, and these are {frame_stack} at once (frame_stack), padded as a "
+                f"whole; {_APART}"
+            )
+        forms = [seating.action_form(plan.agents[agent_id]) for agent_id in self.agents]
+        causes = {
+            _APART: self._is_padded,
+            "set obs_last_action: false": LAST_ACTION in self.network.keys,
+        }
+        if not all(form.is_plain for form in forms) and any(causes.values()):
+            raise CannotExport(
+                "its file would choose, or be told, an action by its number from 0 on, which for "
+                f"{agent.action_space} is none of the simulation's; "
+                + " and ".join(mend for mend, applies in causes.items() if applies)
+            )
+        as_sent = Observing(plan.agents)
+        self._members = {a: seating.member(a, plan, as_sent) for a in self.agents}
+        if not self._is_padded:
+            return own
+        self.action_space = Discrete(num_actions)
+        self.mask_space = Box((num_actions,))
+        return Box((obs_dim,))
 
-    def find_spaces(
-        self, plan: ServerPlan, agent: AgentPlan, seating: Seating
-    ) -> tuple[Space, Space | None]:
-        """Returns the space of what the network flattens, and the mask's, None if it has none."""
-        return seating.network_space(agent), mask_space(agent)
-
-    def find_reading(
+    def _find_reading(
         self, plan: ServerPlan, observing: Observing, seating: Seating
     ) -> Reading | None:
         """Returns how the server scales and normalises what the network flattens; None: not at all.
@@ -173,11 +196,17 @@ class PolicyGraph(nn.Module):
             CannotExport: it does so in another way for each agent.
         """
         readings = {
-            agent_id: observing.reading(agent_id, self.find_spaces(plan, agent, seating)[0])
-            for agent_id, agent in plan.agents.items()
-            if agent_id in self.agents
+            agent_id: observing.reading(agent_id, seating.own_space(plan.agents[agent_id]))
+            for agent_id in self.agents
         }
         (first, reading), *others = readings.items()
+        for agent_id, other in readings.items():
+            if self._is_padded and other is not None:
+                raise CannotExport(
+                    "its members are not alike, so that their file takes observations flattened "
+                    f"and padded, and those of {agent_id!r} are scaled or normalised in a way of "
+                    f"their own; {_APART}"
+                )
         for agent_id, other in others:
             if (reading and reading.key) != (other and other.key):
                 raise CannotExport(
@@ -186,126 +215,176 @@ class PolicyGraph(nn.Module):
                 )
         return reading
 
-    def more_inputs(self, plan: ServerPlan) -> list[Port]:
-        """Returns the inputs beside observation, mask and state; it may fill in `agents`."""
-        return []
+    def _find_inputs(self, plan: ServerPlan) -> list[Port]:
+        """Returns all but the recurrent state; numbers `agents`, if they have ids."""
+        inputs = ports_of(self.reading.space, self.reading.path)
+        if (size := self.reading.frame_stack) > 1:
+            inputs = [replace(port, shape=(size, *port.shape)) for port in inputs]
+        if self.mask_space is not None:
+            inputs += ports_of(self.mask_space, ACTION_MASK)
+        if AGENT_ID in self.network.keys:
+            for agent_id in self.agents:
+                group = plan.agents[agent_id].group
+                view = tuple(plan.agents) if group is None else plan.groups[group]
+                self.agents[agent_id], self._num_in_view = view.index(agent_id), len(view)
+            inputs.append(Port(AGENT_ID, (), "int64"))
+        if LAST_ACTION in self.network.keys:
+            inputs.append(Port(LAST_ACTION, (), "int64"))
+        if self.is_fed_while_absent:
+            inputs.append(Port(ALIVE, (), "float32"))
+        return inputs
 
-    def number_members(self, plan: ServerPlan) -> None:
-        """Notes in `agents` which row of its team each of them is."""
-        for members in plan.groups.values():
-            self.agents |= {a: members.index(a) for a in self.agents if a in members}
-
-    @abstractmethod
-    def initial_state(self) -> Any:
-        """Returns the recurrent state of one agent, {} if there is none."""
+    def _initial_state(self) -> dict[str, Any]:
+        """Returns the recurrent state of one agent, as far as the network changes it."""
+        if not self.network.initial:
+            return {}
+        given = {port.name: torch.from_numpy(port.zeros(1)) for port in self.inputs}
+        try:
+            with torch.inference_mode():
+                after = self._act(given)[2]
+        except CannotExport:
+            raise
+        except Exception as error:  # the user's code
+            raise self.network.failed(error) from error
+        return {key: self.network.initial[key] for key in after}
 
     def feed(self, agent_id: str, values: Sequence[Any], last_action: Any) -> dict[str, np.ndarray]:
         """Returns the inputs for one agent at one step, ``[1, ...]`` each, without the state.
 
         Args:
             agent_id: the agent.
-            values: its last `frame_stack` observations, as the simulation sends them; empty: it
-                does not act now.
+            values: its last observations, as many as are stacked, as the simulation sends them;
+                empty: it does not act now.
             last_action: the one before, -1 at its first step.
         """
-        if self.frame_stack == 1 or not values:
-            return self.feed_one(agent_id, values[-1] if values else None, last_action)
-        feeds = [self.feed_one(agent_id, value, last_action) for value in values]
+        feeds = [self._feed_one(agent_id, value, last_action) for value in values or [None]]
+        if self.reading.frame_stack == 1 or not values:
+            return feeds[-1]
         return {
-            name: np.stack([f[name] for f in feeds], axis=1) if name in self._seen else newest
-            for name, newest in feeds[-1].items()
+            name: np.stack([f[name] for f in feeds], axis=1) if name in self.reading.names else new
+            for name, new in feeds[-1].items()
         }
 
-    def feed_one(self, agent_id: str, value: Any, last_action: Any) -> dict[str, np.ndarray]:
+    def _feed_one(self, agent_id: str, value: Any, last_action: Any) -> dict[str, np.ndarray]:
         """Does what `feed` does, of one observation; None: the agent does not act now."""
-        if self._observes_state:
-            value = without_state(value)
+        fed = {p.name: p.zeros(1) for p in self.inputs if not p.name.startswith(STATE_IN)}
+        extras = {
+            AGENT_ID: self.agents[agent_id],
+            LAST_ACTION: last_action,
+            ALIVE: value is not None,
+        }
+        for name in (fed.keys() & extras.keys()) - set(self.reading.names):
+            fed[name][:] = extras[name]
+        if value is not None:
+            seen = self._padded if self._is_padded else self._as_sent
+            fed |= seen(agent_id, value)
+        return fed
+
+    def _as_sent(self, agent_id: str, value: Any) -> dict[str, np.ndarray]:
         fed = {}
+        if self._observes_state:
+            value = without(value, STATE_KEY)
         if self.mask_space is not None:
             fed = feed_of(self.mask_space, ACTION_MASK, value[ACTION_MASK_KEY])
-            value = without_mask(value)
-        if (number := self.agents[agent_id]) is not None:
-            fed[AGENT_ID] = np.array([number])
-        return {**feed_of(self.observation_space, self.path, value), **fed}
+            value = without(value, ACTION_MASK_KEY)
+        return feed_of(self.reading.space, self.reading.path, value) | fed
 
-    def flatten(self, given: dict[str, Tensor]) -> Tensor:
-        """Returns the observation as the network reads it, float32 ``[B, ...]``."""
-        if self.frame_stack == 1:
-            return self._frame(given)
-        frames = self._frame({name: given[name].flatten(0, 1) for name in self._seen})
-        frames = frames.unflatten(0, (-1, self.frame_stack))
-        # As `numpy.concatenate` on the last axis: the frames' own elements vary faster.
-        return frames.movedim(1, -2).flatten(-2)
+    def _padded(self, agent_id: str, value: Any) -> dict[str, np.ndarray]:
+        member = self._members[agent_id]
+        flat, num_actions = member.read(value).ravel(), flat_size(member.form.kind)
+        obs, mask = (port.zeros(1) for port in self.inputs[:2])
+        obs[0, : len(flat)] = flat
+        mask[0, :num_actions] = member.mask(value) if member.is_masked else 1.0
+        return {OBSERVATION: obs, ACTION_MASK: mask}
 
-    def _frame(self, given: dict[str, Tensor]) -> Tensor:
-        """Returns single observations as the network reads them."""
-        if self.reading is None:
-            return flatten(self.observation_space, self.path, given)
-        # In the same steps and dtypes as `Reading`, so that nothing but rounding can differ.
-        is_normal = self.reading.normalizer is not None
-        dtype = torch.float64 if is_normal else torch.float32
-        obs = flatten(self.observation_space, self.path, given, dtype)
-        if self.reading.scale is not None:
-            obs = (obs - self._offset) / self._width
-        if is_normal:
-            obs = (obs - self._mean) / self._deviation
-            obs = torch.minimum(torch.maximum(obs, -self._limit), self._limit)
-        return obs.to(torch.float32)
-
-    @abstractmethod
-    def act(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Any]:
-        """Returns actions as a network chooses them, scores ``[B, k]``, and the next state."""
-
-    @abstractmethod
-    def server_scores(self, row: ServerRow, agent_id: str) -> np.ndarray | None:
-        """Returns the scores behind an answer of a server's, ``[k]``; None: nobody knows them.
-
-        Args:
-            row: what it was asked, and answered.
-            agent_id: one of the agents that this was for.
-        """
-
-    # --- the graph ----------------------------------------------------------------------
+    # --- acting -------------------------------------------------------------------------
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """Returns the greedy action, its scores and the next recurrent state."""
         given = {port.name: value for port, value in zip(self.inputs, values, strict=True)}
-        action, scores, state = self.act(given)
-        after = paths_of(state or {})
-        return self._to_simulation(action), scores, *(after[path] for path in self.state_paths)
+        action, scores, after = self._act(given)
+        return self._to_simulation(action), scores, *(after[key] for key in self._state_keys)
+
+    def _act(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Returns actions as the network chooses them, scores ``[B, k]``, and the next state."""
+        seen = {OBS: self.reading(given)}
+        if self._is_team:
+            seen[OBS] = seen[OBS].flatten(1)
+        if AGENT_ID in given:
+            seen[AGENT_ID] = one_hot(given[AGENT_ID], self._num_in_view)
+        if LAST_ACTION in given:
+            seen[LAST_ACTION] = given[LAST_ACTION].float()
+        if ALIVE in self.network.keys:  # an agent that is asked
+            seen[ALIVE] = torch.ones(seen[OBS].shape[0], 1)
+        if ALIVE in given:
+            alive = given[ALIVE]
+            seen[OBS] = seen[OBS] * alive.unsqueeze(-1)
+            if LAST_ACTION in given:
+                is_here = alive > 0
+                seen[LAST_ACTION] = torch.where(is_here, seen[LAST_ACTION], float(NO_ACTION))
+        before = {n.removeprefix(STATE_IN): v for n, v in given.items() if n.startswith(STATE_IN)}
+        space = self.action_space
+        scores, after = self.network.ask(seen, before, flat_size(space), space)
+        if isinstance(space, Box):
+            greedy = self.network.greedy
+            return scores if greedy is None else greedy(scores), scores, after
+        allowed = scores
+        if self.mask_space is not None:
+            allowed = masked(scores, given[ACTION_MASK])
+        if isinstance(space, Discrete):  # a team's mixer has values of all actions
+            return allowed.argmax(-1), scores if self._chooses else allowed, after
+        chosen = [part.argmax(-1) for part in allowed.split(list(space.nvec), -1)]
+        return torch.stack(chosen, -1), allowed, after
 
     def _to_simulation(self, action: Tensor) -> Tensor:
-        """As a seat's ``act``; the constants are those of RLlib's `unsquash_action`."""
+        """As `ActionForm.write_rows`."""
         space, kind, shape = self.action_space, self.form.kind, self.form.shape
-        if isinstance(space, plain.Box):
+        if isinstance(space, Box):
             if self.form.has_bounds and self.form.is_scaled:
                 action = self._low + (action + 1.0) * (self._high - self._low) / 2.0
             if self.form.has_bounds or not self.form.is_scaled:
                 action = torch.minimum(torch.maximum(action, self._low), self._high)
             return action if shape is None else action.unflatten(-1, shape)
-        if isinstance(kind, plain.Discrete):
+        if isinstance(kind, Discrete):
             return action.to(torch.int64) + kind.start
         chosen = self._combinations[action] if self.form.is_one_choice else action.to(torch.int64)
         chosen = chosen + torch.from_numpy(self.form.first)
-        if not isinstance(kind, plain.Box):
+        if not isinstance(kind, Box):
             return chosen
         return chosen.unflatten(-1, kind.shape).to(getattr(torch, kind.dtype))
 
+    def server_scores(self, row: ServerRow, agent_id: str) -> np.ndarray:
+        """Returns the scores behind an answer of a server's, ``[k]``: those that were recorded;
+        else what the network says of what the server read.
 
-def mask_space(agent: AgentPlan) -> Space | None:
-    """Returns the space of the action mask that an agent observes; None: it observes none."""
-    space = agent.observation_space
-    return space.spaces.get(ACTION_MASK_KEY) if isinstance(space, DictSpace) else None
+        Args:
+            row: what it was asked, and answered.
+            agent_id: one of the agents that this was for.
+        """
+        recorded = row.outputs.get(DISTRIBUTION)
+        if recorded is not None and not self._is_team:
+            return np.asarray(recorded)
+        read = row.observation if isinstance(row.observation, dict) else {OBS: row.observation}
+        state: Mapping[str, Any] = row.state if self.network.initial and row.state else {}
+        if self._is_team:
+            place = row.seat.members.index(agent_id)
+            ids = np.eye(len(row.seat.members), dtype=np.float32)
+            own = {k: read[k][place] for k in (OBS, LAST_ACTION, ACTION_MASK) if k in read}
+            read = {**own, AGENT_ID: ids[place]}
+            state = {key: value[place] for key, value in state.items()}
+        seen, before = (
+            {key: torch.from_numpy(np.array(part)[None]) for key, part in parts.items()}
+            for parts in (read, state)
+        )
+        with torch.inference_mode():
+            space = self.action_space
+            scores, _ = self.network.ask(seen, before, flat_size(space), space)
+            if ACTION_MASK in seen and not self._chooses:
+                scores = masked(scores, seen[ACTION_MASK])
+        return scores[0].numpy()
 
 
 def _path_of(own: Space, space: Space) -> str:
     """Returns the key of the part of a Dict that is left alone without mask and state, else ""."""
     parts = space.spaces.items() if isinstance(space, DictSpace) else ()
     return next((key for key, part in parts if part is own), "")
-
-
-def paths_of(state: Any, path: str = "") -> dict[str, Any]:
-    """Returns the arrays of nested dicts by their path, such as ``.actor.h``."""
-    if not isinstance(state, dict):
-        return {path: state}
-    return {p: v for key, sub in state.items() for p, v in paths_of(sub, f"{path}.{key}").items()}

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from muxrl.servers.export.graph import CannotExport, PolicyGraph
+from muxrl.servers.export.graph import PolicyGraph
+from muxrl.servers.export.network import CannotExport
 
 # It warns at every call that torchvision, which nothing here needs, is not installed.
 logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -51,7 +52,8 @@ def to_onnx(graph: PolicyGraph, about: Mapping[str, str]) -> bytes:
         reason = error.__cause__ or error  # torch wraps it in a page of advice
         first = str(reason).strip().partition("\n")[0]
         raise CannotExport(
-            f"torch cannot trace {type(graph.module).__name__}: {type(reason).__name__}: {first}"
+            f"torch cannot trace {type(graph.network.module).__name__}: "
+            f"{type(reason).__name__}: {first}"
         ) from error
     assert program is not None
     model: Any = program.model_proto

@@ -129,7 +129,7 @@ class Verification:
         """Has the server act in one step of an episode."""
         present = [a for a in self._graph.agents if t == 0 or self._rng.random() >= _P_ABSENT]
         observations = {agent_id: self._draw(agent_id) for agent_id in present}
-        size = self._graph.frame_stack
+        size = self._graph.reading.frame_stack
         for agent_id, value in observations.items():
             episode.seen[agent_id] = [*episode.seen.get(agent_id, [value] * size)[1:], value]
         rows = []
@@ -141,7 +141,7 @@ class Verification:
         for one, seen, answer in zip(
             block.served.parts, block.observations, block.chosen, strict=True
         ):
-            for i, seat in enumerate(one.part.seats):
+            for i, seat in enumerate(one.seats):
                 server = ServerRow(
                     seat,
                     at(seen, (0, i)),
@@ -175,14 +175,15 @@ class Verification:
 
     def _near_known(self, value: Any) -> Any:
         """Moves a drawn observation to where those of training were: far away, all is clipped."""
-        reading = self._graph.reading
+        read = self._graph.reading
+        reading = read.reading
         if reading is None or reading.normalizer is None:
             return value
         mean, deviation, _ = reading.normalizer.constants()
         numbers = mean + deviation * self._rng.normal(size=mean.shape)
         if reading.scale is not None:
             numbers = reading.scale.low + numbers * reading.scale.width
-        space, path = self._graph.observation_space, self._graph.path
+        space, path = read.space, read.path
         flat = list(numbers.ravel()[::-1])
         if path:
             return {**value, path: _filled(space, value[path], flat)}

@@ -13,7 +13,8 @@ import msgspec
 
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.export.graph import CannotExport, PolicyGraph
+from muxrl.servers.export.graph import PolicyGraph
+from muxrl.servers.export.network import CannotExport
 from muxrl.servers.export.onnx_file import OnnxPolicy, to_onnx
 from muxrl.servers.export.verify import TOLERANCE, Differs, Verification
 from muxrl.servers.fixed_policies.frozen import open_policies, plan_of
@@ -67,7 +68,8 @@ def export_checkpoint(
         path.unlink(missing_ok=True)
         what = f"policy {policy_id!r} ({frozen.name})"
         try:
-            graph = frozen.make_graph(plan, policy_id, acting, observing)
+            trainer, spec = acting.learners[policy_id], acting.specs[policy_id]
+            graph = PolicyGraph(trainer, spec, plan, policy_id, frozen.seating, observing)
             content = to_onnx(graph, _about(found, plan, graph, policy_id, tolerance))
             ours = {i: seat for i, seat in seats.items() if seat.policy_id == policy_id}
             verification = Verification(plan, ours, graph, acting, tolerance=tolerance)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import msgspec
@@ -26,8 +26,6 @@ from muxrl.servers.agents.spaces import split_state, without_bounds
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.checkpoints.live import LiveCheckpoint
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import PolicyGraph
-from muxrl.servers.export.trainer_graph import TrainerGraph
 from muxrl.servers.gymnasium_spaces import Spaces, spaces_of
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
@@ -41,24 +39,12 @@ _OF_TRAINERS = ("settings", "model", "rl_module", "state_size")
 """Parts of a note that trainers are made by, as a plan has them."""
 
 
-class Critics:
-    """Whole trainers, with which states are valued.
+class Critics(NamedTuple):
+    """Whole trainers, with which states are valued."""
 
-    Attributes:
-        seats: by id; they observe what critics read.
-    """
-
-    def __init__(self, actors: Actors, seats: Mapping[str, Seat]) -> None:
-        self._actors = actors
-        self.seats = seats
-
-    def go_on_from(self, policy_id: str) -> bool:
-        """Whether a critic needs no other recurrent states than acting has."""
-        return not getattr(self._actors.learners[policy_id], "critic_remembers", False)
-
-    def value(self, asked: Asked) -> Any:
-        """Returns the value of one row; None: nothing values it."""
-        return self._actors.tell("value", asked)
+    actors: Actors
+    seats: Mapping[str, Seat]
+    """By id; they observe what critics read."""
 
 
 class FrozenPolicies:
@@ -101,23 +87,6 @@ class FrozenPolicies:
         seats = self.seating.make_seats(plan, self.observing(plan))
         return self._load(plan, seats, only_acting=True)
 
-    def make_graph(
-        self, plan: ServerPlan, policy_id: str, acting: Actors, observing: Observing
-    ) -> PolicyGraph:
-        """Returns a policy as a graph to export.
-
-        Args:
-            plan: the server.
-            policy_id: the policy.
-            acting: of `make_inference`.
-            observing: how the server reads observations.
-
-        Raises:
-            CannotExport: it cannot become one.
-        """
-        trainer, spec = acting.learners[policy_id], acting.specs[policy_id]
-        return TrainerGraph(trainer, spec, plan, policy_id, self.seating, observing)
-
     def load_critics(self, plan: ServerPlan) -> Critics:
         """Returns the critics of a server's policies.
 
@@ -127,7 +96,8 @@ class FrozenPolicies:
         with_states = self.with_states(plan)
         seats = self.make_seats(with_states, self.observing(with_states), has_states=True)
         actors = self._load(with_states, seats, only_acting=False)
-        if not any(map(_reads_state, actors.learners.values())):
+        read = [getattr(one, "value_keys", ()) for one in actors.learners.values()]
+        if not any(STATE in keys for keys in read):
             alone = replace(plan, late_members="allow", state_size=None)
             seats = self.make_seats(alone, self.observing(alone))
         return Critics(actors, seats)
@@ -183,8 +153,7 @@ class FrozenPolicies:
     @property
     def state_size(self) -> int | None:
         """Length of the simulation's global state in training; None: it sent none."""
-        size: int | None = self._checkpoint.about["state_size"]
-        return size
+        return self._checkpoint.about["state_size"]
 
     def reward_deviation(self, plan: ServerPlan, policy_id: str) -> float:
         """Returns what a policy's rewards were divided by in the end, 1 if they were not."""
@@ -346,10 +315,6 @@ class FrozenActing(Acting):
         asked.should_explore = self._should_explore
         with self._actors.lock:
             return self._actors.answer(asked)
-
-
-def _reads_state(trainer: Any) -> bool:
-    return STATE in getattr(trainer, "value_keys", ())
 
 
 def open_policies(checkpoint: Checkpoint, names: Mapping[str, str]) -> FrozenPolicies:

@@ -165,13 +165,14 @@ class LoadedPolicy:
         others = self._others(parts[STATE].shape, state) if STATE in parts else {}
         seen = self._conforming({self._agent_id: observation, **others})
         before = self._episode.states(self._seat)
-        if before is not None and not critics.go_on_from(seat.policy_id):
+        trainer = critics.actors.learners[seat.policy_id]
+        if before is not None and getattr(trainer, "critic_remembers", False):
             raise AlgorithmProblem(
                 f"the critic of agent {self._agent_id!r} remembers the states of its episode, "
                 "which acting does not tell it; it values the first step alone"
             )
         given = None if isinstance(state, Mapping) else state
-        return critics.value(self._episode.look_as(seat, seen, given).asked())
+        return critics.actors.tell("value", self._episode.look_as(seat, seen, given).asked())
 
     def _others(self, shape: tuple[int, ...], state: Any) -> Mapping[str, Any]:
         """Returns others' observations that a central critic reads, if it reads any.

@@ -73,30 +73,27 @@ async def _body(app: Front, request: Request) -> bytes:
     return b"".join(parts)
 
 
-async def _get_spec(app: Front, request: Request) -> object:
-    return app.spec
-
-
-async def _get_status(app: Front, request: Request) -> object:
-    return app.status()
-
-
-async def _get_health(app: Front, request: Request) -> object:
+def _health(app: Front) -> Response:
     health = app.health()
     return _json(health, 503 if health.problem else 200)
 
 
-async def _get_openapi(app: Front, request: Request) -> object:
+def _document(app: Front) -> object:
     return document()
 
 
-async def _get_policies(app: Front, request: Request) -> object:
-    return Response(app.weights(), media_type="application/msgpack")
-
-
-async def _get_metrics(app: Front, request: Request) -> object:
+def _metrics(app: Front) -> Response:
     text = exposition(app.measures(), app.spec.server_id)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+def _get(answer: Callable[[Front], object]) -> Handler:
+    """Returns the handler of a request that says nothing but its path."""
+
+    async def handle(app: Front, request: Request) -> object:
+        return answer(app)
+
+    return handle
 
 
 async def _post_batch(app: Front, request: Request) -> object:
@@ -169,19 +166,23 @@ _CLOSED = (Ended, Aborted)
 ENDPOINTS = (
     Endpoint(
         "get", "/v1/spec", "What the server is: agents, spaces, groups, limits.",
-        _get_spec, (ServerSpec,),
+        _get(lambda app: app.spec), (ServerSpec,),
     ),
     Endpoint(
         "get", "/v1/health", "Whether it is ready; 503 while there is a problem.",
-        _get_health, (Health,),
+        _get(_health), (Health,),
     ),
-    Endpoint("get", "/v1/status", "Where acting and learning stand.", _get_status, (Status,)),
-    Endpoint("get", "/v1/openapi.json", "This document.", _get_openapi),
+    Endpoint(
+        "get", "/v1/status", "Where acting and learning stand.",
+        _get(lambda app: app.status()), (Status,),
+    ),
+    Endpoint("get", "/v1/openapi.json", "This document.", _get(_document)),
     Endpoint(
         "get", "/v1/policies", "The networks that act, for clients that act in the server's place.",
-        _get_policies, (PolicyWeights,),
+        _get(lambda app: Response(app.weights(), media_type="application/msgpack")),
+        (PolicyWeights,),
     ),
-    Endpoint("get", "/metrics", "What it counts, as Prometheus reads it.", _get_metrics),
+    Endpoint("get", "/metrics", "What it counts, as Prometheus reads it.", _get(_metrics)),
     Endpoint(
         "post", "/v1/step",
         "Answers any items of any episodes, in order; each that is refused has its own code.",

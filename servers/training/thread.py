@@ -12,8 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.counts import EpisodeCounts
@@ -36,8 +35,7 @@ _THREAD_CHECK_S = 0.2
 """How often a checkpoint that waits for the learning thread sees whether that has ended."""
 
 
-@dataclass
-class PolicyLag:
+class PolicyLag(NamedTuple):
     """How many versions of the weights the actions of the last batch were behind."""
 
     mean: float = 0.0

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ from muxrl.protocol.messages import (
     ServerSpec,
     Status,
 )
-from muxrl.servers.app import Batcher, PolicyServerApp
+from muxrl.servers.app import PolicyServerApp
 from muxrl.servers.episodes.blocks import Block
 
 SERVERS = {"left": "ab", "right": "c"}
@@ -75,10 +76,9 @@ class Server:
             spec=spec,
             address="memory",
             token="",
-            store=self.scripted.store,
-            batcher=Batcher(self, server_id),  # type: ignore[arg-type]
-            feed=feed,
-            policy_lag=lambda: None,
+            policies=SimpleNamespace(  # type: ignore[arg-type]
+                store=self.scripted.store, feed=feed, acting=self
+            ),
             status=lambda: Status(server_id, "ready", is_waiting_for_learner=self.is_held),
         )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from muxrl.protocol.messages import Actions
+from muxrl.protocol.messages import Actions, EndEpisode, StartEpisode, Step
 from muxrl.servers.acting import Acting
 from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep
 
@@ -23,3 +25,33 @@ def actions_of(acting: Acting, awaited: Any) -> dict[str, Any]:
     (answer,) = act_on(acting, awaited)
     assert isinstance(answer, Actions)
     return answer.actions
+
+
+def played(
+    policies: Any,
+    episode_id: str,
+    observations: Sequence[dict[str, Any]],
+    rewards: Mapping[str, float] = MappingProxyType({}),
+    logged: Sequence[dict[str, Any]] = (),
+    **start: Any,
+) -> list[Any]:
+    """Plays an episode on scripted observations; returns its steps, which have been acted on.
+
+    Args:
+        policies: with a store, and what acts.
+        episode_id: its id.
+        observations: by agent, of each step.
+        rewards: after each step.
+        logged: actions that were chosen elsewhere, in each step.
+        start: see `StartEpisode`.
+    """
+    store = policies.store
+    store.accept(StartEpisode(episode_id, **start), 0.0)
+    steps: list[Any] = []
+    for t, seen in enumerate(observations):
+        item = Step(episode_id, t, seen, dict(rewards) if t else {})
+        item.logged_actions = logged[t] if logged else {}
+        steps.append(store.accept(item, 0.0))
+        act_on(policies.acting, steps[-1])
+    store.accept(EndEpisode(episode_id, len(steps), rewards=dict(rewards)), 0.0)
+    return steps

@@ -1,109 +1,102 @@
-"""Messages as a client would send them in rows, and their answers as those of single steps."""
+"""Steps as a client would send them in rows, and their answers as those of single steps."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.messages import (
-    ActionRows,
-    Actions,
-    AnyItem,
-    AnyReply,
-    ServerSpec,
-    Step,
-    StepRows,
-)
-from muxrl.protocol.rows import Lineup, NotInRows, row_of, stack
+from muxrl.protocol.message_sizes import AgentSpaces
+from muxrl.protocol.messages import ActionRows, Actions, AnyItem, AnyReply, Step, StepRows
+from muxrl.protocol.rows import Lineup, row_of, singles, stack
 
 
-class Packing:
-    """Packs the plain steps of a message into rows, at its end.
+def is_plain(item: AnyItem) -> bool:
+    """Whether a client would send it in rows."""
+    if not isinstance(item, Step) or not item.observations:
+        return False
+    if item.terminations or item.truncations or item.final_observations or item.late_rewards:
+        return False
+    if item.logged_actions or item.logged_log_probs:
+        return False
+    return not item.rewards or (item.t > 0 and item.rewards.keys() <= item.observations.keys())
+
+
+def rows_of(agents: Mapping[str, AgentSpaces], steps: Sequence[Step]) -> StepRows:
+    """Returns steps in which the same agents observe, as rows.
 
     Args:
-        spec: the server's.
+        agents: of the server.
+        steps: they are plain.
     """
-
-    def __init__(self, spec: ServerSpec) -> None:
-        self._spec = spec
-        self._packed: list[tuple[Lineup, list[int]]] = []
-        self._items: list[AnyItem] = []
-
-    def pack(self, items: list[AnyItem]) -> list[AnyItem]:
-        """Returns the items that are told."""
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for i, item in enumerate(items):
-            if isinstance(item, Step) and self._is_plain(item):
-                groups.setdefault(tuple(item.observations), []).append(i)
-        self._items, self._packed = items, []
-        rows: list[AnyItem] = []
-        for agents, places in groups.items():
-            lineup = Lineup(agents, self._spec.agents)
-            try:
-                rows.append(self._rows(lineup, [items[i] for i in places]))
-            except NotInRows:
-                continue
-            self._packed.append((lineup, places))
-        gone = {i for _, places in self._packed for i in places}
-        return [item for i, item in enumerate(items) if i not in gone] + rows
-
-    def unpack(self, replies: list[AnyReply]) -> list[AnyReply]:
-        """Returns a reply to each item that was packed, in their order."""
-        whole: dict[int, Any] = {}
-        num_others = len(replies) - len(self._packed)
-        for (lineup, places), reply in zip(self._packed, replies[num_others:], strict=True):
-            steps = [self._items[i] for i in places]
-            whole.update(zip(places, _each(lineup, steps, reply), strict=True))
-        others = iter(replies[:num_others])
-        return [whole[i] if i in whole else next(others) for i in range(len(self._items))]
-
-    def _is_plain(self, step: Step) -> bool:
-        if step.terminations or step.truncations or step.final_observations or step.late_rewards:
-            return False
-        if step.logged_actions or step.logged_log_probs or not step.observations:
-            return False
-        if step.rewards and (not step.t or not step.rewards.keys() <= step.observations.keys()):
-            return False
-        return (step.state is None) == (self._spec.state_size is None)
-
-    def _rows(self, lineup: Lineup, steps: list[Any]) -> StepRows:
-        agents = lineup.agents
-        states = None
-        if self._spec.state_size is not None:
-            states = np.array([step.state for step in steps], np.float32)
-        return StepRows(
-            episode_ids=[step.episode_id for step in steps],
-            t=np.array([step.t for step in steps], np.int64),
-            observations=[
-                stack(
-                    kind.space,
-                    [step.observations[a] for step in steps for a in kind.agents],
-                    (len(steps), len(kind.agents)),
-                )
-                for kind in lineup.observed
-            ],
-            agents=[] if agents == tuple(self._spec.agents) else list(agents),
-            rewards=np.array([[step.rewards.get(a, 0.0) for a in agents] for step in steps]),
-            state=states,
-        )
+    lineup = Lineup(tuple(steps[0].observations), agents)
+    return StepRows(
+        episode_ids=[step.episode_id for step in steps],
+        t=np.array([step.t for step in steps], np.int64),
+        observations=[
+            stack(
+                kind.space,
+                [step.observations[a] for step in steps for a in kind.agents],
+                (len(steps), len(kind.agents)),
+            )
+            for kind in lineup.observed
+        ],
+        agents=[] if lineup.agents == tuple(agents) else list(lineup.agents),
+        rewards=np.array([[step.rewards.get(a, 0.0) for a in lineup.agents] for step in steps]),
+        state=None
+        if steps[0].state is None
+        else np.array([step.state for step in steps], np.float32),
+    )
 
 
-def _each(lineup: Lineup, steps: list[Any], reply: Any) -> list[AnyReply]:
-    if not isinstance(reply, ActionRows):  # it was refused as a whole
-        return [reply] * len(steps)
-    if reply.replies:
-        return list(reply.replies)
-    return [
-        Actions(
-            step.episode_id,
-            step.t,
-            {
-                agent_id: row_of(kind.space, rows, (row, i))
-                for kind, rows in zip(lineup.acted, reply.actions, strict=True)
-                for i, agent_id in enumerate(kind.agents)
-            },
-            reply.weights_seq_no,
-        )
-        for row, step in enumerate(steps)
-    ]
+def packed(
+    agents: Mapping[str, AgentSpaces], items: Sequence[AnyItem]
+) -> tuple[list[AnyItem], list[AnyItem]]:
+    """Returns items with the plain steps among them in rows behind the others, and the items in
+    the order in which these are `unpacked`."""
+    groups: dict[tuple[str, ...], list[Any]] = {}
+    for item in filter(is_plain, items):
+        groups.setdefault(tuple(item.observations), []).append(item)  # type: ignore[union-attr]
+    others = [item for item in items if not is_plain(item)]
+    rows = [rows_of(agents, steps) for steps in groups.values()]
+    return [*others, *rows], [*others, *(step for steps in groups.values() for step in steps)]
+
+
+def unpacked(agents: Mapping[str, AgentSpaces], items: Sequence[AnyItem]) -> list[AnyItem]:
+    """Returns items, each row as a step of its own."""
+    found: list[AnyItem] = []
+    for item in items:
+        is_rows = isinstance(item, StepRows)
+        found += singles(_lineup(agents, item), item) if is_rows else [item]  # type: ignore[arg-type]
+    return found
+
+
+def answers_of(
+    agents: Mapping[str, AgentSpaces], items: Sequence[AnyItem], replies: Sequence[AnyReply]
+) -> list[AnyReply]:
+    """Returns the replies to items as those to `unpacked` ones."""
+    found: list[AnyReply] = []
+    for item, reply in zip(items, replies, strict=True):
+        if not isinstance(item, StepRows):
+            found.append(reply)
+        elif not isinstance(reply, ActionRows):  # it was refused as a whole
+            found += [reply] * len(item.episode_ids)
+        elif reply.replies:
+            found += reply.replies
+        else:
+            acted = _lineup(agents, item).acted
+            for row, (episode_id, t) in enumerate(
+                zip(item.episode_ids, item.t.tolist(), strict=True)
+            ):
+                actions = {
+                    agent_id: row_of(kind.space, rows, (row, i))
+                    for kind, rows in zip(acted, reply.actions, strict=True)
+                    for i, agent_id in enumerate(kind.agents)
+                }
+                found.append(Actions(episode_id, t, actions, reply.weights_seq_no))
+    return found
+
+
+def _lineup(agents: Mapping[str, AgentSpaces], item: StepRows) -> Lineup:
+    return Lineup(tuple(item.agents) or tuple(agents), agents)

@@ -24,14 +24,16 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
+from muxrl.protocol.rows import Lineup
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import flat_size
-from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.servers.config import AgentPlan, LimitsConfig, ServerPlan
 from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Chosen
 from muxrl.servers.episodes.feed import Feed
+from muxrl.servers.episodes.reading import rows_of
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory
@@ -61,15 +63,8 @@ def make_plan(
         groups=groups,
         state_size=state_size,
         team_reward=team_reward,
-        settings={},
-        model={},
         while_learning="wait",
-        max_policy_lag=1,
         host="127.0.0.1",
-        port=0,
-        token="",
-        seed=0,
-        resources=ResourcesConfig(),
         limits=LimitsConfig(**limits),
     )
 
@@ -175,8 +170,8 @@ class ScriptedStore:
         """Returns an action for each seat of a step."""
         chosen = []
         for one in block.served.parts:
-            seat = one.part.seats[0]
-            lead = len(block), len(one.part.seats)
+            seat = one.seats[0]
+            lead = len(block), len(one.seats)
             t = np.asarray(block.t)[:, None] % 3
             actions: Any = np.broadcast_to(t, lead)
             if seat.seat_id in self.plan.groups:
@@ -249,6 +244,13 @@ def open_store() -> ScriptedStore:
 def seen(agent: str, t: int) -> np.ndarray:
     """What an agent observes at `t`: its own number, and `t`."""
     return np.array([ord(agent[0]), t], np.float32)
+
+
+def count(observing: Observing, observations: Mapping[str, Any], state: Any = None) -> None:
+    """Has a training step counted in where observations are normalised."""
+    kinds = Lineup(tuple(observations), observing._agents).observed
+    states = None if state is None else np.asarray(state)[None]
+    observing.add(kinds, rows_of(kinds, observations), states)
 
 
 def each(rows: Any) -> list[Any]:

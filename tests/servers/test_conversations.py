@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 import pytest
 from tests.servers.conversations import KINDS, as_dicts, differences, frames_of, plan_of, play
+from tests.servers.packing import answers_of
 
 from muxrl.protocol.codec import decode_batch
-from muxrl.protocol.messages import ActionRows, Actions, AnyItem, AnyReply, Refused, StepRows
-from muxrl.protocol.rows import Lineup, row_of
-from muxrl.servers.config import AgentPlan
+from muxrl.protocol.messages import Refused
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -23,7 +19,7 @@ def test_every_item_is_answered_once_and_alike(name: str) -> None:
     before, was = b"", []
     for frame in frames:
         items = decode_batch(frame).items
-        now = [one for item in items for one in each_of(item, next(left), plan.agents)]
+        now = answers_of(plan.agents, items, [next(left) for _ in items])
         assert {one.code for one in now if isinstance(one, Refused)} <= {409, 410, 422}
         for old, new in zip(was, now, strict=True) if frame == before else ():
             # What began in a frame and has gone on since cannot begin again.
@@ -34,21 +30,3 @@ def test_every_item_is_answered_once_and_alike(name: str) -> None:
     again, recorded_again = play(plan, frames)
     assert not list(differences(as_dicts(answers), as_dicts(again)))
     assert not list(differences(recorded, recorded_again))
-
-
-def each_of(item: AnyItem, reply: AnyReply, agents: Mapping[str, AgentPlan]) -> Iterator[Any]:
-    """Yields the answers that an item's rows would have had as single steps."""
-    if not isinstance(item, StepRows) or not isinstance(reply, ActionRows):
-        yield reply
-        return
-    if reply.replies:
-        yield from reply.replies
-        return
-    lineup = Lineup(tuple(item.agents) or tuple(agents), agents)
-    for i, (episode_id, t) in enumerate(zip(item.episode_ids, item.t.tolist(), strict=True)):
-        actions = {
-            agent_id: row_of(kind.space, rows, (i, j))
-            for kind, rows in zip(lineup.acted, reply.actions, strict=True)
-            for j, agent_id in enumerate(kind.agents)
-        }
-        yield Actions(episode_id, t, actions, reply.weights_seq_no)

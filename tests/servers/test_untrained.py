@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.servers.acted import act_on
+from tests.servers.acted import played
 from tests.servers.resumable import Served, assert_same, plan_of, scramble
 from tests.servers.scripted_store import ScriptedStore, make_plan
 from tests.servers.untrained import actors_of, asked
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.protocol.messages import StartEpisode
 from muxrl.servers.acting import Answer
 from muxrl.servers.agents.log_probs import DISTRIBUTION
 from muxrl.servers.agents.seating import Seating
@@ -27,17 +27,11 @@ T_PLAYED = 3
 def answers(served: Served, episode_id: str, untrained: list[str], explore: bool = False) -> Any:
     """Plays an episode for evaluation on scripted observations; returns all that is chosen for each
     part in each step."""
-    store = served.policies.store
     rng = np.random.default_rng(0)
-    store.accept(StartEpisode(episode_id, "eval", explore, untrained), 0.0)
-    found = []
-    for t in range(T_PLAYED):
-        seen = {agent: rng.random(2, np.float32) for agent in AGENTS}
-        pending: Any = store.accept(Step(episode_id, t, seen), 0.0)
-        act_on(served.policies.acting, pending)
-        found.append([(one.actions, one.outputs, one.states) for one in pending.block.chosen])
-    store.accept(EndEpisode(episode_id, T_PLAYED, True), 0.0)
-    return found
+    seen = [{agent: rng.random(2, np.float32) for agent in AGENTS} for _ in range(T_PLAYED)]
+    how = {"mode": "eval", "should_explore": explore, "untrained": untrained}
+    steps = played(served.policies, episode_id, seen, **how)
+    return [[(one.actions, one.outputs, one.states) for one in s.block.chosen] for s in steps]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import numpy as np
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.rows import each_array
-from muxrl.servers.acting import Answer, Asked, Logged
+from muxrl.servers.acting import Answer, Asked
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.episodes.blocks import Block, Seats
+from muxrl.servers.episodes.blocks import Block, Logged, Seats
 from muxrl.servers.lookup import find
 from muxrl.servers.trainers.acting import Actors
 

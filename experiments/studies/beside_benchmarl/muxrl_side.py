@@ -84,7 +84,7 @@ def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) ->
             meter.pause()
             served.check()
             meter.measure(loop.num_env_steps, functools.partial(_episode, client))
-        record = server.drain_records()[-1]
+        record = server.policies.drain_records()[-1]
     (learned,) = record["learner"].values()
     return Run(
         side,

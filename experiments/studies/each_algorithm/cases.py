@@ -40,7 +40,7 @@ RECALL = Task("recall", recall_game.memoryless_return(), recall_game.oracle_retu
 def measure(served: Served) -> Figures:
     """Plays 50 greedy episodes; the policy lag is the largest of the records since the last."""
     (server,) = served.servers.values()
-    lags = [record["policy_lag_max"] for record in server.drain_records()]
+    lags = [record["policy_lag_max"] for record in server.policies.drain_records()]
     return {**evaluated(50)(served), "policy_lag_max": max(lags, default=0)}
 
 

@@ -30,6 +30,9 @@ class Scripted:
         )
     )
 
+    def __post_init__(self) -> None:
+        self.policies.drain_records = self.drain_records
+
     def learn(self, *iterations: int) -> None:
         self.learned += [{"iteration": i} for i in iterations]
 

@@ -19,7 +19,6 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
 from muxrl.servers.algorithms.mappo import CENTRAL
 from muxrl.servers.algorithms.replay.steps import StepReplay
-from muxrl.servers.alone import Alone
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.trainers.replay_size import bytes_of
 
@@ -219,12 +218,3 @@ def test_a_replay_takes_so_many_times_the_memory_for_observations(k: int) -> Non
     plan = {"a": AgentPlan("p", Box((84, 84, 1), "uint8", 0, 255), Discrete(2))}
     space = Observing(plan, frame_stack=k).space(plan["a"].observation_space)
     assert bytes_of(space) == k * 84 * 84 * 4
-
-
-def test_without_stacking_a_seat_reads_as_before() -> None:
-    plan = make_plan(AGENTS)
-    seat = Seating().make_seats(plan)["a"]
-    value = seen("a", 3)
-    assert seat.frame_stack == 1
-    read = Alone(plan.agents, {"a": seat}).look({"a": value}).block.observations[0]
-    assert (read.dtype, read.tolist()) == (np.float32, [[value.tolist()]])

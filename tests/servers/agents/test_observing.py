@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+from tests.servers.scripted_store import ScriptedStore, count, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
@@ -40,7 +40,7 @@ def test_numbers_lose_their_mean_and_deviation(shift: float, size: float) -> Non
     read = observing.reader("a", space)
     data = np.random.default_rng(0).normal(shift, size, (500, 3))
     for row in data:
-        observing.add({"a": row}, None)
+        count(observing, {"a": row})
     expected = (data - data.mean(axis=0)) / data.std(axis=0)
     found = np.array([read(row) for row in data])
     assert found.dtype == np.float32
@@ -53,7 +53,7 @@ def test_a_number_that_never_changes_is_read_as_0_and_a_change_of_it_in_full() -
     observing = observing_of(Box((1,)))
     read = observing.reader("a", Box((1,)))
     for _ in range(50):
-        observing.add({"a": np.array([7.0], np.float32)}, None)
+        count(observing, {"a": np.array([7.0], np.float32)})
     assert read(np.array([7.0])).tolist() == [0.0]
     assert read(np.array([9.0])).tolist() == [2.0]
 
@@ -77,7 +77,7 @@ def test_one_hot_parts_truth_values_and_masks_stay_as_they_are() -> None:
     rng = np.random.default_rng(0)
     for x in rng.normal(5.0, 2.0, 100):
         value = {"action_mask": [1, 0], "b": [True, False], "n": 1, "x": np.array([x])}
-        observing.add({"a": conform(space, value)}, None)
+        count(observing, {"a": conform(space, value)})
     value = {"action_mask": [1, 0], "b": [True, True], "n": 0, "x": np.array([5.0])}
     values = read(conform(space, value))
     assert values[:6].tolist() == [1.0, 0.0, 1.0, 1.0, 1.0, 0.0]
@@ -87,7 +87,7 @@ def test_one_hot_parts_truth_values_and_masks_stay_as_they_are() -> None:
 def test_of_one_hot_observations_there_is_nothing_to_count() -> None:
     observing = observing_of(Discrete(3))
     assert observing.reader("a", Discrete(3))(1).tolist() == [0.0, 1.0, 0.0]
-    observing.add({"a": 1}, None)
+    count(observing, {"a": 1})
     assert observing.get_state()["policies"] == {"p": {}}
 
 
@@ -97,7 +97,7 @@ def test_images_are_scaled_and_then_normalised() -> None:
     read = observing.reader("a", space)
     images = np.random.default_rng(0).integers(0, 256, (200, 2, 2, 1), np.uint8)
     for image in images:
-        observing.add({"a": image}, None)
+        count(observing, {"a": image})
     (state,) = observing.get_state()["policies"]["p"].values()
     np.testing.assert_allclose(state["mean"], (images / 255).mean(axis=0), rtol=1e-6)
     expected = (images[0] - images.mean(axis=0)) / images.std(axis=0)
@@ -214,7 +214,7 @@ def test_statistics_of_other_observations_are_refused_by_name() -> None:
         other.set_state(one.get_state())
     third = Observing({"x": AgentPlan("q", Box((2,)), Discrete(2))}, normalizes=True)
     read = third.reader("x", Box((2,)))
-    one.add({"a": np.array([1.0, 2.0])}, None)
-    one.add({"a": np.array([3.0, 6.0])}, None)
+    count(one, {"a": np.array([1.0, 2.0])})
+    count(one, {"a": np.array([3.0, 6.0])})
     third.set_state(one.get_state(), names={"q": "p"}, has_states=False)
     assert read(np.array([3.0, 4.0])).tolist() == [1.0, 0.0]

@@ -14,6 +14,7 @@ from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.spaces import split_state
+from muxrl.servers.algorithms.mappo import CENTRAL
 from muxrl.servers.alone import Alone
 from muxrl.servers.episodes.trajectories import Trajectory, apart
 
@@ -34,14 +35,6 @@ def team_steps(store: ScriptedStore) -> Trajectory:
 
 
 # --- late members ---------------------------------------------------------------------------
-
-
-def test_a_late_member_is_refused_unless_it_is_allowed() -> None:
-    refusing = team_store("refuse")
-    item = Step("e", 0, {"a": seen("a", 0)})
-    with pytest.raises(ValueMismatch, match=r"without its member 'b'; .* late_members: allow"):
-        refusing.store.accept(item, 0.0)
-    assert team_store("allow").step(0, "a").actions == {"a": 0}
 
 
 def test_a_late_member_is_an_empty_row_until_it_acts() -> None:
@@ -167,6 +160,14 @@ def test_a_state_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueMismatch, match=r"observation of agent 'b'.*state"):
         store.store.accept(Step("e", 0, bad), 0.0)
     assert store.step(0, observations=told(0)).actions == {"a": 0, "b": 0}
+
+
+def test_agents_in_no_group_have_one_state_too() -> None:
+    sees = {a: DictSpace({"x": Box((2,)), "state": Box((n,))}) for a, n in (("a", 3), ("b", 2))}
+    (problem,) = CENTRAL.find_problems(make_plan(sees))
+    assert problem.startswith(
+        "group '(all agents)': agent 'a' observes a state of 3 numbers, agent 'b' a state of 2"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from tests.servers.packing import Packing
-from tests.servers.scripted_store import ScriptedStore, spec_of
+from tests.servers.packing import answers_of, packed
+from tests.servers.scripted_store import ScriptedStore
 
-from muxrl.protocol.messages import ActionRows, Step, StepRows
+from muxrl.protocol.errors import ProtocolError
+from muxrl.protocol.messages import ActionRows, Refused, StepRows
 from muxrl.protocol.spaces import Box
 from muxrl.servers.acting import Asked
 from muxrl.servers.episodes.blocks import AwaitedRows, AwaitedStep, Block, Chosen
@@ -23,34 +24,23 @@ class Player:
 
     Attributes:
         num_in_rows: steps of episodes that the store has taken in rows.
-        waiting: blocks that were not acted on, while `is_patient`.
 
     Args:
         store: acts by itself.
-        in_rows: whether its client packs.
     """
 
-    def __init__(self, store: ScriptedStore, *, in_rows: bool = True) -> None:
+    def __init__(self, store: ScriptedStore) -> None:
         self.store = store
-        self.packing = Packing(spec_of(store.plan))
-        self.in_rows = in_rows
         self.num_in_rows = 0
 
     def tell(self, items: list[Any]) -> list[Any]:
-        """Returns the replies to a message, in the order of its items."""
-        told = self.packing.pack(items)
-        if self.in_rows:
-            replies = self.packing.unpack([self.accept(one) for one in told])
-        else:  # in the same order, so that batches are cut at the same steps
-            of = {one.episode_id: one for one in items if isinstance(one, Step)}
-            singles: list[Any] = []
-            for one in told:
-                ids = one.episode_ids if isinstance(one, StepRows) else None
-                singles += [one] if ids is None else [of[e] for e in ids]
-            answers = {id(one): self.accept(one) for one in singles}
-            replies = [answers[id(one)] for one in items]
+        """Tells of plain steps in rows; returns the replies to all items, in their order."""
+        agents = self.store.plan.agents
+        told, order = packed(agents, items)
+        replies = answers_of(agents, told, [self.accept(one) for one in told])
         self.store.store.finish_frame()
-        return replies
+        of_items = {id(item): reply for item, reply in zip(order, replies, strict=True)}
+        return [of_items[id(item)] for item in items]
 
     def accept(self, item: Any) -> Any:
         """Has one item of a message taken in, acted on and answered."""
@@ -70,6 +60,16 @@ class Player:
             if block.chosen is None:
                 block.finish(remembering(self.store, block), self.store.weights_seq_no)
         return awaited.answer()
+
+
+class ForgivingPlayer(Player):
+    """Answers what is refused with the refusal's sentence."""
+
+    def accept(self, item: Any) -> Any:
+        try:
+            return super().accept(item)
+        except ProtocolError as error:
+            return Refused(item.episode_id, code=error.code, message=error.message)
 
 
 def remembering(store: ScriptedStore, block: Block) -> list[Chosen]:

@@ -30,27 +30,33 @@ def in_thread(call: Callable[[], Any]) -> Any:
     return ThreadPoolExecutor(1).submit(call)
 
 
-def test_with_nothing_ahead_the_gate_is_shut_from_a_complete_batch_to_its_weights() -> None:
-    feed = Feed(max_ahead=0)
-    assert feed.is_open
-    feed.put(batch("one"))
-    assert not feed.is_open
-    assert feed.take() == ["one"]
-    assert not feed.is_open, "it is being learned"
-    feed.finish_learning()
-    assert feed.is_open
+GATES: dict[str, tuple[int, str]] = {
+    "nothing ahead: shut from a complete batch to its weights": (
+        0,
+        "open put shut take shut done open",
+    ),
+    "one is collected while one is learned": (1, "put open take open put shut done open"),
+    "closed for good, and open": (0, "put close open"),
+    "what comes after a finished trainer": (0, "put take put discard open put open"),
+}
 
 
-def test_one_batch_is_collected_while_one_is_learned() -> None:
-    feed = Feed(max_ahead=1)
-    feed.put(batch("one"))
-    assert feed.is_open
-    feed.take()
-    assert feed.is_open
-    feed.put(batch("two"))
-    assert not feed.is_open
-    feed.finish_learning()
-    assert feed.is_open
+@pytest.mark.parametrize("name", GATES)
+def test_when_the_gate_is_open(name: str) -> None:
+    max_ahead, moves = GATES[name]
+    feed = Feed(max_ahead)
+    do: dict[str, Callable[[], Any]] = {
+        "put": lambda: feed.put(batch("one")),
+        "take": feed.take,
+        "done": feed.finish_learning,
+        "close": feed.close,
+        "discard": feed.discard,
+    }
+    for move in moves.split():
+        if move in ("open", "shut"):
+            assert feed.is_open == (move == "open"), move
+        else:
+            do[move]()
 
 
 def test_asking_for_the_next_batch_is_an_answer_too() -> None:
@@ -71,14 +77,6 @@ def test_batches_come_in_order() -> None:
     assert [feed.take()[0] for _ in range(3)] == list("abc")
 
 
-def test_take_blocks_until_there_is_a_batch() -> None:
-    feed = Feed(max_ahead=0)
-    waiting = in_thread(feed.take)
-    assert not waiting.done()
-    feed.put(batch("one"))
-    assert waiting.result(PATIENCE_S) == ["one"]
-
-
 def test_close_ends_a_take_and_every_later_one() -> None:
     feed = Feed(max_ahead=0)
     waiting = in_thread(feed.take)
@@ -91,15 +89,6 @@ def test_close_ends_a_take_and_every_later_one() -> None:
     assert feed.is_open
 
 
-def test_close_does_not_hand_out_what_was_complete() -> None:
-    feed = Feed(max_ahead=0)
-    feed.put(batch("one"))
-    feed.close()
-    assert feed.is_open
-    with pytest.raises(FeedClosed):
-        feed.take()
-
-
 def test_what_is_complete_before_the_last_update_ends_is_kept_for_the_checkpoint() -> None:
     feed = Feed(max_ahead=0)
     feed.put(batch("one"))
@@ -109,17 +98,6 @@ def test_what_is_complete_before_the_last_update_ends_is_kept_for_the_checkpoint
     feed.discard()
     feed.put(batch("three"))
     assert feed.unlearned == [["two"]]
-
-
-def test_a_finished_trainer_throws_data_away_and_the_gate_stays_open() -> None:
-    feed = Feed(max_ahead=0)
-    feed.put(batch("one"))
-    feed.take()
-    feed.put(batch("two"))
-    feed.discard()
-    assert feed.is_open
-    feed.put(batch("three"))
-    assert feed.is_open
 
 
 @pytest.mark.parametrize("opens", ["finish_learning", "discard", "close"])

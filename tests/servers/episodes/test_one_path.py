@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from random import Random
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.servers.episodes.players import Player, all_of, plain, plain_replies
+from tests.servers.conversations import Talk
+from tests.servers.episodes.players import ForgivingPlayer, all_of, plain, plain_replies
+from tests.servers.packing import answers_of, unpacked
 from tests.servers.scripted_store import SEES, ScriptedStore, make_plan
 
-from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import (
     Box,
     DictSpace,
@@ -106,81 +103,11 @@ def value_of(agent: str, number: int, t: int) -> Any:
     return value
 
 
-class Script:
-    """What happens in some episodes, message by message."""
-
-    def __init__(self, plan: ServerPlan, dice: Random) -> None:
-        self.plan, self.dice = plan, dice
-        self.agents = list(plan.agents)
-        self.may_be_late = plan.late_members == "allow" or not plan.groups
-        self.live: dict[str, dict[str, Any]] = {}
-        self.num = 0
-
-    def message(self) -> list[Any]:
-        """Returns the next items: ends and beginnings first."""
-        odd: list[Any] = []
-        usual: list[Any] = []
-        for number, name in enumerate(EPISODES):
-            one = self.live.get(name)
-            if one is not None and one["t"] and self.dice.random() < 0.15:
-                odd.append(self._end(self.live.pop(name), number))
-                one = None
-            if one is None:
-                one = {"id": f"{name}_{self.num}", "t": 0, "gone": set(), "away": set()}
-                self.live[name], self.num = one, self.num + 1
-                mode = self.dice.choice(["train", "train", "eval"])
-                odd.append(StartEpisode(one["id"], mode, self.dice.choice([None, None, True])))  # type: ignore[arg-type]
-            elif self.dice.random() < 0.1:
-                continue  # it is slow
-            step, is_odd = self._step(one, number)
-            (odd if is_odd else usual).append(step)
-        return odd + usual
-
-    def _step(self, one: dict[str, Any], number: int) -> tuple[Step, bool]:
-        dice, t = self.dice, one["t"]
-        if self.may_be_late and dice.random() < 0.3:  # who pauses, or comes again
-            one["away"] ^= {dice.choice(self.agents)}
-        if self.plan.agents_return and one["gone"] and dice.random() < 0.3:
-            one["gone"].pop()
-        alive = [a for a in self.agents if a not in one["gone"]]
-        here = [a for a in alive if a not in one["away"]] or alive
-        paid = alive if dice.random() < 0.1 else here  # or also who pauses
-        extra: dict[str, Any] = {}
-        rewards = dict.fromkeys(paid, t + number / 4) if t else {}
-        if t and len(here) > 1 and dice.random() < 0.1:
-            who = here.pop()
-            one["gone"].add(who)
-            how = dice.choice(["terminations", "truncations"])
-            extra[how] = {who: True}
-            if how == "truncations":
-                extra["final_observations"] = {who: value_of(who, number, t)}
-        step = Step(
-            one["id"], t, {a: value_of(a, number, t) for a in here}, rewards,
-            state=self._state(number, t), **extra,
-        )  # fmt: skip
-        one["t"] += 1
-        return step, bool(extra) or paid is not here
-
-    def _state(self, number: int, t: int) -> Any:
-        return None if self.plan.state_size is None else np.array([number, t], np.float32)
-
-    def _end(self, one: dict[str, Any], number: int) -> Any:
-        if self.dice.random() < 0.3:
-            return AbortEpisode(one["id"], "as it must")
-        t, alive = one["t"], [a for a in self.agents if a not in one["gone"]]
-        is_truncated = self.dice.random() < 0.5
-        finals = {a: value_of(a, number, t) for a in alive} if is_truncated else {}
-        rewards = dict.fromkeys(alive, 1.5)
-        return EndEpisode(
-            one["id"], t, is_truncated, rewards, final_observations=finals,
-            state=self._state(number, t),
-        )  # fmt: skip
-
-
 @pytest.mark.parametrize("case", CASES)
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
+    num_frames=st.integers(2, 12),
     batch=st.sampled_from([3, 7, 10**9]),
     fields=st.fixed_dictionaries({
         "late_members": st.sampled_from(["allow", "refuse"]),
@@ -193,6 +120,7 @@ class Script:
 def test_rows_are_recorded_as_steps(
     case: str,
     seed: int,
+    num_frames: int,
     batch: int,
     fields: dict[str, Any],
     is_scaled: bool,
@@ -204,43 +132,29 @@ def test_rows_are_recorded_as_steps(
     names = {p.policy_id for p in plan.agents.values()}
     scales = [{n: RewardScale(0.9) for n in names} if is_scaled else {} for _ in range(2)]
     single, rows = players = [
-        Player(
+        ForgivingPlayer(
             ScriptedStore(
                 plan,
                 batch_env_steps=batch,
                 seating=CASES[case][2],
                 reward_scales=own,
                 cuts_after_frames=cuts_after_frames,
-            ),
-            in_rows=in_rows,
+            )
         )
-        for in_rows, own in enumerate(scales)
+        for own in scales
     ]
-    dice = Random(seed)
-    script = Script(plan, dice)
-    for turn in range(dice.randint(2, 12)):
-        items = script.message()
-        steps = [item for item in items if isinstance(item, Step)]
-        bad = [
-            msgspec.structs.replace(step, rewards=dict.fromkeys(step.observations, math.inf))
-            for step in steps
-            if step.t and dice.random() < 0.1
-        ]
+    for turn, items in enumerate(Talk(plan, seed, num_frames, logs_actions=False).frames()):
         replies = []
-        for player in players:
+        for player, told in zip(players, (unpacked(plan.agents, items), items), strict=True):
             player.store.weights_seq_no = turn
-            for one in bad:
-                with pytest.raises(ValueMismatch):
-                    player.tell([one])
-            replies.append(plain_replies(player.tell(items)))
+            answers = [player.accept(one) for one in told]
+            player.store.store.finish_frame()
+            replies.append(plain_replies(answers_of(plan.agents, told, answers)))
         assert replies[0] == replies[1]
-        if dice.random() < 0.1:
-            again = [plain_replies(player.tell(steps)) for player in players]
-            answers = [r for r, i in zip(replies[0], items, strict=True) if isinstance(i, Step)]
-            assert again == [answers, answers]
-    for open_one in script.live.values():
+    for episode_id in list(single.store.store._table.slot_of):
         for player in players:
-            player.store.abort(open_one["id"])
+            player.store.abort(episode_id)
+    assert single.num_in_rows == 0
     assert rows.store.store.counts == single.store.store.counts
     batches = [[all_of(b) for b in player.store.feed.batches] for player in players]
     assert batches[1] == batches[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -134,74 +135,52 @@ def test_a_refusal_names_its_step_and_leaves_those_before_it() -> None:
     assert store.store.counts.num_env_steps == 4
 
 
-def without_logits() -> PlayedSteps:
+def changed(change: Callable[[PlayedSteps], object]) -> PlayedSteps:
+    """Returns two played steps with something wrong in them."""
     item = played(0, 2)
-    del item.logits["b"]
+    change(item)
     return item
 
 
-def with_fewer_logits() -> PlayedSteps:
-    item = played(0, 2)
-    item.logits["b"] = item.logits["b"][:1]
-    return item
+def logits_of_b(*rows: list[float]) -> PlayedSteps:
+    return changed(lambda item: item.logits.update(b=np.array(rows, np.float32)))
 
 
-def with_nan() -> PlayedSteps:
-    item = played(0, 2)
-    item.logits["a"][1, 1] = np.nan
-    return item
-
-
-def with_an_action_that_is_never_drawn() -> PlayedSteps:
-    item = played(0, 2)
-    item.logits["b"] = np.array([[0.0, 0.0, 0.0], [90.0, 0.0, 0.0]], np.float32)
-    return item
-
-
-def with_logits_that_overflow() -> PlayedSteps:
-    item = played(0, 2)
-    item.logits["b"] = np.array([[-3e38, 3e38, 3e38], [0.0, 0.0, 0.0]], np.float32)
-    return item
-
-
-def without_action() -> PlayedSteps:
-    item = played(0, 2)
-    del item.steps[1].logged_actions["a"]
-    return item
-
-
-def with_another_action() -> PlayedSteps:
-    item = played(0, 2)
-    item.steps[0].logged_actions["a"] = 3
-    return item
-
-
-def of_another_episode() -> PlayedSteps:
-    item = played(0, 2)
-    item.steps[1].episode_id = "f"
-    return item
-
-
-def with_logits_of_nobody() -> PlayedSteps:
-    item = played(0, 2)
-    item.logits["c"] = item.logits["a"]
-    return item
+WITH_NAN = np.array([LOGITS, [0.0, np.nan, 0.0]], np.float32)
 
 
 @pytest.mark.parametrize(
     ("item", "words"),
     [
-        (without_logits(), r"logits of agent 'b': expected Box\(2, 3\) float32"),
-        (with_fewer_logits(), r"logits of agent 'b': .* got shape \(1, 3\)"),
-        (with_nan(), r"logits of agent 'a': .* NaN at index \[1, 1\]"),
         (
-            with_logits_that_overflow(),
+            changed(lambda item: item.logits.pop("b")),
+            r"logits of agent 'b': expected Box\(2, 3\) float32",
+        ),
+        (logits_of_b([0.5, -1.0, 2.0]), r"logits of agent 'b': .* got shape \(1, 3\)"),
+        (
+            changed(lambda item: item.logits.update(a=WITH_NAN)),
+            r"logits of agent 'a': .* NaN at index \[1, 1\]",
+        ),
+        (
+            logits_of_b([-3e38, 3e38, 3e38], [0.0, 0.0, 0.0]),
             "the logged action of agent 'b' has the log-probability -inf",
         ),
-        (without_action(), "t=1 was played, so it has a logged action of each agent"),
-        (with_another_action(), "step t=0: logged action of agent 'a': expected .*3"),
-        (of_another_episode(), "a step of episode 'f' is among those of another one"),
-        (with_logits_of_nobody(), "logits of agents that did not act: \\['c'\\]"),
+        (
+            changed(lambda item: item.steps[1].logged_actions.pop("a")),
+            "t=1 was played, so it has a logged action of each agent",
+        ),
+        (
+            changed(lambda item: item.steps[0].logged_actions.update(a=3)),
+            "step t=0: logged action of agent 'a': expected .*3",
+        ),
+        (
+            changed(lambda item: setattr(item.steps[1], "episode_id", "f")),
+            "a step of episode 'f' is among those of another one",
+        ),
+        (
+            changed(lambda item: item.logits.update(c=item.logits["a"])),
+            "logits of agents that did not act: \\['c'\\]",
+        ),
         (played(0, 2, version=6), "never had weights of version 6"),
         (played(0, 2, version=-1), "never had weights of version -1"),
         (played(0, 2, agents="abz"), "no agent 'z' here"),
@@ -217,7 +196,7 @@ def test_what_cannot_be_is_refused_by_name(item: PlayedSteps, words: str) -> Non
 def test_an_action_that_nobody_draws_is_refused_in_its_step() -> None:
     """Its log-probability would make a learner's ratios infinite, and its weights no numbers."""
     store = PlayedStore()
-    refusal = store.refused(with_an_action_that_is_never_drawn(), ValueMismatch)
+    refusal = store.refused(logits_of_b([0.0, 0.0, 0.0], [90.0, 0.0, 0.0]), ValueMismatch)
     assert (refusal.agent_id, refusal.expected, refusal.got) == ("b", "at least -80", "-90")
     assert "step t=1: by its logits, the logged action of agent 'b'" in refusal.message
     store.end(1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.servers import packing
 from tests.servers.episodes.players import Player, all_of, plain
 from tests.servers.episodes.test_one_path import CASES, plan_of, value_of
 from tests.servers.scripted_store import ScriptedStore, make_plan
@@ -50,9 +51,7 @@ def played(num_turns: int) -> Player:
 
 
 def rows_of(player: Player, steps: list[Step]) -> StepRows:
-    (item,) = player.packing.pack(list(steps))
-    assert isinstance(item, StepRows)
-    return item
+    return packing.rows_of(player.store.plan.agents, steps)
 
 
 # --- what goes in rows ----------------------------------------------------------------------
@@ -278,6 +277,31 @@ def test_nobody_goes_on_before_the_answer_and_nobody_is_told_of_twice() -> None:
     player = played(0)
     twice = rows_of(player, [step_of(player, e, 0) for e in ("e0", "e0", "e2")])
     assert isinstance(player.store.store.accept_rows(twice, 0.0), list)
+
+
+def test_rows_of_which_one_waits_or_has_ended_are_read_one_by_one() -> None:
+    player = played(3)
+    waiting: Any = player.store.store.accept(step_of(player, "e0", 3), 0.0)
+    player.tell([step_of(player, e, 3) for e in ("e1", "e2")])
+    item = rows_of(player, [step_of(player, e, 4) for e in EPISODES])
+    assert isinstance(player.store.store.accept_rows(item, 0.0), list)
+    player.act(waiting)
+    ends = [step_of(player, e, 4, "a") for e in EPISODES]
+    for step in ends:
+        step.terminations = {"c": True}
+    player.tell(ends)
+    after = rows_of(player, [step_of(player, e, 5) for e in EPISODES])
+    (first, *_) = player.store.store.accept_rows(after, 0.0)  # type: ignore[misc]
+    with pytest.raises(ValueMismatch, match="agent 'c' is done in this episode"):
+        player.accept(first)
+
+
+def test_a_t_of_few_bits_and_a_state_are_read_as_rows() -> None:
+    player = player_of("team and another")
+    item = rows_of(player, [step_of(player, e, 0) for e in EPISODES])
+    item.t = item.t.astype(np.int32)
+    player.accept(item)
+    assert player.num_in_rows == 3
 
 
 def test_a_repeat_in_rows_gets_its_old_answer() -> None:

@@ -20,7 +20,7 @@ from tests.servers.export.untrained import SMALL, plan_of, save
 from muxrl.orchestrator.load_policy import load_policy
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, TupleSpace
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.export.graph import CannotExport
+from muxrl.servers.export.network import CannotExport
 from muxrl.servers.export.onnx_file import to_onnx
 from muxrl.servers.export.verify import Differs
 from muxrl.servers.fixed_policies import exported as door
@@ -178,6 +178,7 @@ _AT_NIGHT = [
     "MAPPO, normalised, with a state", "QMIX, GRU, normalised and stacked", "MASAC, stacked",
     "SAC, scaled and normalised", "PPO, stacked, nested observations", "PPO, masked",
     "PPO, LSTM, masked", "IMPALA, Tuple of Discrete", "PPO, two dimensions that are flattened",
+    "PPO, MultiBinary", "SAC, masked",
 ]  # fmt: skip
 """What each of these has, another case has, too."""
 

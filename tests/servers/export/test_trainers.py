@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 import torch
 from tests.nights import at_night
+from tests.servers.export import untrained
 from tests.servers.export.test_export import play_an_episode
-from tests.servers.export.untrained import far_from_zero, plan_of
+from tests.servers.export.untrained import plan_of
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.export.graph import CannotExport
+from muxrl.servers.export.network import CannotExport
 from muxrl.servers.fixed_policies.exported import export_checkpoint
-from muxrl.servers.server import make_policies
-from muxrl.servers.trainers.policies import TrainerPolicies
 
 MASKED = DictSpace({"action_mask": Box((3,), "int8", 0, 1), "seen": Box((2,))})
 
@@ -113,13 +112,7 @@ PLANS = {
 
 
 def save(plan: ServerPlan, folder: Path) -> Path:
-    policies = make_policies(plan, pytest.fail)
-    assert isinstance(policies, TrainerPolicies)
-    for _ in range(20 if plan.normalize_observations else 0):
-        policies._normalization.observing.add(far_from_zero(plan), None)
-    policies.save(folder)
-    assert policies.finish(10.0)
-    return folder
+    return untrained.save(plan, folder, None)
 
 
 @pytest.mark.parametrize(

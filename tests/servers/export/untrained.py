@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import tree
-from tests.servers.scripted_store import make_plan
+from tests.servers.scripted_store import count, make_plan
 
 from muxrl.protocol.spaces import Space
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
@@ -68,19 +68,21 @@ def elsewhere(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def save(
-    plan: ServerPlan, folder: Path, put: Callable[[torch.Tensor], torch.Tensor] = elsewhere
+    plan: ServerPlan,
+    folder: Path,
+    put: Callable[[torch.Tensor], torch.Tensor] | None = elsewhere,
 ) -> Path:
     """Writes the checkpoint of a server that has not learned, with weights where `put` has them."""
     policies: Any = make_policies(plan, pytest.fail)
     torch.manual_seed(0)
     with torch.no_grad():
-        for trainer in policies.acting.learners.values():
+        for trainer in policies.acting.learners.values() if put else ():
             net = trainer.net if hasattr(trainer, "net") else trainer._module
             for parameter in net.parameters():
                 parameter.copy_(put(parameter))
     policies.acting.publish()
     for _ in range(20 if plan.normalize_observations else 0):
-        policies._normalization.observing.add(far_from_zero(plan), None)
+        count(policies._normalization.observing, far_from_zero(plan))
     policies.save(folder)
     assert policies.finish(10.0)
     policies.close()

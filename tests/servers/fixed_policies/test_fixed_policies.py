@@ -11,12 +11,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from tests.servers.acted import actions_of
+from tests.servers.acted import played
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
-from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.fixed_policies import FIXED, FixedAlgorithm, find_fixed
 from muxrl.servers.fixed_policies.plain import PolicyFailed
 from muxrl.servers.fixed_policies.policies import FixedPolicies
@@ -30,11 +29,8 @@ SEEN = np.zeros(2, np.float32)
 
 def plan(algorithm: str, acts: Space, sees: Space = SEES, **settings: Any) -> ServerPlan:
     return ServerPlan(
-        server_id="fixed", algorithm=algorithm, settings=settings, model={},
-        agents={agent: AgentPlan("default", sees, acts) for agent in "ab"},
-        groups={}, state_size=None, team_reward="sum", while_learning="serve", max_policy_lag=1,
-        host="127.0.0.1", port=0, token="", seed=7, resources=ResourcesConfig(),
-        limits=LimitsConfig(),
+        "fixed", algorithm, {agent: AgentPlan("default", sees, acts) for agent in "ab"},
+        groups={}, state_size=None, settings=settings, host="127.0.0.1", seed=7,
     )  # fmt: skip
 
 
@@ -50,13 +46,8 @@ def make(plan: ServerPlan) -> FixedPolicies:
 
 def play(policies: FixedPolicies, observations: list[dict[str, Any]], **start: Any) -> list[Any]:
     """Returns the actions of one episode, a dict for each step."""
-    policies.store.accept(StartEpisode(e := uuid.uuid4().hex, **start), 0.0)
-    answers = []
-    for t, observation in enumerate(observations):
-        pending = policies.store.accept(Step(e, t, observation, {"a": 1.0} if t else {}), 0.0)
-        answers.append(actions_of(policies.acting, pending))
-    policies.store.accept(EndEpisode(e, len(observations), rewards={"a": 1.0}), 0.0)
-    return answers
+    steps = played(policies, uuid.uuid4().hex, observations, {"a": 1.0}, **start)
+    return [step.answer().actions for step in steps]
 
 
 # --- policies that the tests name by path ---------------------------------------------------
@@ -195,11 +186,9 @@ def test_every_episode_and_agent_has_its_own_seed() -> None:
 
 def test_a_logged_action_is_used_and_the_policy_still_called() -> None:
     policies = make(scripted("make_memory"))
-    policies.store.accept(StartEpisode("e"), 0.0)
-    first = policies.store.accept(Step("e", 0, {"a": SEEN}, logged_actions={"a": 4}), 0.0)
-    assert actions_of(policies.acting, first) == {"a": 4}
-    second = policies.store.accept(Step("e", 1, {"a": SEEN}), 0.0)
-    assert actions_of(policies.acting, second) == {"a": 1}
+    first, second = played(policies, "e", [{"a": SEEN}] * 2, logged=[{"a": 4}, {}])
+    assert first.answer().actions == {"a": 4}
+    assert second.answer().actions == {"a": 1}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.acted import act_on, actions_of
+from tests.servers.acted import act_on, actions_of, played
 from tests.servers.fixed_policies.test_fixed_policies import (
     FIVE,
     SEEN,
@@ -17,6 +17,7 @@ from tests.servers.fixed_policies.test_fixed_policies import (
     plan,
     resumed,
 )
+from tests.servers.scripted_store import count
 
 from muxrl.protocol.errors import NotServing
 from muxrl.protocol.messages import EndEpisode, Started, StartEpisode, Step
@@ -315,8 +316,8 @@ def test_statistics_come_with_the_weights(main: Any) -> None:
     seat: Any = member.seats.seats["a"]
     before = seat.agents[0].read(np.full(2, 7.0, np.float32))
     live = main.live()
-    main._normalization.observing.add({"a": np.full(2, 7.0)}, None)
-    main._normalization.observing.add({"a": np.full(2, 5.0)}, None)
+    count(main._normalization.observing, {"a": np.full(2, 7.0)})
+    count(main._normalization.observing, {"a": np.full(2, 5.0)})
     policies.take("main", {}, main.live())
     after = seat.agents[0].read(np.full(2, 7.0, np.float32))
     assert before.tolist() == [7.0, 7.0] != after.tolist()
@@ -396,7 +397,7 @@ def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
             bias[number] += 50 * (number + 1)  # whatever it observes
         trainer.set_weights(weights)
         learner.acting.publish()
-        learner._normalization.observing.add({"a": np.full(2, number + 7.0)}, None)
+        count(learner._normalization.observing, {"a": np.full(2, number + 7.0)})
         policies.take("main", {}, learner.live())
         learner.save(path := tmp_path / str(number))
         frozen = make(plan("FROZEN", FIVE, checkpoint=str(path)))
@@ -427,10 +428,5 @@ def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
 
 
 def answers_of(policies: Any, observations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    policies.store.accept(StartEpisode(e := f"episode {policies.store.counts.num_episodes}"), 0.0)
-    answers = []
-    for t, seen in enumerate(observations):
-        pending = policies.store.accept(Step(e, t, seen), 0.0)
-        answers.append(actions_of(policies.acting, pending))
-    policies.store.accept(EndEpisode(e, len(observations)), 0.0)
-    return answers
+    steps = played(policies, f"episode {policies.store.counts.num_episodes}", observations)
+    return [step.answer().actions for step in steps]

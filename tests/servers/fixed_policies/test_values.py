@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.servers.export.untrained import plan_of, save
+from tests.servers.scripted_store import count
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.observing import Observing
@@ -83,7 +84,7 @@ def test_a_value_is_in_the_rewards_own_units_and_of_what_the_network_reads(tmp_p
     observing, scale = Observing.of(plan), RewardScale(0.9)
     find("PPO").seating.make_seats(plan, observing)
     for number in (1.0, 3.0):  # mean 2, deviation 1
-        observing.add({"a": np.full(2, number)}, None)
+        count(observing, {"a": np.full(2, number)})
     for reward in (-7.0, 7.0):
         scale.add_number(reward)
     path = tmp_path / STATE_FILE
@@ -185,7 +186,7 @@ def test_a_normalised_state_is_read_as_in_training(tmp_path: Path) -> None:
     observing = Observing.of(plan)
     find("MAPPO").seating.make_seats(plan, observing)
     for number in (1.0, 3.0):  # mean 2, deviation 1
-        observing.add({a: np.full(2, number) for a in "ab"}, np.full(3, number))
+        count(observing, {a: np.full(2, number) for a in "ab"}, np.full(3, number))
     path = tmp_path / STATE_FILE
     state = Normalization(observing).get_state()
     write_state(path, {**read_state(path), "normalization": state})

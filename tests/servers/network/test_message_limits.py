@@ -12,7 +12,7 @@ import pytest
 
 from muxrl.protocol.codec import encode, encode_json
 from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
-from muxrl.protocol.messages import AgentInfo, Batch, ServerSpec, StartEpisode, Step
+from muxrl.protocol.messages import AgentInfo, Batch, ServerSpec, StartEpisode, Step, StepRows
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, TupleSpace
 from muxrl.servers.network import message_limits
 from muxrl.servers.network.message_limits import MAX_JSON_LISTS, MAX_PLAIN_BYTES, MessageLimits
@@ -135,6 +135,16 @@ def test_items_are_counted(is_text: bool) -> None:
     with pytest.raises(MessageTooLarge, match=r"193 items, over the limit of 192"):
         limits().read(frame)
     assert len(limits(max_episodes=65).read(frame)) == 193
+
+
+def test_rows_count_as_the_items_that_they_are() -> None:
+    rows = StepRows(episode_ids=["e"] * 193, t=np.zeros(193, np.int64), observations=[])
+    takes = limits()
+    with pytest.raises(MalformedMessage, match="for servers whose spec takes_rows"):
+        takes.read(encode(Batch([rows])))
+    takes._takes_rows = True
+    with pytest.raises(MessageTooLarge, match=r"193 items, over the limit of 192"):
+        takes.read(encode(Batch([rows])))
 
 
 def test_the_collector_is_on_again_whatever_came() -> None:

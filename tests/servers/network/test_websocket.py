@@ -140,6 +140,11 @@ class Talk:
         """Takes to the server all that the client has to send, in one piece."""
         self.server.data_received(b"".join(self.client.data_to_send()))
 
+    def tell(self, *episode_ids: str) -> None:
+        """Sends one message."""
+        self.say(*episode_ids)
+        self.carry()
+
     def say(self, *episode_ids: str) -> None:
         """Puts one message into the client's mouth."""
         batch = Batch([AbortEpisode(episode_id) for episode_id in episode_ids])
@@ -155,6 +160,12 @@ class Talk:
             self.client.receive_data(data)
         return [event for event in self.client.events_received() if isinstance(event, Frame)]
 
+    def closed_with(self) -> Any:
+        """The frame with which the server has closed the connection."""
+        self.hear()
+        assert self.client.close_rcvd is not None
+        return self.client.close_rcvd
+
     def answers(self) -> list[list[str]]:
         """The episodes in each answer."""
         return [[r.episode_id for r in replies(frame)] for frame in self.hear()]
@@ -168,8 +179,7 @@ def replies(frame: Frame) -> list[AnyReply]:
 @pytest.mark.parametrize("text", [False, True])
 def test_a_message_is_answered_before_the_call_returns(text: bool) -> None:
     talk = Talk(HoldingApp(holds=False), text=text)
-    talk.say("a", "b")
-    talk.carry()
+    talk.tell("a", "b")
     assert len(talk.wire.written) == 1, "one write, or the other end would wait for the rest"
     (frame,) = talk.hear()
     assert frame.opcode is (Opcode.TEXT if text else Opcode.BINARY)
@@ -179,12 +189,10 @@ def test_a_message_is_answered_before_the_call_returns(text: bool) -> None:
 def test_answers_come_in_the_order_of_the_messages() -> None:
     app = HoldingApp(holds=True)
     talk = Talk(app)
-    talk.say("first")
-    talk.carry()
+    talk.tell("first")
     assert talk.wire.reads, "a client that waits for its answer is never paused"
     talk.say("second")
-    talk.say("third")
-    talk.carry()
+    talk.tell("third")
     assert app.asked == ["first"], "the first waits at the gate, and the others behind it"
     assert not talk.wire.reads
     app.let_go()
@@ -198,18 +206,15 @@ def test_answers_come_in_the_order_of_the_messages() -> None:
 def test_a_message_is_measured_until_its_answer_is_sent() -> None:
     app = HoldingApp(holds=True)
     talk = Talk(app)
-    talk.say("first")
-    talk.carry()
+    talk.tell("first")
     assert sum(app.exchanges.counts) == 0
     time.sleep(0.02)
     app.let_go()
-    talk.say("second")
-    talk.carry()
+    talk.tell("second")
     app.let_go()
     assert sum(app.exchanges.counts) == 2
     assert 0.02 < app.exchanges.sum_s < 5.0
-    talk.say("third")
-    talk.carry()
+    talk.tell("third")
     talk.server.connection_lost(None)
     app.let_go()
     assert sum(app.exchanges.counts) == 2, "nobody was there for the third answer"
@@ -256,9 +261,7 @@ def test_half_a_message_is_given_up(alarms: Alarms, is_last: bool, whole: int) -
         talk.server.data_received(half[-50:-49])
     assert len(alarms.set) == 1, "a byte now and then gives it no more time"
     alarms.ring()
-    talk.hear()
-    assert talk.client.close_rcvd is not None
-    assert "not complete" in talk.client.close_rcvd.reason
+    assert "not complete" in talk.closed_with().reason
     assert talk.wire.closed
     talk.server.connection_lost(None)
     assert not talk.connections
@@ -279,8 +282,7 @@ def test_a_client_that_does_not_read_is_not_answered_any_more() -> None:
     app = HoldingApp(holds=False)
     talk = Talk(app)
     talk.server.pause_writing()
-    talk.say("a")
-    talk.carry()
+    talk.tell("a")
     assert (app.asked, talk.wire.reads) == ([], False)
     talk.server.resume_writing()
     assert talk.answers() == [["a"]]
@@ -291,8 +293,7 @@ def test_what_is_malformed_is_refused_and_the_connection_goes_on() -> None:
     app = HoldingApp(holds=False)
     talk = Talk(app)
     talk.client.send_binary(b"\xc1")
-    talk.say("a")
-    talk.carry()
+    talk.tell("a")
     refused, answered = talk.hear()
     (refusal,) = replies(refused)
     assert "not a batch" in cast(Any, refusal).message
@@ -311,9 +312,7 @@ def test_a_breach_of_the_protocol_ends_the_connection(
     talk = Talk(HoldingApp(holds=False))
     talk.client.send_frame(Frame(opcode, data))
     talk.carry()
-    talk.hear()
-    assert talk.client.close_rcvd is not None
-    assert talk.client.close_rcvd.code == code
+    assert talk.closed_with().code == code
     assert talk.wire.closed
 
 
@@ -336,8 +335,7 @@ def test_whoever_has_gone_gets_no_answer(says_goodbye: bool) -> None:
     app = HoldingApp(holds=True)
     talk = Talk(app)
     talk.say("a")
-    talk.say("b")
-    talk.carry()
+    talk.tell("b")
     talk.wire.closed = True
     if says_goodbye:
         talk.server.eof_received()
@@ -357,8 +355,7 @@ def test_an_answer_that_cannot_travel_ends_its_connection_and_raises_nothing(
     app.action = object()
     talk = Talk(app, text=text)
     talk.say("a")
-    talk.say("b")
-    talk.carry()
+    talk.tell("b")
     if waits:
         assert not talk.wire.closed
         app.let_go()
@@ -371,8 +368,7 @@ def test_an_app_that_raises_ends_the_connection(caplog: pytest.LogCaptureFixture
     app = HoldingApp(holds=False)
     talk = Talk(app)
     talk.server.pause_writing()
-    talk.say("a")
-    talk.carry()
+    talk.tell("a")
     app.is_broken = True
     talk.server.resume_writing()  # no read, whose errors the event loop would end it for
     check_that_it_broke_off(talk)
@@ -381,8 +377,7 @@ def test_an_app_that_raises_ends_the_connection(caplog: pytest.LogCaptureFixture
 
 def check_that_it_broke_off(talk: Talk) -> None:
     assert talk.hear()[0].opcode is Opcode.CLOSE
-    assert talk.client.close_rcvd is not None
-    assert talk.client.close_rcvd.code == 1011
+    assert talk.closed_with().code == 1011
     assert talk.wire.closed
 
 
@@ -423,9 +418,7 @@ def test_a_flood_of_frames_that_are_no_messages_ends_the_connection(
     monkeypatch.setattr(talk.server, "_feed", parsed.append)
     talk.carry()
     assert len(parsed) <= 2_000  # it works on no more of them than it allows
-    talk.hear()
-    assert talk.client.close_rcvd is not None
-    assert talk.client.close_rcvd.code == 1008
+    assert talk.closed_with().code == 1008
     assert "2000 pings, pongs and short fragments" in talk.client.close_rcvd.reason
     assert talk.wire.closed
 
@@ -442,24 +435,19 @@ def test_text_messages_are_no_flood(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_frame_is_alone_while_there_is_one_connection() -> None:
     app = HoldingApp(holds=False)
     first = Talk(app)
-    first.say("a")
-    first.carry()
+    first.tell("a")
     second = Talk(app)
-    second.say("b")
-    second.carry()
+    second.tell("b")
     second.client.send_close()
     second.carry()
     second.server.connection_lost(None)
-    first.say("c")
-    first.carry()
+    first.tell("c")
     assert app.were_alone == [True, False, True]
 
 
 def test_a_server_that_stops_says_so() -> None:
     talk = Talk(HoldingApp(holds=False))
     talk.server.shutdown()
-    talk.hear()
-    assert talk.client.close_rcvd is not None
-    assert talk.client.close_rcvd.code == 1012
+    assert talk.closed_with().code == 1012
     assert talk.client.state is State.CLOSING
     assert talk.wire.closed

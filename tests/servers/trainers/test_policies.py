@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.servers.acted import act_on, actions_of
-from tests.servers.packing import Packing
-from tests.servers.scripted_store import SEES, make_plan, seen, spec_of
+from tests.servers.packing import rows_of
+from tests.servers.scripted_store import SEES, make_plan, seen
 
 from muxrl.experiments.simulations.matrix_game import payoffs_of
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
@@ -222,7 +222,7 @@ def test_steps_in_rows_are_asked_and_learned_as_single_ones(kind: str) -> None:
             for name in names:
                 t[name] += 1
             if in_rows and turn != 3:
-                (rows,) = Packing(spec_of(plan)).pack(steps)
+                rows = rows_of(plan.agents, steps)
                 act_on(policies.acting, store.accept_rows(rows, now))
             else:
                 act_on(policies.acting, *(store.accept(step, now) for step in steps))
@@ -262,7 +262,7 @@ def test_its_arrays_are_its_own(in_rows: bool) -> None:
     for t in range(4):
         item = Step("e", t, {a: seen(a, t) for a in "ab"}, {"a": 1.0, "b": 0.5} if t else {})
         if in_rows:
-            (rows,) = Packing(spec_of(plan)).pack([item])
+            rows = rows_of(plan.agents, [item])
             act_on(policies.acting, store.accept_rows(rows, now))
         else:
             act_on(policies.acting, store.accept(item, now))
