@@ -151,12 +151,12 @@ def test_a_checkpoint_of_the_time_before_format_1_is_refused(saved: Path, tmp_pa
 
 def networks_of(served: Served) -> dict[str, Any]:
     """Returns what was learned, by policy."""
-    return served.policies.acting.get_networks()
+    return served.policies.acting.get("networks")
 
 
 def weights_of(served: Served) -> dict[str, Any]:
     """Returns what acts, by policy."""
-    return served.policies.acting.get_weights()
+    return served.policies.acting.get("weights")
 
 
 # --- initialize_from ---------------------------------------------------------------------------

@@ -171,7 +171,7 @@ def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Returns the learner's weights, targets included, and those that act."""
     policies = server.policies
     assert isinstance(policies, TrainerPolicies)
-    return flat(policies.acting.get_networks()), flat(policies.acting.get_weights())
+    return flat(policies.acting.get("networks")), flat(policies.acting.get("weights"))
 
 
 _AT_NIGHT = ["mappo, recurrent", "qmix, normalised", "vdn", "mappo", "ppo, normalised",
