@@ -48,7 +48,7 @@ _CONTINUOUS = {**_REPLAY, "gradient_steps": 4, "batch_size": 32}
 
 
 _PASS: dict[str, dict[str, Any]] = {
-    "PPO": {**_FEW, "batch_env_steps": 64, "n_epochs": 4, "batch_size": 32},
+    "PPO": {**_FEW, "batch_env_steps": 32, "n_epochs": 4, "batch_size": 32},
     "A2C": {**_FEW, "batch_env_steps": 32},
     "TRPO": {**_FEW, "batch_env_steps": 64, "batch_size": 32},
     "DQN": _DISCRETE,
