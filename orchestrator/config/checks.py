@@ -81,8 +81,10 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
         problems.append("servers: there is none; at least one has to serve the agents")
     for server_id, server in config.servers.items():
         problems += _server_problems(server_id, server, config)
-        for problem in _algorithm_problems(server_id, server):
-            problems.append(f"server {server_id!r}: {' '.join(problem.split())}")
+        problems += [
+            f"server {server_id!r}: {' '.join(sentence.split())}"
+            for sentence in _algorithm_problems(server_id, server)
+        ]
     problems += _port_problems(config)
     if needs_stop:
         problems += _stop_problems(config)
