@@ -64,7 +64,10 @@ class ServerResolver:
         config = self.config
         try:
             algorithm = find(config.algorithm).configured(config)
-        except ValueError:  # which `find_problems` of the config has said
+        except ValueError as error:
+            # Of its settings it is said already, with a way out; not that torch is not installed.
+            if not any(said.startswith(f"server {self.server_id!r}: ") for said in self.problems):
+                self._refuse(error)
             return None
         if config.callbacks and not algorithm.learns:
             self._refuse(f"has callbacks, but {algorithm.name} does not learn; leave them out")
