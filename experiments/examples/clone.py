@@ -41,7 +41,7 @@ def clone(
     saved = Checkpoint.open(checkpoint)
     frozen, state = open_policies(saved, {}), saved.read_state()
     actors = frozen.make_inference(plan_of(saved.about))
-    actors.set_state(state["trainers"])
+    actors.put("state", state["trainers"])
     losses = {}
     for policy_id, pairs in played.items():
         trainer: Any = actors.learners[policy_id]
@@ -60,8 +60,8 @@ def clone(
                 optimizer.step()
         losses[policy_id] = loss.item()
     actors.publish()
-    state["trainers"], state["networks"] = actors.get_state(), actors.get_networks()
-    state["weights"] = actors.get_weights()
+    state["trainers"], state["networks"] = actors.get("state"), actors.get("networks")
+    state["weights"] = actors.get("weights")
     write_state(shutil.copytree(checkpoint, out) / STATE_FILE, state)
     return losses
 

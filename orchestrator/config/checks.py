@@ -21,7 +21,7 @@ from muxrl.orchestrator.config.schema import RETURN, TOTAL, ExperimentConfig, Ga
 from muxrl.orchestrator.config.trackers import find_problems as tracker_problems
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.storage.remote_copy import find_problem
-from muxrl.protocol.suggestions import did_you_mean, similar_or_known
+from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
 from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.network.access import is_loopback
@@ -81,6 +81,10 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
         problems.append("servers: there is none; at least one has to serve the agents")
     for server_id, server in config.servers.items():
         problems += _server_problems(server_id, server, config)
+        problems += [
+            f"server {server_id!r}: {' '.join(sentence.split())}"
+            for sentence in _algorithm_problems(server_id, server)
+        ]
     problems += _port_problems(config)
     if needs_stop:
         problems += _stop_problems(config)
@@ -223,6 +227,31 @@ def _parameter_problems(config: ExperimentConfig) -> Iterator[str]:
             at = f"simulation.parameters.{name}.next_when"
             yield from unknown_server(f"{at}.of", "metric", rule.get("of", TOTAL), config)
             yield from unknown_metric(f"{at}.metric", rule.get("metric", RETURN), config)
+
+
+def _algorithm_problems(server_id: str, server: ServerConfig) -> Iterator[str]:
+    """Yields what is wrong with a server's algorithm, its settings and networks."""
+    # Here: people's own algorithms are imported. Muxrl's are not, so that this takes no time.
+    from muxrl.servers.lookup import find, own_algorithms
+
+    try:
+        algorithm = find(server.algorithm)
+        if not algorithm.learns:
+            algorithm = algorithm.configured(server)
+        problems = [*algorithm.find_config_problems(server)]
+    except ValueError as error:
+        problems = [str(error)]
+    for problem in problems:
+        unknown = (name for name in server.settings if f"has no setting {name!r}" in problem)
+        name = next(unknown, "")
+        if owners := [one.name for one in own_algorithms() if name in one.settings()]:
+            yield (  # the setting of an algorithm that another file names, perhaps
+                f"{problem.partition('; known: ')[0]}; it is one of {listed(owners)}; if it is "
+                f"inherited, servers.{server_id}.settings={{}}, in a file settings: {{}}, clears "
+                "such settings"
+            )
+        else:
+            yield problem
 
 
 def _server_problems(

@@ -65,10 +65,10 @@ class ServerResolver:
         try:
             algorithm = find(config.algorithm).configured(config)
         except ValueError as error:
-            self._refuse(self._or_inherited(str(error)))
+            # Of its settings it is said already, with a way out; not that torch is not installed.
+            if not any(said.startswith(f"server {self.server_id!r}: ") for said in self.problems):
+                self._refuse(error)
             return None
-        for problem in algorithm.find_config_problems(config):
-            self._refuse(self._or_inherited(problem))
         if config.callbacks and not algorithm.learns:
             self._refuse(f"has callbacks, but {algorithm.name} does not learn; leave them out")
         elif config.callbacks and algorithm.name != EXTERNAL:  # which imports them itself
@@ -220,19 +220,6 @@ class ServerResolver:
 
     def _refuse(self, problem: object) -> None:
         self.problems.append(f"server {self.server_id!r}: {' '.join(str(problem).split())}")
-
-    def _or_inherited(self, problem: str) -> str:
-        """Returns a problem, with the way out if it is a setting that another algorithm has."""
-        for name in self.config.settings:
-            if f"has no setting {name!r}" in problem:
-                owners = [entry.name for entry in own_algorithms() if name in entry.settings()]
-                if owners:
-                    return (
-                        f"{problem.partition('; known: ')[0]}; it is one of {listed(owners)}; if "
-                        f"it is inherited, servers.{self.server_id}.settings={{}}, in a file "
-                        "settings: {}, clears such settings"
-                    )
-        return problem
 
     def _groups(self, algorithm: Algorithm) -> dict[str, tuple[str, ...]]:
         """Returns the groups by name, none for an algorithm that has no use for them."""

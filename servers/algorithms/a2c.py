@@ -12,34 +12,9 @@ import torch
 from torch import Tensor
 
 from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, steps_of
-from muxrl.servers.algorithms.actor_critic_settings import OnPolicySettings
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.rollout import explained_variance
-
-
-class A2CSettings(OnPolicySettings):
-    """One update per batch, on the whole of it: no epochs, no minibatches, no ratio, no KL.
-
-    With ``lambda_=1`` (default) advantages are n-step returns up to the end of the batch, as in the
-    paper; below 1 they are GAE's.
-    """
-
-    unused = frozenset(
-        {"clip_param", "kl_coeff", "kl_target", "minibatch_size", "num_epochs", "use_kl_loss"}
-    )
-
-    lr = 1e-3
-    train_batch_size = 200
-    train_batch_size_per_learner = 200
-    vf_loss_coeff = 0.5
-    entropy_coeff = 0.01
-    grad_clip = 40.0
-    optimizer_epsilon = 1e-8  # torch's
-    # One record per about so many env steps, not one per update.
-    min_sample_timesteps_per_iteration = 1_000
-
-    standardize_advantages: bool = False
-    """Whether a batch's advantages are shifted to mean 0 and scaled to deviation 1."""
+from muxrl.servers.algorithms.settings.on_policy import A2CSettings
 
 
 class A2C(OnPolicy):

@@ -23,13 +23,7 @@ from muxrl.servers.algorithms.distributions import (
     distribution_of,
     masked,
 )
-from muxrl.servers.algorithms.networks import (
-    Encoder,
-    ModelSettings,
-    dense_layers,
-    head,
-    joined,
-)
+from muxrl.servers.algorithms.networks import Encoder, dense_layers, head, joined
 from muxrl.servers.algorithms.rollout import (
     Padded,
     Rollout,
@@ -37,7 +31,8 @@ from muxrl.servers.algorithms.rollout import (
     minibatches,
     standardised,
 )
-from muxrl.servers.algorithms.torch_trainer import TorchTrainer, tensor_of
+from muxrl.servers.algorithms.settings.model import ModelSettings
+from muxrl.servers.algorithms.torch_trainer import Asked, TorchTrainer, tensor_of
 from muxrl.servers.algorithms.update import Step, value_at
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.interface import Acted, Rows
@@ -245,7 +240,7 @@ class ActorCritic(TorchTrainer):
 
     def network(self) -> nn.Module:
         """Returns the module behind `act`, for files."""
-        return _Acting(self.net)
+        return Asked(self.net, _acting)
 
     @property
     def greedy(self) -> Callable[[Tensor], Tensor] | None:
@@ -437,22 +432,16 @@ class OnPolicy(ActorCritic):
         return metrics
 
 
-class _Acting(nn.Module):
+def _acting(net: ActorCriticNet, *given: Any) -> Any:
     """From the parts that the actor reads, and the recurrent state before, to a distribution's
     inputs and the state after."""
-
-    def __init__(self, net: ActorCriticNet) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, *given: Any) -> Any:
-        net, keys = self.net, self.net.keys[ACTOR]
-        parts = dict(zip(keys, given, strict=False))
-        if len(given) == len(keys):
-            return _inputs_of(net, parts)
-        sequences = {key: part.unsqueeze(1) for key, part in parts.items()}
-        features, after = net.unroll_one(ACTOR, sequences, given[-1])
-        return net.inputs(features.squeeze(1)), after
+    keys = net.keys[ACTOR]
+    parts = dict(zip(keys, given, strict=False))
+    if len(given) == len(keys):
+        return _inputs_of(net, parts)
+    sequences = {key: part.unsqueeze(1) for key, part in parts.items()}
+    features, after = net.unroll_one(ACTOR, sequences, given[-1])
+    return net.inputs(features.squeeze(1)), after
 
 
 def _means(inputs: Tensor) -> Tensor:

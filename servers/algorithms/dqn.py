@@ -8,7 +8,7 @@ distributions of returns (Bellemare et al. 2017, arXiv 1707.06887).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,67 +21,15 @@ from muxrl.protocol.spaces import Discrete
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS
 from muxrl.servers.algorithms.distributions import masked
-from muxrl.servers.algorithms.networks import Encoder, ModelSettings, dense_layers, head
-from muxrl.servers.algorithms.off_policy import (
-    NO_MEMORY,
-    OffPolicy,
-    OffPolicySettings,
-    at,
-    split,
-)
+from muxrl.servers.algorithms.networks import Encoder, dense_layers, head
+from muxrl.servers.algorithms.off_policy import OffPolicy, at, split
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
+from muxrl.servers.algorithms.settings.off_policy import DQNSettings
 from muxrl.servers.algorithms.update import Step, Targets, value_at
-from muxrl.servers.trainers.declared_settings import Count, Schedule, ScheduleCheck
 from muxrl.servers.trainers.interface import Acted, Rows
 from muxrl.servers.trainers.spaces import AgentSpaces
 
 OPTIMIZER = "default_optimizer"
-
-
-class DQNModelSettings(ModelSettings):
-    """Of the network of values."""
-
-    refused = {
-        "use_lstm": f"{NO_MEMORY}IQL, which is recurrent DQN where agents are in no group: its GRU "
-        "learns from whole episodes"
-    }
-
-    fcnet_activation = "relu"
-
-
-class DQNSettings(OffPolicySettings):
-    """RLlib's, with fewer updates and a uniform replay."""
-
-    model: DQNModelSettings = DQNModelSettings()
-    """Of its networks."""
-
-    grad_clip = 40.0
-    rollout_fragment_length = 4  # as in the paper; RLlib makes one update for every step
-    target_network_update_freq = 500
-
-    double_q: bool = True
-    """Whether the online network chooses the action that the target network values."""
-    dueling: bool = True
-    """Whether values are made of a state's value and actions' advantages."""
-    epsilon: Annotated[Schedule, ScheduleCheck(highest=1.0)] = [(0, 1.0), (10_000, 0.05)]
-    """Share of random actions; a number or a schedule."""
-    lr: Schedule = 5e-4
-    """Learning rate; a number or a schedule."""
-    num_atoms: Count = 1
-    """Above 1: the distribution of returns is learned, on so many atoms; `dueling` does nothing."""
-    # Huber's gradient of an episode's end, whose error is large, weighs no more than any other's:
-    # on CartPole values rise far above every return.
-    td_error_loss_fn: Literal["huber", "mse"] = "mse"
-    """`huber` or `mse`."""
-    v_max: float = 10.0
-    """Largest return of that distribution."""
-    v_min: float = -10.0
-    """Lowest return of that distribution."""
-
-    def validate(self) -> None:
-        super().validate()
-        if self.num_atoms > 1 and self.v_min >= self.v_max:
-            self.refuse(f"v_min={self.v_min} must be below v_max={self.v_max}")
 
 
 class QNetwork(nn.Module):
@@ -193,7 +141,7 @@ class DQN(OffPolicy):
 
     def network(self) -> nn.Module:
         """Returns the module behind `act`, for files: values, the mean of the atoms if any."""
-        return _Acting(self.net.online)
+        return self.net.online
 
     def acting_modules(self) -> Sequence[nn.Module]:
         return [self.net.online]
@@ -335,18 +283,6 @@ def _metrics_of_atoms(probs: Tensor, atoms: Tensor) -> dict[str, Callable[[], Te
         "dist_max_abs_distance": lambda: probs.diff(dim=0).abs().max(),
         "action_dist_mean_entropy": lambda: (probs * probs.log()).sum(1).mean(),
     }
-
-
-class _Acting(nn.Module):
-    """From observations to values."""
-
-    def __init__(self, net: QNetwork) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, obs: Tensor) -> Tensor:
-        values: Tensor = self.net(obs)
-        return values
 
 
 def _side_by_side(one: DenseLayer, other: DenseLayer, *, is_first: bool) -> DenseLayer:

@@ -21,34 +21,10 @@ from muxrl.servers.agents.keys import ACTION_MASK
 from muxrl.servers.algorithms.actor_critic import ACTOR
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES
 from muxrl.servers.algorithms.distributions import masked
-from muxrl.servers.algorithms.mappo import (
-    CENTRAL,
-    MAPPO,
-    CentralModel,
-    CentralSettings,
-    ratio_of,
-)
+from muxrl.servers.algorithms.mappo import CENTRAL, MAPPO, ratio_of
 from muxrl.servers.algorithms.networks import joined
+from muxrl.servers.algorithms.settings.on_policy import HAPPOSettings
 from muxrl.servers.episodes.trajectories import Trajectory
-
-
-class HAPPOModel(CentralModel):
-    """Without an LSTM."""
-
-    refused = CentralModel.refused | {
-        "use_lstm": "it compares agents row by row, and recurrent ones learn from padded "
-        "sequences; use MAPPO",
-    }
-
-
-class HAPPOSettings(CentralSettings):
-    """MAPPO's, with the same defaults; every agent needs a policy of its own."""
-
-    own_module_refused = "its critics see the state, apart from what its actors see"
-    unused = frozenset({"obs_agent_id"})
-
-    model: HAPPOModel = HAPPOModel()
-    """Of its networks."""
 
 
 class HAPPO(MAPPO):

@@ -19,54 +19,15 @@ from torch import Tensor
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.algorithms.actor_critic import STATES, ActorCritic, ActorCriticNet
-from muxrl.servers.algorithms.actor_critic_settings import ActorCriticSettings
 from muxrl.servers.algorithms.columns import ACTIONS, REWARDS
 from muxrl.servers.algorithms.ppo import KL, AdaptiveKL
 from muxrl.servers.algorithms.rollout import Padded, Rollout, vtrace
+from muxrl.servers.algorithms.settings.on_policy import APPOSettings, IMPALASettings
 from muxrl.servers.algorithms.update import Targets
 from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.trainers.declared_settings import Count, NotNegative, Share
 
 _RATIO_CAP = 2.0
 """Of mu / pi_target in IMPACT's surrogate, "clip" in its equation 3; RLlib's."""
-
-
-class IMPALASettings(ActorCriticSettings):
-    """IMPALA's, with RLlib's defaults."""
-
-    lr = 5e-4
-    entropy_coeff = 0.01
-    grad_clip = 40.0
-    train_batch_size = 500
-    train_batch_size_per_learner = 500
-    vf_loss_coeff = 0.5
-    min_sample_timesteps_per_iteration = 1_000
-
-    rollout_fragment_length: Count = 50
-    """Steps after which V-trace restarts from the value function."""
-    vtrace_clip_pg_rho_threshold: NotNegative = 1.0
-    """Largest weight of V-trace in the policy's gradient."""
-    vtrace_clip_rho_threshold: NotNegative = 1.0
-    """Largest weight of V-trace in the correction of values."""
-
-
-class APPOSettings(IMPALASettings):
-    """APPO's, with RLlib's defaults."""
-
-    circular_buffer_iterations_per_batch: Count = 2
-    """Updates on each batch."""
-    clip_param: NotNegative = 0.4
-    """Clip range of the probability ratio."""
-    kl_coeff: NotNegative = 1.0
-    """Weight of the KL penalty; it adapts."""
-    kl_target: NotNegative = 0.01
-    """KL divergence that the weight is adapted to."""
-    target_network_update_freq: Count = 2
-    """Batches between two updates of the target policy, each counted with its updates."""
-    tau: Share = 1.0
-    """How far the target policy moves towards the policy then."""
-    use_kl_loss: bool = False
-    """Whether there is a KL penalty to the target policy."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +167,7 @@ class APPO(IMPALA):
     """PPO's ratio against a target policy, with V-trace (Luo et al. 2020)"""
 
     Settings = APPOSettings
+    saved = {"kl": "kl", "target": "target", "num_batches": "_num_batches"}
     settings: APPOSettings
 
     def __init__(self, *args: Any) -> None:
@@ -262,15 +224,3 @@ class APPO(IMPALA):
         for prefix, module in (("net.", self.net), ("target.", self.target)):
             own = {k.removeprefix(prefix): v for k, v in networks.items() if k.startswith(prefix)}
             module.load_state_dict(own)
-
-    def more_state(self) -> dict[str, Any]:
-        return {
-            "kl": self.kl.state(),
-            "target": dict(self.target.state_dict()),
-            "num_batches": self._num_batches,
-        }
-
-    def load_more(self, state: Mapping[str, Any]) -> None:
-        self.kl.load(state["kl"])
-        self.target.load_state_dict(state["target"])
-        self._num_batches = state["num_batches"]

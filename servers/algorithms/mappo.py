@@ -32,13 +32,11 @@ from muxrl.servers.algorithms.actor_critic import (
     Parts,
     steps_of,
 )
-from muxrl.servers.algorithms.actor_critic_settings import ClippedRatioSettings
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.distributions import Distribution, distribution_of
-from muxrl.servers.algorithms.networks import ModelSettings
 from muxrl.servers.algorithms.rollout import Rollout, explained_variance
+from muxrl.servers.algorithms.settings.on_policy import CentralSettings, MAPPOSettings
 from muxrl.servers.algorithms.update import Step
-from muxrl.servers.trainers.declared_settings import Limit
 from muxrl.servers.trainers.interface import Rows
 from muxrl.servers.trainers.spaces import AgentSpaces
 from muxrl.servers.training.skipped_updates import MAX_GRADIENT
@@ -63,54 +61,6 @@ state of all of the server's agents. An agent in a group is recorded at every st
 when it does not act or has departed. Such a step is marked by `ALIVE` 0: it trains the critic,
 which learns what the team still earns, but not the actor.
 """
-
-
-class CentralModel(ModelSettings):
-    """Of an actor and a critic apart."""
-
-    refused = {"vf_share_layers": "its actor and its critic do not see the same"}
-
-
-class CentralSettings(ClippedRatioSettings):
-    """Defaults are the paper's for small tasks: ten passes over a batch, no minibatches, no KL.
-
-    But values are learned as they are. In the paper's units a critic learns so fast while
-    bootstrapped returns still fall that simple_spread's agents left its landmarks.
-    """
-
-    own_module_refused = "its critic sees the state, apart from what its actor sees"
-
-    model: CentralModel = CentralModel()
-    """Of its networks."""
-    lr = 7e-4
-    # The paper collects 3,200 (128 environments, 25 steps) for its small tasks.
-    train_batch_size = 1_000
-    train_batch_size_per_learner = 1_000
-    minibatch_size = None
-    num_epochs = 10
-    lambda_ = 0.95
-    clip_param = 0.2
-    entropy_coeff = 0.01
-
-    agent_specific_state: bool = True
-    """Whether the critic also reads its agent's id and observation."""
-    clip_jointly: bool = False
-    """Whether `grad_clip` bounds the gradients of actor and critic as one."""
-    grad_clip: Limit = 10.0
-    """Largest norm of the gradient, of actor and critic each; None: no clip."""
-    huber_delta: Limit = None
-    """Error, in the critic's units, from which the value loss is linear; None: never."""
-    normalize_values: bool = False
-    """Whether the critic learns in units of the returns' running mean and deviation."""
-    vf_clip_param: Limit = None
-    """How far a value may gain from moving in one update, in the critic's units; None: no limit."""
-
-
-class MAPPOSettings(CentralSettings):
-    """HAPPO's agents need no id, since they have a policy each."""
-
-    obs_agent_id: bool = False
-    """Whether the actor reads its agent's id, one-hot."""
 
 
 class ValueNormalizer(nn.Module):

@@ -6,9 +6,9 @@ of those that numpy computes as well: to act, for clients, pools and files.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from muxrl.protocol.messages import DenseLayer
-from muxrl.servers.trainers.declared_settings import Settings
+from muxrl.servers.algorithms.settings.model import ModelSettings, activation_of, initializer_of
 
 _BOARD_SIZE = 10
 """Cells a side that are seen without a stride."""
@@ -32,103 +32,6 @@ _KNOWN_IMAGES: dict[int, list[list[Any]]] = {
 """RLlib's filters for square images of these sides."""
 _ACTIVATIONS: dict[type[nn.Module], Literal["tanh", "relu"]] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
-Initializer = str | Callable[..., Any] | None
-
-
-class ModelSettings(Settings):
-    """Network settings, as RLlib's ``DefaultModelConfig`` calls them."""
-
-    fcnet_hiddens: list[int] = [64, 64]
-    """Units of each layer of the encoder."""
-    fcnet_activation: str = "tanh"
-    """`tanh`, `relu`, `elu`, `silu` (`swish`) or `linear`, or a class of `torch.nn`."""
-    fcnet_kernel_initializer: Initializer = None
-    """What weights begin with: a function of `torch.nn.init`; None: torch's own."""
-    fcnet_kernel_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
-    fcnet_bias_initializer: Initializer = None
-    """Likewise, of biases."""
-    fcnet_bias_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
-    fcnet_use_layernorm: bool = False
-    """Whether layers are normalised before their activation."""
-    conv_filters: list[Any] | None = None
-    """Of images `[channels, kernel, stride]` of each layer, perhaps with `"valid"`; None: by
-    size."""
-    conv_activation: str = "relu"
-    """As `fcnet_activation`."""
-    conv_kernel_initializer: Initializer = None
-    """As `fcnet_kernel_initializer`."""
-    conv_kernel_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
-    conv_bias_initializer: Initializer = None
-    """As `fcnet_bias_initializer`."""
-    conv_bias_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
-    head_fcnet_hiddens: list[int] = []
-    """Units of each hidden layer of the heads."""
-    head_fcnet_activation: str = "relu"
-    """As `fcnet_activation`."""
-    head_fcnet_kernel_initializer: Initializer = None
-    """As `fcnet_kernel_initializer`."""
-    head_fcnet_kernel_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
-    head_fcnet_bias_initializer: Initializer = None
-    """As `fcnet_bias_initializer`."""
-    head_fcnet_bias_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
-    head_fcnet_use_layernorm: bool = False
-    """As `fcnet_use_layernorm`."""
-    free_log_std: bool = False
-    """Whether the deviation of continuous actions is one for all observations."""
-    log_std_clip_param: float = 20.0
-    """Largest magnitude of its logarithm."""
-    vf_share_layers: bool = False
-    """Whether the policy and the value share the encoder."""
-    use_lstm: bool = False
-    """Whether an LSTM follows the encoder."""
-    max_seq_len: int = 20
-    """Steps of the sequences that it learns from."""
-    lstm_cell_size: int = 256
-    """Its units."""
-    lstm_kernel_initializer: Initializer = None
-    """As `fcnet_kernel_initializer`."""
-    lstm_kernel_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
-    lstm_bias_initializer: Initializer = None
-    """As `fcnet_bias_initializer`."""
-    lstm_bias_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
-
-    def validate(self) -> None:
-        super().validate()
-        for prefix in ("fcnet", "conv", "head_fcnet"):
-            activation_of(getattr(self, f"{prefix}_activation"))
-        for prefix in ("fcnet", "conv", "head_fcnet", "lstm"):
-            Initializers(self, prefix)
-
-
-def activation_of(name: str) -> type[nn.Module] | None:
-    """Returns the class of an activation, None for "linear".
-
-    Raises:
-        ValueError: torch has none of that name.
-    """
-    known: dict[str, type[nn.Module] | None] = {
-        "linear": None,
-        "tanh": nn.Tanh,
-        "relu": nn.ReLU,
-        "elu": nn.ELU,
-        "silu": nn.SiLU,
-        "swish": nn.SiLU,
-    }
-    if name.lower() in known:
-        return known[name.lower()]
-    found = getattr(nn, name, None)
-    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
-        raise ValueError(f"{name!r} is no activation: {', '.join(known)}, or a class of torch.nn")
-    return found
-
 
 class Initializers:
     """Sets what the parameters of some layers begin with.
@@ -139,22 +42,11 @@ class Initializers:
     """
 
     def __init__(self, model: ModelSettings, prefix: str) -> None:
-        self._makers = {
-            kind: self._maker(
-                getattr(model, f"{prefix}_{kind}_initializer"),
-                getattr(model, f"{prefix}_{kind}_initializer_kwargs"),
-            )
-            for kind in ("kernel", "bias")
-        }
-
-    @staticmethod
-    def _maker(given: Initializer, kwargs: dict[str, Any] | None) -> Callable[[Tensor], Any] | None:
-        if given is None:
-            return None
-        found = given if callable(given) else getattr(nn.init, given.lower(), None)
-        if found is None or (isinstance(given, str) and not given.endswith("_")):
-            raise ValueError(f"{given!r} is no function of torch.nn.init that ends with '_'")
-        return lambda tensor: found(tensor, **kwargs or {})
+        self._makers = {}
+        for kind in ("kernel", "bias"):
+            maker = initializer_of(getattr(model, f"{prefix}_{kind}_initializer"))
+            kwargs = getattr(model, f"{prefix}_{kind}_initializer_kwargs") or {}
+            self._makers[kind] = maker and partial(maker, **kwargs)
 
     def __call__(self, module: nn.Module) -> None:
         for name, parameter in module.named_parameters():

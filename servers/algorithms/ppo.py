@@ -10,10 +10,9 @@ from torch import Tensor
 
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, steps_of
-from muxrl.servers.algorithms.actor_critic_settings import ClippedRatioSettings
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.rollout import explained_variance
-from muxrl.servers.trainers.declared_settings import Limit, NotNegative
+from muxrl.servers.algorithms.settings.on_policy import PPOSettings
 
 KL = "mean_kl_loss"
 
@@ -37,32 +36,14 @@ class AdaptiveKL:
         elif kl < 0.5 * self._target:
             self.coeff *= 0.5
 
-    def state(self) -> dict[str, float]:
+    def get_state(self) -> dict[str, float]:
         """Returns the weight, and with which one it began."""
         return {"coeff": self.coeff, "first": self._first}
 
-    def load(self, state: Mapping[str, float]) -> None:
+    def set_state(self, state: Mapping[str, float]) -> None:
         """Continues, unless the setting has changed since."""
         if state["first"] == self._first:
             self.coeff = state["coeff"]
-
-
-class PPOSettings(ClippedRatioSettings):
-    """PPO's, with RLlib's defaults.
-
-    Advantages are standardised over a batch's transitions of own actions.
-    """
-
-    kl_coeff: NotNegative = 0.2
-    """First weight of the KL penalty; it adapts."""
-    kl_target: NotNegative = 0.01
-    """KL divergence that the weight is adapted to."""
-    use_critic: bool = True
-    """Whether a value function is the baseline."""
-    use_kl_loss: bool = True
-    """Whether the KL penalty is used."""
-    vf_clip_param: Limit = None
-    """Where the squared error of a value is cut off; None: nowhere."""
 
 
 class PPO(OnPolicy):
@@ -76,6 +57,7 @@ class PPO(OnPolicy):
     """
 
     Settings = PPOSettings
+    saved = {"kl": "kl"}
     settings: PPOSettings
 
     def __init__(self, *args: Any) -> None:
@@ -122,9 +104,3 @@ class PPO(OnPolicy):
             return metrics
         self.kl.adapt(float(metrics[KL]))
         return {**metrics, "curr_kl_coeff": self.kl.coeff}
-
-    def more_state(self) -> dict[str, Any]:
-        return {"kl": self.kl.state()}
-
-    def load_more(self, state: Mapping[str, Any]) -> None:
-        self.kl.load(state["kl"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -24,32 +24,23 @@ from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS
 from muxrl.servers.algorithms.distributions import Categorical, masked, squashed
 from muxrl.servers.algorithms.networks import (
     Encoder,
-    Initializer,
     Initializers,
-    ModelSettings,
-    activation_of,
     dense_layers,
     head,
 )
-from muxrl.servers.algorithms.off_policy import (
-    NO_MEMORY,
-    OffPolicy,
-    OffPolicySettings,
-    at,
-    replay_buffer,
-    split,
-)
+from muxrl.servers.algorithms.off_policy import OffPolicy, at, split
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
+from muxrl.servers.algorithms.settings.model import activation_of
+from muxrl.servers.algorithms.settings.off_policy import SACModelSettings, SACSettings
 from muxrl.servers.algorithms.temperature import ALPHA, Temperature
-from muxrl.servers.algorithms.update import Step, Targets
-from muxrl.servers.trainers.declared_settings import Positive, Schedule
+from muxrl.servers.algorithms.torch_trainer import Asked
+from muxrl.servers.algorithms.update import Points, Step, Targets
 from muxrl.servers.trainers.interface import Acted, Rows
 from muxrl.servers.trainers.spaces import AgentSpaces
 
 POLICY = "policy"
 CRITICS = ("qf", "qf_twin")
 
-AUTO: Literal["auto"] = "auto"
 SHARE = 0.3
 """Of the highest entropy, ``log n``. A policy that takes one of n = 5 actions nine times out of
 ten, and the others alike, has 0.29 of it, with n = 2 actions 0.47, with n = 18 0.21.
@@ -58,56 +49,6 @@ _EPS = 1e-7
 """Of Adam; RLlib's."""
 _LOWEST, _HIGHEST = -5.0, 2.0
 """Of the logarithm of a deviation; RLlib's."""
-
-
-class SACModelSettings(ModelSettings):
-    """Of the policy and the critics alike."""
-
-    refused = {"use_lstm": f"{NO_MEMORY}PPO or A2C"}
-
-    # With RLlib's tanh the critic hardly learns how the worth of an action depends on the
-    # observation.
-    fcnet_activation = "relu"
-
-    fusionnet_hiddens: list[int] = [64, 64]
-    """Units of each layer in which a critic combines observation and action, but the last."""
-    fusionnet_activation: str = "relu"
-    """As `fcnet_activation`."""
-    fusionnet_kernel_initializer: Initializer = None
-    """As `fcnet_kernel_initializer`."""
-    fusionnet_kernel_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
-    fusionnet_bias_initializer: Initializer = None
-    """As `fcnet_kernel_initializer`."""
-    fusionnet_bias_initializer_kwargs: dict[str, Any] | None = None
-    """Its arguments."""
-
-
-class SACSettings(OffPolicySettings):
-    """RLlib's, with the paper's learning rate of the actor and a uniform replay."""
-
-    model: SACModelSettings = SACModelSettings()
-    """Of its networks."""
-
-    num_steps_sampled_before_learning_starts = 1_500
-    replay_buffer_config = replay_buffer(100_000)
-    tau = 0.005
-    train_batch_size = 256
-    train_batch_size_per_learner = 256
-
-    actor_lr: Schedule = 3e-4  # the paper's for all networks; RLlib's is a tenth of it
-    """Learning rate of the policy; a number or a schedule."""
-    alpha_lr: Schedule = 3e-4
-    """Learning rate of the temperature."""
-    critic_lr: Schedule = 3e-4
-    """Learning rate of the critics."""
-    initial_alpha: Positive = 1.0
-    """First temperature, the weight of the entropy."""
-    target_entropy: float | Literal["auto"] | None = AUTO
-    """Entropy that the temperature is adapted to; `auto`: minus the action dimensions of a `Box`,
-    0.3 log n of n `Discrete` actions; None: RLlib's rule."""
-    twin_q: bool = True
-    """Whether there are two critics, of which the lower value counts."""
 
 
 class Critic(nn.Module):
@@ -221,6 +162,7 @@ class SAC(OffPolicy):
 
     scores_name = "logits"
     Settings = SACSettings
+    saved = {**OffPolicy.saved, ALPHA: "temperature"}
     settings: SACSettings
     net: SACNet
     space_check = AgentSpaces((Discrete, Box), can_act_unbounded=False)
@@ -236,7 +178,7 @@ class SAC(OffPolicy):
     def make_steps(self) -> dict[str, Step]:
         own, net = self.settings, self.net
         self.temperature = Temperature(own.initial_alpha, self.device)
-        learned: dict[str, tuple[list[nn.Parameter], Schedule]] = {
+        learned: dict[str, tuple[list[nn.Parameter], Points]] = {
             POLICY: ([*net.actor.parameters(), *net.pi.parameters()], own.actor_lr),
             ALPHA: ([self.temperature.log], own.alpha_lr),
         }
@@ -292,8 +234,8 @@ class SAC(OffPolicy):
             return (probs * worth).sum(-1).cpu().numpy()
 
     def network(self) -> nn.Module:
-        """Returns the module behind `act`, for files."""
-        return _Acting(self.net)
+        """Returns the module behind `act`, for files; of a Box what comes before ``tanh``."""
+        return Asked(self.net, SACNet.inputs)
 
     @property
     def greedy(self) -> Callable[[Tensor], Tensor] | None:
@@ -372,26 +314,19 @@ class SAC(OffPolicy):
             _about(of_actions[0].detach(), log_probs.detach()),
         )
 
-    def more_state(self) -> dict[str, Any]:
-        return {**super().more_state(), ALPHA: self.temperature.get_state()}
-
-    def load_more(self, state: Mapping[str, Any]) -> None:
-        super().load_more(state)
-        self.temperature.set_state(state[ALPHA])
-
     def _target_entropy(self, mask: Tensor | None) -> Tensor | float:
         """Returns the entropy that the temperature is adapted to.
 
         RLlib's rule, minus the number of action dimensions, is one for densities: -1 for Discrete
-        actions, whose entropy is never below 0, so that the temperature falls for ever. `AUTO` is
+        actions, whose entropy is never below 0, so that the temperature falls for ever. `auto` is
         `SHARE` of the entropy of the uniform policy over the available actions there, in the mean
         over a batch; Christodoulou takes a share of 0.98, for which a policy has to be all but
         uniform.
         """
         wanted, space = self.settings.target_entropy, self.policy.action_space
-        if wanted is None or (wanted == AUTO and self.net.is_continuous):
+        if wanted is None or (wanted == "auto" and self.net.is_continuous):
             return -float(math.prod(space.shape or ()))
-        if wanted != AUTO:
+        if wanted != "auto":
             return float(wanted)
         if mask is None:
             return SHARE * math.log(space.n)  # type: ignore[attr-defined]
@@ -419,17 +354,6 @@ def _about(values: Tensor, log_probs: Tensor) -> dict[str, Any]:
         "qf_max": values.max,
         "qf_min": values.min,
     }
-
-
-class _Acting(nn.Module):
-    """From observations to logits, or to means and logarithms of deviations before ``tanh``."""
-
-    def __init__(self, net: SACNet) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.net.inputs(obs)
 
 
 def _likeliest(inputs: Tensor) -> Tensor:

@@ -59,6 +59,8 @@ class TorchTrainer(ABC):
     seating: ClassVar[Seating] = MASKED_AGENTS
     acts_while_learning = True
     is_trusted = True
+    saved: ClassVar[Mapping[str, str]] = {}
+    """Attributes that a state has beside, by their names there."""
     net: nn.Module
     settings: Any
 
@@ -254,14 +256,14 @@ class TorchTrainer(ABC):
     # --- state --------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Returns networks, optimizers, generator, and what `more_state` adds."""
+        """Returns networks, optimizers, generator, and what is `saved` beside."""
         return {
             "net": dict(self.net.state_dict()),
             "steps": {name: step.state() for name, step in self.steps.items()},
             "rng": self.rng.bit_generator.state,
             "env_steps": self.env_steps,
             "num_learned": self._num_learned,
-            "more": self.more_state(),
+            "more": {name: _kept(getattr(self, where)) for name, where in self.saved.items()},
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -271,15 +273,38 @@ class TorchTrainer(ABC):
             step.load(state["steps"][name])
         self.rng.bit_generator.state = state["rng"]
         self.env_steps, self._num_learned = state["env_steps"], state["num_learned"]
-        self.load_more(state["more"])
+        for name, where in self.saved.items():
+            one, its = getattr(self, where), state["more"][name]
+            if isinstance(one, nn.Module):
+                one.load_state_dict(its)
+            elif hasattr(one, "set_state"):
+                one.set_state(its)
+            else:
+                setattr(self, where, its)
 
-    def more_state(self) -> dict[str, Any]:
-        """Returns what a subclass keeps beside."""
-        return {}
 
-    def load_more(self, state: Mapping[str, Any]) -> None:
-        """Continues from what `more_state` returned."""
-        return
+def _kept(one: Any) -> Any:
+    """Returns what a state has of an attribute: its own state, if it has one."""
+    if isinstance(one, nn.Module):
+        return dict(one.state_dict())
+    return one.get_state() if hasattr(one, "get_state") else one
+
+
+class Asked(nn.Module):
+    """What a network says when it is asked in some way, for files.
+
+    Args:
+        net: that is asked.
+        ask: from it, and the parts of observations, to what it says.
+    """
+
+    def __init__(self, net: nn.Module, ask: Callable[..., Any]) -> None:
+        super().__init__()
+        self.net = net
+        self._ask = ask
+
+    def forward(self, *seen: Any) -> Any:
+        return self._ask(self.net, *seen)
 
 
 class _OnGpu:

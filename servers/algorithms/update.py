@@ -32,13 +32,6 @@ def value_at(points: Points, env_steps: int) -> float:
     return float(value)
 
 
-def times(points: Points, factor: float) -> Points:
-    """Returns a schedule of so many times the values."""
-    if isinstance(points, int | float):
-        return factor * points
-    return [(at, factor * value) for at, value in points]
-
-
 class Step:
     """Updates parameters by the gradient of a loss.
 

@@ -123,7 +123,7 @@ class FrozenPolicies:
         try:
             saved = self._checkpoint.read_state()
             if "trainers" in saved and not (only_acting and saved["networks"]):
-                actors.set_state({p: saved["trainers"][name] for p, name in names.items()})
+                actors.put("state", {p: saved["trainers"][name] for p, name in names.items()})
             else:  # live, among others
                 actors.load({p: saved["weights"][name] for p, name in names.items()}, 0)
         except (OSError, KeyError, ValueError, TrainerFailed) as error:

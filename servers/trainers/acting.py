@@ -26,6 +26,8 @@ STATE = "state"
 """Part of a recurrent state, which is a dict of arrays, that a trainer's own of an agent is."""
 
 MakeTrainer = Callable[[PolicySpec], Trainer]
+What = Literal["state", "weights", "networks"]
+"""Of trainers, that is saved."""
 
 
 class Actors(Acting):
@@ -61,7 +63,6 @@ class Actors(Acting):
         self.is_learned_from = True
         """Whether steps of training episodes are; not where the trainers are frozen."""
         first = next(iter(self.learners.values()))
-        self.has_weights = hasattr(first, "weights")
         self._is_trusted = getattr(first, "is_trusted", False)
         self._corrects_off_policy = getattr(first, "learns_from", "") == "recent"
         self.has_copies = getattr(first, "acts_while_learning", False)
@@ -86,7 +87,7 @@ class Actors(Acting):
                     with self.lock:
                         self._call("follow", policy_id, partial(actor.follow, learner))
                     continue
-                weights = self._call("weights", policy_id, partial(_plain_weights_of, learner))
+                weights = self._call("weights", policy_id, partial(_plain_of, learner, "weights"))
                 with self.lock:
                     actor.set_weights(from_plain(weights))
 
@@ -108,56 +109,45 @@ class Actors(Acting):
 
     def keep_untrained(self) -> None:
         """Keeps what the trainers begin with, for agents that act untrained."""
-        self.untrained = self.get_weights() if self.has_copies else self.get_state()
+        self.untrained = self.get("weights" if self.has_copies else "state")
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns the state of each trainer, as plain values.
+    def get(self, what: What) -> dict[str, Any]:
+        """Returns the ``state()`` or ``networks()`` of each trainer, or the ``weights()`` that acts
+        now, as plain values; {} if they do not tell.
 
         Raises:
-            TrainerFailed: one holds what cannot be saved.
+            TrainerFailed: one raised, or holds what cannot be saved.
         """
+        trainers = self._actors if what == "weights" else self.learners
         with self.lock:
             return {
-                policy_id: self._call("state", policy_id, partial(_plain_state_of, one))
-                for policy_id, one in self.learners.items()
+                policy_id: self._call(what, policy_id, partial(_plain_of, one, what))
+                for policy_id, one in trainers.items()
+                if hasattr(one, what)
             }
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from what `get_state` returned.
+    def put(self, what: What, values: Mapping[str, Any]) -> None:
+        """Continues with what `get` returned of some or all policies.
 
         Raises:
-            TrainerFailed: a trainer cannot load it.
+            TrainerFailed: a trainer cannot take it.
         """
         with self.lock:
-            _load(self.learners, state, self._call)
-            self.learners.forget_sound()
+            self._put(self.learners, what, values)
+            if what == "state":
+                self.learners.forget_sound()
         self.publish()
 
-    def get_weights(self) -> dict[str, Any]:
-        """Returns what each trainer acts with now, as plain values; {} if they do not tell.
-
-        Raises:
-            TrainerFailed: one raised, or gave what cannot be saved.
-        """
-        with self.lock:
-            return {
-                policy_id: self._call("weights", policy_id, partial(_plain_weights_of, one))
-                for policy_id, one in self._actors.items()
-                if self.has_weights
-            }
+    def _put(self, trainers: Mapping[str, Any], what: What, values: Mapping[str, Any]) -> None:
+        method = "load" if what == "state" else f"set_{what}"
+        for policy_id, own in values.items():
+            put = getattr(trainers[policy_id], method)
+            self._call(method, policy_id, partial(put, from_plain(own)))
 
     def load(self, weights: Mapping[str, Any], weights_seq_no: int) -> None:
-        """Acts, and learns further, with what `get_weights` returned of some or all policies.
-
-        Raises:
-            TrainerFailed: a trainer cannot take them.
-        """
-        with self.lock:
-            for policy_id, own in weights.items():
-                trainer: Any = self.learners[policy_id]
-                self._call("set_weights", policy_id, partial(trainer.set_weights, from_plain(own)))
-            self.weights_seq_no = weights_seq_no
-        self.publish()
+        """Does what `put` does with weights of this version."""
+        self.put("weights", weights)
+        self.weights_seq_no = weights_seq_no
 
     def get_random_state(self) -> dict[str, Any]:
         """Returns where the generators are."""
@@ -331,8 +321,7 @@ class Actors(Acting):
         if self._untrained_actors is None:
             assert self.untrained is not None, "the store refuses what is not kept"
             made = self._copies()
-            load = "set_weights" if self.has_copies and self.has_weights else "load"
-            _load(made, self.untrained, self._call, load)
+            self._put(made, "weights" if self.has_copies else "state", self.untrained)
             self._untrained_actors = made
         return self._untrained_actors
 
@@ -389,31 +378,6 @@ class Actors(Acting):
         rng = self._rng if is_training else self._evaluation_rng
         return rng.standard_exponential(shape)
 
-    def get_networks(self) -> dict[str, Any]:
-        """Returns all that each trainer has learned, as plain values; {} if they do not tell.
-
-        Raises:
-            TrainerFailed: one raised, or gave what cannot be saved.
-        """
-        with self.lock:
-            return {
-                policy_id: self._call("networks", policy_id, partial(_plain_networks_of, one))
-                for policy_id, one in self.learners.items()
-                if hasattr(one, "networks")
-            }
-
-    def set_networks(self, networks: Mapping[str, Any]) -> None:
-        """Acts, and learns further, with what `get_networks` returned of some or all policies.
-
-        Raises:
-            TrainerFailed: a trainer cannot take them.
-        """
-        with self.lock:
-            for policy_id, own in networks.items():
-                put = partial(self.learners[policy_id].set_networks, from_plain(own))
-                self._call("set_networks", policy_id, put)
-        self.publish()
-
 
 class Kept:
     """A state of any kind that numpy does not look into."""
@@ -452,26 +416,8 @@ def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if hasattr(value, "detach") else value
 
 
-def _plain_state_of(trainer: Trainer) -> Any:
-    return to_plain(trainer.state())
-
-
-def _plain_weights_of(trainer: Any) -> Any:
-    return to_plain(trainer.weights(), "weights()")
-
-
-def _plain_networks_of(trainer: Any) -> Any:
-    return to_plain(trainer.networks(), "networks()")
-
-
-def _load(
-    trainers: Mapping[str, Any],
-    state: Mapping[str, Any],
-    call: Callable[..., Any],
-    method: str = "load",
-) -> None:
-    for policy_id, one in trainers.items():
-        call(method, policy_id, partial(getattr(one, method), from_plain(state[policy_id])))
+def _plain_of(trainer: Any, what: What) -> Any:
+    return to_plain(getattr(trainer, what)(), what if what == "state" else f"{what}()")
 
 
 def _keys_of(trainer: Any, spec: PolicySpec) -> tuple[str, ...] | None:

@@ -99,7 +99,7 @@ def check_trainer(
         set_random_state(where)
         for _ in range(3):
             one.play_and_learn()
-    assert not (different := _difference(tried.actors.get_state(), resumed.actors.get_state())), (
+    assert not (different := _difference(tried.actors.get("state"), resumed.actors.get("state"))), (
         f"{name}: after load(state()) and three batches its {different} is another than without; "
         "does state() leave something out, or does it draw from a generator of its own?"
     )
@@ -137,8 +137,8 @@ class _Tried:
         """Takes over another one's state, through a file as a checkpoint has it."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "state.npz"
-            write_state(path, other.actors.get_state())
-            self.actors.set_state(read_state(path))
+            write_state(path, other.actors.get("state"))
+            self.actors.put("state", read_state(path))
         if hasattr(self._trainer, "replay_state"):  # which is saved apart
             replay = to_plain(other._trainer.replay_state())
             self._trainer.load_replay(from_plain(replay))

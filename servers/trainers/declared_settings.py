@@ -104,6 +104,8 @@ class Settings:
     """Inherited settings that it cannot have, with the reason."""
     model_refused: ClassVar[str] = ""
     """Why there are no network settings, in a class without ``model``."""
+    _preset: ClassVar[Mapping[str, Any]] = {}
+    """Of a variant: those that a user cannot change, if its trainer has no ``preset``."""
     own_module_refused: ClassVar[str] = ""
     """Why no RLModule can take the networks' place; "": RLlib's algorithm of the name takes one."""
     _kinds: ClassVar[Mapping[str, Any]] = {}

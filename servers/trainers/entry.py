@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from muxrl.servers.declared import meanings
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.episodes.trajectories import stack
 from muxrl.servers.gymnasium_spaces import to_gymnasium
+from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
     kind_of,
@@ -63,19 +65,32 @@ class TrainerEntry(Algorithm):
 
     Attributes:
         name: the import path, or the name under which a package has registered it.
-        make: the class, or a function that returns a trainer.
+        source: the class, or a function that returns a trainer; of muxrl's own where it is found,
+            "module:name", since it imports torch and its settings do not.
     """
 
     name: str
-    make: Any
+    source: Any
+
+    @property
+    def make(self) -> Any:
+        """The class, or the function."""
+        return _found_at(self.source) if isinstance(self.source, str) else self.source
+
+    def configured(self, config: ServerConfig | ServerPlan) -> Self:
+        _ = self.make  # imports it
+        return self
 
     @property
     def training(self) -> TrainingSettings | None:
         """What a user may set, as the class declares it; None: the arguments behind the first."""
+        if isinstance(self.source, str):
+            declared = _found_at(f"{OWN}settings:{self.source.partition(':')[2]}Settings")
+            return TrainingSettings(declared, declared._preset)
         declared = getattr(self.make, "Settings", None)
         if not (isinstance(declared, type) and issubclass(declared, Settings)):
             return None
-        return TrainingSettings(declared, getattr(self.make, "preset", {}))
+        return TrainingSettings(declared, getattr(self.make, "preset", declared._preset))
 
     @property
     def samples_actions(self) -> bool:
@@ -183,12 +198,11 @@ class TrainerEntry(Algorithm):
         else:
             yield from self._find_argument_problems(config)
         yield from self._network_problems(config)
-        has_networks = hasattr(self.make, "networks") and hasattr(self.make, "set_networks")
-        if config.initialize_only != "all" and not has_networks:
+        if config.initialize_only != "all" and not hasattr(self.make, "set_networks"):
             yield f"what acts of {self.name} is not known apart; leave out initialize_only"
         if config.initialize_from and not self.has_weights:
             yield f"{self.name} has no weights() and set_weights(), which initialize_from needs"
-        has_discount = hasattr(self.make, "gamma") or "gamma" in self.kinds()
+        has_discount = "gamma" in self.kinds() or hasattr(self.make, "gamma")
         if config.normalize_rewards and not has_discount:
             yield f"{self.name} has no attribute gamma, which normalize_rewards needs"
 
@@ -200,7 +214,7 @@ class TrainerEntry(Algorithm):
         given = f"an RLModule of your own ({config.rl_module!r} was given)"
         if self.training and (reason := self.training.config_class.own_module_refused):
             yield f"{self.name} cannot take {given}: {reason}; leave out rl_module"
-        elif getattr(self.make, "__module__", "").startswith(OWN):
+        elif isinstance(self.source, str):
             instead = self.name if self.name in _OF_RLLIB else "PPO"
             yield f"{self.name} makes its networks itself; for {given} use RLLIB_{instead}"
         else:
@@ -261,8 +275,8 @@ class TrainerEntry(Algorithm):
                 # One is enough, and others may be unlike it, which is said elsewhere.
                 seat = next(one for one in seats.values() if one.policy_id == policy_id)
                 actors.answer(asked_of([seat], [drawn_observation(seat)], plan.agents))
-            actors.set_state(actors.get_state())
-            actors.get_weights()
+            actors.put("state", actors.get("state"))
+            actors.get("weights")
         except (TrainerFailed, ValueError, TypeError) as error:
             yield str(error)
 
@@ -387,6 +401,19 @@ class TrainerEntry(Algorithm):
         if not self.training or not hasattr(self.make, "learns_jointly"):
             return True
         return bool(self.make.learns_jointly(self.make_settings(plan)))
+
+
+@functools.cache
+def _found_at(path: str) -> Any:
+    """Returns what muxrl has at an import path.
+
+    Raises:
+        AlgorithmProblem: it cannot be imported, as where torch is not installed.
+    """
+    try:
+        return import_by_name(path, path)
+    except CannotImport as error:
+        raise AlgorithmProblem(f"algorithm {error}") from error
 
 
 def _is_json(value: Any) -> bool:

@@ -6,8 +6,7 @@ can read as the server does. Everything else is refused by name, by the server a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection
 
 import numpy as np
 
@@ -26,55 +25,6 @@ from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.lookup import find_trainer
 
-T = TypeVar("T")
-
-
-class Networks:
-    """Those of a server's trainers, as they act now.
-
-    Attributes:
-        problem: why they tell of none; "": they do.
-
-    Args:
-        actors: the trainers.
-    """
-
-    def __init__(self, actors: Actors) -> None:
-        self._actors = actors
-        self.problem = ""
-        if not hasattr(next(iter(actors.learners.values())), "acting_network"):
-            self.problem = of_one_s_own(actors.name)
-
-    @property
-    def version(self) -> int:
-        """Of the weights in use."""
-        return self._actors.weights_seq_no
-
-    def acting_network(self, policy_id: str) -> PolicyNetwork | None:
-        """Returns the layers that act; None: they are not plain."""
-        return self._actors.acting_network(policy_id)
-
-    def why_none(self, policy_id: str) -> str:
-        """Says why there is no `acting_network`."""
-        name = type(self._actors.acting(policy_id)).__name__
-        return (
-            f"policy {policy_id!r} is not one of {self._actors.name}'s default small networks on "
-            f"the CPU ({name}: with an LSTM or atoms, or for images)"
-        )
-
-    def epsilon(self, policy_id: str) -> float | None:
-        """Returns the probability of an action at random; None: actions are drawn from logits."""
-        return self._actors.epsilon(policy_id)
-
-    def initial_state(self, policy_id: str) -> Mapping[str, Any]:
-        """Returns the recurrent state of a row that has none yet; {}: there is none."""
-        return self._actors.initial_state(policy_id)
-
-    def read(self, read: Callable[[], T]) -> T:
-        """Returns what `read` returns of all this; no weights are loaded then."""
-        with self._actors.lock:
-            return read()
-
 
 class LocalInference:
     """The networks of one server, for its clients.
@@ -84,7 +34,7 @@ class LocalInference:
         entry: its algorithm.
         seats: its agents.
         observing: how it reads observations.
-        networks: of its policies.
+        actors: its trainers.
     """
 
     def __init__(
@@ -93,20 +43,20 @@ class LocalInference:
         entry: TrainerEntry,
         seats: Collection[Seat],
         observing: Observing,
-        networks: Networks,
+        actors: Actors,
     ) -> None:
         self._plan = plan
         self._entry = entry
-        self._networks = networks
+        self._actors = actors
         self._policy_ids = {seat.policy_id for seat in seats}
         self._newest: tuple[int, float | None, bytes] | None = None
-        self.problem = find_problem(plan, entry, seats, observing, networks)
+        self.problem = find_problem(plan, entry, seats, observing, actors)
         """Why clients cannot act in this server's place; "" if they can."""
         self._states: dict[str, StateShape] = {}
         """By seat id, what a client says of its recurrent state."""
         if not self.problem:
             for seat in seats:
-                for key, value in networks.initial_state(seat.policy_id).items():
+                for key, value in actors.initial_state(seat.policy_id).items():
                     self._states[seat.seat_id] = StateShape(key, np.shape(value), seat.members)
 
     @property
@@ -118,7 +68,7 @@ class LocalInference:
         """Returns the probability of an action at random; None: actions are drawn from logits."""
         if self.problem:
             return None
-        return self._networks.epsilon(next(iter(self._policy_ids)))  # it is the same of all
+        return self._actors.epsilon(next(iter(self._policy_ids)))  # it is the same of all
 
     def check(self, feed: Feed, *, tells_logged: bool = False) -> PlayedCheck:
         """Returns what reads steps in which clients acted.
@@ -130,7 +80,7 @@ class LocalInference:
         return PlayedCheck(
             self._plan.agents,
             self.problem,
-            lambda: self._networks.version,
+            lambda: self._actors.weights_seq_no,
             max_lag=feed.max_ahead + 1 if self._reads_log_probs else None,
             states=self._states,
             epsilon=self.epsilon,
@@ -141,16 +91,17 @@ class LocalInference:
         """Returns the newest `PolicyWeights` in msgpack; encoded once for each version."""
         if self.problem:
             return encode(PolicyWeights(self._plan.server_id, problem=self.problem))
-        now = self._networks.version, self.epsilon()
+        now = self._actors.weights_seq_no, self.epsilon()
         if self._newest is None or self._newest[:2] != now:
-            self._newest = self._networks.read(self._encode)
+            with self._actors.lock:  # no weights are loaded meanwhile
+                self._newest = self._encode()
         return self._newest[2]
 
     def _encode(self) -> tuple[int, float | None, bytes]:
-        version, epsilon = self._networks.version, self.epsilon()
+        version, epsilon = self._actors.weights_seq_no, self.epsilon()
         policies: dict[str, PolicyNetwork] = {}
         for policy_id in self._policy_ids:
-            network = self._networks.acting_network(policy_id)
+            network = self._actors.acting_network(policy_id)
             assert network is not None, "or there would be a problem"
             policies[policy_id] = network
         message = PolicyWeights(
@@ -169,14 +120,20 @@ def find_problem(
     entry: TrainerEntry,
     seats: Collection[Seat],
     observing: Observing,
-    networks: Networks,
+    actors: Actors,
 ) -> str:
     """Says why clients cannot act in a server's place, see `LocalInference`; "" if they can."""
-    if problem := networks.problem or find_problem_of_agents(plan, entry, observing):
+    if not hasattr(next(iter(actors.learners.values())), "acting_network"):
+        return of_one_s_own(actors.name)
+    if problem := find_problem_of_agents(plan, entry, observing):
         return problem
     for policy_id in dict.fromkeys(seat.policy_id for seat in seats):
-        if networks.acting_network(policy_id) is None:
-            return networks.why_none(policy_id)
+        if actors.acting_network(policy_id) is None:
+            kind = type(actors.acting(policy_id)).__name__
+            return (
+                f"policy {policy_id!r} is not one of {actors.name}'s default small networks on the "
+                f"CPU ({kind}: with an LSTM or atoms, or for images)"
+            )
     return ""
 
 
@@ -218,5 +175,4 @@ def find_local_problem(plan: ServerPlan) -> str:
     if entry.make is None:  # it is a process of its own
         return of_one_s_own(entry.name)
     seats = entry.seating.make_seats(plan, observing)
-    networks = Networks(entry.make_actors(plan, seats))
-    return find_problem(plan, entry, seats.values(), observing, networks)
+    return find_problem(plan, entry, seats.values(), observing, entry.make_actors(plan, seats))

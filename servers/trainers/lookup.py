@@ -22,7 +22,7 @@ from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan, WhileLearni
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
-from muxrl.servers.trainers.entry import METHODS, TrainerEntry
+from muxrl.servers.trainers.entry import METHODS, OWN, TrainerEntry
 
 GROUP = "muxrl.trainers"
 EXAMPLE = "my_package.my_module:Mine"
@@ -74,25 +74,24 @@ def find_trainer(name: str) -> TrainerEntry | None:
     A function counts as one that makes trainers: what it returns is known when it is called.
 
     Raises:
-        AlgorithmProblem: it cannot be imported.
+        AlgorithmProblem: it cannot be imported, or is neither a trainer nor an RLlib config.
     """
     if name.upper() == EXTERNAL:
         return ExternalEntry()
+    if (path := registered().get(registered_name(name), "")).startswith(OWN):
+        return TrainerEntry(registered_name(name), path)
     found = import_brought(name)
     is_class = isinstance(found, type)
     if is_class and any(one.__name__ == "AlgorithmConfig" for one in found.__mro__):
         from muxrl.servers.trainers.rllib.entry import entry_of  # which imports RLlib
 
         return entry_of(name, found)
-    if is_class and any(hasattr(found, method) for method in ("act", "learn")):
+    if any(hasattr(found, method) for method in ("act", "learn")) if is_class else callable(found):
         return TrainerEntry(registered_name(name), found)
-    return TrainerEntry(name, found) if callable(found) and not is_class else None
-
-
-def no_trainer(name: str, found: Any) -> AlgorithmProblem:
-    """Returns the refusal of what is neither a trainer nor an RLlib config."""
-    kind = "a class" if isinstance(found, type) else f"an object of {type(found).__name__}"
-    return AlgorithmProblem(
+    if found is None:
+        return None
+    kind = "a class" if is_class else f"an object of {type(found).__name__}"
+    raise AlgorithmProblem(
         f"algorithm {name!r} is {kind} that no server can train with: give a class with the "
         f"methods {', '.join(METHODS)}, or a subclass of RLlib's AlgorithmConfig"
     )
@@ -103,7 +102,7 @@ class ExternalEntry(TrainerEntry):
     """What `servers.X.command` starts, or is at `servers.X.address`; it checks its own settings."""
 
     name: str = EXTERNAL
-    make: Any = None
+    source: Any = None
     has_groups: bool = False
     """Whether the config gives it groups; the process refuses what it has no use for."""
 

@@ -22,7 +22,7 @@ from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Trajectory, apart
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.failures import TrainerFailed
-from muxrl.servers.trainers.local_inference import LocalInference, Networks
+from muxrl.servers.trainers.local_inference import LocalInference
 from muxrl.servers.trainers.plain_state import find_not_finite, from_plain, shapes_of, to_plain
 from muxrl.servers.training.policies import ServerProblem
 from muxrl.servers.training.thread import PolicyLag
@@ -125,8 +125,7 @@ class TrainerPolicies(SavedPolicies):
                 gamma = first.gamma
                 scales = {policy_id: RewardScale(gamma) for policy_id in self.acting.learners}
         feed = feed_of(plan)
-        networks = Networks(self.acting)
-        local = LocalInference(plan, entry, seats.values(), observing, networks)
+        local = LocalInference(plan, entry, seats.values(), observing, self.acting)
         self.weights = local.weights
         for learner in self.acting.learners.values():
             if hasattr(learner, "note_progress"):
@@ -172,7 +171,7 @@ class TrainerPolicies(SavedPolicies):
         with self.acting.lock:
             return LiveCheckpoint.of_plan(
                 self._plan,
-                self.acting.get_weights(),
+                self.acting.get("weights"),
                 self._normalization.observing.get_state(),
                 env_steps=self.acting.num_env_steps_sampled,
                 weights_seq_no=self.acting.weights_seq_no,
@@ -190,8 +189,8 @@ class TrainerPolicies(SavedPolicies):
     def _write(self, path: Path) -> None:
         try:
             self.acting.learners.undo_if_spoilt()
-            trainers, weights = self.acting.get_state(), self.acting.get_weights()
-            networks = self.acting.get_networks()
+            trainers, weights = self.acting.get("state"), self.acting.get("weights")
+            networks = self.acting.get("networks")
         except TrainerFailed as error:
             raise ServerProblem(f"server {self._plan.server_id!r}: {error}") from error
         if where := find_not_finite(trainers, "state"):
@@ -250,8 +249,8 @@ class TrainerPolicies(SavedPolicies):
         state = checkpoint.read_state()
         for change in checkpoint.find_changed_settings(self._plan).values():
             logger.info("server %r goes on with another setting: %s", self._plan.server_id, change)
-        _check_shapes(state["networks"], self.acting.get_networks())
-        self.acting.set_state(state["trainers"])
+        _check_shapes(state["networks"], self.acting.get("networks"))
+        self.acting.put("state", state["trainers"])
         self._learning.begun_at = state["begun_at"]  # type: ignore[attr-defined]
         self._restore_replay(checkpoint, state["trainer"]["env_steps"])
         self.acting.weights_seq_no = checkpoint.about["weights_seq_no"]
@@ -271,13 +270,13 @@ class TrainerPolicies(SavedPolicies):
                 for kind in ("weights", "networks")
             )
             is_whole = bool(networks) and plan.initialize_only == "all"
-            acts = {p: shapes_of(own) for p, own in actors.get_weights().items()}
+            acts = {p: shapes_of(own) for p, own in actors.get("weights").items()}
             fitting = [p for p in acts if shapes_of(weights[p]) == acts[p]]
             if is_whole:
-                _check_shapes(networks, actors.get_networks(), fitting)
-                actors.set_networks(networks)
+                _check_shapes(networks, actors.get("networks"), fitting)
+                actors.put("networks", networks)
             else:
-                _check_shapes(weights if networks else {}, actors.get_weights())
+                _check_shapes(weights if networks else {}, actors.get("weights"))
                 actors.load(weights, 0)
             if plan.normalize_observations or plan.normalize_rewards:
                 self._normalization.set_state(checkpoint.read_normalization(), names)

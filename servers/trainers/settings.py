@@ -105,7 +105,7 @@ class TrainingSettings:
         config: Settings,
     ) -> str:
         if name in self.preset:
-            kind = self.config_class.__name__
+            kind = next(c.__name__ for c in self.config_class.__mro__ if not c._preset)
             return (
                 f"{algorithm} is {kind} with {name}={self.preset[name]!r}; to set {name!r} "
                 f"yourself use {kind.removesuffix('Settings')}"

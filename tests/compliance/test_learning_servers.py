@@ -42,7 +42,7 @@ def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Returns all that was learned, and what acts."""
     assert isinstance(server.policies, TrainerPolicies)
     acting = server.policies.acting
-    return flat(acting.get_networks()), flat(acting.get_weights())
+    return flat(acting.get("networks")), flat(acting.get("weights"))
 
 
 def play(client: MultiplexingClient, num_steps: int, is_training: bool) -> None:

@@ -123,4 +123,4 @@ def test_each_team_learns_whoever_is_missing(make_server: MakeServer, algorithm:
         time.sleep(0.01)
     assert server.status().problem == ""
     assert num_updates() == expected
-    assert find_not_finite(policies.acting.get_networks()) == ""
+    assert find_not_finite(policies.acting.get("networks")) == ""

@@ -144,10 +144,10 @@ def _learn(case: str) -> dict[str, Any]:
     Counting.num_passes = 0
     served = Served(plan_of(case, resources=ResourcesConfig(num_cpus=1, num_gpus=1)))
     acting: Any = served.policies.acting
-    before = tree.flatten(acting.get_networks())
+    before = tree.flatten(acting.get("networks"))
     served.play(0, 8)
     served.end()
-    after = tree.flatten(acting.get_networks())
+    after = tree.flatten(acting.get("networks"))
     return {
         "learned": any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True)),
         "learner": _devices(acting.learners.values()),

@@ -67,11 +67,11 @@ def test_every_algorithm_learns_on_a_gpu(acts_there: bool, monkeypatch: pytest.M
     for case in CASES:
         served = Served(plan_of(case, resources=ResourcesConfig(num_cpus=1, num_gpus=1)))
         acting: Any = served.policies.acting
-        before = tree.flatten(acting.get_networks())
+        before = tree.flatten(acting.get("networks"))
         served.play(0, 8)
         served.end()
         assert served.problems == [], case
-        after = tree.flatten(acting.get_networks())
+        after = tree.flatten(acting.get("networks"))
         assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True)), case
         for policy_id, learner in acting.learners.items():
             for one, device in ((learner, "cuda"), (acting.acting(policy_id), "cpu")):

@@ -185,7 +185,7 @@ class Served:
     def state(self) -> Any:
         """All that makes two learners the same: weights, targets, optimizers, counts."""
         return {
-            "trainers": self.policies.acting.get_state(),
+            "trainers": self.policies.acting.get("state"),
             "counts": dataclasses.asdict(self.policies.store.counts),
             "weights_seq_no": self.policies.acting.weights_seq_no,
             "env_steps": self.policies.acting.num_env_steps_sampled,

@@ -73,15 +73,10 @@ def test_an_unavailable_action_is_never_taken(
             assert (chosen.outputs[LOG_PROB] <= 0).all()
 
 
-@pytest.mark.parametrize("is_fast", [True, False], ids=["numpy", "forward"])
 @pytest.mark.parametrize("logged", [{"a": 0}, {"b": 1}, {"a": 2, "b": 0}], ids=str)
-def test_a_member_s_logged_action_leaves_the_others_theirs(
-    logged: dict[str, int], is_fast: bool
-) -> None:
+def test_a_member_s_logged_action_leaves_the_others_theirs(logged: dict[str, int]) -> None:
     store = ScriptedStore(make_plan(dict.fromkeys("abc", MASKED), {"team": ("a", "b", "c")}))
     actors = actors_of("QMIX", TEAMS.make_seats(store.plan), store.plan)
-    if not is_fast:
-        actors.acting("team")._member = None
     values = np.float32([1.0, -2.0])
     masks = {"a": [1, 1, 1], "b": [1, 1, 1], "c": [0, 1, 1]}
     seen_now = {m: {"observation": values, "action_mask": mask} for m, mask in masks.items()}

@@ -40,7 +40,7 @@ def answers(served: Served, episode_id: str, untrained: list[str], explore: bool
 def test_after_training_all_act_as_before_it(case: str, tmp_path: Path) -> None:
     served = Served(plan_of(case, keeps_untrained=True))
     before = answers(served, "before", [])
-    weights = served.policies.acting.get_weights()
+    weights = served.policies.acting.get("weights")
     served.play(0, 14)
     served.end()
     assert served.policies.acting.weights_seq_no > 0
@@ -49,7 +49,7 @@ def test_after_training_all_act_as_before_it(case: str, tmp_path: Path) -> None:
         assert_same(answers(served, "untrained", AGENTS), before)
     learned = answers(served, "learned", [])
     with pytest.raises(AssertionError):
-        assert_same(served.policies.acting.get_weights(), weights)
+        assert_same(served.policies.acting.get("weights"), weights)
     # Untrained steps in between change nothing of the others.
     answers(served, "again", AGENTS)
     assert_same(answers(served, "once more", []), learned)
@@ -116,7 +116,7 @@ def test_the_copy_is_made_when_it_is_wanted_and_draws_no_random_numbers() -> Non
     served.keep_untrained()
     before = act()
     other = actors_of("PPO", seats, dataclasses.replace(plan, seed=1))
-    served.load(other.get_weights(), 3)
+    served.load(other.get("weights"), 3)
     assert served._untrained_actors is None
     drawn = torch.get_rng_state()
     after = act(is_untrained=True)

@@ -11,8 +11,8 @@ from benchmarks.peers.work import AGENTS, BATCH_ENV_STEPS, HIDDEN, MINIBATCH, PP
 from gymnasium import spaces
 
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
-from muxrl.servers.algorithms.networks import ModelSettings
 from muxrl.servers.algorithms.ppo import PPO, PPOSettings
+from muxrl.servers.algorithms.settings.model import ModelSettings
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.interface import PolicySpec
 

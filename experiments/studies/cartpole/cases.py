@@ -62,7 +62,7 @@ class InRllibsProcess(UntilThreshold):
         from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
         from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 
-        from muxrl.servers.algorithms.networks import ModelSettings
+        from muxrl.servers.algorithms.settings.model import ModelSettings
 
         experiment = self.experiment(seed)
         (server,) = experiment.servers.values()

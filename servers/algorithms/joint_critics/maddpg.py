@@ -8,7 +8,7 @@ an actor that is told who it acts for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,42 +22,15 @@ from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINA
 from muxrl.servers.algorithms.distributions import masked
 from muxrl.servers.algorithms.joint_critics.networks import TeamNet
 from muxrl.servers.algorithms.joint_critics.teams import VectorSpaces
-from muxrl.servers.algorithms.joint_critics.trainer import (
-    CRITIC,
-    POLICY,
-    JointCriticSettings,
-    JointCriticTrainer,
-)
+from muxrl.servers.algorithms.joint_critics.trainer import CRITIC, POLICY, JointCriticTrainer
+from muxrl.servers.algorithms.settings.teams import MADDPGSettings
 from muxrl.servers.algorithms.update import value_at
 from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.trainers.declared_settings import (
-    Count,
-    NotNegative,
-    Schedule,
-    ScheduleCheck,
-)
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows
 
 LOGIT_PENALTY = 1e-3
 """On the mean square of the actor's outputs, where members have Discrete actions: without it they
 grow until nothing else is tried. That of the code of Lowe et al. 2017."""
-
-
-class MADDPGSettings(JointCriticSettings):
-    """MATD3; ``twin_critics=False``, ``policy_delay=1`` and ``target_noise=0.0`` give MADDPG."""
-
-    exploration_noise: Annotated[Schedule, ScheduleCheck()] = [(0, 0.5), (50_000, 0.1)]
-    """Standard deviation of the noise in training, in units of actions in -1..1; a number or a
-    schedule."""
-    policy_delay: Count = 2
-    """Updates of the critics for each of actor and targets."""
-    # Those of TD3 (Fujimoto et al. 2018), which MATD3 takes over.
-    target_noise: NotNegative = 0.2
-    """Standard deviation of the noise on the actions that targets value; 0: none."""
-    target_noise_clip: NotNegative = 0.5
-    """Largest size of that noise."""
-    twin_critics: bool = True
-    """Whether targets take the lower value of two critics."""
 
 
 class MADDPG(JointCriticTrainer):

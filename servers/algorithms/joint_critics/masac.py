@@ -7,7 +7,7 @@ their joint action. All else is SAC's (Haarnoja et al. 2018, arXiv 1812.05905).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,37 +19,14 @@ from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINA
 from muxrl.servers.algorithms.distributions import squashed
 from muxrl.servers.algorithms.joint_critics.networks import TeamNet
 from muxrl.servers.algorithms.joint_critics.teams import VectorSpaces
-from muxrl.servers.algorithms.joint_critics.trainer import (
-    CRITIC,
-    POLICY,
-    JointCriticSettings,
-    JointCriticTrainer,
-)
+from muxrl.servers.algorithms.joint_critics.trainer import CRITIC, POLICY, JointCriticTrainer
+from muxrl.servers.algorithms.settings.teams import MASACSettings
 from muxrl.servers.algorithms.temperature import ALPHA, Temperature
 from muxrl.servers.algorithms.update import Step
-from muxrl.servers.trainers.declared_settings import Check, Positive, Schedule
 from muxrl.servers.trainers.interface import Acted, Rows
 
 _LOG_STD = -5.0, 2.0
 """What the logarithms of deviations are clipped to; RLlib's."""
-
-
-def _is_entropy(value: Any) -> bool:
-    return value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-class MASACSettings(JointCriticSettings):
-    """Those of SAC beside those of critics of the joint action."""
-
-    alpha_lr: Schedule = 3e-4
-    """Learning rate of the temperature."""
-    initial_alpha: Positive = 1.0
-    """First temperature, the weight of the entropy."""
-    target_entropy: Annotated[
-        float | Literal["auto"], Check(_is_entropy, "must be a number or 'auto'")
-    ] = "auto"
-    """Entropy of each member, in -1..1, that the temperature is adapted to; `auto`: minus its
-    number of action dimensions."""
 
 
 class MASAC(JointCriticTrainer):
@@ -66,6 +43,7 @@ class MASAC(JointCriticTrainer):
     """
 
     Settings = MASACSettings
+    saved = {**JointCriticTrainer.saved, ALPHA: "temperature"}
     settings: MASACSettings
     samples_actions = True
     space_check = VectorSpaces((Box,))
@@ -141,10 +119,3 @@ class MASAC(JointCriticTrainer):
         soft_value = lower - alpha * (log_probs * following[ALIVE]).sum(-1)
         target: Tensor = batch[REWARDS] + self.gamma * (1.0 - batch[TERMINATEDS]) * soft_value
         return target
-
-    def more_state(self) -> dict[str, Any]:
-        return {**super().more_state(), ALPHA: self.temperature.get_state()}
-
-    def load_more(self, state: Mapping[str, Any]) -> None:
-        super().load_more(state)
-        self.temperature.set_state(state[ALPHA])

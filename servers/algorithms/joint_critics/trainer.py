@@ -17,58 +17,16 @@ from muxrl.servers.algorithms.joint_critics.networks import TeamNet
 from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS
 from muxrl.servers.algorithms.networks import dense_layers
 from muxrl.servers.algorithms.replay.steps import StepReplay
-from muxrl.servers.algorithms.replay.team_trainer import TeamReplaySettings, TeamTrainer
+from muxrl.servers.algorithms.replay.team_trainer import TeamTrainer
+from muxrl.servers.algorithms.settings.teams import JointCriticSettings
+from muxrl.servers.algorithms.torch_trainer import Asked
 from muxrl.servers.algorithms.update import Step, Targets
-from muxrl.servers.trainers.declared_settings import Count, Positive, Schedule
 from muxrl.servers.trainers.interface import PolicySpec, Rows
 from muxrl.servers.trainers.milestones import FIRST_UPDATE, Milestone
 from muxrl.servers.trainers.replay_size import ReplaySize, of_steps
 
 CRITIC, POLICY = "qf", "policy"
 """Updates, called as in RLlib's SAC; a loss is called ``NAME_loss``."""
-
-
-class JointCriticSettings(TeamReplaySettings):
-    """For teams whose members have continuous actions, on a replay of single steps."""
-
-    model_refused = "its networks are set by hidden_dim and obs_agent_id among its settings"
-    own_module_refused = "its members' actor and its critics of all members belong together"
-
-    actor_lr: Schedule = 3e-4
-    """Learning rate of the actor; a number or a schedule."""
-    batch_size_steps: Count = 256
-    """Steps of a team in one update, drawn from the replay."""
-    buffer_capacity_steps: Count = 100_000
-    """Steps that the replay holds, for each policy."""
-    critic_lr: Schedule = 1e-3
-    """Learning rate of the critics."""
-    hidden_dim: Count = 128
-    """Units of both hidden layers, of the actor and of each critic."""
-    num_steps_before_learning: Count = 1_000
-    """Steps of a policy's teams before its first update."""
-    # A batch takes about as long as an update, whatever its length.
-    rollout_fragment_length: Count = 4
-    """Env steps that are handed over at a time; the updates for them follow."""
-    tau = 0.005
-    updates_per_step: Positive = 1.0
-    """Updates for each new step of a team; may be a fraction."""
-
-    @property
-    def num_before_learning(self) -> int:
-        return self.num_steps_before_learning
-
-    @property
-    def updates_per_entry(self) -> float:
-        return self.updates_per_step
-
-    def validate(self) -> None:
-        super().validate()
-        first, capacity = self.num_steps_before_learning, self.buffer_capacity_steps
-        if first > capacity:
-            self.refuse(
-                f"num_steps_before_learning={first} steps never fit into "
-                f"buffer_capacity_steps={capacity}: learning would not begin"
-            )
 
 
 class JointCriticTrainer(TeamTrainer):
@@ -158,8 +116,8 @@ class JointCriticTrainer(TeamTrainer):
         return (OBS, *ids, *mask)
 
     def network(self) -> nn.Module:
-        """Returns the module behind a member's actions, for files."""
-        return _Member(self.net.actor)
+        """Returns the module behind a member's actions before ``tanh``, for files."""
+        return Asked(self.net.actor, lambda actor, *seen: actor(torch.cat(seen, -1)))
 
     def greedy(self, scores: Tensor) -> Tensor:
         """Returns the best actions of a member with a Box, of what `network` says."""
@@ -193,15 +151,3 @@ class JointCriticTrainer(TeamTrainer):
             "target_mean": target.mean,
             "reward_mean": batch[REWARDS].mean,
         }
-
-
-class _Member(nn.Module):
-    """From what a member observes, and its id, one-hot, to what the actor gives before ``tanh``."""
-
-    def __init__(self, actor: nn.Module) -> None:
-        super().__init__()
-        self.actor = actor
-
-    def forward(self, *seen: Tensor) -> Tensor:
-        outputs: Tensor = self.actor(torch.cat(seen, -1))
-        return outputs

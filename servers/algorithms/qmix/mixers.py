@@ -13,16 +13,14 @@ a dead agent's only action, "no-op", which the state-dependent bias can cancel; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from muxrl.servers.algorithms.networks import ParallelMLP
-
-MixerName = Literal["qmix", "vdn", "qplex", "none"]
-MIXERS: tuple[MixerName, ...] = ("qmix", "vdn", "qplex", "none")
+from muxrl.servers.algorithms.settings.teams import QMIXSettings
 
 _POSITIVE = 1e-10
 """What PyMARL adds to absolute values in QPLEX: no weight is exactly 0 and cuts a member off."""
@@ -256,37 +254,20 @@ class ImportanceWeights(nn.Module):
 Mixer = QMixer | VDNMixer | DuplexMixer | NoMixer
 
 
-def make_mixer(
-    name: MixerName,
-    num_members: int,
-    num_actions: int,
-    state_dim: int,
-    *,
-    mixing_embed_dim: int,
-    hypernet_embed: int,
-    bound_state: bool = True,
-    num_kernel: int = 10,
-    adv_hypernet_layers: int = 3,
-    adv_hypernet_embed: int = 64,
-) -> Mixer:
-    """The mixer of that name; the sizes are settings of `QMIXSettings`."""
-    if name == "qmix":
-        return QMixer(
-            num_members, state_dim, mixing_embed_dim, hypernet_embed, bound_state=bound_state
-        )
-    if name == "vdn":
-        return VDNMixer()
-    if name == "qplex":
+def make_mixer(own: QMIXSettings, num_members: int, num_actions: int, state_dim: int) -> Mixer:
+    """Returns the mixer that the settings name."""
+    if own.mixer == "qmix":
+        sizes = own.mixing_embed_dim, own.hypernet_embed
+        return QMixer(num_members, state_dim, *sizes, bound_state=own.bound_state)
+    if own.mixer == "qplex":
         return DuplexMixer(
             num_members,
             num_actions,
             state_dim,
-            hypernet_embed,
-            num_kernel=num_kernel,
-            adv_hypernet_layers=adv_hypernet_layers,
-            adv_hypernet_embed=adv_hypernet_embed,
-            bound_state=bound_state,
+            own.hypernet_embed,
+            num_kernel=own.num_kernel,
+            adv_hypernet_layers=own.adv_hypernet_layers,
+            adv_hypernet_embed=own.adv_hypernet_embed,
+            bound_state=own.bound_state,
         )
-    if name == "none":
-        return NoMixer()
-    raise ValueError(f"unknown mixer {name!r}: it is one of {', '.join(MIXERS)}")
+    return VDNMixer() if own.mixer == "vdn" else NoMixer()

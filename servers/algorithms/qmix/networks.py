@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from muxrl.protocol.dense import forward, gru_step
+from muxrl.protocol.dense import forward, forward_recurrent
 from muxrl.protocol.messages import DenseLayer, GruLayer, Layer
 from muxrl.servers.agents.keys import LAST_ACTION, OBS
 
-AgentName = Literal["gru", "mlp"]
 HIDDEN = "h"
 
 
@@ -37,7 +36,7 @@ class AgentNetwork(nn.Module):
 
     def __init__(
         self,
-        kind: AgentName,
+        kind: Literal["gru", "mlp"],
         num_members: int,
         obs_dim: int,
         num_actions: int,
@@ -137,14 +136,13 @@ class NumpyAgent:
     """
 
     def __init__(self, agent: AgentNetwork) -> None:
-        self._in, self._in_bias = _view(agent.fc_in.weight).T, _view(agent.fc_in.bias)
+        self._layers: Any = layers_of(agent)
         self._num_members, self._has_ids = agent.num_members, agent.has_ids
         self._num_actions = agent.num_actions if agent.has_last_action else 0
-        self._obs_dim = len(self._in) - self._num_actions - self._num_members * self._has_ids
+        self._input_dim = agent.fc_in.in_features
+        self._obs_dim = self._input_dim - self._num_actions - self._num_members * self._has_ids
         self._blank = np.zeros((0, 0), np.float32)
         self._rows: np.ndarray = np.zeros(0, np.intp)
-        self._core = _core_layer(agent)
-        self._out, self._out_bias = _view(agent.fc_out.weight).T, _view(agent.fc_out.bias)
 
     def step(
         self, obs: np.ndarray, last_action: np.ndarray, h: np.ndarray | None
@@ -160,17 +158,12 @@ class NumpyAgent:
             ``[B, n, n_actions]``, and the next h.
         """
         rows = len(obs) * self._num_members
-        x = self._inputs(obs.reshape(rows, -1), last_action.reshape(rows)) @ self._in
-        x += self._in_bias
-        np.maximum(x, 0.0, out=x)
-        if isinstance(self._core, GruLayer):
-            assert h is not None
-            x = gru_step(self._core, x, h.reshape(rows, -1))
-            h = x.reshape(h.shape)
+        x = self._inputs(obs.reshape(rows, -1), last_action.reshape(rows))
+        if h is None:
+            values = forward(self._layers, x)
         else:
-            x = forward((self._core,), x)
-        values = x @ self._out
-        values += self._out_bias
+            values, after = forward_recurrent(self._layers, x, h.reshape(rows, -1))
+            h = after.reshape(h.shape)
         return values.reshape(len(obs), self._num_members, -1), h
 
     def _inputs(self, obs: np.ndarray, last_action: np.ndarray) -> np.ndarray:
@@ -178,7 +171,7 @@ class NumpyAgent:
         num = len(obs)
         if len(self._rows) != num:  # most steps have as many as the one before
             self._rows = np.arange(num)
-            self._blank = np.zeros((num, len(self._in)), np.float32)
+            self._blank = np.zeros((num, self._input_dim), np.float32)
             if self._has_ids:
                 ids = np.eye(self._num_members, dtype=np.float32)
                 self._blank[:, -self._num_members :] = np.tile(ids, (num // len(ids), 1))
@@ -189,48 +182,34 @@ class NumpyAgent:
         return inputs
 
 
-class MemberNetwork(nn.Module):
-    """One member's network, from the parts of an observation that it reads to its values.
+def of_member(agent: AgentNetwork, obs: Tensor, *more: Any) -> Any:
+    """Returns one member's values ``[B, k]``; with a GRU ``(values, {"h": [B, hidden_dim]})``.
 
     Args:
         agent: the network that it shares.
+        obs: ``[B, obs_dim]``.
+        more: as far as they are read, the last action ``[B]``, -1 for none, the id ``[B, n]``,
+            one-hot; and with a GRU ``{"h": [B, hidden_dim]}``.
     """
-
-    def __init__(self, agent: AgentNetwork) -> None:
-        super().__init__()
-        self.agent = agent
-
-    def forward(self, obs: Tensor, *more: Any) -> Any:
-        """Returns values ``[B, k]``; with a GRU ``(values, {"h": [B, hidden_dim]})``.
-
-        Args:
-            obs: ``[B, obs_dim]``.
-            more: as far as they are read, the last action ``[B]``, -1 for none, the id ``[B, n]``,
-                one-hot; and with a GRU ``{"h": [B, hidden_dim]}``.
-        """
-        agent, left, read = self.agent, iter(more), [obs]
-        if agent.has_last_action:
-            read.append(agent.one_hot(next(left)))
-        if agent.has_ids:
-            read.append(next(left))
-        h = next(left)[HIDDEN] if agent.is_recurrent else None
-        values, after = agent.unroll(torch.cat(read, -1).unsqueeze(0), h)
-        return values[0] if after is None else (values[0], {HIDDEN: after})
+    left, read = iter(more), [obs]
+    if agent.has_last_action:
+        read.append(agent.one_hot(next(left)))
+    if agent.has_ids:
+        read.append(next(left))
+    h = next(left)[HIDDEN] if agent.is_recurrent else None
+    values, after = agent.unroll(torch.cat(read, -1).unsqueeze(0), h)
+    return values[0] if after is None else (values[0], {HIDDEN: after})
 
 
 def layers_of(agent: AgentNetwork) -> list[Layer]:
     """Returns the layers of a network on the CPU, on its own memory."""
     first = DenseLayer(_view(agent.fc_in.weight).T, _view(agent.fc_in.bias), "relu")
     last = DenseLayer(_view(agent.fc_out.weight).T, _view(agent.fc_out.bias))
-    return [first, _core_layer(agent), last]
-
-
-def _core_layer(agent: AgentNetwork) -> Layer:
     core = agent.core
     if isinstance(core, nn.GRUCell):
         weights = _view(core.weight_ih).T, _view(core.weight_hh).T
-        return GruLayer(*weights, _view(core.bias_ih), _view(core.bias_hh))
-    return DenseLayer(_view(core.weight).T, _view(core.bias), "relu")
+        return [first, GruLayer(*weights, _view(core.bias_ih), _view(core.bias_hh)), last]
+    return [first, DenseLayer(_view(core.weight).T, _view(core.bias), "relu"), last]
 
 
 def _view(parameter: Tensor) -> np.ndarray:

@@ -21,17 +21,22 @@ from muxrl.servers.algorithms.qmix.mixers import DuplexMixer, Mixer, make_mixer
 from muxrl.servers.algorithms.qmix.networks import (
     HIDDEN,
     AgentNetwork,
-    MemberNetwork,
     NumpyAgent,
     layers_of,
+    of_member,
 )
 from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
-from muxrl.servers.algorithms.qmix.settings import QMIXSettings
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
 from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
 from muxrl.servers.algorithms.replay.team_trainer import TeamTrainer
-from muxrl.servers.algorithms.torch_trainer import tensor_of, tensors_of
+from muxrl.servers.algorithms.settings.teams import (
+    IQLSettings,
+    QMIXSettings,
+    QPLEXSettings,
+    VDNSettings,
+)
+from muxrl.servers.algorithms.torch_trainer import Asked, tensor_of
 from muxrl.servers.algorithms.update import Step, Targets, value_at
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows
 from muxrl.servers.trainers.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
@@ -78,18 +83,7 @@ class TeamNet(nn.Module):
             has_last_action=own.obs_last_action,
             has_ids=own.obs_agent_id,
         )
-        self.mixer = make_mixer(
-            own.mixer,
-            num_members,
-            num_actions,
-            policy.state_size,
-            mixing_embed_dim=own.mixing_embed_dim,
-            hypernet_embed=own.hypernet_embed,
-            bound_state=own.bound_state,
-            num_kernel=own.num_kernel,
-            adv_hypernet_layers=own.adv_hypernet_layers,
-            adv_hypernet_embed=own.adv_hypernet_embed,
-        )
+        self.mixer = make_mixer(own, num_members, num_actions, policy.state_size)
         self.target_agent, self.target_mixer = copy.deepcopy(self.agent), copy.deepcopy(self.mixer)
 
 
@@ -105,14 +99,14 @@ class QMIX(TeamTrainer):
     ``importance_weight_mean``, and ``priority_max``, the highest that was measured.
     """
 
-    Settings = QMIXSettings
+    Settings: ClassVar[type[QMIXSettings]] = QMIXSettings
     settings: QMIXSettings
     net: TeamNet
-    preset: ClassVar[Mapping[str, Any]] = {}
     seating = TEAMS
     space_check = staticmethod(check_team_spaces)
     scores_name = "q_values"
     batch_env_steps = BATCH_ENV_STEPS
+    saved = {**TeamTrainer.saved, "num_target_updates": "num_target_updates"}
     needs_whole_episodes = True  # a GRU must see an episode from its start
 
     def __init__(self, policy: PolicySpec, settings: QMIXSettings) -> None:
@@ -228,8 +222,6 @@ class QMIX(TeamTrainer):
         """Returns the value of each action of each member ``[B, n, k]``, and the next h."""
         obs, last_action, after = rows.observations, rows.inputs[LAST_ACTION], None
         h: np.ndarray | None = None if rows.states is None else rows.states[HIDDEN]
-        if self._member is not None and self._gpu is None:
-            return self._member.step(obs, last_action, h)
 
         def ask(net: Any, seen: dict[str, Tensor]) -> Tensor:
             nonlocal after
@@ -239,13 +231,9 @@ class QMIX(TeamTrainer):
             return values
 
         parts = {OBS: obs, LAST_ACTION: last_action}
-        if self._gpu is None:
-            with torch.inference_mode():
-                seen = {key: part.to(self.device) for key, part in tensors_of(parts).items()}
-                return ask(self.net, seen).cpu().numpy(), after
-        if self._gpu.is_worth(ask, self.net, parts):
+        if self._gpu is not None and self._gpu.is_worth(ask, self.net, parts):
             return self._gpu.ask(ask, self.net, parts), after
-        assert self._member is not None
+        assert self._member is not None, "a copy acts, on the CPU"
         return self._member.step(obs, last_action, h)
 
     def acting_modules(self) -> list[nn.Module]:
@@ -267,7 +255,7 @@ class QMIX(TeamTrainer):
 
     def network(self) -> nn.Module:
         """Returns a member's network, for files."""
-        return MemberNetwork(self.net.agent)
+        return Asked(self.net.agent, of_member)
 
     # --- learning -----------------------------------------------------------------------
 
@@ -344,30 +332,23 @@ class QMIX(TeamTrainer):
         metrics["loss"] = metrics["total_loss"] = loss.detach()
         return loss, metrics, priorities
 
-    def more_state(self) -> dict[str, Any]:
-        return {**super().more_state(), "num_target_updates": self.num_target_updates}
-
-    def load_more(self, state: Mapping[str, Any]) -> None:
-        super().load_more(state)
-        self.num_target_updates = state["num_target_updates"]
-
 
 class VDN(QMIX):
     """sum of values for teams (Sunehag et al. 2017)"""
 
-    preset = {"mixer": "vdn"}
+    Settings = VDNSettings
 
 
 class QPLEX(QMIX):
     """duplex dueling value mixing for teams (Wang et al. 2021)"""
 
-    preset = {"mixer": "qplex"}
+    Settings = QPLEXSettings
 
 
 class IQL(QMIX):
     """independent Q-learning on the team's reward (Tan 1993)"""
 
-    preset = {"mixer": "none"}
+    Settings = IQLSettings
 
 
 def epsilon_greedy(

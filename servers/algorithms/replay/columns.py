@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from muxrl.servers.agents.keys import BINARY_KEYS
-from muxrl.servers.episodes.trajectories import at, concatenated
 
 
 def columns_of(name: str, value: Any) -> dict[str, np.ndarray]:
@@ -37,13 +36,3 @@ def read(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Returns rows of a column as networks read them: float32, or int64."""
     drawn: np.ndarray = column[rows]
     return drawn.astype(np.float32) if drawn.dtype == np.bool_ else drawn
-
-
-def joined(pieces: Sequence[Any]) -> Any:
-    """Returns the rows of all pieces as one array, or a dict of arrays."""
-    return concatenated(pieces)
-
-
-def without_first(rows: Any, num: int) -> Any:
-    """Returns rows but the first ones."""
-    return at(rows, slice(num, None))

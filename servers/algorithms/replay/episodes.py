@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, OBS, REWARDS, TERMINATEDS
-from muxrl.servers.algorithms.replay.columns import (
-    columns_of,
-    read,
-    stored_dtype,
-    value_of,
-)
+from muxrl.servers.algorithms.replay.columns import columns_of, read, stored_dtype, value_of
 from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
 from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, Replay
 from muxrl.servers.episodes.trajectories import Trajectory
@@ -67,18 +62,16 @@ class EpisodeReplay(Replay):
     def num_bytes(self) -> int:
         return self._num_used * sum(column[:1].nbytes for column in self._columns.values())
 
-    def add(self, trajectory: Trajectory) -> int:
-        if not len(trajectory):
-            return 0
-        self._write(
-            columns_of("obs", trajectory.observations),
-            {
-                **columns_of("actions", trajectory.actions),
-                "rewards": np.asarray(trajectory.rewards, np.float32),
-            },
-            is_terminated=trajectory.is_terminated,
-        )
-        return 1
+    def add(self, *trajectories: Trajectory) -> int:
+        stored = [one for one in trajectories if len(one)]
+        for one in stored:
+            rewards = np.asarray(one.rewards, np.float32)
+            self._write(
+                columns_of("obs", one.observations),
+                {**columns_of("actions", one.actions), "rewards": rewards},
+                is_terminated=one.is_terminated,
+            )
+        return len(stored)
 
     def _write(
         self,

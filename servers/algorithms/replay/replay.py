@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -50,16 +50,12 @@ class Replay(ABC):
         """Size of what is stored."""
 
     @abstractmethod
-    def add(self, trajectory: Trajectory) -> int:
-        """Stores a seat's trajectory.
+    def add(self, *trajectories: Trajectory) -> int:
+        """Stores seats' trajectories, one after another.
 
         Returns:
-            The number of entries that it made, 0 if it has no step.
+            The number of entries that they made, 0 if they have no step.
         """
-
-    def add_all(self, trajectories: Sequence[Trajectory]) -> int:
-        """Stores several, one after another; returns the number of entries that they made."""
-        return sum(map(self.add, trajectories))
 
     @abstractmethod
     def sample(self, num: int) -> dict[str, Any]:

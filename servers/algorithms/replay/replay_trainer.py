@@ -30,6 +30,12 @@ class ReplayTrainer(TorchTrainer):
 
     learns_from = "replay"
     updates_by_steps = True
+    saved = {
+        "num_updates": "num_updates",
+        "due": "_due",
+        "num_env_steps": "_num_env_steps",
+        "metrics": "_metrics",
+    }
 
     def __init__(self, policy: PolicySpec, settings: Any) -> None:
         super().__init__(policy, settings)
@@ -83,7 +89,7 @@ class ReplayTrainer(TorchTrainer):
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         stored = [as_stored(one) for one in trajectories]
         num_before, num_env_steps = len(self.replay), self.env_steps - self._num_env_steps
-        num_new = self.replay.add_all(stored)
+        num_new = self.replay.add(*stored)
         self._num_env_steps = self.env_steps
         self._due += self.updates_for(stored, num_before, num_new, num_env_steps)
         # A little below 1, because ten times 0.1 is not quite 1.
@@ -106,7 +112,8 @@ class ReplayTrainer(TorchTrainer):
             if ROWS in drawn and priorities is not None:
                 self.replay.update_priorities(drawn[ROWS], priorities.cpu().numpy())
             self.note_progress((i + 1) / num)
-        self._metrics |= {n: float(v() if callable(v) else v) for n, v in metrics.items()}
+        told = {name: float(v() if callable(v) else v) for name, v in metrics.items()}
+        self._metrics = {**self._metrics, **told}
         return {
             **self._metrics,
             NUM_UPDATES: self.num_updates,
@@ -114,19 +121,6 @@ class ReplayTrainer(TorchTrainer):
         }
 
     # --- state --------------------------------------------------------------------------
-
-    def more_state(self) -> dict[str, Any]:
-        return {
-            "num_updates": self.num_updates,
-            "due": self._due,
-            "num_env_steps": self._num_env_steps,
-            "metrics": dict(self._metrics),
-        }
-
-    def load_more(self, state: Mapping[str, Any]) -> None:
-        self.num_updates, self._due = state["num_updates"], state["due"]
-        self._num_env_steps = state["num_env_steps"]
-        self._metrics = dict(state["metrics"])
 
     def replay_bytes(self) -> int:
         """Returns the size of what is stored."""

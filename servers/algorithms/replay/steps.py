@@ -8,18 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, OBS, REWARDS, TERMINATEDS
-from muxrl.servers.algorithms.replay.columns import (
-    columns_of,
-    joined,
-    read,
-    stored_dtype,
-    value_of,
-    without_first,
-)
+from muxrl.servers.algorithms.replay.columns import columns_of, read, stored_dtype, value_of
 from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
 from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, Replay
 from muxrl.servers.checkpoints.formats import OtherFormat
-from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.episodes.trajectories import Trajectory, at, concatenated
 from muxrl.servers.trainers.replay_size import STEP_BYTES
 
 N_STEP = "n_step"
@@ -100,10 +93,7 @@ class StepReplay(Replay):
         per_row = sum(column[:1].nbytes for column in self._columns.values())
         return self._num_rows * (per_row + STEP_BYTES)
 
-    def add(self, trajectory: Trajectory) -> int:
-        return self.add_all([trajectory])
-
-    def add_all(self, trajectories: Sequence[Trajectory]) -> int:
+    def add(self, *trajectories: Trajectory) -> int:
         together: dict[str, _Piece] = {}
         num_rows, needed = 0, self._num_added  # `needed`: the oldest row that one goes on from
         for one in trajectories:
@@ -135,9 +125,9 @@ class StepReplay(Replay):
         is_new = np.array([last is None for _, last, _ in pieces])
         observed = columns_of(
             "obs",
-            joined(
+            concatenated(
                 [
-                    without_first(one.observations, first + (last is not None))
+                    at(one.observations, slice(first + (last is not None), None))
                     for one, last, first in pieces
                 ]
             ),
@@ -187,7 +177,7 @@ class StepReplay(Replay):
             self._priorities.remove(dropped)
         if rows[-1] < num:  # once a round: lives of which nobody has heard since
             oldest = self._num_added - self._size
-            self._open = {i: at for i, at in self._open.items() if at[0] >= oldest}
+            self._open = {i: own for i, own in self._open.items() if own[0] >= oldest}
         return numbers
 
     def sample(self, num: int) -> dict[str, Any]:
@@ -239,7 +229,7 @@ class StepReplay(Replay):
             "ahead": self._ahead[:num].copy(),
             "rewards": self._rewards[:num].copy(),
             "terminated": self._terminated[:num].copy(),
-            "open": [[life, *at] for life, at in self._open.items()],
+            "open": [[life, *own] for life, own in self._open.items()],
             "rng": self._rng.bit_generator.state,
         }
         if self._priorities is not None:
@@ -278,4 +268,4 @@ class StepReplay(Replay):
 
 def _joined_after(what: str, pieces: Sequence[_Piece]) -> Any:
     """Returns the actions or rewards of all pieces, but those that are skipped."""
-    return joined([without_first(getattr(one, what), first) for one, _, first in pieces])
+    return concatenated([at(getattr(one, what), slice(first, None)) for one, _, first in pieces])

@@ -19,71 +19,15 @@ A member that has departed or is not asked to act at this step is *absent*: its 
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
 from muxrl.servers.algorithms.columns import REWARDS
 from muxrl.servers.algorithms.replay.replay_trainer import ReplayTrainer
+from muxrl.servers.algorithms.settings.teams import TeamReplaySettings
 from muxrl.servers.episodes.reward_scale import RewardDeviation
 from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.trainers.declared_settings import (
-    Check,
-    Count,
-    Limit,
-    NotNegative,
-    Settings,
-    Share,
-)
 from muxrl.servers.trainers.interface import PolicySpec
-
-
-class TeamReplaySettings(Settings, ABC):
-    """Those that all have."""
-
-    center_rewards: bool = False
-    """Whether `standardize_rewards` subtracts the mean, too: for episodes of equal length."""
-    gamma: Share = 0.99
-    """Discount of each step's reward."""
-    grad_clip: Limit = 10.0
-    """Largest norm of the gradient, of each loss by itself; None: no clip."""
-    hidden_dim: Count = 64
-    """Units of the members' shared network."""
-    min_sample_timesteps_per_iteration: int = 1_000
-    """Env steps per training record, at least."""
-    min_time_s_per_iteration: NotNegative | None = None
-    """Seconds per training record, at least."""
-    obs_agent_id: bool = True
-    """Whether the members' network reads its member's id, one-hot."""
-    standardize_rewards: bool = False
-    """Whether rewards are divided by the standard deviation of all rewards stored so far."""
-    tau: Annotated[
-        float, Check(lambda v: 0.0 < v <= 1.0, "must lie in (0, 1]; 1 copies the networks")
-    ] = 1.0
-    """How far target networks move towards the others at each update."""
-
-    @property
-    @abstractmethod
-    def num_before_learning(self) -> int:
-        """Entries of the replay before the first update."""
-
-    @property
-    @abstractmethod
-    def updates_per_entry(self) -> float:
-        """Updates that a new entry brings, perhaps a fraction."""
-
-    def num_entries_for(self, num_updates: int) -> int:
-        """Returns how many entries have to be played for so many updates."""
-        # The entry that makes the replay large enough counts already.
-        return self.num_before_learning - 1 + math.ceil(num_updates / self.updates_per_entry)
-
-    def validate(self) -> None:
-        super().validate()
-        if self.center_rewards and not self.standardize_rewards:
-            self.refuse(
-                "center_rewards=True: it is a part of standardize_rewards, so set that to true, too"
-            )
 
 
 class TeamTrainer(ReplayTrainer):
@@ -91,6 +35,7 @@ class TeamTrainer(ReplayTrainer):
 
     forms_teams = True
     samples_actions = False
+    saved = {**ReplayTrainer.saved, "num_stored": "_num_stored", "rewards": "rewards"}
     settings: TeamReplaySettings
 
     def __init__(self, policy: PolicySpec, settings: TeamReplaySettings) -> None:
@@ -120,12 +65,3 @@ class TeamTrainer(ReplayTrainer):
 
     def refill_replay(self, env_steps: int) -> None:
         self._num_stored = 0
-
-    def more_state(self) -> dict[str, Any]:
-        more = {"num_stored": self._num_stored, "rewards": self.rewards.get_state()}
-        return {**super().more_state(), **more}
-
-    def load_more(self, state: Mapping[str, Any]) -> None:
-        super().load_more(state)
-        self._num_stored = state["num_stored"]
-        self.rewards.set_state(state["rewards"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,7 @@ from ray.rllib.algorithms.sac.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from muxrl.servers.agents.seating import Seating
-from muxrl.servers.agents.spaces import module_observation_space
 from muxrl.servers.config import ServerConfig, ServerPlan
-from muxrl.servers.gymnasium_spaces import to_gymnasium
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
     kind_of,
@@ -85,7 +82,7 @@ class RLlibEntry(TrainerEntry):
     """A subclass of `AlgorithmConfig` as an algorithm.
 
     Attributes:
-        make: the trainer of its kind.
+        source: the trainer of its kind.
         config_class: the subclass.
     """
 
@@ -94,15 +91,6 @@ class RLlibEntry(TrainerEntry):
     @property
     def summary(self) -> str:
         return (inspect.getdoc(self.config_class) or "").partition("\n")[0]
-
-    @property
-    def seating(self) -> Seating:
-        found: Seating = self.make.seating
-        return found
-
-    @property
-    def samples_actions(self) -> bool:
-        return bool(self.make.samples_actions)
 
     def _parameters(self) -> dict[str, inspect.Parameter]:
         """The arguments of ``training()`` of the config's class, and of those above it."""
@@ -149,21 +137,6 @@ class RLlibEntry(TrainerEntry):
             kind = kind_of(MODEL_TYPES[name], defaults[name])
             read[name] = read_as(f"{self.name}'s model setting {name!r}", value, kind)
         config.rl_module(model_config={**defaults, **read})
-
-    def find_problems(self, plan: ServerPlan, others: Sequence[Any] = ()) -> Iterator[str]:
-        """Yields what it cannot learn in, and what a `TrainerEntry` finds."""
-        for agent_id, agent in plan.agents.items():
-            observed = module_observation_space(self.seating.network_space(agent))
-            found = self.make.space_check(observed, self.seating.action_form(agent).space)
-            if found is not None:
-                kind, reason = found
-                verb, space = ("do", agent.action_space) if kind == "action" else ("read", observed)
-                yield (
-                    f"policy {agent.policy_id!r}: {self.name} cannot {verb} the {kind} space "
-                    f"{to_gymnasium(space)} of agent {agent_id!r}: {reason}"
-                )
-                return
-        yield from super().find_problems(plan, others)
 
     def _make(self, spec: PolicySpec, plan: ServerPlan, settings: dict[str, Any]) -> Any:
         config = self.config_class().training(**settings)

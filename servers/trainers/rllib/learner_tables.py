@@ -7,7 +7,7 @@ them a restored SAC, say, would begin again with its first temperature.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,23 +31,9 @@ def get_tables(learner: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-_FIRST_VALUES = {"curr_kl_coeffs_per_module": "kl_coeff", "curr_log_alpha": "initial_alpha"}
-"""The settings that some tables begin with."""
-
-
-def set_tables(
-    learner: Any, tables: Mapping[str, Mapping[str, Any]], *, changed: Collection[str] = ()
-) -> None:
-    """Puts back what `get_tables` returned; an entropy coefficient without schedule stays.
-
-    Args:
-        learner: RLlib's.
-        tables: by name.
-        changed: settings that have changed; a table that begins with one of them begins anew.
-    """
+def set_tables(learner: Any, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Puts back what `get_tables` returned; an entropy coefficient without schedule stays."""
     for name, table in tables.items():
-        if _FIRST_VALUES.get(name) in changed:
-            continue
         entries = getattr(learner, name)
         for module_id, value in table.items():
             if isinstance(value, int | float):

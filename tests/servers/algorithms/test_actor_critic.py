@@ -27,7 +27,6 @@ from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.impala import APPO, IMPALA
 from muxrl.servers.algorithms.ppo import PPO
 from muxrl.servers.algorithms.rollout import Rollout
-from muxrl.servers.trainers.plain_state import to_plain
 
 ALL = [PPO, A2C, IMPALA, APPO]
 LSTM = {"use_lstm": True, "lstm_cell_size": 6, "max_seq_len": 4}
@@ -76,14 +75,6 @@ VF_LOSS = (3.0**2 + 2.0**2) / 2
 
 def two_actions() -> Any:
     return spec_of(SPACES["discrete"].__class__(2))
-
-
-def test_a2cs_loss_by_hand() -> None:
-    trainer = make(A2C, two_actions(), entropy_coeff=0.1, vf_loss_coeff=0.5)
-    loss, metrics = trainer.loss(numbers_by_hand(trainer), is_reported=True)
-    policy_loss = -(np.log(3 / 4) * 2.0 + np.log(1 / 2) * -1.0) / 2
-    assert loss.item() == pytest.approx(policy_loss + 0.5 * VF_LOSS - 0.1 * ENTROPY, rel=1e-5)
-    assert float(metrics["policy_loss"]) == pytest.approx(policy_loss)
 
 
 @pytest.mark.parametrize("clip", [0.3, 0.6])
@@ -229,13 +220,6 @@ def test_numpy_and_torch_say_the_same_of_actions() -> None:
     assert one.outputs[DISTRIBUTION] == pytest.approx(inputs.numpy(), abs=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(8, 8, 2), (12, 9, 3)])
-def test_it_sees_images(shape: tuple[int, ...]) -> None:
-    actors = actors_of(PPO, spec_of(shape=shape), **SMALL, num_epochs=2)
-    metrics = learned(actors, batch_of(actors, np.random.default_rng(0)))
-    assert np.isfinite(metrics["total_loss"])
-
-
 # --- learning -------------------------------------------------------------------------------
 
 
@@ -249,6 +233,7 @@ def test_a_good_action_becomes_more_probable(cls: Any, kind: str) -> None:
         entropy_coeff=0.0,
         gamma=0.0,
         **SMALL,
+        **({"num_epochs": 4} if cls is PPO else {}),
     )
     rng = np.random.default_rng(0)
 
@@ -263,83 +248,6 @@ def test_a_good_action_becomes_more_probable(cls: Any, kind: str) -> None:
         learned(actors, [one for _ in range(3) for one in batch_of(actors, rng, reward=reward)])
     after = mean([play(actors, 200, rng, reward=reward)])
     assert after > before + 0.2
-
-
-@pytest.mark.parametrize("cls", [IMPALA, APPO])
-@pytest.mark.parametrize(
-    ("length", "is_terminated", "expected"),
-    [(1, False, 2.0), (4, False, 2.0), (1, True, 1.0), (2, True, 1.25)],
-)
-def test_values_of_a_constant_reward(
-    cls: Any, length: int, is_terminated: bool, expected: float
-) -> None:
-    """With a discount of 1/2; a piece that is cut at once has only the bootstrap to learn."""
-    actors = actors_of(cls, gamma=0.5, lr=0.02, entropy_coeff=1.0, **SMALL)
-    seen = np.full(4, 0.5)
-    rng = np.random.default_rng(0)
-    for _ in range(250):
-        pieces = [
-            play(actors, length, rng, name=f"e{i}", is_terminated=is_terminated,
-                 see=lambda _: seen)
-            for i in range(20 // length)
-        ]  # fmt: skip
-        learned(actors, pieces)
-    trainer: Any = actors.learners["p"]
-    with torch.no_grad():
-        value = float(trainer.net({OBS: torch.from_numpy(seen[None].astype(np.float32))})[1])
-    assert value == pytest.approx(expected, abs=0.1)
-
-
-@pytest.mark.parametrize("cls", ALL)
-def test_an_absurd_reward_leaves_weights_and_optimizer_as_they_were(cls: Any) -> None:
-    actors = actors_of(cls, **SMALL)
-    rng = np.random.default_rng(0)
-    learned(actors, batch_of(actors, rng))
-    before = to_plain({k: actors.get_state()["p"][k] for k in ("net", "steps")})
-    pieces = batch_of(actors, rng)
-    pieces[0].rewards[-1] = 1e30
-    with np.errstate(all="ignore"):
-        metrics = learned(actors, pieces)
-    assert metrics["num_skipped_updates"] >= 1
-    after = actors.get_state()["p"]
-    for part, own in before.items():
-        assert str(own) == str(after[part])
-    assert np.isfinite(learned(actors, batch_of(actors, rng))["total_loss"])
-
-
-@pytest.mark.parametrize("cls", ALL)
-@pytest.mark.parametrize("model", [{}, LSTM], ids=["mlp", "lstm"])
-def test_it_continues_to_the_bit(cls: Any, model: Any) -> None:
-    def fresh() -> Any:
-        lr = [(0, 1e-3), (100, 1e-4)]
-        more = {"minibatch_size": 8, "num_epochs": 3} if cls is PPO else {}
-        return actors_of(cls, model=model, lr=lr, **SMALL, **more)
-
-    first, rng = fresh(), np.random.default_rng(0)
-    for _ in range(3):
-        learned(first, batch_of(first, rng))
-    second = fresh()
-    second.set_state(first.get_state())
-    second.set_random_state(copy.deepcopy(first.get_random_state()))
-    second.num_env_steps_sampled = first.num_env_steps_sampled
-    rngs = rng, copy.deepcopy(rng)
-    metrics = [
-        [learned(actors, batch_of(actors, own)) for _ in range(3)]
-        for actors, own in zip((first, second), rngs, strict=True)
-    ]
-    assert metrics[0] == metrics[1]
-    assert str(first.get_state()) == str(second.get_state())
-
-
-def test_a_kl_weight_continues_unless_its_setting_has_changed() -> None:
-    first: Any = make(PPO, kl_coeff=0.2)
-    first.kl.adapt(1.0)
-    assert first.kl.coeff == pytest.approx(0.3)
-    state = first.state()
-    same, other = make(PPO, kl_coeff=0.2), make(PPO, kl_coeff=0.9)
-    same.load(state)
-    other.load(state)
-    assert (same.kl.coeff, other.kl.coeff) == (pytest.approx(0.3), 0.9)
 
 
 def test_an_update_says_how_far_it_is_before_each_minibatch() -> None:

@@ -14,8 +14,6 @@ from torch import Tensor
 from muxrl.protocol.dense import forward
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.dqn import DQN, projected
-from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.trainers.check_trainer import check_trainer
 from muxrl.servers.trainers.interface import Rows
 
 ROWS = 6
@@ -163,40 +161,6 @@ def test_atoms_are_learned_towards_those_of_the_best_allowed_action(double_q: bo
     assert float(metrics["qf_loss"]) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_it_learns_the_last_action_of_a_chain(n_step: int) -> None:
-    """Four steps; action 1 in the last one is paid 1, nothing else is paid."""
-    settings = {
-        "lr": 0.005, "gamma": 1.0, "n_step": n_step, "dueling": False,
-        "target_network_update_freq": 50, "num_steps_sampled_before_learning_starts": 100,
-    }  # fmt: skip
-    space = gymnasium.spaces.Discrete(2)
-    trainer = make(DQN, spec_of(space), {"fcnet_hiddens": [32]}, **settings)
-    positions, rng = np.eye(4, dtype=np.float32), np.random.default_rng(0)
-    for number in range(400):
-        actions, name = rng.integers(2, size=4), f"chain-{number}"
-        rewards = np.array([0.0, 0.0, 0.0, float(actions[-1] == 1)])
-        seen = np.concatenate([positions, np.zeros((1, 4), np.float32)])
-        trainer.env_steps += 4
-        trainer.learn(
-            [Trajectory(name, name, "a", "p", seen, actions, rewards, {}, is_terminated=True)]
-        )
-    with torch.no_grad():
-        values = trainer.net.online(torch.from_numpy(positions)).numpy()
-    assert values[-1] == pytest.approx([0.0, 1.0], abs=0.1)
-    assert values[0] == pytest.approx([1.0, 1.0], abs=0.25)
-
-
-@pytest.mark.learning
-@pytest.mark.parametrize("num_atoms", [1, 21])
-def test_it_passes(num_atoms: int) -> None:
-    settings = {
-        "lr": 5e-3, "gamma": 0.0, "epsilon": 0.3, "num_steps_sampled_before_learning_starts": 32,
-        "num_atoms": num_atoms, "v_min": -1.0, "v_max": 2.0, "target_network_update_freq": 32,
-    }  # fmt: skip
-    check_trainer(DQN, has_masks=True, num_batches=400, **settings)
-
-
 # --- acting ---------------------------------------------------------------------------------
 
 NETWORKS: list[dict[str, Any]] = [
@@ -279,17 +243,6 @@ def test_epsilon_is_what_it_says_and_follows_env_steps() -> None:
         np.testing.assert_allclose(share, expected, atol=0.01)
         trainer.env_steps = env_steps
         assert trainer.epsilon == pytest.approx(epsilon)
-
-
-def test_images_are_learned_from() -> None:
-    trainer = make(DQN, spec_of(ACTS, (12, 9, 3)), num_steps_sampled_before_learning_starts=8)
-    rng = np.random.default_rng(0)
-    seen = rng.random((13, 12, 9, 3), np.float32)
-    trainer.env_steps = 12
-    piece = Trajectory("e_a", "e", "a", "p", seen, rng.integers(4, size=12), rng.random(12), {})
-    metrics = trainer.learn([piece])
-    assert metrics["num_updates"] == 2
-    assert np.isfinite(metrics["qf_loss"])
 
 
 def test_a_support_without_width_is_refused() -> None:

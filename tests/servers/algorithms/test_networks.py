@@ -15,12 +15,12 @@ from muxrl.servers.algorithms.actor_critic import ActorCriticNet
 from muxrl.servers.algorithms.distributions import Categorical, Gaussian
 from muxrl.servers.algorithms.networks import (
     Encoder,
-    ModelSettings,
     Pixels,
     convolutions_for,
     dense_layers,
     head,
 )
+from muxrl.servers.algorithms.settings.model import ModelSettings
 
 
 @pytest.mark.parametrize(

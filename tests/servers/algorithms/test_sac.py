@@ -18,7 +18,6 @@ from muxrl.protocol.dense import forward
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
 from muxrl.servers.algorithms.sac import SAC
 from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.trainers.check_trainer import check_trainer
 
 ALPHA = 3.0
 ACTS = gymnasium.spaces.Discrete(4)
@@ -255,16 +254,6 @@ def test_each_loss_moves_its_own_parameters_alone(space: Any, name: str) -> None
     )
 
 
-def test_a_first_temperature_that_has_changed_is_begun_with() -> None:
-    first = made(initial_alpha=0.3)
-    learned(first, without_masks(make_batch(some_masks(), some_masks())))
-    for alpha, expected in ((0.3, first.temperature.log.item()), (5.0, np.log(5.0))):
-        other = made(initial_alpha=alpha)
-        other.load(first.state())
-        assert other.temperature.log.item() == pytest.approx(expected)
-    assert first.temperature.log.item() != pytest.approx(np.log(0.3))
-
-
 def test_a_critic_fuses_what_it_makes_of_observation_and_action() -> None:
     """Each layer reads both again; the last has the size of the observation's encoding."""
     model = {
@@ -342,15 +331,3 @@ def test_deviations_that_depend_on_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="free_log_std"):
         made(BOX, model={"free_log_std": True})
     made(ACTS, model={"free_log_std": True})
-
-
-@pytest.mark.learning
-@pytest.mark.parametrize("space", [None, gymnasium.spaces.Box(-1.0, 1.0, (1,))], ids=str)
-def test_it_passes(space: Any) -> None:
-    settings = {
-        "actor_lr": 5e-3, "critic_lr": 5e-3, "alpha_lr": 5e-3, "gamma": 0.0, "initial_alpha": 0.1,
-        "num_steps_sampled_before_learning_starts": 32, "train_batch_size_per_learner": 32,
-        "rollout_fragment_length": 2, "tau": 0.1,
-    }  # fmt: skip
-    has_masks = space is None
-    check_trainer(SAC, action_space=space, has_masks=has_masks, num_batches=800, **settings)

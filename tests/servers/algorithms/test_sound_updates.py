@@ -107,11 +107,11 @@ def test_an_absurd_reward_leaves_weights_and_optimizers_as_they_were(
 def test_after_an_absurd_observation_it_goes_on_learning(case: str) -> None:
     caught = Caught(case)
     caught.update("observation")
-    assert not find_not_finite(caught.acting.get_state())
+    assert not find_not_finite(caught.acting.get("state"))
     before = caught.trained()
     caught.update()
     assert not same(caught.trained(), before)
-    assert not find_not_finite(caught.acting.get_state())
+    assert not find_not_finite(caught.acting.get("state"))
 
 
 @pytest.mark.parametrize("case", ["A2C", "QMIX"])

@@ -151,12 +151,12 @@ def test_a_checkpoint_of_the_time_before_format_1_is_refused(saved: Path, tmp_pa
 
 def networks_of(served: Served) -> dict[str, Any]:
     """Returns what was learned, by policy."""
-    return served.policies.acting.get_networks()
+    return served.policies.acting.get("networks")
 
 
 def weights_of(served: Served) -> dict[str, Any]:
     """Returns what acts, by policy."""
-    return served.policies.acting.get_weights()
+    return served.policies.acting.get("weights")
 
 
 # --- initialize_from ---------------------------------------------------------------------------
@@ -169,8 +169,8 @@ def test_initialized_policies_have_the_weights_and_nothing_else(saved: Path) -> 
     for one in (served, fresh, resumed):
         one.end()
     ours, theirs = served.policies.acting, resumed.policies.acting
-    assert_same(ours.get_networks(), theirs.get_networks())
-    assert_same(ours.get_weights(), theirs.get_weights())
+    assert_same(ours.get("networks"), theirs.get("networks"))
+    assert_same(ours.get("weights"), theirs.get("weights"))
     for part in ("counts", "weights_seq_no", "env_steps"):
         assert_same(served.state()[part], fresh.state()[part])
     learner, new = (one.state()["trainers"]["default"] for one in (served, fresh))

@@ -105,19 +105,19 @@ def test_a_frozen_server_acts_like_the_live_one(case: str, tmp_path: Path) -> No
     plan = live_plan(case)
     agents = "".join(plan.agents)
     live = Served(plan)
-    first = live.policies.acting.get_weights()
+    first = live.policies.acting.get("weights")
     live.play(0, 14, lambda number: agents)
     live.end()
     path = live.policies.save(tmp_path / "saved")
     assert path is not None
-    learned = live.policies.acting.get_weights()
+    learned = live.policies.acting.get("weights")
     with pytest.raises(AssertionError):
         assert_same(learned, first)
     expected = actions(live.policies, "live", mode="eval")
 
     frozen: Any = make_policies(frozen_plan(plan, path), pytest.fail)
     assert not isinstance(frozen, TrainerPolicies)
-    assert_same(frozen.acting._actors.get_weights(), learned)
+    assert_same(frozen.acting._actors.get("weights"), learned)
     for mode, should_explore in (("eval", None), ("train", None), ("train", True)):
         name = f"{mode}-{should_explore}"
         assert actions(frozen, name, mode=mode, should_explore=should_explore) == expected
@@ -159,11 +159,11 @@ def test_evaluation_leaves_weights_and_the_training_s_random_numbers_alone(case:
     for number in range(13):
         alone.play(number, number + 1)
         evaluated.play(number, number + 1)
-        before = evaluated.policies.acting.get_weights()
+        before = evaluated.policies.acting.get("weights")
         for explore in (True, False):
             name = f"{number}-{explore}"
             actions(evaluated.policies, name, 1, mode="eval", should_explore=explore)
-        assert_same(evaluated.policies.acting.get_weights(), before)
+        assert_same(evaluated.policies.acting.get("weights"), before)
     for one in (alone, evaluated):
         one.end()
         assert one.policies.acting.weights_seq_no > 1

@@ -12,6 +12,7 @@ import pytest
 from tests.nights import at_night
 from tests.servers.trainers.brought import Counting, Forgetful, OutsideOfItsSpace
 
+from muxrl.servers.algorithms.dqn import DQN
 from muxrl.servers.trainers.check_trainer import check_trainer
 from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.lookup import find_trainer
@@ -48,7 +49,7 @@ _CONTINUOUS = {**_REPLAY, "gradient_steps": 4, "batch_size": 32}
 
 
 _PASS: dict[str, dict[str, Any]] = {
-    "PPO": {**_FEW, "batch_env_steps": 64, "n_epochs": 4, "batch_size": 32},
+    "PPO": {**_FEW, "batch_env_steps": 32, "n_epochs": 4, "batch_size": 32},
     "A2C": {**_FEW, "batch_env_steps": 32},
     "TRPO": {**_FEW, "batch_env_steps": 64, "batch_size": 32},
     "DQN": _DISCRETE,
@@ -77,6 +78,11 @@ def test_stable_baselines3_passes(name: str) -> None:
         total_timesteps=5_000,
         **_PASS[name],
     )
+
+
+def test_one_whose_replay_is_saved_apart_continues() -> None:
+    settings = {"num_steps_sampled_before_learning_starts": 8, "train_batch_size_per_learner": 8}
+    check_trainer(DQN, has_masks=True, num_batches=10, min_return=None, **settings)
 
 
 def test_what_learns_nothing_does_not_pass() -> None:

@@ -202,14 +202,13 @@ def test_network_settings_are_read_alike(cls: type, model: dict[str, Any], sente
     assert sentence in "".join(found)
 
 
-def test_a_module_of_one_s_own_is_for_rllib_s_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_of_one_s_own_is_for_rllib_s_algorithms() -> None:
     assert problems(Toy, {}, rl_module="a:B") == [
         "Toy makes its networks itself; leave out rl_module"
     ]
     (found,) = problems(OfTeams, {}, rl_module="a:B")
     assert "('a:B' was given): its networks belong together; leave out rl_module" in found
-    monkeypatch.setattr(Toy, "__module__", "muxrl.servers.algorithms.toy")
-    (found,) = TrainerEntry("TOY", Toy).find_config_problems(ServerConfig("TOY", rl_module="a:B"))
+    (found,) = find("A2C").find_config_problems(ServerConfig("A2C", rl_module="a:B"))
     assert found.endswith("for an RLModule of your own ('a:B' was given) use RLLIB_PPO")
 
 
@@ -342,5 +341,14 @@ def test_a_subclass_declares_and_assigns_defaults() -> None:
 def test_declaring_settings_needs_neither_ray_nor_torch() -> None:
     modules = ("declared_settings", "settings", "milestones", "replay_size", "spaces", "algorithm")
     code = "; ".join(f"import muxrl.servers.trainers.{module}" for module in modules)
-    code += "; import sys, muxrl.servers.lookup; assert not {'ray', 'torch'} & {*sys.modules}"
+    code += """
+import sys
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.lookup import own_algorithms
+for one in own_algorithms():
+    given = ServerConfig(one.name, settings={"lr": "fast", "y": 1}, model={"fcnet_hiddens": 8})
+    assert [*one.find_config_problems(given)]
+    assert not [*one.find_config_problems(ServerConfig(one.name))]
+assert not {"ray", "torch"} & {*sys.modules}
+"""
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -126,6 +126,8 @@ def test_a_team_s_members_act_in_discrete_spaces() -> None:
         (f"{HERE}:Countin", "has no 'Countin'; did you mean 'Counting'?"),
         ("no.such.module:Mine", "cannot be imported: ModuleNotFoundError"),
         ("a b:Mine", "'a b:Mine'"),
+        ("collections:OrderedDict", "is a class that no server can train with: give a class with"),
+        ("math:pi", "is an object of float that no server can train with"),
     ],
 )
 def test_a_path_that_leads_nowhere(name: str, sentence: str) -> None:

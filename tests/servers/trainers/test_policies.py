@@ -485,7 +485,7 @@ def test_a_team_is_a_row_with_its_members_and_who_is_present(
     assert one.states.shape == (5, trainer.policy.state_size) == (5, state_size or 6)
     policies.save(tmp_path / "saved")
     resumed = policies_of(team_plan(state_size=state_size, resume_from=str(tmp_path / "saved")))
-    assert resumed.acting.get_state()["default"]["num_rows"] == 4
+    assert resumed.acting.get("state")["default"]["num_rows"] == 4
     with pytest.raises(AlgorithmProblem, match="OfTeams acts for a team at once"):
         load_checkpoint(tmp_path / "saved")  # which would ask each member alone
     settings = {"checkpoint": str(tmp_path / "saved"), "should_explore": False}

@@ -18,7 +18,13 @@ import torch
 from tests.servers.acted import actions_of
 from tests.servers.scripted_store import seen
 from tests.servers.trainers.brought import InNumpy
-from tests.servers.trainers.test_policies import HERE, PATIENCE_S, plan_of, policies_of
+from tests.servers.trainers.test_policies import (
+    HERE,
+    PATIENCE_S,
+    _end_all,  # noqa: F401, a fixture: else their threads would outlive pytest
+    plan_of,
+    policies_of,
+)
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
@@ -79,7 +85,7 @@ def test_an_absurd_reward_is_as_if_it_had_never_been(
         play(one, "e3", 2.0)
     for one in (policies, other):
         assert one.finish(PATIENCE_S)
-    ours, theirs = (one.acting.get_state()["default"] for one in (policies, other))
+    ours, theirs = (one.acting.get("state")["default"] for one in (policies, other))
     assert repr(ours) == repr(theirs)
     said = [m for m in caplog.messages if "an update is skipped" in m]
     where = {"OneTensor": "['optimizer']['state'][0]['exp_avg_sq']"}.get(name, "['sums']")

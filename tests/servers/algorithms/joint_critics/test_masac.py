@@ -182,12 +182,3 @@ def test_an_update_moves_actor_critics_targets_and_temperature() -> None:
     assert {name.split(".")[0] for name in before} == {"actor", "critic", "target_critic"}
     assert not any(torch.equal(one, before[name]) for name, one in trainer.networks().items())
     assert trainer.temperature.log.item() != alpha
-
-
-def test_a_first_temperature_that_has_changed_is_begun_with() -> None:
-    first = make_trainer(MASAC, num_steps_before_learning=10, batch_size_steps=8)
-    first.learn([piece_of(np.random.default_rng(0), 20)])
-    for alpha, expected in ((1.0, first.temperature.log.item()), (5.0, math.log(5.0))):
-        second = make_trainer(MASAC, initial_alpha=alpha)
-        second.load(first.state())
-        assert second.temperature.log.item() == pytest.approx(expected)

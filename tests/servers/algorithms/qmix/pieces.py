@@ -39,7 +39,7 @@ def spec_of(
 
 def make(spec: PolicySpec | None = None, cls: type[QMIX] = QMIX, **settings: Any) -> QMIX:
     """Returns a trainer with these settings, as a server would make it."""
-    own = cls.Settings(**{"gamma": GAMMA, **cls.preset, **settings})
+    own = cls.Settings(**{"gamma": GAMMA, **cls.Settings._preset, **settings})
     own.validate()
     return cls(spec or spec_of(), own)
 
@@ -135,7 +135,7 @@ def update(trainer: QMIX, batch: dict[str, Any]) -> dict[str, float]:
 def sample_all(*episodes: Trajectory) -> dict[str, Any]:
     """Returns all episodes, in the order of their first rewards."""
     replay = EpisodeReplay(len(episodes), seed=0)
-    replay.add_all([as_stored(one) for one in episodes])
+    replay.add(*map(as_stored, episodes))
     batch = replay.sample(len(episodes))
     order = np.argsort(batch["rewards"][:, 0])
     obs = {key: value[order] for key, value in batch.pop("obs").items()}

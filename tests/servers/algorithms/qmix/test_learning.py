@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +20,6 @@ from tests.servers.algorithms.qmix.pieces import (
 from muxrl.servers.agents.keys import ALIVE
 from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.qmix.mixers import DuplexMixer, Mixer, NoMixer
-from muxrl.servers.algorithms.qmix.settings import QMIXSettings
 from muxrl.servers.algorithms.qmix.trainer import (
     IQL,
     QMIX,
@@ -31,9 +29,8 @@ from muxrl.servers.algorithms.qmix.trainer import (
     td_terms,
 )
 from muxrl.servers.algorithms.replay.replay import WEIGHTS
-from muxrl.servers.checkpoints.state_file import read_state, write_state
+from muxrl.servers.algorithms.settings.teams import QMIXSettings
 from muxrl.servers.episodes.trajectories import Trajectory
-from muxrl.servers.trainers.plain_state import from_plain, to_plain
 
 # Targets and loss.
 
@@ -192,25 +189,6 @@ def test_metrics_show_the_rewards_that_the_loss_saw() -> None:
     assert metrics["epsilon"] == 1.0
 
 
-def test_gradients_are_clipped_by_their_global_norm() -> None:
-    trainer = make(grad_clip=0.5)
-    assert update(trainer, sample_all(play(3, seed=9)))["grad_norm"] > 0.5
-    gradients = [p.grad for p in trainer.net.parameters() if p.grad is not None]
-    assert torch.nn.utils.get_total_norm(gradients).item() == pytest.approx(0.5, rel=1e-4)
-
-
-def test_a_batch_with_nan_changes_nothing_and_is_counted() -> None:
-    trainer = make(prioritized_replay_alpha=0.6, num_episodes_before_learning=1)
-    before = {name: one.clone() for name, one in trainer.net.state_dict().items()}
-    spoilt = play(3)
-    spoilt.rewards[1] = np.nan
-    trainer.learn([spoilt])
-    for name, one in trainer.net.state_dict().items():
-        assert torch.equal(one, before[name]), name
-    assert trainer.skipped.num["p"] == 1
-    assert trainer.replay.get_state()["priorities"]["values"].tolist() == [1.0]
-
-
 def test_targets_are_copied_every_so_many_updates() -> None:
     trainer, batch = make(target_update_freq=3), sample_all(play(3))
     net = trainer.net
@@ -292,11 +270,6 @@ def test_several_updates_per_episode() -> None:
     assert progress == [0.2, 0.4, 0.6, 0.8, 1.0]
 
 
-def test_one_batch_that_reaches_the_threshold_brings_no_updates_for_those_before() -> None:
-    trainer = make(num_episodes_before_learning=8, buffer_capacity_episodes=8)
-    assert trainer.learn(short_episodes(20))["num_updates"] == 13
-
-
 @pytest.mark.parametrize(
     ("more", "shift", "scale"),
     [
@@ -333,63 +306,6 @@ def test_an_update_sets_the_priorities_of_what_it_learned_from(mixer: str) -> No
 
 # A run that goes on.
 
-_HARD: list[dict[str, Any]] = [
-    {},
-    {"mixer": "qplex", "optimizer_name": "adam", "tau": 0.1, "importance_lr_factor": 3.0},
-    {"mixer": "none", "agent": "mlp", "prioritized_replay_alpha": 0.6, "td_lambda": 0.5},
-    {"mixer": "vdn", "standardize_rewards": True, "updates_per_episode": 0.7,
-     "lr": [(0, 1e-3), (100, 1e-4)]},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("settings", _HARD, ids=str)
-def test_a_resumed_trainer_is_the_same_to_the_bit(settings: dict[str, Any], tmp_path: Path) -> None:
-    settings = {"target_update_freq": 4, "num_episodes_before_learning": 4} | settings
-    settings["batch_size_episodes"] = 3
-    first, second = make(**settings), make(**settings)
-
-    def learn(trainer: QMIX, env_steps: int) -> dict[str, float]:
-        trainer.env_steps = env_steps
-        return trainer.learn(short_episodes(3, env_steps))
-
-    for env_steps in (10, 20, 30):
-        learn(first, env_steps)
-    both = {"state": first.state(), "replay": first.replay_state()}
-    write_state(tmp_path / "state.npz", to_plain(both))
-    read = read_state(tmp_path / "state.npz")
-    second.load(from_plain(read["state"]))
-    second.load_replay(from_plain(read["replay"]))
-    assert second.epsilon == first.epsilon
-    for env_steps in (40, 50, 60):
-        assert learn(first, env_steps) == learn(second, env_steps)
-    states = [to_plain({"state": t.state(), "replay": t.replay_state()}) for t in (first, second)]
-    write_state(tmp_path / "one.npz", states[0])
-    write_state(tmp_path / "other.npz", states[1])
-    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
-
-
-def test_without_its_replay_it_waits_until_that_is_filled_again() -> None:
-    settings = {"num_episodes_before_learning": 4, "buffer_capacity_episodes": 4}
-    first, second = make(**settings), make(**settings)
-    first.learn(short_episodes(9))
-    second.load(first.state())
-    second.refill_replay(18)
-    assert second.learn(short_episodes(3))["num_updates"] == 6
-    assert second.learn(short_episodes(2))["num_updates"] == 8
-
-
-def test_all_that_was_learned_can_be_taken_over() -> None:
-    first, second, third = make(), make(), make()
-    for _ in range(3):
-        update(first, sample_all(play(3)))
-    second.set_networks({name: one.clone() for name, one in first.networks().items()})
-    third.set_weights(first.weights())
-    mine, theirs = first.net.state_dict(), third.net.state_dict()
-    for name, one in second.net.state_dict().items():
-        assert torch.equal(one, mine[name]), name
-    assert torch.equal(theirs["agent.fc_out.weight"], mine["agent.fc_out.weight"])
-    assert not torch.equal(theirs["mixer.value.weight"], mine["mixer.value.weight"])
-
 
 # Config.
 
@@ -425,10 +341,6 @@ def test_all_that_was_learned_can_be_taken_over() -> None:
 def test_invalid_settings_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         QMIXSettings(**settings).validate()
-
-
-def test_the_defaults_are_valid() -> None:
-    QMIXSettings().validate()
 
 
 # The budget.

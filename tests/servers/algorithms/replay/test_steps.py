@@ -292,7 +292,7 @@ def test_several_at_once_are_stored_as_one_by_one(
     begin = 0
     while begin < len(given):
         together = given[begin : begin + sizes[begin % len(sizes)]]
-        assert several.add_all(together) == sum(map(single.add, together))
+        assert several.add(*together) == sum(map(single.add, together))
         begin += len(together)
     states = [single.get_state(), several.get_state()]
     for state in states:  # who cannot be gone on from any more is forgotten now and then

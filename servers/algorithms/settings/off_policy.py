@@ -1,0 +1,222 @@
+"""The settings of DQN and SAC, which learn from a replay of single steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from muxrl.servers.algorithms.settings.model import (
+    AlgorithmSettings,
+    Initializer,
+    ModelSettings,
+)
+from muxrl.servers.setting_values import AlgorithmProblem, read_as, suggestion
+from muxrl.servers.trainers.declared_settings import (
+    Check,
+    Count,
+    Positive,
+    Schedule,
+    ScheduleCheck,
+    Share,
+)
+
+UNIFORM = "MultiAgentEpisodeReplayBuffer"
+PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
+"""RLlib's names."""
+
+# Schaul et al. 2016, proportional variant; RLlib's defaults, too.
+_PRIORITIES = {"alpha": 0.6, "beta": 0.4}
+
+NO_MEMORY = "its replay draws single steps, which a recurrent network cannot learn from; use "
+"""Why there is no ``use_lstm``."""
+
+
+def replay_buffer(capacity: int, *, is_prioritized: bool = False) -> dict[str, Any]:
+    """Returns a replay's settings in RLlib's form, for so many steps of agents."""
+    if not is_prioritized:
+        return {"type": UNIFORM, "capacity": capacity}
+    return {"type": PRIORITIZED, "capacity": capacity, **_PRIORITIES}
+
+
+def read_replay_buffer(what: str, value: Any, default: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the whole settings of a replay: what was set, and the rest at its default.
+
+    Args:
+        what: the setting, in words.
+        value: as the user wrote it, a mapping.
+        default: the algorithm's.
+
+    Raises:
+        AlgorithmProblem: it names no buffer that can hold a server's episodes, or
+            has a key or value that the buffer does not take.
+    """
+    kind = value.get("type", default["type"])
+    if kind not in (UNIFORM, PRIORITIZED):
+        hint = ""
+        if isinstance(kind, str) and "Episode" in kind:
+            hint = f"; use {PRIORITIZED if 'Prioritized' in kind else UNIFORM}"
+        raise AlgorithmProblem(
+            f"{what} has the type {kind!r}, which cannot hold a server's episodes of several "
+            f"agents{hint or f'; known: {UNIFORM}, {PRIORITIZED}'}"
+        )
+    buffer = replay_buffer(default["capacity"], is_prioritized=kind == PRIORITIZED)
+    for key, entry in value.items():
+        if key not in buffer:
+            why = f", which {PRIORITIZED} has" if key in _PRIORITIES else ""
+            raise AlgorithmProblem(
+                f"{what} has no key {key!r} for {kind}{why or suggestion(key, buffer)}"
+            )
+        if key != "type":
+            entry = read_as(f"{what}, key {key!r},", entry, type(buffer[key]))
+            if entry < (1 if key == "capacity" else 0):
+                raise AlgorithmProblem(f"{what}, key {key!r}, must not be {entry}")
+        buffer[key] = entry
+    return buffer
+
+
+_Fragment = Annotated[
+    int | Literal["auto"],
+    Check(lambda v: v == "auto" or v >= 1, "must be a whole number of at least 1, or 'auto'"),
+]
+
+
+class OffPolicySettings(AlgorithmSettings):
+    """What both have; ``replay_buffer_config`` has RLlib's form."""
+
+    min_sample_timesteps_per_iteration = 1_000
+
+    grad_clip_by: Literal["value", "norm", "global_norm"] = "global_norm"
+    """`value`, `norm` or `global_norm`."""
+    n_step: Count = 1
+    """Steps of reward before the value."""
+    num_steps_sampled_before_learning_starts: int = 1_000
+    """Env steps before the first update."""
+    replay_buffer_config: Annotated[dict[str, Any], read_replay_buffer] = replay_buffer(50_000)
+    """`type`: `MultiAgentEpisodeReplayBuffer`, or `MultiAgentPrioritizedEpisodeReplayBuffer` with
+    `alpha` and `beta`; `capacity` in agents' steps, for each policy."""
+    rollout_fragment_length: _Fragment = "auto"
+    """Env steps between two updates; `auto`: `n_step`."""
+    target_network_update_freq: int = 0
+    """Env steps between two updates of the target network."""
+    tau: Share = 1.0
+    """How far the target network moves towards the other at each of its updates."""
+    train_batch_size: Count = 32
+    """RLlib's old name of `train_batch_size_per_learner`."""
+    train_batch_size_per_learner: Count = 32
+    """Steps of each policy in an update, drawn from the replay."""
+    training_intensity: float | None = None
+    """Steps trained per step played; None: one update per `rollout_fragment_length`."""
+
+    @property
+    def fragment(self) -> int:
+        """Env steps between two calls of `learn`."""
+        length = self.rollout_fragment_length
+        return self.n_step if length == "auto" else length
+
+    @property
+    def batch_size(self) -> int:
+        """Steps in an update, under whichever name they were given."""
+        is_given = self.train_batch_size != type(self).train_batch_size
+        return self.train_batch_size if is_given else self.train_batch_size_per_learner
+
+    @property
+    def updates_per_step(self) -> float:
+        """Updates for each env step."""
+        intensity = self.training_intensity
+        return intensity / self.batch_size if intensity else 1 / self.fragment
+
+
+class DQNModelSettings(ModelSettings):
+    """Of the network of values."""
+
+    refused = {
+        "use_lstm": f"{NO_MEMORY}IQL, which is recurrent DQN where agents are in no group: its GRU "
+        "learns from whole episodes"
+    }
+
+    fcnet_activation = "relu"
+
+
+class DQNSettings(OffPolicySettings):
+    """RLlib's, with fewer updates and a uniform replay."""
+
+    model: DQNModelSettings = DQNModelSettings()
+    """Of its networks."""
+
+    grad_clip = 40.0
+    rollout_fragment_length = 4  # as in the paper; RLlib makes one update for every step
+    target_network_update_freq = 500
+
+    double_q: bool = True
+    """Whether the online network chooses the action that the target network values."""
+    dueling: bool = True
+    """Whether values are made of a state's value and actions' advantages."""
+    epsilon: Annotated[Schedule, ScheduleCheck(highest=1.0)] = [(0, 1.0), (10_000, 0.05)]
+    """Share of random actions; a number or a schedule."""
+    lr: Schedule = 5e-4
+    """Learning rate; a number or a schedule."""
+    num_atoms: Count = 1
+    """Above 1: the distribution of returns is learned, on so many atoms; `dueling` does nothing."""
+    # Huber's gradient of an episode's end, whose error is large, weighs no more than any other's:
+    # on CartPole values rise far above every return.
+    td_error_loss_fn: Literal["huber", "mse"] = "mse"
+    """`huber` or `mse`."""
+    v_max: float = 10.0
+    """Largest return of that distribution."""
+    v_min: float = -10.0
+    """Lowest return of that distribution."""
+
+    def validate(self) -> None:
+        super().validate()
+        if self.num_atoms > 1 and self.v_min >= self.v_max:
+            self.refuse(f"v_min={self.v_min} must be below v_max={self.v_max}")
+
+
+class SACModelSettings(ModelSettings):
+    """Of the policy and the critics alike."""
+
+    refused = {"use_lstm": f"{NO_MEMORY}PPO or A2C"}
+
+    # With RLlib's tanh the critic hardly learns how the worth of an action depends on the
+    # observation.
+    fcnet_activation = "relu"
+
+    fusionnet_hiddens: list[int] = [64, 64]
+    """Units of each layer in which a critic combines observation and action, but the last."""
+    fusionnet_activation: str = "relu"
+    """As `fcnet_activation`."""
+    fusionnet_kernel_initializer: Initializer = None
+    """As `fcnet_kernel_initializer`."""
+    fusionnet_kernel_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+    fusionnet_bias_initializer: Initializer = None
+    """As `fcnet_kernel_initializer`."""
+    fusionnet_bias_initializer_kwargs: dict[str, Any] | None = None
+    """Its arguments."""
+
+
+class SACSettings(OffPolicySettings):
+    """RLlib's, with the paper's learning rate of the actor and a uniform replay."""
+
+    model: SACModelSettings = SACModelSettings()
+    """Of its networks."""
+
+    num_steps_sampled_before_learning_starts = 1_500
+    replay_buffer_config = replay_buffer(100_000)
+    tau = 0.005
+    train_batch_size = 256
+    train_batch_size_per_learner = 256
+
+    actor_lr: Schedule = 3e-4  # the paper's for all networks; RLlib's is a tenth of it
+    """Learning rate of the policy; a number or a schedule."""
+    alpha_lr: Schedule = 3e-4
+    """Learning rate of the temperature."""
+    critic_lr: Schedule = 3e-4
+    """Learning rate of the critics."""
+    initial_alpha: Positive = 1.0
+    """First temperature, the weight of the entropy."""
+    target_entropy: float | Literal["auto"] | None = "auto"
+    """Entropy that the temperature is adapted to; `auto`: minus the action dimensions of a `Box`,
+    0.3 log n of n `Discrete` actions; None: RLlib's rule."""
+    twin_q: bool = True
+    """Whether there are two critics, of which the lower value counts."""

@@ -1,0 +1,256 @@
+"""The settings of algorithms that learn teams from a replay."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Annotated, Any, Literal
+
+from muxrl.servers.algorithms.settings.model import AlgorithmSettings
+from muxrl.servers.trainers.declared_settings import (
+    Check,
+    Count,
+    Limit,
+    NotNegative,
+    Positive,
+    Schedule,
+    ScheduleCheck,
+)
+
+
+class TeamReplaySettings(AlgorithmSettings, ABC):
+    """Those that all have."""
+
+    min_sample_timesteps_per_iteration = 1_000
+
+    center_rewards: bool = False
+    """Whether `standardize_rewards` subtracts the mean, too: for episodes of equal length."""
+    grad_clip: Limit = 10.0
+    """Largest norm of the gradient, of each loss by itself; None: no clip."""
+    hidden_dim: Count = 64
+    """Units of the members' shared network."""
+    obs_agent_id: bool = True
+    """Whether the members' network reads its member's id, one-hot."""
+    standardize_rewards: bool = False
+    """Whether rewards are divided by the standard deviation of all rewards stored so far."""
+    tau: Annotated[
+        float, Check(lambda v: 0.0 < v <= 1.0, "must lie in (0, 1]; 1 copies the networks")
+    ] = 1.0
+    """How far target networks move towards the others at each update."""
+
+    @property
+    @abstractmethod
+    def num_before_learning(self) -> int:
+        """Entries of the replay before the first update."""
+
+    @property
+    @abstractmethod
+    def updates_per_entry(self) -> float:
+        """Updates that a new entry brings, perhaps a fraction."""
+
+    def num_entries_for(self, num_updates: int) -> int:
+        """Returns how many entries have to be played for so many updates."""
+        # The entry that makes the replay large enough counts already.
+        return self.num_before_learning - 1 + math.ceil(num_updates / self.updates_per_entry)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.center_rewards and not self.standardize_rewards:
+            self.refuse(
+                "center_rewards=True: it is a part of standardize_rewards, so set that to true, too"
+            )
+
+
+def _share(meaning: str) -> Check:
+    return Check(lambda v: 0.0 <= v <= 1.0, f"must lie in [0, 1]; {meaning}")
+
+
+class QMIXSettings(TeamReplaySettings):
+    """QMIX, Rashid et al. 2018; two defaults are not PyMARL's.
+
+    Targets are copied every 200 *updates* (PyMARL counts 200 episodes, which at one update per
+    episode is the same), and the mixer bounds the state (PyMARL: ``bound_state=False``).
+    """
+
+    unused = frozenset({"rollout_fragment_length"})
+    model_refused = (
+        "its networks are set by agent, hidden_dim, mixing_embed_dim and hypernet_embed among its "
+        "settings"
+    )
+    own_module_refused = "its mixer and its members' networks belong together"
+
+    adv_hypernet_embed: Count = 64
+    """With `mixer: qplex`: hidden units of the networks in each head."""
+    adv_hypernet_layers: Count = 3
+    """With `mixer: qplex`: layers of the networks in each head; 1 is linear."""
+    agent: Literal["gru", "mlp"] = "gru"
+    """Members' network: `gru`, which remembers the episode, or `mlp`, which does not."""
+    batch_size_episodes: Count = 32
+    """Whole episodes in one update."""
+    bound_state: bool = True
+    """Whether a state is divided by its root mean square where that is above 1."""
+    buffer_capacity_episodes: Count = 5_000
+    """Episodes that the replay holds, for each policy."""
+    double_q: bool = True
+    """Whether the online network chooses the action that the target network values."""
+    epsilon: Annotated[Schedule, ScheduleCheck(highest=1.0)] = [(0, 1.0), (50_000, 0.05)]
+    """Share of random actions; a number or a schedule."""
+    hypernet_embed: Count = 64
+    """Hidden units of the hypernetworks."""
+    importance_lr_factor: Positive = 1.0
+    """With `mixer: qplex`: the importance weights' learning rate, in multiples of `lr`."""
+    lr: Schedule = 5e-4
+    """Learning rate; a number or a schedule."""
+    max_sequence_steps: Count = 2_000
+    """Steps of an entry of the replay; a longer episode is several, each bootstrapped at its end,
+    with a GRU that begins anew. Updates pad to the longest entry."""
+    mixer: Literal["qmix", "vdn", "qplex", "none"] = "qmix"
+    """`qmix`, `vdn`, `qplex` or `none`."""
+    mixing_embed_dim: Count = 32
+    """Units of the mixing network."""
+    n_step: Count = 1
+    """Steps of reward before the value."""
+    num_episodes_before_learning: Count = 32
+    """Episodes of a policy before its first update."""
+    num_kernel: Count = 10
+    """With `mixer: qplex`: heads of the importance weights."""
+    obs_last_action: bool = True
+    """Whether the members' network reads its member's last action, one-hot."""
+    optimizer_epsilon: float = 1e-5
+    """The optimizer's epsilon."""
+    optimizer_name: Literal["rmsprop", "adam"] = "rmsprop"
+    """`rmsprop` or `adam`."""
+    prioritized_replay_alpha: Annotated[float, _share("0 draws episodes uniformly")] = 0.0
+    """Above 0: episodes are drawn by priority to that power."""
+    prioritized_replay_beta: Annotated[float, _share("1 makes up for priorities in full")] = 0.4
+    """How far the loss makes up for priorities, from 0 to 1."""
+    prioritized_replay_eta: Annotated[
+        float, _share("1 is the largest TD error of an episode, 0 their mean")
+    ] = 0.9
+    """Share of an episode's largest TD error in its priority; the rest is their mean."""
+    rmsprop_alpha: float = 0.99
+    """RMSprop's smoothing constant."""
+    target_update_freq: Count = 200
+    """Updates between two copies to the target network, with `tau` 1."""
+    td_lambda: Annotated[float, _share("0 is one step")] = 0.0
+    """Above 0: lambda-returns; with `n_step` 1."""
+    updates_per_episode: Positive = 1.0
+    """Updates for each new episode, or a fraction; made for at least 200 env steps at a time."""
+
+    @property
+    def num_before_learning(self) -> int:
+        return self.num_episodes_before_learning
+
+    @property
+    def updates_per_entry(self) -> float:
+        return self.updates_per_episode
+
+    def validate(self) -> None:
+        super().validate()
+        first, capacity = self.num_episodes_before_learning, self.buffer_capacity_episodes
+        if first > capacity:
+            raise ValueError(
+                f"num_episodes_before_learning={first} episodes never fit into "
+                f"buffer_capacity_episodes={capacity}: learning would not begin"
+            )
+        if self.n_step > 1 and self.td_lambda > 0.0:
+            raise ValueError(
+                f"n_step={self.n_step} and td_lambda={self.td_lambda}: a target is an n-step or a "
+                "lambda-return; leave one of them at its default"
+            )
+
+
+class VDNSettings(QMIXSettings):
+    """QMIX's, of a sum."""
+
+    _preset = {"mixer": "vdn"}
+
+
+class QPLEXSettings(QMIXSettings):
+    """QMIX's, of duplex dueling."""
+
+    _preset = {"mixer": "qplex"}
+
+
+class IQLSettings(QMIXSettings):
+    """QMIX's, of members that learn for themselves."""
+
+    _preset = {"mixer": "none"}
+
+
+class JointCriticSettings(TeamReplaySettings):
+    """For teams whose members have continuous actions, on a replay of single steps."""
+
+    model_refused = "its networks are set by hidden_dim and obs_agent_id among its settings"
+    own_module_refused = "its members' actor and its critics of all members belong together"
+
+    actor_lr: Schedule = 3e-4
+    """Learning rate of the actor; a number or a schedule."""
+    batch_size_steps: Count = 256
+    """Steps of a team in one update, drawn from the replay."""
+    buffer_capacity_steps: Count = 100_000
+    """Steps that the replay holds, for each policy."""
+    critic_lr: Schedule = 1e-3
+    """Learning rate of the critics."""
+    hidden_dim: Count = 128
+    """Units of both hidden layers, of the actor and of each critic."""
+    num_steps_before_learning: Count = 1_000
+    """Steps of a policy's teams before its first update."""
+    # A batch takes about as long as an update, whatever its length.
+    rollout_fragment_length: Count = 4
+    """Env steps that are handed over at a time; the updates for them follow."""
+    tau = 0.005
+    updates_per_step: Positive = 1.0
+    """Updates for each new step of a team; may be a fraction."""
+
+    @property
+    def num_before_learning(self) -> int:
+        return self.num_steps_before_learning
+
+    @property
+    def updates_per_entry(self) -> float:
+        return self.updates_per_step
+
+    def validate(self) -> None:
+        super().validate()
+        first, capacity = self.num_steps_before_learning, self.buffer_capacity_steps
+        if first > capacity:
+            self.refuse(
+                f"num_steps_before_learning={first} steps never fit into "
+                f"buffer_capacity_steps={capacity}: learning would not begin"
+            )
+
+
+class MADDPGSettings(JointCriticSettings):
+    """MATD3; ``twin_critics=False``, ``policy_delay=1`` and ``target_noise=0.0`` give MADDPG."""
+
+    exploration_noise: Annotated[Schedule, ScheduleCheck()] = [(0, 0.5), (50_000, 0.1)]
+    """Standard deviation of the noise in training, in units of actions in -1..1; a number or a
+    schedule."""
+    policy_delay: Count = 2
+    """Updates of the critics for each of actor and targets."""
+    # Those of TD3 (Fujimoto et al. 2018), which MATD3 takes over.
+    target_noise: NotNegative = 0.2
+    """Standard deviation of the noise on the actions that targets value; 0: none."""
+    target_noise_clip: NotNegative = 0.5
+    """Largest size of that noise."""
+    twin_critics: bool = True
+    """Whether targets take the lower value of two critics."""
+
+
+def _is_entropy(value: Any) -> bool:
+    return value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+class MASACSettings(JointCriticSettings):
+    """Those of SAC beside those of critics of the joint action."""
+
+    alpha_lr: Schedule = 3e-4
+    """Learning rate of the temperature."""
+    initial_alpha: Positive = 1.0
+    """First temperature, the weight of the entropy."""
+    target_entropy: Annotated[
+        float | Literal["auto"], Check(_is_entropy, "must be a number or 'auto'")
+    ] = "auto"
+    """Entropy of each member, in -1..1, that the temperature is adapted to; `auto`: minus its
+    number of action dimensions."""
