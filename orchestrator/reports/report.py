@@ -21,14 +21,13 @@ from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
 from muxrl.orchestrator.reports.plain_table import broken, grid_table
-from muxrl.orchestrator.reports.plots import learning_png, metrics_key
+from muxrl.orchestrator.reports.run_picture import learning_png, metrics_key
 from muxrl.orchestrator.reports.run_tables import (
     METRIC_CAPTION,
     learners_grid,
     metrics_grid,
     servers_grid,
     servers_stacked,
-    servers_summary,
 )
 from muxrl.orchestrator.reports.table import markdown
 from muxrl.orchestrator.storage.json_files import write_bytes, write_json, write_text
@@ -105,7 +104,7 @@ def title_of(report: Report) -> str:
 def _markdown(report: Report, picture: str) -> str:
     parts = [
         f"# {title_of(report)}",
-        markdown(servers_summary(report)),
+        markdown(servers_grid(report)),
         report.caption,
         *([markdown(metrics_grid(report)), METRIC_CAPTION] if report.metrics else []),
         *(f"**Note:** {note}." for note in report.notes),

@@ -82,7 +82,7 @@ def baseline_caption(found: Findings) -> str:
     if not found.baselines:
         return ""
     num = found.baselines[0].num_episodes
-    return f"Baselines: mean over {num} episodes [95 % over episodes]: nothing in them is trained."
+    return f"Baselines: mean and interval over {num} episodes: nothing in them is trained."
 
 
 def print_comparison(found: Findings, console: Console | None = None) -> None:
@@ -94,7 +94,7 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     def returns(subjects: Sequence[Subject]) -> Grid:
         return tables.returns(found, subjects, _heading)
 
-    of_runs = "interquartile mean over seeds [95 % over seeds]"
+    of_runs = "interquartile mean over seeds"
     title, caption = f"Side by side: {of_runs}", baseline_caption(found)
     console.print(grid_table(returns(found.main_subjects), title, caption, min_text=_MIN_NAME))
     folded = [(f"Metrics: {of_runs}", returns(found.metrics))] if found.metrics else []
@@ -105,9 +105,10 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     if (played := found.head_to_head) is not None:
         among = (RANDOM,) if played.snapshots else ()  # for more of them the page has room
         for cross in played.by_label:
-            over = "interquartile mean [95 % over pairs of seeds]"
-            title = f"Head to head, return of {cross.role}: {over}"
-            console.print(grid_table(tables.cross_play(cross, among=among), title, folds=True))
+            title = f"Head to head, return of {cross.role}: interquartile mean over pairs of seeds"
+            console.print(
+                grid_table(tables.cross_play(played, cross, among=among), title, folds=True)
+            )
     for note in found.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
 

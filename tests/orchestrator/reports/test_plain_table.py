@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from muxrl.orchestrator.measure.number_text import number, signed_interval
+from muxrl.orchestrator.measure.number_text import interval, number
 from muxrl.orchestrator.measure.statistics import Estimate
 
 
@@ -22,5 +22,5 @@ def test_numbers_have_the_digits_a_reader_can_use(value: float | None, text: str
 
 
 def test_a_difference_shows_its_sign() -> None:
-    assert signed_interval(Estimate(3.1, -2.0, 4.2)) == "+3.10 [−2.00, 4.20]"
-    assert signed_interval(Estimate(-3.1, math.nan, math.nan)) == "−3.10 [–]"
+    assert interval(Estimate(3.1, -2.0, 4.2), "seeds", "+") == "+3.10 [−2.00, 4.20] over seeds"
+    assert interval(Estimate(-3.1, math.nan, math.nan), "seeds", "+") == "−3.10 [–] over seeds"

@@ -71,7 +71,8 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     assert report.notes == ()  # not "never measured with random in its place"
     summary, markdown, _ = files(run)
     assert summary["servers"]["sheep"]["learns"] is False  # type: ignore[index]
-    assert "| sheep | RANDOM | sheep | – | – | −1.50 | – | – | does not learn |" in markdown
+    row = "| sheep | RANDOM | sheep | – | – | −1.50 [−7.85, 4.85] | – | – | does not learn |"
+    assert row in markdown
     assert "does not learn" in " ".join(printed(report, width=120).split())
 
 
@@ -218,7 +219,8 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     assert summary["evaluated_actions"] == "greedy"
     final = summary["servers"]["sheep"]["final"]  # type: ignore[index]
     assert (final["advantage"]["mean"], final["verdict"]) == (-1.0, "worse")
-    assert "| wolves | QMIX | wolf\\_0, wolf\\_1 | 980 | 2.00 | 5.50 | 0.50 |" in markdown
+    row = "| wolves | QMIX | wolf\\_0, wolf\\_1 | 980 | 2.00 | 5.50 [−0.85, 11.85] | 0.50 [−5.85, "
+    assert row in markdown
     assert "plots/learning.png" in markdown
     assert size[0] == 1_600
     assert "2 episodes, greedy actions, seed 1" in report.caption

@@ -62,9 +62,9 @@ def test_a_difference_is_claimed_where_its_interval_leaves_out_0() -> None:
         "ppo_a2c": Estimate(0.3, math.nan, math.nan),
     }
     assert told({"qmix": 1.0, "ppo": 1.4, "a2c": 1.1}, differences) == [
-        "As predators, among the same others [95 % over seeds]: ppo over qmix by 0.42 "
-        "[0.23, 0.61]; ppo and a2c differ by 0.30 [–], with no interval; "
-        "a2c and qmix cannot be told apart (+0.10 [−0.30, 0.50])."
+        "As predators, among the same others: ppo over qmix by 0.42 [0.23, 0.61] over seeds; ppo "
+        "and a2c differ by 0.30 [–] over seeds, with no interval; a2c and qmix cannot be told "
+        "apart (+0.10 [−0.30, 0.50] over seeds)."
     ]
 
 
@@ -77,7 +77,7 @@ def test_of_many_labels_each_is_told_against_the_best() -> None:
         if labels[first] > labels[second]
     }
     (sentence,) = told(labels, differences)
-    assert sentence.count(" over ") == 4 + 1
+    assert sentence.count(" by ") == 4
     assert sentence.count("a over ") == 4
 
 
@@ -102,9 +102,9 @@ def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
             [
                 "With 2 seeds, 1 of 2 learners (a role in an assignment) is shown to have learned, "
                 "against random agents in the same place: qmix as predators beside ppo prey "
-                "(+0.50 [0.10, 0.90]).",
+                "(+0.50 [0.10, 0.90] over seeds).",
                 "1 of 2 ends below random agents in the same place: ppo as predators beside ppo "
-                "prey (−0.40 [−0.60, −0.20]).",
+                "prey (−0.40 [−0.60, −0.20] over seeds).",
             ],
         ),
         (
@@ -123,8 +123,8 @@ def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
         (
             [learner("qmix", "", Estimate(1.0, math.nan, math.nan), 1)],
             [
-                "With 1 seed, qmix as predators beside ppo prey (+1.00 [–]) is not shown to have "
-                "learned, against random agents in the same place."
+                "With 1 seed, qmix as predators beside ppo prey (+1.00 [–] over seeds) is not "
+                "shown to have learned, against random agents in the same place."
             ],
         ),
     ],
