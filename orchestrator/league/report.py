@@ -21,7 +21,7 @@ from muxrl.orchestrator.league.games import meet
 from muxrl.orchestrator.league.population import League
 from muxrl.orchestrator.league.rounds import changed_settings
 from muxrl.orchestrator.measure.number_text import MISSING
-from muxrl.orchestrator.reports.pages import REPORT_FILE, from_folder, page_environment
+from muxrl.orchestrator.reports.pages import from_folder, write_page
 from muxrl.orchestrator.reports.plain_table import grid_table
 from muxrl.orchestrator.reports.plots import Picture
 from muxrl.orchestrator.reports.table import Column, Columns, Grid, grid, markdown, spread
@@ -78,9 +78,6 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
         f"{config.num_episodes} episodes a game, "
         f"{'sampled' if played.should_explore else 'greedy'} actions. {_CAPTION}."
     )
-    page = page_environment(folder.path, __package__).get_template("league.html")
-    about = {"title": title, "facts": facts, "notes": notes, "shown": shown}
-    html = page.render(**about, sentences=(), trained=rounds)
     parts = [f"# {title}", facts, *(f"**Note:** {note}." for note in notes)]
     for one in shown:
         parts += [f"## {one['role']}", markdown(one["ratings"]), markdown(one["payoffs"])]
@@ -93,9 +90,9 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
     write_text(folder.path / "summary.md", "\n\n".join(parts) + "\n")
     write_json(folder.path / "league.json", _as_json(tables, trained, folder))
     write_payoffs(tables, folder.path)
-    path = folder.path / REPORT_FILE
-    write_text(path, html)
-    return path
+    about = {"title": title, "facts": facts, "notes": notes, "shown": shown}
+    page = folder.path, "league.html", __package__
+    return write_page(*page, **about, sentences=(), trained=rounds)
 
 
 def ratings_grid(played: HeadToHead, met: CrossPlay) -> Grid:

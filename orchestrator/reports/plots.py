@@ -84,9 +84,6 @@ class Panel:
         bands: means with their intervals, and options, see `draw_band`.
         rules: dashed lines of random agents, across the axes at a place along "x" or "y".
         moments: places of thin vertical lines.
-        names: of the places 0, 1, ... along "y".
-        y_limits: the ends of the vertical axis; None: as what is drawn has it.
-        if_empty: what is said where nothing is drawn.
         height: in inches, where it stands alone.
     """
 
@@ -98,9 +95,6 @@ class Panel:
     bands: list[tuple[Line, Mapping[str, Any]]] = field(default_factory=list)
     rules: list[tuple[Literal["x", "y"], float]] = field(default_factory=list)
     moments: Sequence[float] = ()
-    names: Sequence[str] = ()
-    y_limits: tuple[float, float] | None = None
-    if_empty: str = ""
     height: float = _ALONE[1]
 
     def draw(self, axes: Any) -> None:
@@ -109,9 +103,6 @@ class Panel:
             axes.plot(x, y, **style)
         for line, style in self.bands:
             draw_band(axes, line, **style)
-        if self.if_empty and not (self.curves or self.bands):
-            style = {"ha": "center", "fontsize": _TEXT, "color": RANDOM["color"]}
-            axes.text(0.5, 0.5, self.if_empty, transform=axes.transAxes, **style)
         for along, place in self.rules:
             across = axes.axvline if along == "x" else axes.axhline
             across(place, **RANDOM, linewidth=1, zorder=1)
@@ -127,10 +118,6 @@ class Panel:
         axes.set_axisbelow(True)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-        if self.names:
-            axes.set_yticks(range(len(self.names)), self.names)
-        if self.y_limits:
-            axes.set_ylim(*self.y_limits)
         num_lines = self.subtitle.count("\n") + 1 if self.subtitle else 0
         axes.set_title(self.title, pad=5 + 10.5 * num_lines, **_TITLE)
         if self.subtitle:

@@ -113,7 +113,7 @@ def _subtitle(server: ServerResult, part: Judged, num_seeds: int) -> str:
 
 
 def _training_panel(servers: Sequence[ServerResult], styles: dict[str, dict[str, Any]]) -> Panel:
-    panel = Panel("training", "env steps", "return per episode", if_empty="no episode had ended")
+    panel = Panel("training", "env steps", "return per episode")
     for server in servers:
         curves, style = [c for c in server.training if len(c.returns)], styles[server.server_id]
         thin = {"linewidth": 0.5, "alpha": 0.4, "color": style["color"]}
@@ -125,6 +125,7 @@ def _training_panel(servers: Sequence[ServerResult], styles: dict[str, dict[str,
             label = f"{server.server_id}{' (mean over its sides)' * server.plays_itself}"
             how = {"linewidth": 1.5, "marker": marker, "label": label, **style}
             panel.curves.append((env_steps, returns, how))
+    panel.subtitle = "" if panel.curves else "no episode had ended"
     return panel
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.comparisons.findings.frames import Frames
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
-from muxrl.orchestrator.comparisons.findings.learned import BELOW, LEARNED
+from muxrl.orchestrator.comparisons.findings.role_by_role import BELOW, LEARNED
 from muxrl.orchestrator.measure.number_text import interval
 from muxrl.orchestrator.measure.statistics import Unit
 from muxrl.protocol.suggestions import listed
@@ -128,7 +128,9 @@ def _told(learner: Any) -> str:
 
 
 def _meeting_sentences(played: HeadToHead | None) -> Iterator[str]:
-    for table in played.by_label if played else ():
+    if played is None:
+        return
+    for table in played.by_label:
         known = {p: merit for p, merit in table.merits.items() if math.isfinite(merit.mean)}
         if known:
             best = max(known, key=lambda player: known[player].mean)
@@ -138,7 +140,7 @@ def _meeting_sentences(played: HeadToHead | None) -> Iterator[str]:
                 if known[best].low > 0
                 else f"nobody's merit is shown to be above 0; {best}'s is {text}."
             )
-        for label, curve in played.rating_curves(table).items() if played else ():
+        for label, curve in played.rating_curves(table).items():
             (first, begin), (last, end) = (
                 (env_steps, interval(rating, played.rating_unit, digits=0))
                 for env_steps, rating in (curve[0], curve[-1])

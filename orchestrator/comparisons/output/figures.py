@@ -81,11 +81,15 @@ def final_returns(found: Findings) -> list[Picture]:
             tick = {"ls": "", "marker": "|", "ms": 13, "mew": 2, "zorder": 3}
             panel.curves.append(([mean.mean], [place], tick | colour))
         names = (textwrap.shorten(name, 60, placeholder=" …") for name in rows.contestant)
-        panel.names = [_by_role(name) for name in names]
-        panel.y_limits = (-0.6, len(rows) - 0.4)
+        ticks = range(len(rows)), [_by_role(name) for name in names]
         panel.rules = [("x", mean) for mean in _at_random(found, subject)]
         alt = f"Returns of {subject.name} by contestant, with intervals"
-        pictures.append(svg(panel, alt, f"{subject.title}, after training"))
+
+        def name_rows(_: Any, axes: Any, ticks: tuple[Any, Any] = ticks) -> None:
+            axes.set_yticks(*ticks)
+            axes.set_ylim(-0.6, len(ticks[0]) - 0.4)
+
+        pictures.append(svg(panel, alt, f"{subject.title}, after training", name_rows))
     return pictures
 
 
@@ -99,7 +103,7 @@ def performance_profiles(found: Findings, role: str) -> Picture:
     """For each label of a role, the part of its runs above each return."""
     subject, standings = found.subject(f"role:{role}"), found.of_role("roles", role)
     styles = styles_of(list(standings.label))
-    panel = Panel(subject.title, "return τ", "part of runs above τ", y_limits=(-0.03, 1.03))
+    panel = Panel(subject.title, "return τ", "part of runs above τ")
     panel.bands = [
         (profile, {**styles[label].line, **_BAND, "step": "post"})
         for label, profile in zip(standings.label, standings.profile, strict=True)

@@ -19,16 +19,15 @@ from muxrl.orchestrator.comparisons.output import figures, tables
 from muxrl.orchestrator.comparisons.output.methods import methods
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.measure.subjects import Subject
-from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
+from muxrl.orchestrator.reports.pages import write_page
 from muxrl.orchestrator.reports.plain_table import grid_table
 from muxrl.orchestrator.reports.table import Grid
-from muxrl.orchestrator.storage.json_files import write_text
 
 _MIN_NAME = 16
 """Of the names on the terminal, whose words are then not broken."""
 
 
-def write_page(found: Findings, folder: Path) -> Path:
+def write_comparison(found: Findings, folder: Path) -> Path:
     """Writes ``report.html``.
 
     Returns:
@@ -37,10 +36,17 @@ def write_page(found: Findings, folder: Path) -> Path:
     Raises:
         OSError: the folder cannot be written to.
     """
-    environment = page_environment(folder, __package__)
     curves = figures.learning_curves(found)
-    environment.globals.update(
+    sections = [
+        {"id": anchor, "title": title, "template": f"{template}.html", "role": role}
+        for anchor, title, template, role in _sections(found, has_curves=bool(curves))
+    ]
+    return write_page(
+        folder,
+        "page.html",
+        __package__,
         found=found,
+        sections=sections,
         tables=tables,
         drawn=figures,
         curves=curves,
@@ -50,13 +56,6 @@ def write_page(found: Findings, folder: Path) -> Path:
         configs={c.name: to_yaml(c.runs[0].config) for c in found.contestants},
         methods=methods(found),
     )
-    sections = [
-        {"id": anchor, "title": title, "template": f"{template}.html", "role": role}
-        for anchor, title, template, role in _sections(found, has_curves=bool(curves))
-    ]
-    path = folder / REPORT_FILE
-    write_text(path, environment.get_template("page.html").render(sections=sections))
-    return path
 
 
 def _sections(found: Findings, *, has_curves: bool) -> Iterator[tuple[str, str, str, str]]:
