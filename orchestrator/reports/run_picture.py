@@ -52,7 +52,8 @@ def _figure(report: Report) -> Figure:
 
 
 def _panels(report: Report, limit: float) -> Iterator[Panel]:
-    styles = {name: style.line for name, style in styles_of([*_server_ids(report)]).items()}
+    names = [server.server_id for server in report.servers]
+    styles = {name: style.line for name, style in styles_of(names).items()}
     for server in report.servers:
         for part in (server.sides or (server,)) if server.curve else ():
             yield _part_panel(server, part, styles[server.server_id], limit, len(report.seeds))
@@ -69,10 +70,6 @@ def _panels(report: Report, limit: float) -> Iterator[Panel]:
                 panel.curves.append((*places, {"linewidth": 1.2, **DOTS, **style}))
             panel.curves.append(([], [], {"label": metric.server or "episode", **style}))
         yield panel
-
-
-def _server_ids(report: Report) -> Iterator[str]:
-    return (server.server_id for server in report.servers)
 
 
 def _part_panel(
