@@ -90,9 +90,17 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
     write_text(folder.path / "summary.md", "\n\n".join(parts) + "\n")
     write_json(folder.path / "league.json", _as_json(tables, trained, folder))
     write_payoffs(tables, folder.path)
-    about = {"title": title, "facts": facts, "notes": notes, "shown": shown}
-    page = folder.path, "league.html", __package__
-    return write_page(*page, **about, sentences=(), trained=rounds)
+    return write_page(
+        folder.path,
+        "league.html",
+        __package__,
+        title=title,
+        sentences=(),
+        facts=facts,
+        notes=notes,
+        shown=shown,
+        trained=rounds,
+    )
 
 
 def ratings_grid(played: HeadToHead, met: CrossPlay) -> Grid:

@@ -7,8 +7,7 @@ again inside it, and differences are taken inside it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.comparisons.findings.scores import known_of, luck_of
-from muxrl.orchestrator.measure.against_random import against_random
+from muxrl.orchestrator.measure.against_random import Verdict, against_random
 from muxrl.orchestrator.measure.rliable import (
     interquartile_mean_interval,
     performance_profile,
@@ -24,7 +23,6 @@ from muxrl.orchestrator.measure.rliable import (
 )
 from muxrl.orchestrator.measure.statistics import (
     UNKNOWN,
-    Estimate,
     Floats,
     Unit,
     mean_interval,
@@ -40,6 +38,13 @@ Rows = list[dict[str, Any]]
 LEARNED, BELOW = "learned", "below random"
 """Verdicts: better than random, and than untrained where that is known; worse than random. Of one
 run there is neither."""
+_VERDICTS: Mapping[Verdict | None, str] = {
+    Verdict.BETTER: LEARNED,
+    Verdict.BETTER_THAN_BOTH: LEARNED,
+    Verdict.NOT_THAN_UNTRAINED: "not shown: untrained",
+    Verdict.WORSE: BELOW,
+    Verdict.UNCLEAR: "not shown",
+}
 
 
 def compare_roles(
@@ -163,9 +168,6 @@ def find_learners(
             ours = runs[(runs.contestant == contestant.name) & (runs.subject == role.key)]
             measured = [one for one in known_of(ours).played if one.random is not None]
             found = against_random(measured, Unit.SEEDS) if measured else None
-            advantage = (found and found.advantage) or UNKNOWN
-            # Of some runs only it would not be of the same ones.
-            over_untrained = (found and found.over_untrained) or UNKNOWN
             yield {
                 "role": role.name,
                 "label": contestant.played[role.name],
@@ -173,15 +175,8 @@ def find_learners(
                 "contestant": contestant.name,
                 "num_runs": len(measured),
                 "num_below": found.num_seeds_below if found else 0,
-                "advantage": advantage,
-                "over_untrained": over_untrained,
-                "verdict": _verdict(advantage, over_untrained) if measured else "not measured",
+                "advantage": (found and found.advantage) or UNKNOWN,
+                # Of some runs only it would not be of the same ones.
+                "over_untrained": (found and found.over_untrained) or UNKNOWN,
+                "verdict": (found and _VERDICTS.get(found.verdict)) or "not measured",
             }
-
-
-def _verdict(advantage: Estimate, over_untrained: Estimate) -> str:
-    if advantage.low > 0:
-        is_known = math.isfinite(over_untrained.mean)
-        is_better = not is_known or over_untrained.low > 0
-        return LEARNED if is_better else "not shown: untrained"
-    return BELOW if advantage.high < 0 else "not shown"
