@@ -186,18 +186,7 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_whole_run(run)
     report = write_report(run)
-    wolves, sheep = report.servers
-    assert wolves.final is not None
-    assert wolves.final.random is not None
-    assert wolves.final.advantage is not None
-    assert wolves.final.learned.mean == pytest.approx(5.5)  # of 5 and 6
-    assert wolves.final.random.mean == pytest.approx(0.5)  # of 0 and 1
-    assert wolves.final.advantage.mean == pytest.approx(5.0)
-    assert wolves.train_return == pytest.approx(2.0)  # of 3 and 1
-    assert wolves.env_steps == 980
-    assert [comparison.env_steps for comparison in wolves.curve] == [0, 1_000]
-    assert sheep.final is not None
-    assert sheep.final.verdict == "worse"  # -1 against 0, always
+    assert [comparison.env_steps for comparison in report.servers[0].curve] == [0, 1_000]
     (note,) = report.notes
     assert note.startswith("sheep returns less than at its own beginning: evaluated at −1.00 [")
 
@@ -207,6 +196,7 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     assert summary["evaluated_actions"] == "greedy"
     final = summary["servers"]["sheep"]["final"]  # type: ignore[index]
     assert (final["advantage"]["mean"], final["verdict"]) == (-1.0, "worse")
+    # Train return of 3 and 1, evaluated 5 and 6, with random in place 0 and 1.
     row = "| wolves | QMIX | wolf\\_0, wolf\\_1 | 980 | 2.00 | 5.50 [−0.85, 11.85] | 0.50 [−5.85, "
     assert row in markdown
     assert "plots/learning.png" in markdown
@@ -292,10 +282,6 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
     ]
     final = report.servers[0].final
     assert final is not None
-    assert final.advantage is not None
-    assert final.learned.mean == pytest.approx(15.5)  # 5.5, 15.5, 25.5
-    assert final.advantage.mean == pytest.approx(5.0)
-    assert (final.num_episodes, final.num_seeds_above) == (6, 3)
     assert report.seeds == (1, 2, 3)
     assert "95 % over 3 seeds: they speak of training again" in report.caption
     assert [len(curve) for curve in report.servers[0].seed_curves] == [2, 2, 2]
