@@ -35,9 +35,7 @@ from muxrl.orchestrator.comparisons.findings.findings import (
 )
 from muxrl.orchestrator.comparisons.findings.frames import TABLE_NAMES, TableName, framed, plain
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, frames_of
-from muxrl.orchestrator.comparisons.findings.headline import headline
-from muxrl.orchestrator.comparisons.findings.learned import find_learners
-from muxrl.orchestrator.comparisons.findings.role_by_role import compare_roles
+from muxrl.orchestrator.comparisons.findings.role_by_role import compare_roles, find_learners
 from muxrl.orchestrator.comparisons.findings.scores import (
     curves,
     proportions,
@@ -108,13 +106,13 @@ class Comparison(Findings):
             OSError: the folder cannot be written to.
         """
         # Here, since matplotlib takes a second to load, and frames do not need it.
-        from muxrl.orchestrator.comparisons.output.page import write_page
+        from muxrl.orchestrator.comparisons.output.page import write_comparison
 
         doing("writing the report")
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         write_files(self, path)
-        return write_page(self, path)
+        return write_comparison(self, path)
 
 
 def compare_runs(
@@ -240,8 +238,6 @@ def compare_runs(
     notes += result_notes(contestants, at, subjects, frames)
     notes += parameter_notes(runs)
     return Comparison(
-        env=runs[0].config.simulation.env,
-        kwargs=dict(runs[0].config.simulation.kwargs),
         contestants=contestants,
         roles=role_agents,
         subjects=subjects,
@@ -254,7 +250,6 @@ def compare_runs(
         measures=scores.measures,
         frames=frames,
         head_to_head=head_to_head,
-        headline=tuple(headline(frames, head_to_head)),
         notes=tuple(notes),
     )
 

@@ -12,24 +12,24 @@ from rich.console import Console
 
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
 from muxrl.orchestrator.comparisons.matches import cycle_notes
-from muxrl.orchestrator.comparisons.output.figures import Picture, payoff_picture, rating_curves
+from muxrl.orchestrator.comparisons.output.figures import payoff_picture, rating_curves
 from muxrl.orchestrator.comparisons.output.files import write_payoffs
-from muxrl.orchestrator.comparisons.output.tables import cross_play
+from muxrl.orchestrator.comparisons.output.tables import cross_play, rating
 from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.config.merge import diff, flat
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.games import meet
 from muxrl.orchestrator.league.population import League
-from muxrl.orchestrator.measure.number_text import MISSING, interval_lines
-from muxrl.orchestrator.reports.pages import REPORT_FILE, from_folder, page_environment
+from muxrl.orchestrator.measure.number_text import MISSING
+from muxrl.orchestrator.reports.pages import from_folder, write_page
 from muxrl.orchestrator.reports.plain_table import grid_table
+from muxrl.orchestrator.reports.plots import Picture
 from muxrl.orchestrator.reports.table import Column, Columns, Grid, grid, markdown, spread
 from muxrl.orchestrator.storage.json_files import finite, write_bytes, write_json, write_text
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 _CAPTION = (
-    "Rating: Elo points above random actions [95 %, over episodes], of games of all rounds; 400 "
-    "are odds of 10 to 1"
+    "Rating: Elo points above random actions, of games of all rounds; 400 are odds of 10 to 1"
 )
 
 
@@ -67,7 +67,7 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
         {
             "role": table.role,
             "ratings": ratings_grid(played, table),
-            "payoffs": cross_play(table, f"{table.role} played by"),
+            "payoffs": cross_play(played, table, f"{table.role} played by"),
             "figures": _pictures(played, table),
         }
         for table in tables
@@ -78,9 +78,6 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
         f"{config.num_episodes} episodes a game, "
         f"{'sampled' if played.should_explore else 'greedy'} actions. {_CAPTION}."
     )
-    page = page_environment(folder.path, __package__).get_template("league.html")
-    about = {"title": title, "facts": facts, "notes": notes, "shown": shown}
-    html = page.render(**about, sentences=(), trained=rounds)
     parts = [f"# {title}", facts, *(f"**Note:** {note}." for note in notes)]
     for one in shown:
         parts += [f"## {one['role']}", markdown(one["ratings"]), markdown(one["payoffs"])]
@@ -93,22 +90,29 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
     write_text(folder.path / "summary.md", "\n\n".join(parts) + "\n")
     write_json(folder.path / "league.json", _as_json(tables, trained, folder))
     write_payoffs(tables, folder.path)
-    path = folder.path / REPORT_FILE
-    write_text(path, html)
-    return path
+    return write_page(
+        folder.path,
+        "league.html",
+        __package__,
+        title=title,
+        sentences=(),
+        facts=facts,
+        notes=notes,
+        shown=shown,
+        trained=rounds,
+    )
 
 
 def ratings_grid(played: HeadToHead, met: CrossPlay) -> Grid:
     """Returns the ratings: a row for each member, a column for each round."""
     curves = played.rating_curves(met)
     rows = [
-        {"member": member, "round": n, "rating": rating}
+        {"member": member, "round": n, "rating": rated}
         for member, curve in curves.items()
-        for n, rating in curve
+        for n, rated in curve
     ]
     places = {n: f"round {n}" for n in played.snapshots}
-    shown = {"rating": Column(shown=lambda rating: interval_lines(rating, digits=0))}
-    return spread(rows, "member", "round", places, "rating", (), shown)
+    return spread(rows, "member", "round", places, "rating", (), {"rating": rating(played)})
 
 
 def print_ratings(league: League, folder: LeagueDirectory, last: int, console: Console) -> None:

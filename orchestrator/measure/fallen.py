@@ -36,8 +36,8 @@ def find_fall(
         if not last.learned.high < first.learned.low:
             return ""
         return (
-            f"evaluated at {interval(last.learned)} after {last.env_steps:,.0f} env steps, at "
-            f"{interval(first.learned)} after {first.env_steps:,.0f}"
+            f"evaluated at {interval(last.learned, last.unit)} after {last.env_steps:,.0f} env "
+            f"steps, at {interval(first.learned, first.unit)} after {first.env_steps:,.0f}"
         )
     ends = [_fall(one) for one in training]
     fallen = [both for both in ends if both is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # it takes SciPy, which tables without intervals need not wait for
@@ -27,26 +28,31 @@ def whole(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) else MISSING
 
 
-def signed_lines(estimate: Estimate) -> tuple[str, str]:
-    """A difference, and the interval that stands behind it, or below it where room is narrow."""
-    return interval_lines(estimate, "+")
-
-
 def interval_lines(
     estimate: Estimate, sign: str = "", digits: int | None = None
 ) -> tuple[str, str]:
-    """The same of a mean, with a sign if it is above 0."""
+    """A mean and the interval that stands behind it, or below it where room is narrow.
+
+    Args:
+        estimate: both; what the interval is over stands in the heading, see `unit_heading`.
+        sign: before a mean above 0.
+        digits: as for `number`.
+    """
     mean = (sign if estimate.mean > 0 else "") + number(estimate.mean, digits)
     if math.isnan(estimate.low):
         return mean, f"[{MISSING}]"
     return mean, f"[{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
 
 
-def interval(estimate: Estimate) -> str:
-    """A mean with its interval: ``3.10 [2.00, 4.20]``."""
-    return " ".join(interval_lines(estimate))
+signed_lines = partial(interval_lines, sign="+")
+"""The same of a difference."""
 
 
-def signed_interval(estimate: Estimate) -> str:
-    """A difference with its interval: ``+3.10 [2.00, 4.20]``."""
-    return " ".join(signed_lines(estimate))
+def unit_heading(over: str) -> str:
+    """Returns what the intervals of a column are over, for its heading."""
+    return f"[95 %,\n{over}]"
+
+
+def interval(estimate: Estimate, over: str, sign: str = "", digits: int | None = None) -> str:
+    """A mean with its interval and what that is over: ``+3.10 [2.00, 4.20] over seeds``."""
+    return f"{' '.join(interval_lines(estimate, sign, digits))} over {over}"

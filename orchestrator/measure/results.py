@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import combinations
 from typing import Any
 
-from muxrl.orchestrator.config.experiment_settings import conflicts, experiment_settings
-from muxrl.orchestrator.errors import ConfigError, DifferentRuns
+from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.measure.against_random import AgainstRandom
 from muxrl.orchestrator.measure.judged import (
     MetricResult,
@@ -17,6 +15,7 @@ from muxrl.orchestrator.measure.judged import (
     metric_results,
     server_result,
 )
+from muxrl.orchestrator.measure.pooling import differences
 from muxrl.orchestrator.measure.run_notes import headline, notes_of
 from muxrl.orchestrator.measure.statistics import Unit
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -192,26 +191,15 @@ def results_of(runs: Sequence[RecordedRun], *, over_episodes: bool = False) -> R
     if not runs:
         raise ValueError("a report needs at least one run")
     for one, other in combinations(runs, 2):
-        _check_same_experiment(one, other)
+        told = differences(one, other, "")
+        if one.servers != other.servers or one.assignment != other.assignment:
+            told = [f"assignment {one.assignment!r} against {other.assignment!r}"]
+        if told:
+            raise DifferentRuns(one.name, other.name, listed(told, _MAX_CONFLICTS))
     unit = Unit.SEEDS if len(runs) > 1 and not over_episodes else Unit.EPISODES
     servers = tuple(server_result(runs, server_id, unit) for server_id in runs[0].servers)
     metrics = tuple(metric_results(runs, unit))
     return Report(tuple(runs), unit, servers, metrics, tuple(notes_of(runs, servers)))
-
-
-def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
-    """Refuses runs that differ in what decides how they play and learn; configs that cannot be
-    read are passed over."""
-    told = []
-    if first.servers != other.servers or first.assignment != other.assignment:
-        told = [f"assignment {first.assignment!r} against {other.assignment!r}"]
-    elif len({first.should_explore, other.should_explore} - {None}) > 1:
-        told = ["one was evaluated greedily, the other by sampling"]
-    else:
-        with contextlib.suppress(FileNotFoundError, ConfigError):
-            told = conflicts(experiment_settings(first.config), experiment_settings(other.config))
-    if told:
-        raise DifferentRuns(first.name, other.name, listed(told, _MAX_CONFLICTS))
 
 
 def _spread(values: Sequence[float]) -> str:

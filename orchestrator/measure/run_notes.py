@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.measure.fallen import find_fall
 from muxrl.orchestrator.measure.judged import Judged, ServerResult
-from muxrl.orchestrator.measure.number_text import interval, signed_interval
+from muxrl.orchestrator.measure.number_text import interval
 from muxrl.orchestrator.measure.sides import MAX_SIDES
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_status import NOT_ENDED
@@ -52,11 +52,11 @@ def _sentence(who: str, final: AgainstRandom | None, num_seeds: int, over: str) 
     if final is None:
         return f"{who} was never evaluated."
     if final.advantage is None or final.verdict is None:
-        learned = interval(final.learned)
-        return f"{who} returns {learned} over {over}; random in its place was not measured."
+        learned = interval(final.learned, over)
+        return f"{who} returns {learned}; random in its place was not measured."
     above = f", {final.num_seeds_above} of {num_seeds} above" if num_seeds > 1 else ""
-    advantage = signed_interval(final.advantage)
-    return f"{who} is {_CLAIMS[final.verdict]}: {advantage} over {over}{above}."
+    advantage = interval(final.advantage, over, "+")
+    return f"{who} is {_CLAIMS[final.verdict]}: {advantage}{above}."
 
 
 def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterator[str]:

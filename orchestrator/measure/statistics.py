@@ -41,6 +41,8 @@ class Unit(StrEnum):
     """Of these policies."""
     SEEDS = "seeds"
     """Of training again."""
+    PAIRS = "pairs of seeds"
+    """Of training again, both of those that meet."""
 
 
 @dataclass(frozen=True)

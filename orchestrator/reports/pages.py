@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.measure.number_text import number
+from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.protocol.suggestions import listed
 
 if TYPE_CHECKING:
@@ -19,13 +20,25 @@ if TYPE_CHECKING:
 REPORT_FILE = "report.html"
 
 
-def page_environment(folder: Path, package: str = "") -> Environment:
-    """Returns the templates of this room and of another package's, which come first.
+def write_page(folder: Path, template: str, package: str = "", **values: Any) -> Path:
+    """Writes ``report.html``, and returns its path.
 
     Args:
-        folder: where the page will lie, from which links to folders lead.
-        package: with a folder ``templates``; "" for none.
+        folder: where it lies, and from where its links to folders lead.
+        template: of this room, or of the package.
+        package: with a folder ``templates``, which comes first; "" for none.
+        **values: that the template shows.
+
+    Raises:
+        OSError: the folder cannot be written to.
     """
+    path = folder / REPORT_FILE
+    write_text(path, _environment(folder, package).get_template(template).render(values))
+    return path
+
+
+def _environment(folder: Path, package: str = "") -> Environment:
+    """Returns the templates of this room and of another package's."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     own = __name__.rpartition(".")[0]
@@ -62,7 +75,7 @@ def notebook_html(
         grid: a table, if there is one.
         notes: what to mistrust, each a sentence without its full stop.
     """
-    template = page_environment(Path()).get_template("notebook.html")
+    template = _environment(Path()).get_template("notebook.html")
     return template.render(title=title, sentences=sentences, grid=grid, notes=notes)
 
 

@@ -19,16 +19,15 @@ from rich.text import Text
 from muxrl.orchestrator.measure.results import Report, results_of
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
+from muxrl.orchestrator.reports.pages import write_page
 from muxrl.orchestrator.reports.plain_table import broken, grid_table
-from muxrl.orchestrator.reports.plots import learning_png, metrics_key
+from muxrl.orchestrator.reports.run_picture import learning_png, metrics_key
 from muxrl.orchestrator.reports.run_tables import (
     METRIC_CAPTION,
     learners_grid,
     metrics_grid,
     servers_grid,
     servers_stacked,
-    servers_summary,
 )
 from muxrl.orchestrator.reports.table import markdown
 from muxrl.orchestrator.storage.json_files import write_bytes, write_json, write_text
@@ -75,10 +74,11 @@ def _write(report: Report, folder: Path, picture_file: str) -> None:
     picture = learning_png(report)
     (folder / picture_file).parent.mkdir(exist_ok=True)
     write_bytes(folder / picture_file, picture)
-    template = page_environment(folder).get_template("run.html")
     first = report.runs[0]
     config = first.path / "config.yaml"
-    page = template.render(
+    write_page(
+        folder,
+        "run.html",
         title=", ".join(report.names) if len(report.names) < 4 else f"{len(report.names)} seeds",
         report=report,
         sentences=report.headline,
@@ -93,7 +93,6 @@ def _write(report: Report, folder: Path, picture_file: str) -> None:
         # Behind the newest those with which the run was begun, or resumed, before.
         versions={s: ", before ".join(first.versions[s]) for s in SHOWN if s in first.versions},
     )
-    write_text(folder / REPORT_FILE, page)
 
 
 def title_of(report: Report) -> str:
@@ -105,7 +104,7 @@ def title_of(report: Report) -> str:
 def _markdown(report: Report, picture: str) -> str:
     parts = [
         f"# {title_of(report)}",
-        markdown(servers_summary(report)),
+        markdown(servers_grid(report)),
         report.caption,
         *([markdown(metrics_grid(report)), METRIC_CAPTION] if report.metrics else []),
         *(f"**Note:** {note}." for note in report.notes),

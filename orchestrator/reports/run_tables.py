@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ METRIC_CAPTION = (
     "Of an episode, or the mean over the server's agents. Random in place: evaluated with that "
     "server's agents random."
 )
-_MAX_LISTED = 5
 _VERDICT_STYLES: Mapping[str, str] = {
     Verdict.BETTER: "green",
     Verdict.BETTER_THAN_BOTH: "green",
@@ -31,6 +30,23 @@ _VERDICT_STYLES: Mapping[str, str] = {
 }
 _VERDICT_WIDTH = len(Verdict.UNCLEAR)  # on the terminal, where the others take two lines
 _ESTIMATES = ("learned", "random", "untrained", "advantage", "over_untrained")
+_SHOWN: Columns = {
+    "name": Column("server", cell=lambda row: {"style": "bold"}),
+    "agents": Column("", tuple, lambda row: {"style": "dim"}, css="wrap", gap=", "),
+    "env_steps": Column("env\nsteps", whole),
+    "train_return": "train\nreturn",
+    "learned": Column("evaluated\nreturn", css="words"),
+    "random": Column("random in\nits place", css="words"),
+    "untrained": Column(css="words"),
+    "advantage": Column(shown=signed_lines, css="words"),
+    "over_untrained": Column("over untrained", signed_lines, css="words"),
+    "judged": Column(
+        "verdict",
+        tuple,
+        lambda row: {"style": _VERDICT_STYLES.get(row["judgement"], "")},
+        css="text words",
+    ),
+}
 
 
 def _rows(report: Report) -> Iterator[Row]:
@@ -59,78 +75,33 @@ def _row(
     judged = broken(judgement or MISSING, _VERDICT_WIDTH)
     if num_seeds > 1 and final is not None and isinstance(judgement, Verdict):
         judged.append(f"({final.num_seeds_above} of {num_seeds} seeds above)")
-    estimates = {kind: getattr(final, kind, None) for kind in _ESTIMATES}
     return {
         "name": name,
         "algorithm": server.algorithm,
         "agents": of.agents,
-        "some_agents": _some(of.agents),
-        **estimates,
-        **{f"{kind}_mean": found and found.mean for kind, found in estimates.items()},
+        **{kind: getattr(final, kind, None) for kind in _ESTIMATES},
         "judgement": judgement,
-        "judged_seeds": tuple(judged),
-    }
-
-
-def _shown(report: Report) -> Columns:
-    over = f"[95 %,\n{report.interval_unit}]"
-    return {
-        "name": Column("server", cell=lambda row: {"style": "bold"}),
-        "agents": Column(shown=", ".join, css="wrap"),
-        "some_agents": Column("agents", tuple, lambda row: {"style": "dim"}),
-        "env_steps": Column("env\nsteps", whole),
-        "train_return": "train\nreturn",
-        "learned": Column("evaluated\nreturn", css="words"),
-        "learned_mean": "evaluated\nreturn",
-        "random": Column("random in\nits place", css="words"),
-        "random_mean": "random in\nits place",
-        "untrained": Column("untrained in its place", css="words"),
-        "untrained_mean": "untrained in its place",
-        "advantage": Column(f"advantage\n{over}", signed_lines, css="words"),
-        "over_untrained": Column(f"over untrained {over}", signed_lines, css="words"),
-        "judgement": Column("verdict", css="text words"),
-        "judged_seeds": Column(
-            "verdict",
-            tuple,
-            lambda row: {"style": _VERDICT_STYLES.get(row["judgement"], "")},
-            css="text",
-        ),
+        "judged": judged,
     }
 
 
 def servers_grid(report: Report) -> Grid:
-    """Returns the servers, and the sides of those that play themselves, for pages."""
-    columns = {**_shown(report)}
-    for name, heading in (("advantage", "advantage"), ("over_untrained", "over untrained")):
-        columns[name] = Column(heading, signed_lines, css="words")
+    """Returns the servers, and the sides of those that play themselves."""
+    untrained = ("untrained", "over_untrained") if report.has_untrained else ("", "")
     names = (
-        "name algorithm agents env_steps train_return learned random untrained advantage "
-        "over_untrained judgement"
-    )
-    return grid(_rows(report), names, columns)
-
-
-def servers_summary(report: Report) -> Grid:
-    """Returns the same for Markdown, means without intervals."""
-    untrained = ("untrained_mean", "over_untrained") if report.has_untrained else ("", "")
-    names = (
-        "name algorithm agents env_steps train_return learned_mean random_mean {} advantage {} "
-        "judged_seeds".format(*untrained)
-    )
-    return grid(_rows(report), names, _shown(report))
+        "name algorithm agents env_steps train_return learned random {} advantage {} judged"
+    ).format(*untrained)
+    return grid(_rows(report), names, _SHOWN, report.interval_unit)
 
 
 def servers_stacked(report: Report) -> Grid:
     """Returns the same for the terminal.
 
-    Algorithm and agents stand under their server, and the verdict under what it is about. How much
-    it is over untrained is in ``summary.md``.
+    Algorithm and agents stand under their server, and the verdict under what it is about.
     """
-    random = "random_mean untrained_mean" if report.has_untrained else "random_mean"
-    names = "name algorithm some_agents"
-    numbers = ("env_steps", "train_return", "learned_mean", random, "advantage judged_seeds")
-    columns = {**_shown(report), "untrained_mean": "untrained"}
-    return stacked(list(_rows(report)), (names, *numbers), columns)
+    stacks = ("name algorithm agents", "env_steps", "train_return", "learned", "random untrained",
+              "advantage judged")  # fmt: skip
+    return stacked(servers_grid(report), stacks, brief="learned random untrained")
 
 
 def metrics_grid(report: Report) -> Grid:
@@ -146,10 +117,10 @@ def metrics_grid(report: Report) -> Grid:
         for metric in report.metrics
     )
     columns = {
-        "evaluated": Column(f"evaluated\n[95 %, {report.interval_unit}]", css="words"),
+        "evaluated": Column(css="words"),
         "random": Column("random\nin place", tuple, css="words", gap=", "),
     }
-    return grid(rows, "metric of train evaluated random", columns)
+    return grid(rows, "metric of train evaluated random", columns, report.interval_unit)
 
 
 def learners_grid(run_dir: Path) -> Grid:
@@ -179,14 +150,6 @@ def _learner_rows(run_dir: Path) -> Iterator[dict[str, Any]]:
                     row["highest"] = max(row["highest"], value)
                     row["last"] = value
         yield from found.values()
-
-
-def _some(agents: Sequence[str]) -> tuple[str, ...]:
-    """Agents; of many, the first few, since ``summary.md`` has them all."""
-    if len(agents) <= _MAX_LISTED:
-        return tuple(agents)
-    num_shown = _MAX_LISTED - 1
-    return *agents[:num_shown], f"and {len(agents) - num_shown} more"
 
 
 def _at_random(metric: MetricResult) -> tuple[str, ...]:

@@ -1,20 +1,21 @@
 """Rows as grids of cells; how each column is shown is said once, by its name.
 
 A row is a mapping, such as a frame's. `plain_table.grid_table` shows a grid on the terminal,
-``templates/table.html`` on a page, and `markdown` in Markdown.
+``templates/table.html`` on a page, and `markdown` in Markdown. What intervals are over stands in
+the heading of every column that has any.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, number
+from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, number, unit_heading
 from muxrl.orchestrator.measure.statistics import Estimate
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ Shown = str | tuple[str, ...]
 Names = str | Iterable[str]
 """Of columns; in one text with spaces between them."""
 _TEXT = {"text", "wrap"}
+_MAX_LINES = 5  # of a stacked cell; pages and Markdown have all
 _SPECIAL = re.compile(r"([|_*])")
 
 
@@ -66,6 +68,8 @@ class Cell:
 class Heading:
     """Of a column; text is aligned left, numbers right."""
 
+    name: str
+    """Of the column."""
     lines: str
     """With line breaks for the terminal."""
     is_text: bool = False
@@ -113,6 +117,7 @@ class Column:
             go on in a second line between its words; by default "text" where the value is one.
         gap: as in `Cell`.
         is_whole: whether text is never folded on the terminal.
+        over: what its intervals are over, if not what those of the grid are.
     """
 
     heading: str = ""
@@ -121,6 +126,7 @@ class Column:
     css: str = ""
     gap: str = " "
     is_whole: bool = False
+    over: str = ""
 
     def of(self, row: Row, name: str) -> Cell:
         """Returns the cell of a row."""
@@ -141,19 +147,23 @@ Columns = Mapping[str, Column | str]
 _PLAIN: Columns = MappingProxyType({})
 
 
-def grid(rows: DataFrame | Iterable[Row], names: Names, columns: Columns = _PLAIN) -> Grid:
+def grid(
+    rows: DataFrame | Iterable[Row], names: Names, columns: Columns = _PLAIN, over: str = ""
+) -> Grid:
     """Returns some columns of rows, laid out.
 
     Args:
         rows: a frame, or mappings.
         names: of the columns.
         columns: how they are shown, where that does not follow from the name and the value.
+        over: what intervals are over.
     """
     given, every = _named(names, columns), _records(rows)
     cells = [tuple(column.of(row, name) for name, column in given.items()) for row in every]
     headings = (
         Heading(
-            column.heading or name,
+            name,
+            _heading(column.heading or name, column, [row.get(name) for row in every], over),
             any(not _TEXT.isdisjoint(of_row[place].css.split()) for of_row in cells[:1]),
             column.is_whole,
         )
@@ -162,17 +172,37 @@ def grid(rows: DataFrame | Iterable[Row], names: Names, columns: Columns = _PLAI
     return Grid(tuple(headings), tuple(map(_row, cells, every)))
 
 
-def stacked(rows: DataFrame | Iterable[Row], stacks: Iterable[Names], columns: Columns) -> Grid:
-    """Returns columns for the terminal, of which those of one stack stand below each other."""
-    grids = [grid(rows, names, columns) for names in stacks]
+def stacked(whole: Grid, stacks: Iterable[str], brief: str = "") -> Grid:
+    """Returns a grid for the terminal, in which columns of one stack stand below each other.
+
+    Args:
+        whole: with all columns.
+        stacks: names of columns with spaces between them; what the grid does not have is left out.
+        brief: columns whose intervals the page and Markdown have room for.
+    """
+    place = {heading.name: place for place, heading in enumerate(whole.headings)}
+    places = [[place[name] for name in names.split() if name in place] for names in stacks]
+
+    def shortened(cell: Cell, heading: Heading) -> Cell:
+        lines = cell.lines[:1] if heading.name in brief.split() else cell.lines
+        if len(lines) > _MAX_LINES:
+            lines = (*lines[: _MAX_LINES - 1], f"and {len(lines) - _MAX_LINES + 1} more")
+        return replace(cell, lines=lines)
+
+    def heading(of_stack: Sequence[int]) -> Heading:
+        every = [whole.headings[i] for i in of_stack]
+        lines = (h.lines.partition("\n[")[0] if h.name in brief.split() else h.lines for h in every)
+        return replace(every[0], lines="\n".join(lines))
+
+    rows = (
+        [[shortened(row.cells[i], whole.headings[i]) for i in of_stack] for of_stack in places]
+        for row in whole.rows
+    )
     return Grid(
+        tuple(map(heading, places)),
         tuple(
-            replace(one.headings[0], lines="\n".join(h.lines for h in one.headings))
-            for one in grids
-        ),
-        tuple(
-            GridRow(tuple(replace(row.cells[0], below=row.cells[1:]) for row in parts))
-            for parts in zip(*(one.rows for one in grids), strict=True)
+            GridRow(tuple(replace(first, below=tuple(rest)) for first, *rest in row))
+            for row in rows
         ),
     )
 
@@ -185,6 +215,7 @@ def spread(
     shown: str,
     last: Names = (),
     columns: Columns = _PLAIN,
+    over: str = "",
 ) -> Grid:
     """Returns a grid in which one column's values stand side by side.
 
@@ -195,7 +226,7 @@ def spread(
         places: these values, in order, to their headings; rows with other values are left out.
         shown: the column that is shown under each of them; what is absent is `MISSING`.
         last: columns at the right, taken from the first of the rows that become one.
-        columns: as for `grid`.
+        columns, over: as for `grid`.
     """
     left, right, column = _named(first, columns), _named(last, columns), _named([shown], columns)
     groups: dict[tuple[Any, ...], dict[str, Row]] = {}
@@ -203,7 +234,7 @@ def spread(
         if row[across] in places:
             groups.setdefault(tuple(row[name] for name in left), {})[row[across]] = row
     firsts = [next(iter(group.values())) for group in groups.values()]
-    before, after = grid(firsts, left, columns), grid(firsts, right, columns)
+    before, after = grid(firsts, left, columns, over), grid(firsts, right, columns, over)
     middle = [
         [
             column[shown].of(group[place], shown) if place in group else Cell((MISSING,))
@@ -211,7 +242,14 @@ def spread(
         ]
         for group in groups.values()
     ]
-    headings = (*before.headings, *map(Heading, places.values()), *after.headings)
+    across_headings = (
+        Heading(
+            shown,
+            _heading(text, column[shown], [g[at][shown] for g in groups.values() if at in g], over),
+        )
+        for at, text in places.items()
+    )
+    headings = (*before.headings, *across_headings, *after.headings)
     cells = zip(before.rows, middle, after.rows, strict=True)
     return Grid(headings, tuple(replace(b, cells=(*b.cells, *m, *a.cells)) for b, m, a in cells))
 
@@ -231,6 +269,11 @@ def markdown(grid: Grid) -> str:
 def _named(names: Names, columns: Columns) -> dict[str, Column]:
     found = {n: columns.get(n, "") for n in (names.split() if isinstance(names, str) else names)}
     return {n: Column(one) if isinstance(one, str) else one for n, one in found.items()}
+
+
+def _heading(text: str, column: Column, values: Iterable[Any], over: str) -> str:
+    is_told = (column.over or over) and any(isinstance(value, Estimate) for value in values)
+    return f"{text}\n{unit_heading(column.over or over)}" if is_told else text
 
 
 def _records(rows: DataFrame | Iterable[Row]) -> list[Row]:

@@ -20,6 +20,7 @@ from muxrl.orchestrator.errors import (
     NotARunDirectory,
     NotASweepDirectory,
 )
+from muxrl.orchestrator.measure.pooling import differences
 from muxrl.orchestrator.records.evaluations import AS_LEARNED, EvaluationPoint
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
@@ -130,6 +131,8 @@ def read_run(path: Path) -> RecordedRun:
     """
     try:
         run = RecordedRun.read(path)
+        learned = tuple(point for point in run.points if AS_LEARNED in point.num_episodes)
+        run = replace(run, points=learned)
         run.config  # noqa: B018  # read once for all, or refused
     except NotARunDirectory as error:
         raise CannotCompare(f"{error}; a sweep's directory would hold a {TRIALS_FILE}") from error
@@ -137,8 +140,7 @@ def read_run(path: Path) -> RecordedRun:
         raise CannotCompare(f"run {str(path)!r} has no config.yaml: it never began") from error
     except ConfigError as error:
         raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
-    learned = tuple(point for point in run.points if AS_LEARNED in point.num_episodes)
-    return replace(run, points=learned)
+    return run
 
 
 def _read_sweep(path: Path) -> tuple[SweepDirectory, list[TrialRecord]]:
@@ -190,30 +192,15 @@ def _add_sweep(
 
 
 def _check_comparable(first: RecordedRun, other: RecordedRun) -> None:
-    def refuse(what: str) -> None:
+    told = differences(first, other, "simulation.env", "simulation.kwargs", "simulation.metrics")
+    if differing := sorted({*first.server_of} ^ {*other.server_of}):
+        told.append(f"the agents differ in {listed(differing)}")
+    if told:
         raise CannotCompare(
-            f"runs {first.name!r} and {other.name!r} cannot be compared: {what}; expected runs of "
-            "one simulation, evaluated in the same way"
+            f"runs {first.name!r} and {other.name!r} cannot be compared: "
+            f"{listed(told, _MAX_LISTED)}; expected runs of one simulation, evaluated in the same "
+            "way"
         )
-
-    ours, theirs = first.config.simulation, other.config.simulation
-    if ours.env != theirs.env:
-        refuse(f"simulation {ours.env!r} against {theirs.env!r}")
-    for key in sorted({*ours.kwargs, *theirs.kwargs}):
-        values = [dict(s.kwargs).get(key, "its default") for s in (ours, theirs)]
-        if values[0] != values[1]:
-            refuse(f"the simulation's argument {key!r} is {values[0]} against {values[1]}")
-    for name in sorted(ours.metrics.keys() & theirs.metrics.keys()):
-        rules = ours.metrics[name], theirs.metrics[name]
-        if rules[0] != rules[1]:
-            refuse(f"the metric {name!r} is the {rules[0]} against the {rules[1]} of an episode")
-    if set(first.server_of) != set(other.server_of):
-        differing = sorted(set(first.server_of) ^ set(other.server_of))
-        refuse(f"the agents differ in {listed(differing)}")
-    explore = [run.should_explore for run in (first, other)]
-    if None not in explore and explore[0] != explore[1]:
-        names = ["sampled" if one else "greedy" for one in explore]
-        refuse(f"evaluated actions are {names[0]} against {names[1]}")
 
 
 def _check_evaluated(runs: Sequence[RecordedRun]) -> None:

@@ -12,8 +12,10 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, point_
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles
 from muxrl.orchestrator.comparisons.findings.frames import Frames, TableName
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
+from muxrl.orchestrator.comparisons.findings.headline import headline
 from muxrl.orchestrator.comparisons.findings.role_by_role import once
 from muxrl.orchestrator.comparisons.findings.scores import Measure
+from muxrl.orchestrator.config import SimulationConfig
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -51,8 +53,6 @@ class Findings:
     """What came of comparing runs of one simulation.
 
     Attributes:
-        env: the simulation, as its config names it.
-        kwargs: its arguments.
         contestants: what was compared, each with its runs.
         roles: role to its agents.
         subjects: whose returns were measured.
@@ -65,12 +65,9 @@ class Findings:
         measures: by subject's key, of what its thresholds and areas are.
         frames: all numbers, see `muxrl.orchestrator.comparisons.findings.frames`.
         head_to_head: None if it was not asked for.
-        headline: what it comes to, in sentences.
         notes: what a reader must know before trusting the numbers.
     """
 
-    env: str
-    kwargs: Mapping[str, Any]
     contestants: tuple[Contestant, ...]
     roles: Roles
     subjects: tuple[Subject, ...]
@@ -83,8 +80,17 @@ class Findings:
     measures: Mapping[str, Measure]
     frames: Frames
     head_to_head: HeadToHead | None
-    headline: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def simulation(self) -> SimulationConfig:
+        """Of all runs."""
+        return self.contestants[0].runs[0].config.simulation
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """What it comes to, in sentences."""
+        return tuple(headline(self.frames, self.head_to_head))
 
     @property
     def main_subjects(self) -> tuple[Subject, ...]:

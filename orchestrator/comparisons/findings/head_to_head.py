@@ -22,7 +22,7 @@ import numpy as np
 from muxrl.orchestrator.comparisons.findings.frames import TableName, framed
 from muxrl.orchestrator.measure.ratings import rate, wins_of
 from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
-from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Floats, mean_interval
+from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, Floats, Unit, mean_interval
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -151,6 +151,11 @@ class HeadToHead:
             if env_steps is not None:
                 curves.setdefault(label, []).append((env_steps, rating))
         return {label: sorted(curve, key=lambda at: at[0]) for label, curve in curves.items()}
+
+    @property
+    def rating_unit(self) -> Unit:
+        """What the intervals of ratings are over."""
+        return Unit.PAIRS if len(self.pairs) > 1 else Unit.EPISODES
 
     @property
     def equal_seeds(self) -> tuple[int, ...]:

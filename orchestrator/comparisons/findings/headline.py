@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.comparisons.findings.frames import Frames
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
-from muxrl.orchestrator.comparisons.findings.learned import BELOW, LEARNED
-from muxrl.orchestrator.measure.number_text import interval, interval_lines, signed_interval
-from muxrl.orchestrator.measure.statistics import Estimate
+from muxrl.orchestrator.comparisons.findings.role_by_role import BELOW, LEARNED
+from muxrl.orchestrator.measure.number_text import interval
+from muxrl.orchestrator.measure.statistics import Unit
 from muxrl.protocol.suggestions import listed
 
 if TYPE_CHECKING:
@@ -45,13 +45,14 @@ def _role_sentence(role: str, labels: DataFrame, pairings: list[dict[str, Any]])
         if difference is None:
             unclear.append(f"{names} have no seed in common")
         elif math.isnan(difference.low):
-            unclear.append(f"{names} differ by {interval(difference)}, with no interval")
+            told = interval(difference, Unit.SEEDS)
+            unclear.append(f"{names} differ by {told}, with no interval")
         elif difference.low > 0:
-            clear.append(f"{first} over {second} by {interval(difference)}")
+            clear.append(f"{first} over {second} by {interval(difference, Unit.SEEDS)}")
         else:
-            unclear.append(f"{names} cannot be told apart ({signed_interval(difference)})")
-    over = " [95 % over seeds]" if clear or any("[" in one for one in unclear) else ""
-    return f"As {role}{among}{over}: {'; '.join([*clear, *unclear])}."
+            told = interval(difference, Unit.SEEDS, "+")
+            unclear.append(f"{names} cannot be told apart ({told})")
+    return f"As {role}{among}: {'; '.join([*clear, *unclear])}."
 
 
 def _told_pairings(labels: DataFrame, pairings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -122,27 +123,29 @@ def _measured_sentences(learners: DataFrame) -> Iterator[str]:
 
 def _told(learner: Any) -> str:
     beside = f" beside {learner.others}" if learner.others else ""
-    return f"{learner.label} as {learner.role}{beside} ({signed_interval(learner.advantage)})"
+    advantage = interval(learner.advantage, Unit.SEEDS, "+")
+    return f"{learner.label} as {learner.role}{beside} ({advantage})"
 
 
 def _meeting_sentences(played: HeadToHead | None) -> Iterator[str]:
-    for table in played.by_label if played else ():
+    if played is None:
+        return
+    for table in played.by_label:
         known = {p: merit for p, merit in table.merits.items() if math.isfinite(merit.mean)}
         if known:
             best = max(known, key=lambda player: known[player].mean)
-            text = f"{signed_interval(known[best])} over pairs of seeds"
+            text = interval(known[best], Unit.PAIRS, "+")
             yield f"Head to head as {table.role}, " + (
                 f"{best} has the highest merit, {text}."
                 if known[best].low > 0
                 else f"nobody's merit is shown to be above 0; {best}'s is {text}."
             )
-        for label, curve in played.rating_curves(table).items() if played else ():
-            (first, begin), (last, end) = curve[0], curve[-1]
-            yield (
-                f"As {table.role}, {label} is rated {_points(begin)} after {first:,} env steps, "
-                f"{_points(end)} after {last:,}; random actions are 0."
+        for label, curve in played.rating_curves(table).items():
+            (first, begin), (last, end) = (
+                (env_steps, interval(rating, played.rating_unit, digits=0))
+                for env_steps, rating in (curve[0], curve[-1])
             )
-
-
-def _points(rating: Estimate) -> str:
-    return " ".join(interval_lines(rating, digits=0))
+            yield (
+                f"As {table.role}, {label} is rated {begin} after {first:,} env steps, {end} after "
+                f"{last:,}; random actions are 0."
+            )

@@ -1,4 +1,5 @@
-"""Who plays a role: its labels against each other, the other roles played by the same others.
+"""Who plays a role: its labels against each other, the other roles played by the same others; and
+who has learned to play it, against random agents in its place and the policies that it began with.
 
 Runs with the same others are one stratum, as a task is in a benchmark of many: runs are drawn
 again inside it, and differences are taken inside it.
@@ -6,7 +7,7 @@ again inside it, and differences are taken inside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,19 @@ import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.comparisons.findings.scores import known_of, luck_of
+from muxrl.orchestrator.measure.against_random import Verdict, against_random
 from muxrl.orchestrator.measure.rliable import (
     interquartile_mean_interval,
     performance_profile,
     probability_of_improvement,
 )
-from muxrl.orchestrator.measure.statistics import Floats, mean_interval, variance_of
+from muxrl.orchestrator.measure.statistics import (
+    UNKNOWN,
+    Floats,
+    Unit,
+    mean_interval,
+    variance_of,
+)
 from muxrl.orchestrator.measure.subjects import Subject
 
 if TYPE_CHECKING:
@@ -27,6 +35,16 @@ if TYPE_CHECKING:
 
 _NUM_THRESHOLDS = 60  # of a drawn profile
 Rows = list[dict[str, Any]]
+LEARNED, BELOW = "learned", "below random"
+"""Verdicts: better than random, and than untrained where that is known; worse than random. Of one
+run there is neither."""
+_VERDICTS: Mapping[Verdict | None, str] = {
+    Verdict.BETTER: LEARNED,
+    Verdict.BETTER_THAN_BOTH: LEARNED,
+    Verdict.NOT_THAN_UNTRAINED: "not shown: untrained",
+    Verdict.WORSE: BELOW,
+    Verdict.UNCLEAR: "not shown",
+}
 
 
 def compare_roles(
@@ -131,3 +149,34 @@ def _pairings(role: str, tables: _Tables) -> Rows:
 
 def _scores(tables: Sequence[DataFrame]) -> list[Floats]:
     return [np.array(runs["return"], np.float64) for runs in tables]
+
+
+def find_learners(
+    contestants: Sequence[Contestant], subjects: Sequence[Subject], runs: DataFrame
+) -> Iterator[dict[str, Any]]:
+    """Yields each role of each contestant that a server of its own learned to play.
+
+    `advantage` is the mean over runs of the return less that of random agents in its place, among
+    the same others, with its interval over seeds, NaN if that was not measured; `num_runs` that
+    were measured so, maybe 0; `num_below` of them end below random; `over_untrained` is over the
+    policies that the runs began with.
+    """
+    for contestant in contestants:
+        for role in (subject for subject in subjects if subject.kind == "role"):
+            if not all(r.servers[r.server_of[role.agents[0]]].learns for r in contestant.runs):
+                continue
+            ours = runs[(runs.contestant == contestant.name) & (runs.subject == role.key)]
+            measured = [one for one in known_of(ours).played if one.random is not None]
+            found = against_random(measured, Unit.SEEDS) if measured else None
+            yield {
+                "role": role.name,
+                "label": contestant.played[role.name],
+                "others": contestant.others(role.name),
+                "contestant": contestant.name,
+                "num_runs": len(measured),
+                "num_below": found.num_seeds_below if found else 0,
+                "advantage": (found and found.advantage) or UNKNOWN,
+                # Of some runs only it would not be of the same ones.
+                "over_untrained": (found and found.over_untrained) or UNKNOWN,
+                "verdict": (found and _VERDICTS.get(found.verdict)) or "not measured",
+            }

@@ -68,7 +68,7 @@ def write_payoffs(tables: Sequence[CrossPlay], folder: Path) -> None:
 def _about(found: Findings, folder: Path) -> dict[str, Any]:
     return {
         "format": _FORMAT,
-        "simulation": {"env": found.env, "kwargs": found.kwargs},
+        "simulation": {"env": found.simulation.env, "kwargs": found.simulation.kwargs},
         "roles": found.roles,
         "contestants": {
             contestant.name: {

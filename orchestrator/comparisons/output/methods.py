@@ -141,8 +141,8 @@ def _sentences(found: Findings) -> Iterator[str]:
     runs = [run for contestant in found.contestants for run in contestant.runs]
     versions = versions_of(found.contestants)
     yield (
-        f"We trained the contestants below on one shared simulation ({found.env}) with muxrl "
-        f"{', '.join(versions.get('muxrl', ['of unknown version']))} [muxrl], "
+        f"We trained the contestants below on one shared simulation ({found.simulation.env}) with "
+        f"muxrl {', '.join(versions.get('muxrl', ['of unknown version']))} [muxrl], "
         "each algorithm on a policy server of its own."
     )
     software = [

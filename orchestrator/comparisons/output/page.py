@@ -19,16 +19,15 @@ from muxrl.orchestrator.comparisons.output import figures, tables
 from muxrl.orchestrator.comparisons.output.methods import methods
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.measure.subjects import Subject
-from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
+from muxrl.orchestrator.reports.pages import write_page
 from muxrl.orchestrator.reports.plain_table import grid_table
 from muxrl.orchestrator.reports.table import Grid
-from muxrl.orchestrator.storage.json_files import write_text
 
 _MIN_NAME = 16
 """Of the names on the terminal, whose words are then not broken."""
 
 
-def write_page(found: Findings, folder: Path) -> Path:
+def write_comparison(found: Findings, folder: Path) -> Path:
     """Writes ``report.html``.
 
     Returns:
@@ -37,10 +36,17 @@ def write_page(found: Findings, folder: Path) -> Path:
     Raises:
         OSError: the folder cannot be written to.
     """
-    environment = page_environment(folder, __package__)
     curves = figures.learning_curves(found)
-    environment.globals.update(
+    sections = [
+        {"id": anchor, "title": title, "template": f"{template}.html", "role": role}
+        for anchor, title, template, role in _sections(found, has_curves=bool(curves))
+    ]
+    return write_page(
+        folder,
+        "page.html",
+        __package__,
         found=found,
+        sections=sections,
         tables=tables,
         drawn=figures,
         curves=curves,
@@ -50,13 +56,6 @@ def write_page(found: Findings, folder: Path) -> Path:
         configs={c.name: to_yaml(c.runs[0].config) for c in found.contestants},
         methods=methods(found),
     )
-    sections = [
-        {"id": anchor, "title": title, "template": f"{template}.html", "role": role}
-        for anchor, title, template, role in _sections(found, has_curves=bool(curves))
-    ]
-    path = folder / REPORT_FILE
-    write_text(path, environment.get_template("page.html").render(sections=sections))
-    return path
 
 
 def _sections(found: Findings, *, has_curves: bool) -> Iterator[tuple[str, str, str, str]]:
@@ -82,7 +81,7 @@ def baseline_caption(found: Findings) -> str:
     if not found.baselines:
         return ""
     num = found.baselines[0].num_episodes
-    return f"Baselines: mean over {num} episodes [95 % over episodes]: nothing in them is trained."
+    return f"Baselines: mean and interval over {num} episodes: nothing in them is trained."
 
 
 def print_comparison(found: Findings, console: Console | None = None) -> None:
@@ -94,7 +93,7 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     def returns(subjects: Sequence[Subject]) -> Grid:
         return tables.returns(found, subjects, _heading)
 
-    of_runs = "interquartile mean over seeds [95 % over seeds]"
+    of_runs = "interquartile mean over seeds"
     title, caption = f"Side by side: {of_runs}", baseline_caption(found)
     console.print(grid_table(returns(found.main_subjects), title, caption, min_text=_MIN_NAME))
     folded = [(f"Metrics: {of_runs}", returns(found.metrics))] if found.metrics else []
@@ -105,9 +104,10 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     if (played := found.head_to_head) is not None:
         among = (RANDOM,) if played.snapshots else ()  # for more of them the page has room
         for cross in played.by_label:
-            over = "interquartile mean [95 % over pairs of seeds]"
-            title = f"Head to head, return of {cross.role}: {over}"
-            console.print(grid_table(tables.cross_play(cross, among=among), title, folds=True))
+            title = f"Head to head, return of {cross.role}: interquartile mean over pairs of seeds"
+            console.print(
+                grid_table(tables.cross_play(played, cross, among=among), title, folds=True)
+            )
     for note in found.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
 

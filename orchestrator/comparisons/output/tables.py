@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from operator import attrgetter
 from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.contestants import label_settings
 from muxrl.orchestrator.comparisons.findings.findings import Findings
-from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, payoff_rows
-from muxrl.orchestrator.comparisons.findings.learned import BELOW
-from muxrl.orchestrator.comparisons.findings.role_by_role import once
+from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead, payoff_rows
+from muxrl.orchestrator.comparisons.findings.role_by_role import BELOW, once
 from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, signed_lines, whole
-from muxrl.orchestrator.measure.statistics import Estimate
+from muxrl.orchestrator.measure.statistics import Estimate, Unit
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.table import Column, Columns, Grid, Row, grid, spread
 
@@ -73,7 +73,6 @@ _SHOWN: Columns = {
         "over untrained", lambda e: signed_lines(e) if math.isfinite(e.mean) else MISSING
     ),
     "merit": Column(shown=signed_lines, cell=lambda r: {"link": "#matches"} if r["merit"] else {}),
-    "rating": Column(shown=lambda rating: interval_lines(rating, digits=0)),
     "run": Column(css="wrap"),
     "differing": Column(
         "where it differs",
@@ -102,7 +101,7 @@ def learners(found: Findings) -> Grid:
         "advantage": Column("advantage over random", signed_lines, cell),
     }
     shown = "role label others advantage over_untrained num_below num_runs verdict"
-    return grid(found.frames["learners"], shown, {**_SHOWN, **columns})
+    return grid(found.frames["learners"], shown, {**_SHOWN, **columns}, Unit.SEEDS)
 
 
 def returns(
@@ -126,7 +125,7 @@ def returns(
     )
     places = {subject.key: heading(subject) for subject in subjects}
     ours, baselines = (
-        spread(part, "contestant", "subject", places, "shown", "num_runs", _SHOWN)
+        spread(part, "contestant", "subject", places, "shown", "num_runs", _SHOWN, Unit.SEEDS)
         for part in (rows[rows.num_runs > 0], rows[rows.num_runs == 0])
     )
     return ours + baselines
@@ -138,7 +137,11 @@ def by_parameter(found: Findings) -> Iterator[tuple[str, Subject, Grid]]:
     for name, subject in product(dict.fromkeys(every.parameter), found.main_subjects):
         rows = every[(every.parameter == name) & (every.subject == subject.key)]
         values = {value: f"{name}\n{value}" for value in rows.value}
-        yield name, subject, spread(rows, "contestant", "value", values, "iqm", (), columns)
+        yield (
+            name,
+            subject,
+            spread(rows, "contestant", "value", values, "iqm", (), columns, Unit.SEEDS),
+        )
 
 
 def efficiency(found: Findings, subject: Subject) -> Grid:
@@ -158,7 +161,7 @@ def efficiency(found: Findings, subject: Subject) -> Grid:
         "time_s": Column("seconds, evaluations included", whole),
     }
     shown = "contestant area num_reached env_steps_to_threshold time_s_to_threshold time_s"
-    return grid(rows, shown, {**_SHOWN, **columns})
+    return grid(rows, shown, {**_SHOWN, **columns}, Unit.SEEDS)
 
 
 def roles(found: Findings, role: str) -> Grid:
@@ -169,20 +172,22 @@ def roles(found: Findings, role: str) -> Grid:
         for one in rows.itertuples()
     ]
     columns = {**_SHOWN, "label": role, "num_runs": "runs"}
-    return grid(rows.assign(is_below=is_below), "label iqm random_in_place num_runs", columns)
+    rows = rows.assign(is_below=is_below)
+    return grid(rows, "label iqm random_in_place num_runs", columns, Unit.SEEDS)
 
 
 def improvements(found: Findings, role: str) -> Grid:
     """How likely a run of the row has a higher return than one of the column."""
     places = {label: label for label in found.of_role("roles", role).label}
     rows = found.of_role("pairings", role)
-    return spread(rows, "first", "second", places, "improvement", (), _SHOWN)
+    return spread(rows, "first", "second", places, "improvement", (), _SHOWN, Unit.SEEDS)
 
 
 def differences(found: Findings, role: str) -> Grid:
     """The differences of each two labels, paired by seed."""
     rows = once(found.of_role("pairings", role))
-    return grid(rows, "first second difference num_pairs", {**_SHOWN, "first": ""})
+    columns = {**_SHOWN, "first": ""}
+    return grid(rows, "first second difference num_pairs", columns, Unit.SEEDS)
 
 
 def matches(found: Findings) -> Grid:
@@ -214,7 +219,9 @@ def runs(found: Findings) -> Grid:
     return spread(rows, "contestant seed", "subject", places, "return", last, columns)
 
 
-def cross_play(met: CrossPlay, played_by: str = "played by", among: Collection[str] = ()) -> Grid:
+def cross_play(
+    played: HeadToHead, met: CrossPlay, played_by: str = "played by", among: Collection[str] = ()
+) -> Grid:
     """A row for each player, a column for each of the others, or those `among`."""
     means = [c.score.mean for c in met.cells.values() if math.isfinite(c.score.mean)]
     low, high = min(means, default=0.0), max(means, default=0.0)
@@ -226,6 +233,11 @@ def cross_play(met: CrossPlay, played_by: str = "played by", among: Collection[s
         return {"link": "#matches", "background": shade, "mark": mark}
 
     others = {name: f"vs {name}" for name in met.others if not among or name in among}
-    columns = {**_SHOWN, "player": played_by, "return": Column(cell=cell)}
+    columns = {**_SHOWN, "player": played_by, "return": Column(cell=cell), "rating": rating(played)}
     first = "player merit rating"
-    return spread(payoff_rows(met), first, "others", others, "return", (), columns)
+    return spread(payoff_rows(met), first, "others", others, "return", (), columns, Unit.PAIRS)
+
+
+def rating(played: HeadToHead) -> Column:
+    """How ratings are shown."""
+    return Column(shown=partial(interval_lines, digits=0), over=played.rating_unit)

@@ -202,7 +202,7 @@ def test_the_report_shows_ratings_over_rounds_and_who_beats_whom(
     assert begun == ["new weights", "new weights", "a @ 1", "b @ 1"]
     assert told["rounds"][2]["run"] == "rounds/02/runs/a"
     summary = (place.path / "summary.md").read_text()
-    assert "| member | round 1 | round 2 |" in summary
+    assert "| member | round 1 [95 %, episodes] | round 2 [95 %, episodes] |" in summary
     assert (place.path / "plots" / "payoffs-left.svg").is_file()
     page = (place.path / "report.html").read_text()
     assert "League duel: 2 of 2 rounds" in page

@@ -11,7 +11,8 @@ from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
-from muxrl.orchestrator.reports.plots import COLOURS, _figure, _wrapped_assignment, short_count
+from muxrl.orchestrator.reports.plots import COLOURS, short_count
+from muxrl.orchestrator.reports.run_picture import _figure, _wrapped_assignment
 
 
 def test_every_server_has_a_panel_and_keeps_its_colour(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_what_is_said_of_a_server_stays_above_its_panel(tmp_path: Path) -> None:
     for axes in figure.axes[:3]:
         (said,) = axes.texts
         assert said.get_text() == (
-            "advantage +12.34 [11.23, 23.45]\n"
+            "advantage +12.34 [11.23, 23.45] over episodes\n"
             "better than random, not than untrained\n"
             f"{final.num_seeds_above} of 3 seeds above"
         )

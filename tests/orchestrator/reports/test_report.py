@@ -71,7 +71,8 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     assert report.notes == ()  # not "never measured with random in its place"
     summary, markdown, _ = files(run)
     assert summary["servers"]["sheep"]["learns"] is False  # type: ignore[index]
-    assert "| sheep | RANDOM | sheep | – | – | −1.50 | – | – | does not learn |" in markdown
+    row = "| sheep | RANDOM | sheep | – | – | −1.50 [−7.85, 4.85] | – | – | does not learn |"
+    assert row in markdown
     assert "does not learn" in " ".join(printed(report, width=120).split())
 
 
@@ -181,34 +182,11 @@ def test_what_logs_warn_of_is_in_the_report(tmp_path: Path) -> None:
         assert "is it a mistake?" in shown, file
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_episodes_of_a_simulation_of_somebody_elses_share_no_seeds(tmp_path: Path) -> None:
-    run = new_run(tmp_path, is_external=True)
-    write_whole_run(run)
-    report = write_report(run)
-    assert "95 % over episodes: they speak of these policies" in report.caption
-    (final,) = {server.final for server in report.servers if server.server_id == "wolves"}
-    assert final is not None
-    assert final.advantage is not None
-    assert final.advantage.mean == pytest.approx(5.0)
-
-
 def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_whole_run(run)
     report = write_report(run)
-    wolves, sheep = report.servers
-    assert wolves.final is not None
-    assert wolves.final.random is not None
-    assert wolves.final.advantage is not None
-    assert wolves.final.learned.mean == pytest.approx(5.5)  # of 5 and 6
-    assert wolves.final.random.mean == pytest.approx(0.5)  # of 0 and 1
-    assert wolves.final.advantage.mean == pytest.approx(5.0)
-    assert wolves.train_return == pytest.approx(2.0)  # of 3 and 1
-    assert wolves.env_steps == 980
-    assert [comparison.env_steps for comparison in wolves.curve] == [0, 1_000]
-    assert sheep.final is not None
-    assert sheep.final.verdict == "worse"  # -1 against 0, always
+    assert [comparison.env_steps for comparison in report.servers[0].curve] == [0, 1_000]
     (note,) = report.notes
     assert note.startswith("sheep returns less than at its own beginning: evaluated at −1.00 [")
 
@@ -218,7 +196,9 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     assert summary["evaluated_actions"] == "greedy"
     final = summary["servers"]["sheep"]["final"]  # type: ignore[index]
     assert (final["advantage"]["mean"], final["verdict"]) == (-1.0, "worse")
-    assert "| wolves | QMIX | wolf\\_0, wolf\\_1 | 980 | 2.00 | 5.50 | 0.50 |" in markdown
+    # Train return of 3 and 1, evaluated 5 and 6, with random in place 0 and 1.
+    row = "| wolves | QMIX | wolf\\_0, wolf\\_1 | 980 | 2.00 | 5.50 [−0.85, 11.85] | 0.50 [−5.85, "
+    assert row in markdown
     assert "plots/learning.png" in markdown
     assert size[0] == 1_600
     assert "2 episodes, greedy actions, seed 1" in report.caption
@@ -288,22 +268,6 @@ def test_a_run_in_which_no_episode_ended_says_so(tmp_path: Path, state: EndState
     assert len(notes) == (state == "done")  # another one has its cause
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_episodes_are_paired_by_place_though_agents_were_not_in_all_of_them(
-    tmp_path: Path,
-) -> None:
-    run = new_run(tmp_path)
-    learned, random = [1.5, 100.5, None, 50.5], [None, 100.0, 30.0, 50.0]
-    with MetricsWriter(run) as metrics:
-        metrics.evaluation(evaluation(50, None, learned, learned, [0.0] * 4))
-        metrics.evaluation(evaluation(50, "wolves", random, random, [0.0] * 4))
-    final = write_report(run).servers[0].final
-    assert final is not None
-    assert final.advantage is not None
-    assert (final.advantage.mean, final.advantage.low, final.advantage.high) == (0.5, 0.5, 0.5)
-    assert final.num_episodes == 3
-
-
 def test_seeds_are_combined(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2, 3)]
     for shift, run in enumerate(runs):
@@ -318,10 +282,6 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
     ]
     final = report.servers[0].final
     assert final is not None
-    assert final.advantage is not None
-    assert final.learned.mean == pytest.approx(15.5)  # 5.5, 15.5, 25.5
-    assert final.advantage.mean == pytest.approx(5.0)
-    assert (final.num_episodes, final.num_seeds_above) == (6, 3)
     assert report.seeds == (1, 2, 3)
     assert "95 % over 3 seeds: they speak of training again" in report.caption
     assert [len(curve) for curve in report.servers[0].seed_curves] == [2, 2, 2]
@@ -397,25 +357,17 @@ def test_seeds_may_differ_in_what_is_around_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_same_run_twice_is_remarked(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    write_whole_run(run)
-    report = combine_runs([run.path, run.path], tmp_path / "study")
-    assert any("same seed" in note for note in report.notes)
-
-
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [(key, SHOWN[key]) for key in ("muxrl", "torch", "python", "numpy", "gymnasium", "git_commit")],
-)
-def test_runs_of_different_software_are_remarked(tmp_path: Path, key: str, name: str) -> None:
-    runs = [new_run(tmp_path, seed) for seed in (1, 2)]
+def test_one_seed_twice_and_different_software_are_remarked(tmp_path: Path) -> None:
+    runs = [new_run(tmp_path / str(number)) for number in (0, 1)]
     for number, run in enumerate(runs):
         write_whole_run(run)
-        (run.path / "versions.json").write_text(json.dumps({key: f"1.{number}"}))
+        versions = dict.fromkeys(("muxrl", "torch", "git_commit"), f"1.{number}")
+        (run.path / "versions.json").write_text(json.dumps(versions))
     notes = combine_runs([run.path for run in runs], tmp_path / "study").notes
-    assert f"the runs were made with different versions of {name}: 1.0, 1.1" in notes
+    assert any("same seed" in note for note in notes)
+    (note,) = [note for note in notes if "different versions" in note]
+    for key in versions:
+        assert f"of {SHOWN[key]}: 1.0, 1.1" in note
 
 
 LONG = {

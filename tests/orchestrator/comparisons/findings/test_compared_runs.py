@@ -50,13 +50,13 @@ def test_runs_are_grouped_by_who_plays_what(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"env": "muxrl.experiments.simulations.cue_game:CueGame"}, "cue_game:CueGame'"),
-        ({"kwargs": {**KWARGS, "num_steps": 6}}, "argument 'num_steps' is 5 against 6"),
-        ({"kwargs": {"num_agents": 3}}, "argument 'num_steps' is 5 against its default"),
+        ({"env": "muxrl.experiments.simulations.cue_game:CueGame"}, "cue_game:CueGame;"),
+        ({"kwargs": {**KWARGS, "num_steps": 6}}, "simulation.kwargs.num_steps is 5 against 6"),
+        ({"kwargs": {"num_agents": 3}}, "simulation.kwargs.num_steps is 5 against its default"),
         ({"should_explore": True}, "actions are greedy against sampled"),
         (
             {"simulation": {"metrics": {"hits": "mean"}}},
-            "metric 'hits' is the sum against the mean",
+            "simulation.metrics.hits is sum against mean",
         ),
     ],
 )

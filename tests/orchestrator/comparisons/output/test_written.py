@@ -63,6 +63,18 @@ def test_the_report_stands_alone_and_its_links_lead_somewhere(written: Path) -> 
     assert all((written / link / "plan.json").is_file() for link in runs)
 
 
+def test_columns_with_intervals_name_what_these_are_over(written: Path) -> None:
+    tables = (written / "report.html").read_text().split("<table ")[1:]
+    found = set()
+    for table in tables:
+        parts = table.partition("</table>")[0].replace("\u00a0", " ").split("<tr")
+        heading, *rows = (re.findall(r"<t[hd][ >].*?</t[hd]>", part, re.S) for part in parts[1:])
+        for place, text in enumerate(heading):
+            if any(re.search(r"\[[−\d][^]]*\]", row[place]) for row in rows):
+                found.update(re.findall(r"\[95 %, (.*?)\]", text) or [text])
+    assert found == {"seeds"}
+
+
 def test_figures_name_contestants_with_their_bars(written: Path) -> None:
     page = Page((written / "report.html").read_text())
     figures = [base64.b64decode(image.partition(",")[2]).decode() for image in page.images]
