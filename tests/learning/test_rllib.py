@@ -105,7 +105,7 @@ def test_it_learns(
             },
             20_000,
         ),
-        (
+        pytest.param(
             "RLLIB_DQN",
             {
                 "lr": 0.001,
@@ -115,6 +115,7 @@ def test_it_learns(
                 "target_network_update_freq": 200,
             },
             10_000,
+            marks=pytest.mark.night,  # a minute; by day MyDQN learns
         ),
     ],
 )
