@@ -24,6 +24,7 @@
     │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk
     ├── NotEnded                1  a run or sweep that was told to end still goes on
     ├── Silent                  1  a process of the run does not answer; it is killed
+    │   └── Outdated            1  a sound one has to be made anew, since another has moved
     ├── NotSaved                1  a checkpoint is not whole; the run goes on
     ├── NotExported             1  a policy's file does not act as its server does
     ├── CannotTrack             1  a tracker failed while it was told of a finished run
@@ -233,6 +234,10 @@ class NotEnded(OrchestratorError):
 
 class Silent(OrchestratorError):
     """A process of a run does not answer: it may be stopped, or wedged."""
+
+
+class Outdated(Silent):
+    """A process is sound but has to be made anew, by no fault of its own."""
 
 
 class NotSaved(OrchestratorError):

@@ -9,22 +9,23 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 
 from muxrl.orchestrator.config import CheckpointConfig
 from muxrl.orchestrator.config.schema import RETURN
-from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed
+from muxrl.orchestrator.errors import CannotRecord, NotSaved
 from muxrl.orchestrator.launch.evaluation import Evaluations
-from muxrl.orchestrator.launch.tally import Tally
-from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.launch.run_records import RunRecords
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.series import mean_of_episodes, metric_over
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, best_name
 from muxrl.orchestrator.storage.versions import installed_version
+from muxrl.orchestrator.supervise.event_loop import again_and_again, first_of
 from muxrl.orchestrator.supervise.servers import Servers
 from muxrl.orchestrator.supervise.simulations import Simulations
-from muxrl.servers.episodes.warnings import Warnings
+
+_LOOK_S = 1.0
 
 
 class Checkpoints:
@@ -36,9 +37,7 @@ class Checkpoints:
     Args:
         config: when they are due, and which are kept.
         folder: where they go.
-        metrics: of the run.
-        tally: likewise.
-        warnings: likewise; they count what was not written.
+        records: of the run; its warnings count what was not written.
         before: the checkpoint from which the run was resumed.
         judged: the agents whose returns say which one is best; None: all.
     """
@@ -47,9 +46,7 @@ class Checkpoints:
         self,
         config: CheckpointConfig,
         folder: CheckpointFolder,
-        metrics: MetricsWriter,
-        tally: Tally,
-        warnings: Warnings,
+        records: RunRecords,
         before: Manifest | None = None,
         judged: Collection[str] | None = None,
     ) -> None:
@@ -57,9 +54,7 @@ class Checkpoints:
         """Why the last one was not written, in a sentence; "" if it was."""
         self._config = config
         self._folder = folder
-        self._metrics = metrics
-        self._tally = tally
-        self._warnings = warnings
+        self._records, self._tally = records, records.tally
         self._due_s = math.inf if config.interval_s is None else config.interval_s
         self._due_env_steps = math.inf
         self.next_snapshot_at: int | None = None
@@ -102,14 +97,14 @@ class Checkpoints:
             f"({lost:,} more)"
         )
 
-    def write(
+    async def write(
         self,
         servers: Servers,
         simulations: Simulations,
         evaluations: Evaluations | None,
         *,
         update_s: float,
-        look: Callable[[], bool],
+        look: Callable[[], Awaitable[object]],
         is_last: bool = False,
     ) -> bool:
         """Holds the simulations, writes a checkpoint, and lets them go on.
@@ -119,19 +114,19 @@ class Checkpoints:
             simulations: of the run.
             evaluations: of the run.
             update_s: for how long to wait for an update of a server.
-            look: see `Simulations.hold`.
+            look: looks after all processes while simulations play to the ends of their episodes.
             is_last: the run ends here: learners finish, and simulations stay held.
 
         Returns:
             Whether it was written; `problem` says why not.
 
         Raises:
-            RunFailed: a process was lost once too often.
+            RunFailed: training has failed.
         """
         try:
-            late = simulations.hold(self._config.hold_s, update_s, look)
-            if servers.restarting:
-                lost = ", ".join(servers.restarting)
+            hold = simulations.hold(self._config.hold_s, update_s)
+            late = await first_of(hold, servers.any_down(), again_and_again(look, _LOOK_S))
+            if lost := ", ".join(servers.restarting):
                 raise NotSaved(f"no checkpoint is written while {lost} is being started again")
             if late and not is_last:
                 raise NotSaved(
@@ -139,11 +134,10 @@ class Checkpoints:
                     "that long, raise timeouts.update_s"
                 )
             if is_last:
-                servers.finish_training(update_s)
-            with contextlib.suppress(RunFailed) if is_last else contextlib.nullcontext():
-                simulations.report_now()  # of a dead one there is the last report
+                await servers.finish_training(update_s)
+            await simulations.report_now()  # of a dead one there is the last report
             self._tally.tick()
-            self._write(servers, simulations, evaluations, update_s)
+            await self._write(servers, simulations, evaluations, update_s)
             self.problem = ""
         except CannotRecord:
             raise
@@ -151,7 +145,7 @@ class Checkpoints:
             self.problem = str(error)
             if isinstance(error, OSError):
                 self.problem = f"no checkpoint: {error}"
-            self._warnings.add("checkpoints refused", self.problem)
+            self._records.warnings.add("checkpoints refused", self.problem)
         finally:
             self._schedule(self._tally.env_steps)
             if not is_last:
@@ -160,7 +154,7 @@ class Checkpoints:
         self._folder.prune(self._config.keep_last, keep, self._config.keep_every_env_steps)
         return not self.problem
 
-    def _write(
+    async def _write(
         self,
         servers: Servers,
         simulations: Simulations,
@@ -170,8 +164,8 @@ class Checkpoints:
         env_steps = self._tally.env_steps
         draft = self._folder.draft(env_steps)
         try:
-            saved = servers.save(draft, update_s)
-            lengths = self._metrics.sync()
+            saved = await servers.save(draft, update_s)
+            lengths = self._records.metrics.sync()
             if evaluations is not None and evaluations.is_running:
                 lengths["evaluation.jsonl"] = evaluations.bytes_before
             manifest = Manifest(

@@ -259,19 +259,23 @@ class Tally:
     def _values_of(self, name: str) -> deque[float]:
         return self._values.setdefault(name, deque(maxlen=_NUM_EPISODES_AVERAGED))
 
-    def row(self, servers: Mapping[str, ServerState] | None = None) -> JointRow:
-        """Returns the joint row as of now.
+    def next_row(self, servers: Mapping[str, ServerState] | None = None) -> JointRow:
+        """Returns the joint row that is recorded next.
 
         The first one after `restore` says from where the run was resumed, the first one after
         `restart` which processes were.
         """
+        row = self.row(servers)
+        self._resumed_from, self._restarted = None, []
+        return row
+
+    def row(self, servers: Mapping[str, ServerState] | None = None) -> JointRow:
+        """Returns the joint row as of now; see `next_row`."""
         self._settle()
-        resumed_from, self._resumed_from = self._resumed_from, None
-        restarted, self._restarted = self._restarted, []
         names = dict.fromkeys(itertools.chain.from_iterable(self._recent_metrics))
         return JointRow(
-            resumed_from=resumed_from,
-            restarted=restarted or (),
+            resumed_from=self._resumed_from,
+            restarted=self._restarted or (),
             time_s=self.time_s,
             cpu_s=self.cpu.now,
             env_steps=self.env_steps,

@@ -169,22 +169,21 @@ def _play(run: Run, workers: Workers, console: Console, show_progress: bool) -> 
     Raises:
         RunFailed: something died or gave up.
     """
-    run.start(workers)
-    say = console.print
-    say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
+    rounds = run.play(workers)
+    next(rounds)
+    console.print(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
     with contextlib.ExitStack() as display:
-        if show_progress:
-            first = run.snapshot()
-            # On the same console: what is printed meanwhile stands above it.
-            shown = Progress(run.config.name, first.servers, first.stop_text, console=console)
-            progress = display.enter_context(shown)
-            run.on_wait = lambda: progress.update(run.snapshot())
-        run.begin()
-        while not run.watch():
-            run.on_wait()
-        run.on_wait()
-        run.finish()
-        run.on_wait()
+        if not show_progress:
+            for _ in rounds:
+                pass
+            return
+        first = run.snapshot()
+        # On the same console: what is printed meanwhile stands above it.
+        shown = Progress(run.config.name, first.servers, first.stop_text, console=console)
+        progress = display.enter_context(shown)
+        for _ in rounds:
+            progress.update(run.snapshot())
+        progress.update(run.snapshot())
 
 
 @contextlib.contextmanager

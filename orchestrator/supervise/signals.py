@@ -4,11 +4,13 @@ All are the same: the first one raises `KeyboardInterrupt`, and all after it do 
 that begins for another reason calls `ignore_signals` first.
 
 One that comes while a module is imported raises once it is: Ray and torch catch whatever is raised
-in between, go on half imported, and crash.
+in between, go on half imported, and crash. In the event loop of a run it raises between two
+callbacks: anywhere else it might lose one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
@@ -55,6 +57,16 @@ def uninterrupted() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
+def raised_between_callbacks(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Has an event loop raise `KeyboardInterrupt` when it is done with a callback."""
+    _loops.add(loop)
+    try:
+        yield
+    finally:
+        _loops.discard(loop)
+
+
+@contextlib.contextmanager
 def without_hangup() -> Iterator[None]:
     """Blocks SIGHUP, for good, in the processes that this thread starts in the ``with`` block.
 
@@ -84,6 +96,8 @@ _patient_until = math.inf
 """When a signal that waits for an import has waited long enough."""
 _again: threading.Timer | None = None
 """Sends the signal that waits once more."""
+_loops: set[asyncio.AbstractEventLoop] = set()
+"""In which it raises between two callbacks."""
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -97,6 +111,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if _again is not None:
         _again.cancel()
     ignore_signals()
+    if (loop := asyncio._get_running_loop()) in _loops:
+        loop.call_soon_threadsafe(_raise)
+    else:
+        _raise()
+
+
+def _raise() -> None:
     raise KeyboardInterrupt
 
 

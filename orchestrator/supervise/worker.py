@@ -14,9 +14,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future
-from concurrent.futures import wait as wait_for
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any, Protocol
@@ -152,59 +151,3 @@ def how_it_ended(code: int | None) -> str:
         return f"exit code {code}"
     name = signal.Signals(-code).name
     return f"{name}; for want of memory perhaps" if name == "SIGKILL" else name
-
-
-def outcome(future: Future[Any], timeout_s: float | None = None) -> Any:
-    """Returns what a call returned, or the exception that it raised.
-
-    Raises:
-        TimeoutError: it has not come within `timeout_s`.
-    """
-    error = future.exception(timeout_s)
-    return future.result() if error is None else error
-
-
-def first_done(
-    futures: Sequence[Future[Any]], timeout_s: float | None, *, all_of_them: bool = False
-) -> list[Future[Any]]:
-    """Waits for one future, or for all; returns those that are done, in their order."""
-    how = "ALL_COMPLETED" if all_of_them else FIRST_COMPLETED
-    done = wait_for(futures, timeout_s, how).done
-    return [future for future in futures if future in done]
-
-
-def after(
-    waited_for: Sequence[Future[Any]], call: Callable[[list[Any]], Future[Any]]
-) -> Future[Any]:
-    """Makes a call once other calls have returned; the first exception stands for its own.
-
-    Args:
-        waited_for: what they return is what `call` gets.
-        call: makes it.
-    """
-    last: Future[Any] = Future()
-    left = len(waited_for) + 1
-    lock = threading.Lock()
-
-    def finish(future: Future[Any]) -> None:
-        error = future.exception()
-        if error is None:
-            last.set_result(future.result())
-        else:
-            last.set_exception(error)
-
-    def count(_: object) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            is_first = not left
-        if is_first:
-            try:
-                call([future.result() for future in waited_for]).add_done_callback(finish)
-            except Exception as error:  # noqa: BLE001  # it is whoever waits who is to hear
-                last.set_exception(error)
-
-    for future in waited_for:
-        future.add_done_callback(count)
-    count(None)
-    return last

@@ -211,7 +211,7 @@ def _measure(
     config = replace(
         experiment.config,
         name="calibration",
-        stop=StopConfig(time_s=time_s),
+        stop=StopConfig(time_s=2 * (time_s + _PATIENCE_S)),  # it is ended before
         evaluation=replace(
             evaluation,
             interval_env_steps=sys.maxsize if sample else None,
@@ -225,15 +225,19 @@ def _measure(
         folder = make_folder(calibrated, Path(temporary) / "run")
         clock = _Clock()
         with contextlib.closing(Run(calibrated, folder, None, clock.note)) as run:
-            run.start(workers_for(config))
+            rounds = run.play(workers_for(config))
+            next(rounds)
             start_s = process_s + clock.lap()
-            run.begin()
+            while not run.is_training:
+                next(rounds)
             others_s = clock.lap()
             evaluation_s = _evaluation_s(experiment, sample, clock.times[1:-1], others_s)
-            train_s, without = _train_s(experiment, run, time_s)
+            train_s, without = _train_s(experiment, run, rounds, time_s)
             clock.lap()
             if run.tally.env_steps:  # else there is nothing to finish
-                run.finish()
+                run.is_enough = True
+                for _ in rounds:
+                    pass
             run.end("done")
             return Timing(
                 assignment,
@@ -249,7 +253,7 @@ def _measure(
 
 
 def _train_s(
-    experiment: Experiment, run: Run, time_s: float
+    experiment: Experiment, run: Run, rounds: Iterator[None], time_s: float
 ) -> tuple[float | None, tuple[str, ...]]:
     """Plays until each server that learns has made an update, and for `time_s` from then on.
 
@@ -260,8 +264,8 @@ def _train_s(
     remaining = StopConditions(stop, experiment.fixed_servers)
     until = time_s
     while True:
-        run.watch()
-        statuses = run.statuses
+        next(rounds)
+        statuses = run.servers.statuses
         without = tuple(
             s for s in experiment.learning if s not in statuses or not statuses[s].weights_seq_no
         )

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ IS_FINISHED = "is_finished"
 
 TRIAL_LOG = "trial"
 """The process of a trial, as its log file is named."""
+_OVER = object()
 _LOCK_PATIENCE_S = 60.0
 """For the trial of a sweep that was killed to notice; that takes seconds."""
 
@@ -84,6 +85,7 @@ class Trial(tune.Trainable):
         self._record = trial_of(config)
         self._path = Path(config["run_dir"])
         self._run: Run | None = None
+        self._rounds: Iterator[None] = iter(())
         self._is_over = False
         self._untold: deque[EvaluationRow] = deque()
         self._told: EvaluationRow | None = None
@@ -124,8 +126,7 @@ class Trial(tune.Trainable):
             experiment, before = take_up(experiment, self._folder, logger.warning)
             self._folder.write_config(to_yaml(named.config))  # its budget may be a larger one
         self._run = Run(experiment, self._folder, before, self._untold.append, logger.warning)
-        self._run.start(workers_for(experiment.config))
-        self._run.begin()
+        self._rounds = self._run.play(workers_for(experiment.config))
         return self._run
 
     def _lock(self) -> None:
@@ -150,8 +151,7 @@ class Trial(tune.Trainable):
     def _step(self, run: Run) -> dict[str, Any]:
         due_at = time.monotonic() + self._plan.config.report_interval_s
         while True:
-            if not self._is_over and run.watch():
-                run.finish()
+            if not self._is_over and next(self._rounds, _OVER) is _OVER:
                 if run.not_evaluated:
                     raise RunFailed(run.not_evaluated)
                 self._end("done")

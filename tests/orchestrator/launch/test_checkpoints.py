@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -53,33 +54,40 @@ class World:
         self.metrics = MetricsWriter(self.run)
         self.tally = Tally()
         self.warnings = Warnings(lambda: self.tally.env_steps)
+        records: Any = self
         self.folder = CheckpointFolder(self.run.checkpoints)
         self.checkpoints = Checkpoints(
             CheckpointConfig(**config),
             self.folder,
-            self.metrics,
-            self.tally,
-            self.warnings,
+            records,
             Manifest.read(self.folder.path / "last") if before else None,
             judged,
         )
 
     def write(self, *, is_last: bool = False) -> bool:
         world: Any = self
-        return self.checkpoints.write(
-            world, world, None, update_s=1.0, look=lambda: True, is_last=is_last
+        return asyncio.run(
+            self.checkpoints.write(
+                world, world, None, update_s=1.0, look=self.report_now, is_last=is_last
+            )
         )
+
+    def report(self) -> None:
+        self.tally.add("simulation-0", SimulationReport(self.env_steps, [{"a": 1.0}]))
 
     # --- as servers and as simulations
 
-    def hold(self, grace_s: float, update_s: float, look: Callable[[], bool]) -> list[str]:
+    async def hold(self, grace_s: float, update_s: float) -> list[str]:
         self.asked.append("hold")
         return self.late
 
-    def report_now(self) -> None:
-        self.tally.add("simulation-0", SimulationReport(self.env_steps, [{"a": 1.0}]))
+    async def any_down(self) -> None:
+        await asyncio.Event().wait()
 
-    def save(self, draft: Path, update_s: float) -> dict[str, SavedServer]:
+    async def report_now(self) -> None:
+        self.report()
+
+    async def save(self, draft: Path, update_s: float) -> dict[str, SavedServer]:
         self.asked.append("save")
         (draft / "ppo").mkdir()
         (draft / "ppo" / "state").write_text("weights")
@@ -91,7 +99,7 @@ class World:
     def release(self) -> None:
         self.asked.append("release")
 
-    def finish_training(self, update_s: float) -> None:
+    async def finish_training(self, update_s: float) -> None:
         self.asked.append("finish")
 
 
@@ -154,7 +162,7 @@ def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
     assert not world.checkpoints.is_due
     world.problem, world.late, world.env_steps = None, [], 200
     world.restarting = []
-    world.report_now()
+    world.report()
     assert world.checkpoints.is_due
     assert world.write()
     assert world.checkpoints.problem == ""
@@ -166,7 +174,7 @@ def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
 
 def test_what_no_checkpoint_holds_is_said(make: Callable[..., World]) -> None:
     world = make()
-    world.report_now()
+    world.report()
     assert world.checkpoints.lost == "what was learned is lost: there is no checkpoint"
     world.write()
     assert world.checkpoints.lost == ""
@@ -191,7 +199,7 @@ def test_it_is_due_by_seconds_or_env_steps(make: Callable[..., World], monkeypat
     world.write()
     assert not world.checkpoints.is_due
     world.env_steps = 600
-    world.report_now()
+    world.report()
     assert world.checkpoints.is_due
 
 
@@ -200,7 +208,7 @@ def test_a_snapshot_is_due_at_each_multiple_and_kept(make: Callable[..., World])
     due = []
     for env_steps in range(10, 320, 10):
         world.env_steps = env_steps
-        world.report_now()
+        world.report()
         if world.checkpoints.is_due:
             due.append(env_steps)
             world.write()
@@ -311,7 +319,7 @@ def test_a_tally_goes_on_where_it_was() -> None:
     again.begin()
     again.add("simulation-0", SimulationReport(20, [{"a": 5.0}], 0, 0.5))
     again.tick()
-    first, second = to_builtins(again.row()), to_builtins(again.row())
+    first, second = to_builtins(again.next_row()), to_builtins(again.next_row())
     assert (first["env_steps"], first["episodes"], first["num_mismatches"]) == (120, 3, 1)
     assert first["episode_return_mean"] == {"a": 3.0}
     assert first["time_s"] >= 50.0

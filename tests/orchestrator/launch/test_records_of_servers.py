@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -13,9 +14,12 @@ import pytest
 
 from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.supervise.life import Supervisor
 from muxrl.orchestrator.supervise.server_process import ServerProcess, ServerReport
 from muxrl.orchestrator.supervise.servers import Servers
 from muxrl.servers import run_service
+from muxrl.servers.config import ServerConfig, ServerPlan
 
 
 @dataclass
@@ -76,37 +80,50 @@ def test_a_process_reports_a_record_until_it_is_taken_in(
     assert iterations(process.report(taken=4)) == []
 
 
-def test_answers_that_overlap_are_taken_in_once(process: ServerProcess) -> None:
+def servers_of(tmp_path: Path, *names: str, **of_run: Any) -> Servers:
+    """The servers of a run that nobody has started."""
+    settings = {name: ServerConfig("A2C", []) for name in names}
+    config = ExperimentConfig("none", servers=settings, timeouts=TimeoutsConfig(report_s=0.2))
+    plans = {name: ServerPlan(name, "A2C", {}, {}, 0) for name in names}
+    experiment = cast("Any", SimpleNamespace(config=config, pool_sources={}, servers=plans))
+    return Servers(experiment, Supervisor(config, RunDirectory(tmp_path)), **of_run)
+
+
+def test_answers_that_overlap_are_taken_in_once(process: ServerProcess, tmp_path: Path) -> None:
     written: list[int] = []
-    config = ExperimentConfig("none", servers={})
-    servers = Servers(
-        cast("Any", SimpleNamespace(config=config, pool_sources={})),
-        cast("Any", None),
-        lambda server_id, report: written.extend(iterations(report)),
-        lambda server_id, manifest: None,
+    servers = servers_of(
+        tmp_path,
+        "a",
+        on_report=lambda server_id, report: written.extend(iterations(report)),
+        on_restart=lambda server_id, manifest: None,
     )
-    server = cast("Scripted", process._server)
+    server, taker = cast("Scripted", process._server), servers.of["a"]
     server.learn(1, 2)
     early = process.report()
     server.learn(3)
     late = process.report()
     for report in (late, early, process.report()):
-        servers._take("a", report)
+        taker._take(report)
     assert written == [1, 2, 3]
     server.learn(4)
-    servers._take("a", process.report(servers._taken["a"]))
+    taker._take(process.report(taker._num_taken))
     assert written == [1, 2, 3, 4]
 
 
 def test_servers_that_do_not_finish_are_waited_for_together(tmp_path: Path) -> None:
-    timeouts = TimeoutsConfig(report_s=0.2)
-    config = ExperimentConfig("none", servers={}, timeouts=timeouts)
-    experiment = cast("Any", SimpleNamespace(config=config, pool_sources={}))
-    folder = cast("Any", SimpleNamespace(log=lambda name: tmp_path))
-    servers = Servers(experiment, folder, cast("Any", None), cast("Any", None))
-    silent = SimpleNamespace(call=lambda *_: Future(), kill=lambda: None)
-    servers._callers = dict.fromkeys("abc", silent)
+    nobody: Any = None
+    servers = servers_of(tmp_path, *"abc", on_report=nobody, on_restart=nobody)
+    for server in servers.of.values():
+        server.caller = cast("Any", SimpleNamespace(call=answer_only_status, kill=lambda: None))
+        server.is_up.set()
     began_at = time.monotonic()
     with pytest.raises(RunFailed, match=r"server 'a' did not answer for 0.4 s .timeouts.update_s"):
-        servers.finish_training(0.2)
+        asyncio.run(servers.finish_training(0.2))
     assert time.monotonic() - began_at < 3.0, "one after another"
+
+
+def answer_only_status(method: str, *arguments: Any) -> Future[Any]:
+    answer = Future[Any]()
+    if method == "status":
+        answer.set_result(None)
+    return answer

@@ -18,7 +18,7 @@ from muxrl.orchestrator.errors import Ended, RunFailed
 from muxrl.orchestrator.storage.checkpoints import hash_files
 from muxrl.orchestrator.supervise import cluster
 from muxrl.orchestrator.supervise.cluster import ClusterWorkers
-from muxrl.orchestrator.supervise.worker import Caller, outcome
+from muxrl.orchestrator.supervise.worker import Caller
 from muxrl.orchestrator.supervise.working import in_own_thread
 from muxrl.servers.config import ServerPlan
 
@@ -66,7 +66,8 @@ def write_two(folder: Path) -> None:
 
 
 def got(caller: Caller, method: str, *arguments: Any) -> Any:
-    return outcome(caller.call(method, *arguments), WAIT_S)
+    answer = caller.call(method, *arguments)
+    return answer.exception(WAIT_S) or answer.result()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.started import ROOT, environment_of
 
 from muxrl.orchestrator.supervise import fork_server
-from muxrl.orchestrator.supervise.worker import Worker, outcome
+from muxrl.orchestrator.supervise.worker import Worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 
@@ -36,8 +36,7 @@ class Looker:
 
 def looked(tmp_path: Path) -> tuple[Worker, dict[str, Any]]:
     worker = Worker(Looker, (), tmp_path / "log", is_forked=True)
-    found = outcome(worker.call("look"), 100.0)
-    assert isinstance(found, dict), found
+    found = worker.call("look").result(100.0)
     return worker, found
 
 

@@ -16,6 +16,7 @@ from muxrl.client.env_loop import SimulationFailed
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.supervise.life import Supervisor
 from muxrl.orchestrator.supervise.process import take_all
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
@@ -93,7 +94,8 @@ def test_the_first_report_of_a_simulation_waits_for_each_environment_to_be_made(
         timeouts=TimeoutsConfig(start_s=50.0, make_env_s=700.0),
     )
     nobody: Any = None
-    assert Simulations(config, nobody, nobody, nobody)._first_s == 50.0 + 3 * 700.0
+    simulations = Simulations(Supervisor(config, nobody), nobody, nobody, nobody)
+    assert simulations._simulations[0]._first_s == 50.0 + 3 * 700.0
 
 
 def test_episodes_with_random_stand_ins_are_counted_and_their_returns_left_out() -> None:
@@ -120,7 +122,7 @@ def test_what_a_lost_process_has_done_still_counts() -> None:
     tally.restart("simulation-0")
     tally.add("simulation-0", SimulationReport(5, [{"a": 3.0}], 0, 0.5, num_lost_episodes=2))
     tally.restart("ppo")
-    first, second = to_builtins(tally.row()), to_builtins(tally.row())
+    first, second = to_builtins(tally.next_row()), to_builtins(tally.next_row())
     assert (first["env_steps"], first["episodes"], first["num_mismatches"]) == (115, 2, 1)
     assert first["cpu_s"] == pytest.approx(2.5)
     assert (first["num_lost_episodes"], first["num_bad_episodes"]) == (6, 3)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from tests.faults.started import ROOT, environment_of
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.schema import RestartsConfig
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.supervise.event_loop import again_and_again
+from muxrl.orchestrator.supervise.life import Supervisor
 from muxrl.orchestrator.supervise.local import LocalWorkers
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.orchestrator.supervise.simulations import Simulations
@@ -107,40 +111,28 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
 
     def note(name: str, report: SimulationReport) -> None:
         steps[name] = report.num_env_steps
-
-    simulations = Simulations(
-        ExperimentConfig("held", simulation=simulation),
-        folder,
-        note,
-        lambda name, prefix: restarted.append(name),
-    )
-
-    def look() -> bool:
-        simulations.ask()
-        simulations.collect(0.1)
         if restarted and steps.get("simulation-0") == 0:  # the new one has come up
             (tmp_path / "may_pause").touch()
-        return True
 
-    def wait_until_played(name: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while steps.get(name) != 1:
-            assert time.monotonic() < deadline
-            look()
+    async def play() -> None:
+        simulations = made(simulation, folder, note, restarted)
+        looking = asyncio.create_task(again_and_again(lambda: simulations.report(0.1), 0.05))
+        try:
+            await simulations.start({})
+            simulations.play()
+            for name in ("simulation-0", "simulation-1"):
+                await until(lambda name=name: steps.get(name) == 1)  # type: ignore[misc]
+            assert await simulations.hold(0.0, PATIENCE_S) == []
+            assert restarted == ["simulation-0"]
+            await simulations.report(1.0)
+            assert steps["simulation-0"] == 0
+            simulations.release()
+            await until(lambda: steps.get("simulation-0") == 1)
+        finally:
+            looking.cancel()
+            await simulations.stop()
 
-    try:
-        simulations.start({}, LocalWorkers(simulations._config))
-        simulations.play()
-        for name in ("simulation-0", "simulation-1"):
-            wait_until_played(name)
-        assert simulations.hold(0.0, PATIENCE_S, look) == []
-        assert restarted == ["simulation-0"]
-        look()
-        assert steps["simulation-0"] == 0
-        simulations.release()
-        wait_until_played("simulation-0")
-    finally:
-        simulations.stop()
+    asyncio.run(play())
 
 
 def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_not_lost(
@@ -151,30 +143,47 @@ def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_
     folder.logs.mkdir()
     simulation = SimulationConfig("external", restarts=RestartsConfig(max=1))
     restarted: list[str] = []
-    simulations = Simulations(
-        ExperimentConfig("held", simulation=simulation),
-        folder,
-        lambda name, report: None,
-        lambda name, prefix: restarted.append(name),
+
+    async def play() -> None:
+        simulations = made(simulation, folder, lambda name, report: None, restarted)
+        gateway = simulations.gateway
+        assert gateway is not None
+        try:
+            await simulations.start({})
+            first = gateway.caller
+            simulations.play()
+            await simulations.hold(0.0, PATIENCE_S)
+            looking = asyncio.create_task(again_and_again(lambda: simulations.report(0.1), 0.05))
+            await until(lambda: gateway.caller is not first and gateway.is_up.is_set())
+            await simulations.stop()
+            await asyncio.sleep(1.0)
+            looking.cancel()
+            assert restarted == ["gateway"]
+        finally:
+            await simulations.end("it is over", has_ended_well=True)
+
+    asyncio.run(play())
+
+
+def made(
+    simulation: SimulationConfig,
+    folder: RunDirectory,
+    on_report: Callable[[str, SimulationReport], None],
+    restarted: list[str],
+) -> Simulations:
+    config = ExperimentConfig("held", simulation=simulation)
+    supervisor = Supervisor(config, folder)
+    supervisor.workers = LocalWorkers(config)
+    return Simulations(
+        supervisor, on_report, lambda name, prefix: restarted.append(name), no_server_has_died
     )
 
-    def look() -> bool:
-        simulations.ask()
-        simulations.collect(0.1)
-        return True
 
-    try:
-        simulations.start({}, LocalWorkers(simulations._config))
-        first = simulations.gateway
-        simulations.play()
-        simulations.hold(0.0, PATIENCE_S, look)
-        deadline = time.monotonic() + PATIENCE_S
-        while simulations.gateway is first:
-            assert time.monotonic() < deadline
-            look()
-        simulations.stop()
-        for _ in range(10):
-            look()
-        assert restarted == ["gateway"]
-    finally:
-        simulations.end("it is over", has_ended_well=True)
+async def no_server_has_died() -> None:
+    """There is none."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ import pytest
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, TimeoutsConfig, prepare
 from muxrl.orchestrator.errors import Ended, RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.supervise.life import Supervisor
 from muxrl.orchestrator.supervise.server_process import Started
 from muxrl.orchestrator.supervise.servers import Servers
 from muxrl.servers.config import ServerConfig
@@ -58,25 +60,35 @@ def servers(tmp_path: Path) -> Servers:
         },
         timeouts=TimeoutsConfig(start_s=0.5),
     )
-    folder = RunDirectory.create_at(tmp_path / "run")
-    return Servers(prepare(config, needs_stop=False), folder, lambda *_: None, lambda *_: None)
+    supervisor = Supervisor(config, RunDirectory.create_at(tmp_path / "run"))
+    experiment = prepare(config, needs_stop=False)
+    return Servers(experiment, supervisor, lambda *_: None, lambda *_: None)
+
+
+def start(servers: Servers, workers: Any) -> None:
+    async def begin() -> None:
+        servers._supervisor.workers = workers
+        await servers._supervisor.beside(servers.start())
+        servers.kill()
+
+    asyncio.run(begin())
 
 
 A, B = Started("127.0.0.1:1", 11), Started("127.0.0.1:2", 22)
 
 
 def test_addresses_are_in_the_order_of_the_config(servers: Servers) -> None:
-    servers.start(Scripted({"b": B, "a": A}))
+    start(servers, Scripted({"b": B, "a": A}))
     found = {server_id: address.address for server_id, address in servers.addresses.items()}
     assert list(found.items()) == [("a", "127.0.0.1:1"), ("b", "127.0.0.1:2")]
 
 
 def test_the_second_fails_while_the_first_still_starts(servers: Servers) -> None:
     with pytest.raises(RunFailed, match=r"^server 'b' died \(SIGKILL\)"):
-        servers.start(Scripted({"b": Ended("SIGKILL")}))
+        start(servers, Scripted({"b": Ended("SIGKILL")}))
 
 
 def test_one_that_never_answers_is_named(servers: Servers) -> None:
     reason = r"^server 'b' did not answer for 0.5 s \(timeouts.start_s sets how long it may take\);"
     with pytest.raises(RunFailed, match=reason):
-        servers.start(Scripted({"a": A, "b": None}))
+        start(servers, Scripted({"a": A, "b": None}))

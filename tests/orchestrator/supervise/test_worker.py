@@ -19,7 +19,7 @@ from tests.processes import MARK, assert_all_end
 
 from muxrl.orchestrator.errors import Ended, Raised, RunFailed
 from muxrl.orchestrator.supervise import fork_server
-from muxrl.orchestrator.supervise.worker import Worker, after, first_done, outcome
+from muxrl.orchestrator.supervise.worker import Worker
 from muxrl.orchestrator.supervise.working import Rest, in_main_thread, in_own_thread
 
 WAIT_S = 60.0
@@ -106,7 +106,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 
 
 def got(future: Future[Any]) -> Any:
-    return outcome(future, WAIT_S)
+    return future.exception(WAIT_S) or future.result()
 
 
 def test_calls_begin_in_order_and_those_that_wait_hold_up_nobody(make: Make) -> None:
@@ -196,28 +196,6 @@ sys.stdin.read()
     maker.kill()
     maker.communicate()
     assert_all_end(tmp_path.name, WAIT_S)
-
-
-def test_a_call_is_made_after_others_or_not_at_all() -> None:
-    first, second, made = Future[int](), Future[int](), Future[int]()
-    last = after([first, second], lambda both: made if both == [1, 2] else Future())
-    second.set_result(2)
-    first.set_result(1)
-    assert not last.done()
-    made.set_result(3)
-    assert last.result(WAIT_S) == 3
-    broken = Future[int]()
-    broken.set_exception(Ended("gone"))
-    assert isinstance(after([broken], lambda _: made).exception(WAIT_S), Ended)
-    assert after([], lambda nothing: made).result(WAIT_S) == 3
-
-
-def test_who_is_done_comes_in_the_order_of_the_question() -> None:
-    futures = [Future[int]() for _ in range(3)]
-    for future in reversed(futures[:2]):
-        future.set_result(0)
-    assert first_done(futures, 0.0) == futures[:2]
-    assert first_done([], 0.0, all_of_them=True) == []
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

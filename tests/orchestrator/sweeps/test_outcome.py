@@ -244,29 +244,33 @@ class FakeRun:
     now = 0.0
 
     def __init__(self, experiment, folder, before, on_evaluated):
-        self.tally, self.statuses = Tally(), {}
+        self.tally, self.servers = Tally(), SimpleNamespace(statuses={})
         self.experiment, self.on_evaluated = experiment, on_evaluated
+        self.is_training = self.is_enough = False
 
-    def start(self, workers):
+    def play(self, workers):
         FakeRun.now += 7.0
-
-    def begin(self):
+        yield
         if self.experiment.config.evaluation.interval_env_steps:
             FakeRun.now += 20.0
             self.on_evaluated(None)
             FakeRun.now += 16.0 * len(self.experiment.learning)
+        self.is_training = True
+        yield
+        while not self.is_enough:
+            self.look()
+            yield
+        FakeRun.now += 3.0
 
-    def watch(self):
+    def look(self):
         tally = self.tally
         tally.time_s += 1.0
         slow = max(0, round(tally.time_s) - 30)  # learning halves the rate
         tally.env_steps = max(0, round(tally.time_s) - 12) * 10 - slow * 5
         tally.env_steps_per_s = 5.0 if slow else 10.0 if tally.env_steps else 0.0
         seq_no = int(tally.time_s >= 30)
-        self.statuses = {s: Status(s, "ready", weights_seq_no=seq_no) for s in ("all", "never")}
-
-    def finish(self):
-        FakeRun.now += 3.0
+        learned = {s: Status(s, "ready", weights_seq_no=seq_no) for s in ("all", "never")}
+        self.servers.statuses = learned
 
     def end(self, outcome):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +33,6 @@ def run(training: dict[str, float] | None = None) -> Any:
         experiment=SimpleNamespace(servers=servers),
         not_evaluated="",
         unsaved=(),
-        finish=lambda: None,
         snapshot=lambda: SimpleNamespace(time_left_s=None),
     )
 
@@ -51,13 +51,12 @@ class Told(Trial):
         self._is_over, self._told = False, None
         self._untold: deque[EvaluationRow] = deque()
         self._run = run(training={"p": 0.0})
-        self._run.watch = self._look
-        self._looks = iter(looks)
+        self._rounds = self._look(looks)
 
-    def _look(self) -> bool:
-        found = next(self._looks, None)
-        self._untold.extend(found or ())
-        return found is None
+    def _look(self, looks: list[list[EvaluationRow]]) -> Iterator[None]:
+        for found in looks:
+            self._untold.extend(found)
+            yield
 
     def _end(self, status: Any, cause: str = "") -> None:
         assert not self._is_over

@@ -1,0 +1,174 @@
+"""What a run writes down of itself while it goes on: counts, metrics, its status, its warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.doing import doing
+from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.launch.parameters import ParameterProgress
+from muxrl.orchestrator.launch.result import RunResult
+from muxrl.orchestrator.launch.server_reports import ServerReports
+from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.plan import groups_of
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import EndState, StatusFile, read_status
+from muxrl.orchestrator.storage.checkpoints import Manifest
+from muxrl.orchestrator.storage.remote_copy import RemoteCopy
+from muxrl.orchestrator.supervise.signals import are_signals_claimed
+from muxrl.orchestrator.trackers.tracking import Tracking
+from muxrl.protocol.messages import ServerWarning, Status
+from muxrl.servers.episodes.warnings import Warnings
+
+_TELLING_EPISODES = 20
+"""By then it is known how long episodes are, more or less."""
+
+
+class RunRecords:
+    """The records of one run.
+
+    Args:
+        experiment: resolved.
+        folder: the run's directory.
+        before: the checkpoint from which the run goes on; None: it is new.
+        on_warned: called with each sentence that the run as a whole is warned of.
+
+    Raises:
+        ConfigError: there can be no copy in `storage_path`.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunDirectory,
+        before: Manifest | None,
+        on_warned: Callable[[str], None],
+    ) -> None:
+        self._experiment, self._on_warned = experiment, on_warned
+        self._folder = folder
+        storage = experiment.config.storage_path
+        parent = f"{folder.sweep.name}/runs/" if folder.sweep else ""
+        name = f"{parent}{folder.path.name}"
+        self.copy = RemoteCopy(folder.path, storage, name, is_new=before is None)
+        agents = {server_id: plan.agents for server_id, plan in experiment.servers.items()}
+        parameters = ParameterProgress(experiment.config.simulation.parameters, agents)
+        self.tally = Tally(parameters, groups_of(folder.read_plan()))
+        status = None
+        if before is not None:
+            self.tally.restore(before.tally)
+            status = read_status(folder)
+        self.status = StatusFile(folder, status, ends_on_sigterm=are_signals_claimed())
+        self.warnings = Warnings(lambda: self.tally.env_steps)
+        """What the run itself was warned of."""
+        if status is not None:  # at its start it is warned anew
+            self.warnings.restore(one for one in status.warnings.get("", ()) if one.text)
+        at = (before.env_steps, before.metrics_bytes) if before else ()
+        self._trackers = Tracking(folder, experiment.config.trackers, *at)
+        self.metrics = MetricsWriter(folder, self._trackers.take)
+        self.servers = ServerReports(experiment, self.metrics, self.tally)
+        self._is_warned_late = not experiment.may_be_warned_late
+        self.warn(experiment.warnings)
+
+    def write(
+        self, statuses: Mapping[str, Status], restarting: Collection[str], alarm: str
+    ) -> None:
+        """Writes how the run stands now.
+
+        Args:
+            statuses: the newest of each server that has reported.
+            restarting: servers that were lost and do not listen again yet.
+            alarm: why the last checkpoint was not written; "" if it was.
+        """
+        self.metrics.joint(self.tally.next_row(self.servers.states(restarting)))
+        self.write_warnings(statuses, alarm)
+
+    def write_warnings(self, statuses: Mapping[str, Status], alarm: str) -> None:
+        """Writes what it is warned of; see `write`."""
+        self.status.warn(self.all_warnings(statuses), alarm)
+
+    @property
+    def are_behind(self) -> bool:
+        """Whether more was played than is written."""
+        return self.tally.env_steps > self.metrics.recorded_env_steps
+
+    def note_restart(self, name: str) -> None:
+        """Notes that a process was lost and is started again."""
+        self.tally.restart(name)
+        self.status.note_restart(name)
+
+    def warn(self, sentences: Iterable[str]) -> None:
+        """Notes what the run as a whole is warned of."""
+        for sentence in sentences:
+            self.warnings.add(sentence)
+            self._on_warned(sentence)
+
+    def warn_late(self) -> None:
+        """Warns of what depends on how long episodes are, as soon as that is known; once."""
+        if self._is_warned_late or self.tally.num_episodes < _TELLING_EPISODES:
+            return
+        from muxrl.orchestrator.config.warnings import find_late  # it imports torch
+
+        self._is_warned_late = True
+        self.warn(find_late(self._experiment, self.tally.env_steps / self.tally.num_episodes))
+
+    def all_warnings(self, statuses: Mapping[str, Status]) -> dict[str, list[ServerWarning]]:
+        """Returns those of each server, and of the run itself as ""."""
+        return {"": self.warnings.found} | {
+            s: list(status.warnings) for s, status in statuses.items()
+        }
+
+    def end(
+        self,
+        outcome: EndState,
+        problem: str,
+        unsaved: list[str],
+        lost: str | None,
+        advice: Callable[[RunDirectory], str],
+    ) -> RunResult:
+        """Writes how the run has ended, and its report.
+
+        Args:
+            outcome: how; what is "done" and could not be saved has "failed".
+            problem: why it is not "done", in a sentence.
+            unsaved: what could not be saved, in a sentence each; what cannot be now is added.
+            lost: what no checkpoint holds of what was learned, "" if all is kept; None: the run
+                has not begun, and there is nothing to report.
+            advice: returns what can be done about a failure.
+        """
+        self.metrics.close()
+        env_steps = self.tally.env_steps
+
+        def note(*sentences: str, is_failure: bool = True) -> None:
+            nonlocal outcome, problem
+            if is_failure and sentences and outcome == "done":
+                outcome = "failed"
+            problem = "; ".join(filter(None, [problem, *sentences]))
+            self.status.enter(outcome, env_steps, problem)
+
+        # A run that has failed reports its cause, not the consequences.
+        note(*(() if outcome == "failed" else unsaved))
+        report = None
+        if lost is not None:
+            if problem:
+                note(lost, is_failure=False)
+            if outcome == "failed":
+                note(advice(self._folder))
+            try:
+                doing("writing the report")
+                from muxrl.orchestrator.reports.report import write_report  # it imports matplotlib
+
+                report = write_report(self._folder)
+            except (NotARunDirectory, OSError) as error:  # the folder may be gone
+                unsaved.append(f"the report is not whole: {error}")
+                note(unsaved[-1])
+        if not_copied := self.copy.finish(self._experiment.config.timeouts.save_s):
+            unsaved.append(not_copied)
+            note(not_copied)
+        return RunResult(self._folder.path, outcome, problem, env_steps, self.tally.time_s, report)
+
+    def close(self) -> None:
+        """Ends the trackers, too."""
+        self.metrics.close()
+        self._trackers.close()

@@ -1,0 +1,323 @@
+"""The life of a process of a run: it starts, works, is lost, and is started again.
+
+`Server`, `Simulation` and so on say what is particular to theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from muxrl.client.env_loop import SimulationFailed
+from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.errors import Ended, Outdated, RunFailed, Silent
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.supervise.event_loop import first_of
+from muxrl.orchestrator.supervise.local import Workers
+from muxrl.orchestrator.supervise.process import ProcessReport
+from muxrl.orchestrator.supervise.restarts import Quota
+from muxrl.orchestrator.supervise.worker import Caller
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S = 5.0
+"""For reports of processes that are busy."""
+_PAUSE_S = 1.0
+"""Before a process is started again that did not come up."""
+
+R = TypeVar("R", bound=ProcessReport)
+T = TypeVar("T")
+
+
+class Supervisor:
+    """What the lives of a run's processes share.
+
+    Args:
+        config: of the run.
+        folder: the run's directory.
+    """
+
+    def __init__(self, config: ExperimentConfig, folder: RunDirectory) -> None:
+        self.config = config
+        self.folder = folder
+        self.workers: Workers
+        """Where processes go; set before the first one begins."""
+        self.may_restart = True
+        """Whether one that is lost is started again; else it fails the run."""
+        self._problem: Exception | None = None
+        self._has_failed = asyncio.Event()
+
+    def fail(self, problem: Exception) -> None:
+        """Ends whatever is done `beside` the processes: one is lost for good."""
+        if self._problem is None:
+            self._problem = problem
+            self._has_failed.set()
+
+    async def beside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does something as long as no process is lost for good.
+
+        Raises:
+            RunFailed: one was.
+        """
+        return await first_of(self._wait_for_failure(), work)
+
+    async def _wait_for_failure(self) -> None:
+        await self._has_failed.wait()
+        assert self._problem is not None
+        raise self._problem
+
+
+class Life(ABC, Generic[R]):
+    """One process, through its restarts.
+
+    Args:
+        name: of the process, and of its log.
+        supervisor: of the run.
+        quota: how often it may be started again.
+        first_s: how much longer than the next ones its first report may take.
+    """
+
+    def __init__(
+        self, name: str, supervisor: Supervisor, quota: Quota, first_s: float = 0.0
+    ) -> None:
+        self.name = name
+        self.caller: Caller | None = None
+        """Of its newest process; None: it has none yet."""
+        self.is_up = asyncio.Event()
+        """Set while it listens."""
+        self.has_reported = False
+        self._supervisor = supervisor
+        self._timeouts = supervisor.config.timeouts
+        self._quota = quota
+        self._first_s = first_s
+        self._has_listened = self._is_starting = False
+        self._task: asyncio.Task[None] | None = None
+        self._lost: asyncio.Future[None]
+        self._is_decided: asyncio.Event
+        self._report: asyncio.Future[Any] | None = None
+        self._report_by = 0.0
+
+    # --- what a kind says ---------------------------------------------------------------
+
+    @abstractmethod
+    def _launch(self) -> Caller:
+        """Starts a process, for the first time or again; see `_start_process`."""
+
+    async def _start(self) -> None:
+        """Waits until the process listens."""
+
+    async def _work(self) -> None:
+        """What is done while it listens; must not end but by raising why it is lost."""
+        await asyncio.Event().wait()
+
+    def _request(self) -> asyncio.Future[Any]:
+        """Asks for its report."""
+        return self.call("report")
+
+    @abstractmethod
+    def _take(self, report: R) -> None:
+        """Takes in a report."""
+
+    async def _leave(self, error: Exception) -> None:
+        """Takes note that it is lost; what is left of the process ends next."""
+
+    @abstractmethod
+    def _again(self) -> str:
+        """Prepares its next start; returns how it goes on."""
+
+    @property
+    def who(self) -> str:
+        """The process in messages."""
+        return self.name
+
+    # --- its life -----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Lets it live, until `end`."""
+        self._is_decided = asyncio.Event()
+        self._task = asyncio.create_task(self._live())
+
+    def end(self) -> None:
+        """Looks after it no more; its process goes on."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _live(self) -> None:
+        while True:
+            self._is_starting = True
+            self._lost, self._is_decided = asyncio.Future(), asyncio.Event()
+            try:
+                self.caller = self._launch()
+                await first_of(self._lost, self._start_and_work())
+            except asyncio.CancelledError:
+                self._is_decided.set()
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever it was, it is lost
+                self.is_up.clear()
+                try:
+                    await self._lose(error)
+                except Exception as final:  # noqa: BLE001  # raised in `Supervisor.beside`
+                    self._supervisor.fail(final)
+                    return
+                finally:
+                    self._is_decided.set()
+                if self._is_starting:  # it might fail again at once
+                    await asyncio.sleep(_PAUSE_S)
+
+    async def _start_and_work(self) -> None:
+        start_s = self._timeouts.start_s
+        hint = "(timeouts.start_s sets how long it may take)"
+        async with limited(start_s, Silent(f"did not answer for {start_s:g} s {hint}")):
+            await self._start()
+        self._has_listened, self._is_starting = True, False
+        self.is_up.set()
+        await self._work()
+
+    async def _lose(self, error: Exception) -> None:
+        """Ends what is left of the process, and prepares that it is started again.
+
+        Raises:
+            RunFailed: it may not be.
+        """
+        problem = self.failure(error)
+        self._report, self.has_reported = None, False
+        await self._leave(error)
+        self.kill()
+        if not self._has_listened or not self._supervisor.may_restart:
+            raise problem
+        if not isinstance(error, Outdated):
+            self._quota.take(problem)
+        logger.warning("%s; it is started again %s", problem, self._again())
+
+    async def lose(self, error: Exception) -> None:
+        """Says that it is lost; returns once it is decided what becomes of it."""
+        self.lose_soon(error)
+        await self._is_decided.wait()
+
+    def lose_soon(self, error: Exception) -> None:
+        """Says that it is lost."""
+        if not self._lost.done():
+            self.is_up.clear()
+            self._lost.set_exception(error)
+
+    def kill(self) -> None:
+        """Ends its process at once, if it has one."""
+        if self.caller is not None:
+            self.caller.kill()
+
+    async def down(self) -> None:
+        """Waits until it is lost."""
+        await asyncio.wait([self._lost])
+
+    def failure(self, error: Exception) -> RunFailed:
+        """Returns what to raise for a process that has died, was silent, or raised."""
+        return failure(self.who, error, self._supervisor.folder.log(self.name))
+
+    def _start_process(self, process: type, *arguments: Any, is_forked: bool = False) -> Caller:
+        log = self._supervisor.folder.log(self.name)
+        start = self._supervisor.workers.start
+        return start(self.name, process, *arguments, log=log, is_forked=is_forked)
+
+    # --- what it is asked ---------------------------------------------------------------
+
+    def call(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
+        """Calls a method of the process; see `Caller`."""
+        assert self.caller is not None
+        answer = asyncio.wrap_future(self.caller.call(method, *arguments))
+        # Not everybody who calls waits for the answer; else asyncio would log an exception of it.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return answer
+
+    def send(self, method: str, *arguments: Any) -> None:
+        """Calls a method of whose answer nobody needs to know."""
+        if self.caller is not None:
+            self.caller.call(method, *arguments)
+
+    async def report(self, wait_s: float, *, is_new: bool = True) -> bool:
+        """Takes in its report, if that comes in time; one that is too late means that it is lost.
+
+        Args:
+            wait_s: for how long to wait.
+            is_new: whether to ask for one where none is owed.
+
+        Returns:
+            Whether it owes none.
+        """
+        if not self.is_up.is_set():
+            return True
+        if self._report is None:
+            if not is_new:
+                return True
+            first_s = 0.0 if self.has_reported else self._first_s
+            self._report_by = time.monotonic() + self._timeouts.report_s + first_s
+            self._report = self._request()
+        asked: asyncio.Future[Any] = self._report
+        problem: Any = None
+        await asyncio.wait([asked], timeout=wait_s)
+        if self._report is not asked:  # lost since
+            return True
+        if asked.done():
+            self._report = None
+            problem = asked.exception() or self._stuck(asked.result())
+            if problem is None:
+                self.has_reported = True
+                self._take(asked.result())
+        elif time.monotonic() >= self._report_by:
+            silence = f"did not answer for {self._timeouts.report_s:g} s"
+            problem = Silent(f"{silence} (timeouts.report_s sets how long it may take)")
+        if problem is not None:
+            await self.lose(problem)
+        return asked.done()
+
+    def _stuck(self, report: R) -> Silent | None:
+        if report.step_s < self._timeouts.step_s:
+            return None
+        return Silent(
+            f"has been in one step of its simulation for {report.step_s:.0f} s "
+            "(timeouts.step_s sets how long one may take)"
+        )
+
+    async def report_now(self) -> None:
+        """Takes in how things stand at this moment, if it answers soon."""
+        if await self.report(ANSWER_S, is_new=False):  # what was asked for before is of before
+            await self.report(ANSWER_S)
+
+    async def take_last(self) -> None:
+        """Takes in how things stand at it now, unless it is lost or does not answer soon."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                report = await self._request()
+        except Exception:  # noqa: BLE001  # there is none
+            return
+        self._take(report)
+
+
+@contextlib.asynccontextmanager
+async def limited(timeout_s: float, late: Exception) -> AsyncIterator[None]:
+    """Raises an exception if the ``async with`` block takes longer."""
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if limit.expired():
+            raise late from None
+        raise
+
+
+def failure(who: str, error: Exception, log: Path) -> RunFailed:
+    """Returns what to raise for a process that has died, was silent, or raised."""
+    if isinstance(error, Silent):
+        return RunFailed(f"{who} {error}; its log: {log}")
+    if isinstance(error, Ended):
+        return RunFailed(f"{who} died ({error}); its log: {log}")
+    if isinstance(error, SimulationFailed):  # what the user can mend comes first
+        return RunFailed(f"{error}; so {who} failed; its log: {log}", error.place)
+    kind = "" if type(error).__module__.startswith("muxrl.") else f"{type(error).__name__}: "
+    return RunFailed(f"{who} failed: {kind}{error}; its log: {log}")
