@@ -8,23 +8,50 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.faults.runs import Run, assert_goes_forward, assert_readable, config, rows
-from tests.faults.started import PATIENCE_S
+from tests.faults.started import PATIENCE_S, ROOT
+from tests.faults.test_gateway import external
 from tests.nights import at_night
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 ENV_STEPS = 1_500
-PROCESSES = ("ppo", "a2c", "simulation-0", "evaluation")
+SERVERS, PLAYERS, TRACKER = ("ppo", "a2c"), ("simulation-0", "evaluation"), "tracker"
+THROUGH_GATEWAY = ("gateway", "simulation-0", "ppo")
+LOOP = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.client.scripted_servers import CountingSimulation
+from muxrl.client import PolicyClient
+from muxrl.client.env_loop import EnvLoop
+with PolicyClient(sys.argv[1], patience_s=100.0) as client:
+    EnvLoop([CountingSimulation(num_steps=10, pause_s=0.002)], client, on_lost="restart").run()
+"""
 
 
-def is_evaluating(run: Run, *, is_first: bool) -> bool:
-    status = json.loads((run.folder / "status.json").read_text())
-    return bool(status["state"] == "evaluating" and (status["env_steps"] == 0) is is_first)
+class Listening:
+    """A tracker in a process of its own that keeps nothing."""
+
+    def start(self, run: Any) -> str:
+        return ""
+
+    def log(self, numbers: Any, env_steps: int) -> None: ...
+
+    def artifacts(self, files: Any) -> None: ...
+
+    def end(self, outcome: str) -> None: ...
+
+
+def state(run: Run) -> tuple[str, int]:
+    path = run.folder / "status.json"
+    status = json.loads(path.read_text()) if path.exists() else {"state": "", "env_steps": 0}
+    return status["state"], status["env_steps"]
 
 
 def played(run: Run, env_steps: int) -> bool:
@@ -35,25 +62,50 @@ def played(run: Run, env_steps: int) -> bool:
 
 
 MOMENTS: dict[str, Callable[[Run], bool]] = {
-    "first evaluation": lambda run: is_evaluating(run, is_first=True),
+    "first evaluation": lambda run: state(run) == ("evaluating", 0),
     "first steps": lambda run: played(run, 0),
     "mid-training": lambda run: played(run, ENV_STEPS // 2),
     "checkpoint": lambda run: any((run.folder / "checkpoints").glob(".[0-9]*")),
-    "last evaluation": lambda run: is_evaluating(run, is_first=False),
+    "last evaluation": lambda run: state(run)[0] == "evaluating" and state(run)[1] > 0,
 }
+LATER = [moment for moment in MOMENTS if moment != "first evaluation"]  # nobody plays before
 BY_DAY = [
-    ("ppo", "first evaluation"), ("evaluation", "first evaluation"), ("simulation-0", "checkpoint")
+    ("ppo", "first evaluation"), ("evaluation", "first evaluation"), ("simulation-0", "checkpoint"),
+    ("tracker", "mid-training"),
 ]  # fmt: skip
 """Beside what `test_restarts` kills: servers in a save and in the last evaluation, and that."""
-CASES = [(name, moment) for name in PROCESSES for moment in MOMENTS]
+CASES = [(name, moment) for name in (*SERVERS, *PLAYERS, TRACKER) for moment in MOMENTS]
+EXTERNAL = [(name, moment) for name in THROUGH_GATEWAY for moment in LATER]
+RUN = {
+    "stop": {"env_steps": ENV_STEPS},
+    "evaluation": {"interval_env_steps": 700, "num_episodes": 4, "final_num_episodes": 4},
+    "checkpoint": {"interval_env_steps": 400, "interval_s": None},
+    "metrics_interval_s": 0.2,
+}
 
 
-def experiment() -> dict[str, Any]:
-    return config(None, 0, max_restarts=3) | {
-        "stop": {"env_steps": ENV_STEPS},
-        "evaluation": {"interval_env_steps": 700, "num_episodes": 4, "final_num_episodes": 4},
-        "checkpoint": {"interval_env_steps": 400, "interval_s": None},
-    }
+def pid_of(run: Run, name: str) -> int:
+    if name != TRACKER:
+        return run.pid_of(name)
+    (pid,) = (p.pid for p in run.started() if f'"{__name__}:Listening"' in p.command)
+    return pid
+
+
+def assert_it_went_on(run: Run, name: str) -> None:
+    assert run.wait(PATIENCE_S) == 0, run.output
+    assert "Traceback" not in run.output
+    if name == TRACKER:
+        assert "goes on without its tracker" in run.output
+    else:
+        assert "died (SIGKILL" in run.output
+        summary = json.loads((run.folder / "summary.json").read_text())
+        assert summary["restarted_at"].keys() == {name}
+    assert rows(run, "joint")[-1]["env_steps"] >= ENV_STEPS
+    assert_readable(run)
+    assert_goes_forward(run)
+    final = [row for row in rows(run, "evaluation") if row["is_final"]]
+    assert {row["replaced"] for row in final} >= {None, "ppo", "a2c"}
+    run.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(
@@ -61,17 +113,45 @@ def experiment() -> dict[str, Any]:
     at_night(CASES, [case for case in CASES if case not in BY_DAY]),
 )
 def test_a_run_goes_on(launch: Callable[..., Run], name: str, moment: str) -> None:
-    run = launch(experiment())
-    run.wait_for(moment, lambda: (run.folder / "status.json").exists() and MOMENTS[moment](run))
+    trackers = [f"{__name__}:Listening"] if name == TRACKER else []
+    run = launch(config(None, 0, max_restarts=3) | RUN | {"trackers": trackers})
+    run.wait_for(moment, lambda: MOMENTS[moment](run))
+    os.kill(pid_of(run, name), signal.SIGKILL)
+    assert_it_went_on(run, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "moment"),
+    at_night(EXTERNAL, [case for case in EXTERNAL if case != ("gateway", "last evaluation")]),
+)
+def test_a_run_whose_simulation_is_a_program_goes_on(
+    launch: Callable[..., Run], tmp_path: Path, name: str, moment: str
+) -> None:
+    program = tmp_path / "loop.py"
+    program.write_text(LOOP)
+    experiment = external(**RUN)
+    experiment["simulation"]["command"] = [sys.executable, str(program), "{gateway}"]
+    experiment["servers"]["ppo"]["restarts"] = {"max": 3}
+    run = launch(experiment)
+    run.wait_for(moment, lambda: MOMENTS[moment](run))
+    os.kill(pid_of(run, name), signal.SIGKILL)
+    assert_it_went_on(run, name)
+
+
+STARTS = [*SERVERS, *PLAYERS]
+
+
+@pytest.mark.parametrize("name", at_night(STARTS, ["a2c", "simulation-0", "evaluation"]))
+def test_one_that_is_killed_while_it_starts(launch: Callable[..., Run], name: str) -> None:
+    """A server that never came up ends the run; who plays is started again."""
+    run = launch(config(None, 0, max_restarts=3) | RUN)
+    log = run.folder / "logs" / f"{name}.log"
+    run.wait_for("its start", lambda: run.writer_of(log) is not None)
     os.kill(run.pid_of(name), signal.SIGKILL)
-    assert run.wait(PATIENCE_S) == 0, run.output
+    if name in PLAYERS:
+        assert_it_went_on(run, name)
+        return
+    assert run.wait(PATIENCE_S) == 1, run.output
+    assert f"server '{name}' died (SIGKILL" in run.output
     assert "Traceback" not in run.output
-    assert "died (SIGKILL" in run.output
-    summary = json.loads((run.folder / "summary.json").read_text())
-    assert summary["restarted_at"].keys() == {name}
-    assert rows(run, "joint")[-1]["env_steps"] >= ENV_STEPS
-    assert_readable(run)
-    assert_goes_forward(run)
-    final = [row for row in rows(run, "evaluation") if row["is_final"]]
-    assert {row["replaced"] for row in final} >= {None, "ppo", "a2c"}
     run.assert_nothing_is_left()
