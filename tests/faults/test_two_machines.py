@@ -5,6 +5,7 @@ Two nodes on this machine do where nothing is sent; where it is, they are networ
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -72,7 +73,7 @@ def on_two_machines() -> None:
 
 @pytest.mark.night  # by day: supervise/test_placement.py
 def test_a_process_that_is_started_again_is_on_the_machine_where_it_was(temporary: Path) -> None:
-    code = "from tests.faults.test_two_machines import on_two_machines; on_two_machines"
+    code = "from tests.faults.test_two_machines import on_two_machines; on_two_machines()"
     surroundings = {"TMPDIR": str(temporary), "RAY_USAGE_STATS_ENABLED": "0", MARK: temporary.name}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -149,8 +150,11 @@ class Machines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in marked(self.folder.name):
-            os.kill(process.pid, signal.SIGKILL)
+        while found := marked(self.folder.name):  # what is killed may just have started another one
+            for process in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+            time.sleep(0.1)
 
     def start(self, network: str, *command: str, unseen: Path | None = None) -> Any:
         """Starts Python with these arguments; `unseen` is another folder there, on a disk of its
