@@ -126,7 +126,8 @@ class Checkpoints:
         try:
             hold = simulations.hold(self._config.hold_s, update_s)
             late = await first_of(hold, servers.any_down(), again_and_again(look, _LOOK_S))
-            if lost := ", ".join(servers.restarting):
+            if late is None or servers.restarting:
+                lost = ", ".join(servers.restarting) or "a server"
                 raise NotSaved(f"no checkpoint is written while {lost} is being started again")
             if late and not is_last:
                 raise NotSaved(

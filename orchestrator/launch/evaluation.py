@@ -361,6 +361,7 @@ class Evaluations:
         """
         while True:
             await self._player.is_up.wait()
+            caller = self._player.caller
             try:
                 played: Sequence[Played] = await self._player.call(
                     "evaluate",
@@ -372,7 +373,7 @@ class Evaluations:
             except Exception as error:
                 if self._gateway is not None and not isinstance(error, ProcessEnded):
                     raise
-                await self._player.lose(error)
+                await self._player.lose(error, caller)
             else:
                 return played
 

@@ -195,10 +195,16 @@ class Life(ABC, Generic[R]):
             self._quota.take(problem)
         logger.warning("%s; it is started again %s", problem, self._again())
 
-    async def lose(self, error: Exception) -> None:
-        """Says that it is lost; returns once it is decided what becomes of it."""
-        self.lose_soon(error)
-        await self._is_decided.wait()
+    async def lose(self, error: Exception, caller: Caller | None = None) -> None:
+        """Says that it is lost; returns once it is decided what becomes of it.
+
+        Args:
+            error: why.
+            caller: of the process that was called; another one since is not lost by that.
+        """
+        if caller is None or caller is self.caller:
+            self.lose_soon(error)
+            await self._is_decided.wait()
 
     def lose_soon(self, error: Exception) -> None:
         """Says that it is lost."""

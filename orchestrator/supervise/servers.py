@@ -95,7 +95,7 @@ class Server(Life[ServerReport]):
 
     async def _work(self) -> None:
         sources = self._servers.sources.get(self.name, {}).items()
-        await asyncio.gather(asyncio.Event().wait(), *(self._follow(*one) for one in sources))
+        await first_of(asyncio.Event().wait(), *(self._follow(*one) for one in sources))
 
     def _request(self) -> asyncio.Future[Any]:
         return self.call("report", self._num_taken)
@@ -175,12 +175,12 @@ class Server(Life[ServerReport]):
         Raises:
             NotSaved: it did not, or was lost.
         """
-        call = self.call("save", draft / self.name, update_s, self._num_taken)
+        caller, call = self.caller, self.call("save", draft / self.name, update_s, self._num_taken)
         try:
             async with asyncio.timeout(timeout_s):
                 saved, report = await self._patiently(call)
         except (ProcessEnded, Silent) as error:
-            await self.lose(error)
+            await self.lose(error, caller)
             raise NotSaved(f"no checkpoint: server {self.name!r} was lost") from error
         except TimeoutError:
             why = f"it was not written within {timeout_s:g} s (timeouts.save_s)"
@@ -198,13 +198,14 @@ class Server(Life[ServerReport]):
         Raises:
             RunFailed: it failed in that, or did not in time. One that is lost is not `is_up`.
         """
+        caller = self.caller
         call = self.call("finish_training", update_s, self._num_taken)
         timeout_s = update_s + self._timeouts.report_s
         try:
             async with asyncio.timeout(timeout_s):
                 report = await self._patiently(call)
         except (ProcessEnded, Silent) as error:
-            await self.lose(error)
+            await self.lose(error, caller)
             return
         except TimeoutError:
             hint = "(timeouts.update_s sets how long it may take)"
@@ -240,11 +241,12 @@ class Server(Life[ServerReport]):
         """Looks after it if it has just died, which is seen only now perhaps."""
         if not self.is_up.is_set():
             return
+        caller = self.caller
         try:
             async with asyncio.timeout(_DEATH_NOTICE_S):
                 await self.call("status")
         except ProcessEnded as error:
-            await self.lose(error)
+            await self.lose(error, caller)
         except Exception:  # it is busy
             logger.debug("no status", exc_info=True)
 

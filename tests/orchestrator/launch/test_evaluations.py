@@ -25,6 +25,7 @@ class Player:
     def __init__(self) -> None:
         self.asked: list[str | None] = []
         self.problem: Exception | None = None
+        self.caller = None
         self.is_up = asyncio.Event()
         self.is_up.set()
         self._called: asyncio.Future[Any] = asyncio.Future()
