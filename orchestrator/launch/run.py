@@ -351,7 +351,7 @@ class Run:
 
     def _record(self) -> None:
         servers, alarm = self.servers, self._checkpoints.problem
-        self._records.write(servers.statuses, servers.restarting, alarm)
+        self._records.write(servers.statuses, servers.restarting, servers.lost_s, alarm)
         self._news.set()
 
     def _enter(self, state: State) -> None:

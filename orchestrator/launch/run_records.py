@@ -72,16 +72,21 @@ class RunRecords:
         self.warn(experiment.warnings)
 
     def write(
-        self, statuses: Mapping[str, Status], restarting: Collection[str], alarm: str
+        self,
+        statuses: Mapping[str, Status],
+        restarting: Collection[str],
+        lost_s: Mapping[str, float],
+        alarm: str,
     ) -> None:
         """Writes how the run stands now.
 
         Args:
             statuses: the newest of each server that has reported.
             restarting: servers that were lost and do not listen again yet.
+            lost_s: for how many seconds each was lost.
             alarm: why the last checkpoint was not written; "" if it was.
         """
-        self.metrics.joint(self.tally.next_row(self.servers.states(restarting)))
+        self.metrics.joint(self.tally.next_row(self.servers.states(restarting, lost_s)))
         self.write_warnings(statuses, alarm)
 
     def write_warnings(self, statuses: Mapping[str, Status], alarm: str) -> None:

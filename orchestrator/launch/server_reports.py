@@ -59,14 +59,17 @@ class ServerReports:
         self._metrics.cut_back_server(server_id, num_bytes)
         self._latencies.forget(server_id)
 
-    def states(self, restarting: Collection[str]) -> dict[str, ServerState]:
+    def states(
+        self, restarting: Collection[str], lost_s: Mapping[str, float]
+    ) -> dict[str, ServerState]:
         """Returns each server's state for a row; those that are being started again are lost."""
-        return {
+        known = {
             s: ServerState(is_lost=True)
             if s in restarting
             else replace(self._states.get(s, _UNKNOWN), **self._latencies.record(s))
             for s in self._experiment.servers
         }
+        return {s: replace(state, lost_s=round(lost_s[s], 3)) for s, state in known.items()}
 
     def not_updated(self) -> set[str]:
         """Returns the servers that learn and have made no update yet."""

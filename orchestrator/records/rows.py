@@ -63,7 +63,8 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How a server stands, in a `JointRow`.
 
     Attributes:
-        is_lost: it is being started again; then nothing else is known (rarely).
+        is_lost: it is being started again; then nothing else is known but the next (rarely).
+        lost_s: seconds in which it was lost, since the run was launched or resumed (rarely).
         time_s, learning_s, held_s: seconds, see `muxrl.servers.episodes.feed.Activity`; they and
             the next two are None before it has reported.
         num_refused: items of messages that its process has refused.
@@ -75,6 +76,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """
 
     is_lost: bool = False
+    lost_s: float = 0.0
     time_s: float | None = None
     learning_s: float | None = None
     held_s: float | None = None

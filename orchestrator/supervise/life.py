@@ -97,6 +97,7 @@ class Life(ABC, Generic[R]):
         self._quota = quota
         self._first_s = first_s
         self._has_listened = self._is_starting = False
+        self._lost_s, self._lost_at = 0.0, 0.0
         self._task: asyncio.Task[None] | None = None
         self._lost: asyncio.Future[None]
         self._is_decided: asyncio.Event
@@ -136,6 +137,12 @@ class Life(ABC, Generic[R]):
         """The process in messages."""
         return self.name
 
+    @property
+    def lost_s(self) -> float:
+        """For how many seconds it was lost, from each loss until it listened again."""
+        is_lost = self._has_listened and not self.is_up.is_set()
+        return self._lost_s + (time.monotonic() - self._lost_at if is_lost else 0.0)
+
     # --- its life -----------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -159,7 +166,7 @@ class Life(ABC, Generic[R]):
                 self._is_decided.set()
                 raise
             except Exception as error:  # noqa: BLE001  # whatever it was, it is lost
-                self.is_up.clear()
+                self._note_loss()
                 try:
                     await self._lose(error)
                 except Exception as final:  # noqa: BLE001  # raised in `Supervisor.beside`
@@ -175,6 +182,8 @@ class Life(ABC, Generic[R]):
         hint = "(timeouts.start_s sets how long it may take)"
         async with limited(start_s, Silent(f"did not answer for {start_s:g} s {hint}")):
             await self._start()
+        if self._has_listened:
+            self._lost_s += time.monotonic() - self._lost_at
         self._has_listened, self._is_starting = True, False
         self.is_up.set()
         await self._work()
@@ -209,8 +218,13 @@ class Life(ABC, Generic[R]):
     def lose_soon(self, error: Exception) -> None:
         """Says that it is lost."""
         if not self._lost.done():
-            self.is_up.clear()
+            self._note_loss()
             self._lost.set_exception(error)
+
+    def _note_loss(self) -> None:
+        if self.is_up.is_set():
+            self.is_up.clear()
+            self._lost_at = time.monotonic()
 
     def kill(self) -> None:
         """Ends its process at once, if it has one."""

@@ -36,13 +36,14 @@ class Activities:
         before, self._before = self._before, row
         begin_s, end_s = row.time_s if before.time_s is None else before.time_s, row.time_s
         states = {s: (_state(row, s), _state(before, s)) for s in self._strips}
-        shares = {s: _shares(now, then) for s, (now, then) in states.items()}
+        row_s = end_s - begin_s
+        shares = {s: _shares(now, then, row_s) for s, (now, then) in states.items()}
         has_stepped = row.env_steps > before.env_steps
         for server_id, strip in self._strips.items():
             now, then = states[server_id]
             refused = (now.num_refused or 0) - (then.num_refused or 0)
             self._num_refused[server_id] += max(0, refused)
-            if (own := shares[server_id]) is None or end_s <= begin_s:
+            if (own := shares[server_id]) is None or row_s <= 0:
                 continue
             learning, held, silent, lost = own
             others = [other[1] for s, other in shares.items() if s != server_id and other]
@@ -50,7 +51,7 @@ class Activities:
             # When exactly others held is not recorded: as if it fell evenly on the rest.
             waiting = rest * (max(others, default=0.0) if has_stepped else 1.0)
             parts = (rest - waiting, learning, held, waiting, silent, lost)
-            seconds = (_short((end_s - begin_s) * part) for part in parts)
+            seconds = (_short(row_s * part) for part in parts)
             strip.add((_short(begin_s), _short(end_s), *seconds))
 
     def stretches(self, server_id: str) -> Sequence[Point]:
@@ -66,23 +67,27 @@ def _state(row: JointRow, server_id: str) -> ServerState:
     return row.servers.get(server_id, _UNKNOWN)
 
 
-def _shares(now: ServerState, before: ServerState) -> tuple[float, float, float, float] | None:
+def _shares(
+    now: ServerState, before: ServerState, row_s: float
+) -> tuple[float, float, float, float] | None:
     """Of learning while agents act, of holding, of being silent, of being lost; None: the server
     has never said anything."""
     if now.is_lost:
         return 0.0, 0.0, 0.0, 1.0
     if now.time_s is None:
         return None
+    lost_s = now.lost_s - before.lost_s
+    lost = min(1.0, lost_s / row_s) if lost_s > 0 < row_s else 0.0  # and listens again
     if before.time_s is None or now.time_s < before.time_s:  # another process
         before = _UNKNOWN
     passed_s = now.time_s - (before.time_s or 0.0)
     if passed_s <= 0:  # the run waits a second for a report, then records the one before
-        return 0.0, 0.0, 1.0, 0.0
+        return 0.0, 0.0, 1.0 - lost, lost
     learning, held = (
-        min(1.0, max(0.0, ((until or 0.0) - (since or 0.0)) / passed_s))
+        (1.0 - lost) * min(1.0, max(0.0, ((until or 0.0) - (since or 0.0)) / passed_s))
         for until, since in ((now.learning_s, before.learning_s), (now.held_s, before.held_s))
     )
-    return max(0.0, learning - held), held, 0.0, 0.0
+    return max(0.0, learning - held), held, 0.0, lost
 
 
 def _joined(first: Point, second: Point) -> Point:

@@ -64,6 +64,19 @@ def test_a_server_that_is_lost_and_its_next_process() -> None:
     assert activities.num_refused("qmix") == 5
 
 
+def test_a_server_that_was_lost_and_listens_again_between_two_rows() -> None:
+    activities = watched(
+        record(1.0, 10, qmix=own(50, 20, 10) | {"lost_s": 2.0}),
+        record(3.0, 20, qmix=own(1, 0.5, 0) | {"lost_s": 2.5}),
+        record(5.0, 20, qmix=own(1, 0.5, 0) | {"lost_s": 3.0}),
+        record(5.5, 30, qmix=own(1, 0.5, 0) | {"lost_s": 3.0}),
+    )
+    again, silent, since = activities.stretches("qmix")
+    assert again[2:] == pytest.approx((0.75, 0.75, 0, 0, 0, 0.5))
+    assert silent[2:] == pytest.approx((0, 0, 0, 0, 1.5, 0.5)), "it has not reported since"
+    assert since[2:] == pytest.approx((0, 0, 0, 0, 0.5, 0))
+
+
 def test_one_whose_report_is_not_new_is_silent_and_others_wait() -> None:
     activities = watched(
         record(1.0, 10, qmix=own(5, 2, 0), ppo=own(5, 0, 0)),
