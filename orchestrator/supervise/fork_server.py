@@ -184,7 +184,7 @@ def main() -> None:
 def _import_libraries() -> None:
     gc.disable()  # nothing is garbage yet, and there is much to look through
     import gymnasium  # noqa: F401  # for spaces of trainers
-    import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it
+    import torch  # noqa: F401
 
     import muxrl.orchestrator.supervise.server_process
     import muxrl.orchestrator.supervise.working

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from muxrl.servers.algorithms.optimizers import Adam, Optimizer
 from muxrl.servers.training.skipped_updates import MAX_GRADIENT, MAX_LOSS, size_of
 
 Points = float | Sequence[tuple[float, float]]
@@ -43,8 +45,7 @@ class Step:
         lr: learning rate, perhaps a schedule.
         clip: largest norm, or value; None: no clip.
         clip_by: ``global_norm`` of a group, ``norm`` of each tensor, or ``value``.
-        make: makes the optimizer of parameters, or of groups of them; None: Adam (Kingma and Ba
-            2015).
+        make: makes the optimizer of groups of parameters; None: Adam.
         eps: of Adam.
         factors: by group, how many times the learning rate it has.
     """
@@ -57,16 +58,15 @@ class Step:
         clip: float | None = None,
         clip_by: ClipBy = "global_norm",
         eps: float = 1e-8,
-        make: Callable[[list[Any]], torch.optim.Optimizer] | None = None,
+        make: Callable[[Sequence[Sequence[nn.Parameter]]], Optimizer] | None = None,
         factors: Mapping[str, float] | None = None,
     ) -> None:
         self.params = [parameter for own in groups.values() for parameter in own]
         self._sizes = {name: len(own) for name, own in groups.items()}
         self._lr, self._clip, self._clip_by = lr, clip, clip_by
-        make = make or (lambda params: torch.optim.Adam(params, eps=eps, fused=True))
+        make = make or partial(Adam, eps=eps)
         self._factors = [1.0] if factors is None else [factors[name] for name in groups]
-        apart = [{"params": list(own)} for own in groups.values()]
-        self.optimizer = make(self.params if factors is None else apart)
+        self.optimizer = make([self.params] if factors is None else list(groups.values()))
         self.norms = dict.fromkeys(groups, 0.0)
         """Of each group's gradient in the last update, before it was clipped."""
         self.follow(0)
@@ -119,15 +119,13 @@ class Step:
         elif norm > limit:
             torch._foreach_mul_(gradients, limit / norm)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[Any, Any]:
         """Returns what the optimizer has gathered, by parameter: numbers and tensors."""
-        state: dict[str, Any] = self.optimizer.state_dict()["state"]
-        return state
+        return dict(self.optimizer.gathered())
 
     def load(self, state: Mapping[Any, Any]) -> None:
         """Continues from what `state` returned; settings stay those of this update."""
-        own = self.optimizer.state_dict()
-        self.optimizer.load_state_dict({**own, "state": {int(k): v for k, v in state.items()}})
+        self.optimizer.load({int(number): own for number, own in state.items()})
 
 
 def update_together(losses: Sequence[tuple[Step, Tensor]]) -> str:

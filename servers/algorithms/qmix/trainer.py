@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, LAST_ACTION,
 from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, REWARDS, TERMINATEDS
+from muxrl.servers.algorithms.optimizers import RMSprop
 from muxrl.servers.algorithms.qmix.mixers import DuplexMixer, Mixer, make_mixer
 from muxrl.servers.algorithms.qmix.networks import (
     HIDDEN,
@@ -130,17 +132,14 @@ class QMIX(TeamTrainer):
             groups = {MEMBERS: others, IMPORTANCE: importance}
             factors = {MEMBERS: 1.0, IMPORTANCE: own.importance_lr_factor}
 
-        def rmsprop(params: list[Any]) -> torch.optim.Optimizer:
-            return torch.optim.RMSprop(
-                params, alpha=own.rmsprop_alpha, eps=own.optimizer_epsilon, foreach=True
-            )
-
+        eps = own.optimizer_epsilon
+        rmsprop = partial(RMSprop, eps=eps, alpha=own.rmsprop_alpha)
         return {
             "": Step(
                 groups,
                 own.lr,
                 clip=own.grad_clip,
-                eps=own.optimizer_epsilon,
+                eps=eps,
                 make=rmsprop if own.optimizer_name == "rmsprop" else None,
                 factors=factors,
             )
