@@ -188,6 +188,8 @@ def meanings(cls: type) -> Mapping[str, str]:
                     value=ast.Constant(value=str(text))
                 ):
                     found[name] = " ".join(text.split())
+                case ast.AnnAssign(annotation=kind), _ if "ClassVar" in ast.unparse(kind):
+                    pass  # no setting
                 case ast.AnnAssign(target=ast.Name(id=name)), _:
                     raise ValueError(f"{one.__name__}.{name} has no line of documentation")
     return found

@@ -228,6 +228,33 @@ def test_what_trains_nothing_imports_neither_ray_nor_torch() -> None:
     assert_never([f"import muxrl.orchestrator.{module}" for module in modules], never)
 
 
+def test_an_experiment_is_resolved_without_torch() -> None:
+    """That of muxrl's own algorithms, of agents and of teams, which takes seconds to import."""
+    teams = ['servers.all.agents=["*"]', 'servers.all.groups={all: ["*"]}', "stop.env_steps=10"]
+    statements = [
+        f"prepare(load_config('spread', [*{teams!r}, 'servers.all.algorithm={name}']))"
+        for name in ("QMIX", "MAPPO", "MADDPG")
+    ]
+    begin = "from muxrl.orchestrator.config import load_config, prepare"
+    assert_never([begin, "prepare(load_config('chase'))", *statements], ("torch", "ray"))
+
+
+LEARNS = """
+from tests.servers.resumable import Served, plan_of
+for case in {cases!r}:
+    served = Served(plan_of(case))
+    served.play(0, 23)
+    served.end()
+    assert served.policies.acting.weights_seq_no > 0, case
+"""
+
+
+def test_what_learns_does_not_import_torchs_compiler() -> None:
+    """A second, and 75 MiB, in every server."""
+    learning = LEARNS.format(cases=["PPO", "DQN", "QMIX", "MASAC"])
+    assert_never([learning], ("torch._dynamo", "ray", "sympy"))
+
+
 CORE = ("agents", "checkpoints", "episodes", "network", "trainers", "training")
 LIBRARIES = ("ray", "torch", "gymnasium", "tree", "scipy", "pandas")
 DOORS = {

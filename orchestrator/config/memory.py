@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from muxrl.orchestrator.config.experiment import Experiment
 from muxrl.servers.lookup import find
 from muxrl.servers.trainers.replay_size import ReplaySize
@@ -95,9 +97,6 @@ def find_overflow(experiment: Experiment, episode_length: float | None = None) -
 
 def free_bytes() -> int:
     """Returns what can be used without swapping: of the machine, or of the container's limit."""
-    import ray  # noqa: F401, I001  # which brings psutil along
-    import psutil  # type: ignore[import-untyped]
-
     free: int = psutil.virtual_memory().available
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()

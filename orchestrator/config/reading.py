@@ -165,7 +165,7 @@ def _belongs(parent: KeyPath, key: str, schema: type, root: type, algorithm: str
 
 def _settings(parent: KeyPath, key: str, algorithm: str) -> str:
     """Returns where a server's key belongs, of whichever library it is; "": nobody knows."""
-    # Of what is generated from the declarations, since these are in modules that import torch.
+    # Of what is generated from the declarations: those of libraries would import them.
     generated = resources.files("muxrl.experiments") / "schemas" / "experiment.json"
     declared = json.loads(generated.read_text(encoding="utf-8"))["definitions"]
     name, at = algorithm.upper(), dotted((*parent, "settings"))

@@ -62,7 +62,7 @@ def resolve(
     Raises:
         ConfigError: with all problems.
     """
-    # Here, not above: they import torch, which takes seconds.
+    # Here, not above: who only reads a config needs nothing of servers.
     from muxrl.orchestrator.config.server_plan import ServerResolver
     from muxrl.orchestrator.config.warnings import warned
 

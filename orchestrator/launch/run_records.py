@@ -113,7 +113,7 @@ class RunRecords:
         """Warns of what depends on how long episodes are, as soon as that is known; once."""
         if self._is_warned_late or self.tally.num_episodes < _TELLING_EPISODES:
             return
-        from muxrl.orchestrator.config.warnings import find_late  # it imports torch
+        from muxrl.orchestrator.config.warnings import find_late  # it imports Gymnasium
 
         self._is_warned_late = True
         self.warn(find_late(self._experiment, self.tally.env_steps / self.tally.num_episodes))

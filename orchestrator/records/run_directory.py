@@ -234,7 +234,7 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
     Raises:
         OSError: it exists, or cannot be made.
     """
-    # Here, not above: it imports torch, as resolving has.
+    # Here, not above: who only reads a run needs nothing of servers.
     from muxrl.orchestrator.config.server_plan import default_settings
 
     config = experiment.config

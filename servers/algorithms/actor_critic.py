@@ -36,7 +36,6 @@ from muxrl.servers.algorithms.torch_trainer import Asked, TorchTrainer, tensor_o
 from muxrl.servers.algorithms.update import Step, value_at
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.interface import Acted, Rows
-from muxrl.servers.trainers.spaces import AgentSpaces
 
 ACTOR, CRITIC = "actor", "critic"
 Parts = Mapping[str, Tensor]
@@ -143,7 +142,6 @@ class ActorCritic(TorchTrainer):
     A subclass has the loss; see `learn_batch`.
     """
 
-    space_check = AgentSpaces()
     scores_name = "logits"
     net: ActorCriticNet
 
@@ -361,7 +359,6 @@ def steps_of(batch: Mapping[str, Any], *of_steps: Tensor) -> list[Tensor]:
 class OnPolicy(ActorCritic):
     """Updates the policy that has played: advantages are estimated once for each batch."""
 
-    learns_from = "newest"
     should_standardize = True
 
     def learn_batch(

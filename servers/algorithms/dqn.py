@@ -17,7 +17,6 @@ from torch.nn import functional
 
 from muxrl.protocol.dense import forward
 from muxrl.protocol.messages import DenseLayer
-from muxrl.protocol.spaces import Discrete
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS
 from muxrl.servers.algorithms.distributions import masked
@@ -27,7 +26,6 @@ from muxrl.servers.algorithms.replay.replay import WEIGHTS
 from muxrl.servers.algorithms.settings.off_policy import DQNSettings
 from muxrl.servers.algorithms.update import Step, Targets, value_at
 from muxrl.servers.trainers.interface import Acted, Rows
-from muxrl.servers.trainers.spaces import AgentSpaces
 
 OPTIMIZER = "default_optimizer"
 
@@ -96,8 +94,6 @@ class DQN(OffPolicy):
     Settings = DQNSettings
     settings: DQNSettings
     net: DQNNet
-    space_check = AgentSpaces((Discrete,))
-    samples_actions = False
 
     def make_net(self) -> nn.Module:
         shape = self.policy.observation_space.shape

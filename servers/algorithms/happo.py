@@ -9,7 +9,6 @@ the same update.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from muxrl.servers.agents.keys import ACTION_MASK
 from muxrl.servers.algorithms.actor_critic import ACTOR
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES
 from muxrl.servers.algorithms.distributions import masked
-from muxrl.servers.algorithms.mappo import CENTRAL, MAPPO, ratio_of
+from muxrl.servers.algorithms.mappo import MAPPO, ratio_of
 from muxrl.servers.algorithms.networks import joined
 from muxrl.servers.algorithms.settings.on_policy import HAPPOSettings
 from muxrl.servers.episodes.trajectories import Trajectory
@@ -42,7 +41,6 @@ class HAPPO(MAPPO):
 
     Settings = HAPPOSettings
     settings: HAPPOSettings
-    seating = replace(CENTRAL, shares_policies=False)
 
     @classmethod
     def learn_together(

@@ -53,7 +53,6 @@ class IMPALA(ActorCritic):
         - log pi(a|s) rho (r + gamma v' - V(s)) + c_v (V(s) - v)^2 / 2 - c_e H(pi)
     """
 
-    learns_from = "recent"
     Settings = IMPALASettings
     settings: IMPALASettings
 

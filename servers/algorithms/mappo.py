@@ -17,10 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
-from muxrl.servers.agents.inputs import AgentId, Alive, Mask, Own, State
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, OBS, STATE
 from muxrl.servers.agents.log_probs import LOG_PROB
-from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms.actor_critic import (
     ACTOR,
     CRITIC,
@@ -38,7 +36,6 @@ from muxrl.servers.algorithms.rollout import Rollout, explained_variance
 from muxrl.servers.algorithms.settings.on_policy import CentralSettings, MAPPOSettings
 from muxrl.servers.algorithms.update import Step
 from muxrl.servers.trainers.interface import Rows
-from muxrl.servers.trainers.spaces import AgentSpaces
 from muxrl.servers.training.skipped_updates import MAX_GRADIENT
 
 OLD_VALUES = "old_values"
@@ -47,20 +44,6 @@ _MIN_ADVANTAGE_STD = 1e-5
 """Is added to the deviation of advantages, as in the paper's code."""
 _MIN_RETURN_STD = 1e-4
 """Avoids a division by 0 while all returns have been equal."""
-
-CENTRAL = Seating(
-    inputs=(Own, Mask, State, AgentId, Alive),
-    reward="team",
-    is_joint=True,
-    read_if=((AGENT_ID, "settings", "obs_agent_id"), (ALIVE, "model", "use_lstm")),
-)
-"""What a policy sees: an agent's own observation, and for the critic the state.
-
-The agents of a group earn the team's reward and see the team's state; an agent in no group sees the
-state of all of the server's agents. An agent in a group is recorded at every step of its team, even
-when it does not act or has departed. Such a step is marked by `ALIVE` 0: it trains the critic,
-which learns what the team still earns, but not the actor.
-"""
 
 
 class ValueNormalizer(nn.Module):
@@ -196,8 +179,6 @@ class MAPPO(OnPolicy):
 
     Settings: ClassVar[type[CentralSettings]] = MAPPOSettings
     settings: CentralSettings
-    seating = CENTRAL
-    space_check = AgentSpaces(reads_images=False)
     net: CentralNet
 
     def make_net(self) -> nn.Module:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,8 +11,6 @@ import torch
 from torch import Tensor
 
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
-from muxrl.servers.agents.seating import MASKED_AGENTS
-from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.columns import TERMINATEDS
 from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.replay.replay_trainer import ReplayTrainer
@@ -22,8 +19,6 @@ from muxrl.servers.algorithms.settings.off_policy import PRIORITIZED, OffPolicyS
 from muxrl.servers.algorithms.update import Targets
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.trainers.interface import PolicySpec, Rows
-from muxrl.servers.trainers.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
-from muxrl.servers.trainers.replay_size import ReplaySize, of_steps
 
 
 class OffPolicy(ReplayTrainer):
@@ -32,7 +27,6 @@ class OffPolicy(ReplayTrainer):
     A subclass has `targets` among its networks' attributes, and the losses.
     """
 
-    seating = replace(MASKED_AGENTS, one_choice=True)
     learns_when_absent = True
     saved = {
         **ReplayTrainer.saved,
@@ -125,25 +119,6 @@ class OffPolicy(ReplayTrainer):
 
     def refill_replay(self, env_steps: int) -> None:
         self._refilled_at = env_steps
-
-    # --- the budget ---------------------------------------------------------------------
-
-    @classmethod
-    def find_milestones(cls, settings: OffPolicySettings) -> Iterator[Milestone]:
-        """Yields the first update, and the first copy to the target network, which comes after an
-        update, with the env steps before it."""
-        learning = "num_steps_sampled_before_learning_starts"
-        before = settings.num_steps_sampled_before_learning_starts
-        yield Milestone(FIRST_UPDATE, (learning,), env_steps=before)
-        copying = settings.target_network_update_freq
-        if copying > before:
-            yield Milestone(FIRST_COPY, ("target_network_update_freq",), env_steps=copying)
-
-    @classmethod
-    def replay_size(cls, settings: OffPolicySettings, seats: Mapping[str, Seat]) -> ReplaySize:
-        """Returns what the replays store of the agents."""
-        capacity = settings.replay_buffer_config["capacity"]
-        return of_steps(seats, capacity, "replay_buffer_config, key 'capacity'", "agent steps")
 
 
 def split(observed: Any) -> tuple[Tensor, Tensor | None]:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
-from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS
@@ -36,7 +35,6 @@ from muxrl.servers.algorithms.temperature import ALPHA, Temperature
 from muxrl.servers.algorithms.torch_trainer import Asked
 from muxrl.servers.algorithms.update import Points, Step, Targets
 from muxrl.servers.trainers.interface import Acted, Rows
-from muxrl.servers.trainers.spaces import AgentSpaces
 
 POLICY = "policy"
 CRITICS = ("qf", "qf_twin")
@@ -165,7 +163,6 @@ class SAC(OffPolicy):
     saved = {**OffPolicy.saved, ALPHA: "temperature"}
     settings: SACSettings
     net: SACNet
-    space_check = AgentSpaces((Discrete, Box), can_act_unbounded=False)
 
     def make_net(self) -> nn.Module:
         space, shape = self.policy.action_space, self.policy.observation_space.shape

@@ -16,7 +16,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from muxrl.protocol.dense import UNAVAILABLE, forward
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
-from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
 from muxrl.servers.algorithms.networks import joined
 from muxrl.servers.algorithms.update import Step, seeded, update_together
 from muxrl.servers.episodes.trajectories import Trajectory
@@ -54,9 +53,8 @@ class TorchTrainer(ABC):
         skipped: counts unsound updates; the server's.
     """
 
-    learns_from: LearnsFrom
     Settings: ClassVar[type]
-    seating: ClassVar[Seating] = MASKED_AGENTS
+    """Declares also how it is seated, what it learns from, and so on; see `AlgorithmSettings`."""
     acts_while_learning = True
     is_trusted = True
     saved: ClassVar[Mapping[str, str]] = {}
@@ -69,6 +67,7 @@ class TorchTrainer(ABC):
         self.device = torch.device(policy.device)
         self.env_steps = 0
         self.note_progress: Callable[[float], None] = lambda share: None
+        self.learns_from: LearnsFrom = settings.learns_from
         most = MAX_SKIPPED_FROM_REPLAY if self.learns_from == "replay" else MAX_SKIPPED
         self.skipped = SkippedUpdates(most, Warnings())
         self._num_learned = 0

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class TrainerEntry(Algorithm):
     Attributes:
         name: the import path, or the name under which a package has registered it.
         source: the class, or a function that returns a trainer; of muxrl's own where it is found,
-            "module:name", since it imports torch and its settings do not.
+            "module:name", since it imports torch.
     """
 
     name: str
@@ -76,10 +76,6 @@ class TrainerEntry(Algorithm):
     def make(self) -> Any:
         """The class, or the function."""
         return _found_at(self.source) if isinstance(self.source, str) else self.source
-
-    def configured(self, config: ServerConfig | ServerPlan) -> Self:
-        _ = self.make  # imports it
-        return self
 
     @property
     def training(self) -> TrainingSettings | None:
@@ -92,13 +88,20 @@ class TrainerEntry(Algorithm):
             return None
         return TrainingSettings(declared, getattr(self.make, "preset", declared._preset))
 
+    def _declared(self, name: str, default: Any = None) -> Any:
+        """Returns what the class declares beside its settings; of muxrl's own these do it, and who
+        asks imports no torch."""
+        if isinstance(self.source, str) and self.training:
+            return getattr(self.training.config_class, name, default)
+        return getattr(self.make, name, default)
+
     @property
     def samples_actions(self) -> bool:
-        return bool(getattr(self.make, "samples_actions", True))
+        return bool(self._declared("samples_actions", True))
 
     @property
     def space_check(self) -> SpaceCheck | None:
-        check: SpaceCheck | None = getattr(self.make, "space_check", None)
+        check: SpaceCheck | None = self._declared("space_check")
         return check
 
     @property
@@ -108,7 +111,7 @@ class TrainerEntry(Algorithm):
 
     @property
     def _declared_seating(self) -> Seating | None:
-        seating = getattr(self.make, "seating", None)
+        seating = self._declared("seating")
         return seating if isinstance(seating, Seating) else None
 
     @property
@@ -116,14 +119,14 @@ class TrainerEntry(Algorithm):
         """Whether it learns for teams."""
         if seating := self._declared_seating:
             return seating.forms_teams
-        return bool(getattr(self.make, "forms_teams", False))
+        return bool(self._declared("forms_teams", False))
 
     @property
     def reads_state(self) -> bool:
         """Whether it learns with the global state."""
         if seating := self._declared_seating:
             return State in seating.inputs
-        return self.forms_teams or bool(getattr(self.make, "reads_state", False))
+        return self.forms_teams or bool(self._declared("reads_state", False))
 
     @property
     def asks_for_state(self) -> bool:
@@ -131,7 +134,10 @@ class TrainerEntry(Algorithm):
 
     @property
     def has_weights(self) -> bool:
-        return hasattr(self.make, "weights") and hasattr(self.make, "set_weights")
+        return self._has("weights") and self._has("set_weights")
+
+    def _has(self, attribute: str) -> bool:
+        return isinstance(self.source, str) or hasattr(self.make, attribute)
 
     @property
     def seating(self) -> Seating:
@@ -144,7 +150,7 @@ class TrainerEntry(Algorithm):
 
     @property
     def learns_from(self) -> LearnsFrom:
-        found: LearnsFrom = getattr(self.make, "learns_from", "newest")
+        found: LearnsFrom = self._declared("learns_from", "newest")
         return found
 
     # --- settings -----------------------------------------------------------------------
@@ -198,11 +204,11 @@ class TrainerEntry(Algorithm):
         else:
             yield from self._find_argument_problems(config)
         yield from self._network_problems(config)
-        if config.initialize_only != "all" and not hasattr(self.make, "set_networks"):
+        if config.initialize_only != "all" and not self._has("set_networks"):
             yield f"what acts of {self.name} is not known apart; leave out initialize_only"
         if config.initialize_from and not self.has_weights:
             yield f"{self.name} has no weights() and set_weights(), which initialize_from needs"
-        has_discount = "gamma" in self.kinds() or hasattr(self.make, "gamma")
+        has_discount = "gamma" in self.kinds() or self._has("gamma")
         if config.normalize_rewards and not has_discount:
             yield f"{self.name} has no attribute gamma, which normalize_rewards needs"
 
@@ -264,7 +270,7 @@ class TrainerEntry(Algorithm):
         if batch is not None:
             minibatch = self.values(plan).get("minibatch_size")
             yield from find_minibatch_problem(plan, self.name, minibatch, batch)
-        if getattr(self.make, "is_trusted", False):
+        if self._declared("is_trusted", False):
             return
         try:
             seats = self.seating.make_seats(plan, Observing.of(plan))
@@ -377,8 +383,9 @@ class TrainerEntry(Algorithm):
         batch = self.find_batch_env_steps(plan)
         if batch is not None:
             yield first_batch(batch)
-        if self.training and hasattr(self.make, "find_milestones"):
-            yield from self.make.find_milestones(self.make_settings(plan))
+        find = self._declared("find_milestones")
+        if self.training and find is not None:
+            yield from find(self.make_settings(plan))
 
     def find_schedules(self, plan: ServerPlan) -> Iterator[Schedule]:
         yield from find_schedules(self.values(plan))
@@ -391,16 +398,18 @@ class TrainerEntry(Algorithm):
         return batch
 
     def find_replay_size(self, plan: ServerPlan) -> ReplaySize | None:
-        if not self.training or not hasattr(self.make, "replay_size"):
+        measure = self._declared("replay_size")
+        if not self.training or measure is None:
             return None
         seats = self.seating.make_seats(plan, Observing.of(plan))
-        size: ReplaySize | None = self.make.replay_size(self.make_settings(plan), seats)
+        size: ReplaySize | None = measure(self.make_settings(plan), seats)
         return size
 
     def learns_jointly(self, plan: ServerPlan) -> bool:
-        if not self.training or not hasattr(self.make, "learns_jointly"):
+        learns_jointly = self._declared("learns_jointly")
+        if not self.training or learns_jointly is None:
             return True
-        return bool(self.make.learns_jointly(self.make_settings(plan)))
+        return bool(learns_jointly(self.make_settings(plan)))
 
 
 @functools.cache

@@ -72,13 +72,15 @@ for name in ("ray", "tree", "stable_baselines3", "onnx", "optuna"):
 
 
 @pytest.mark.timeout(300)
-def test_with_servers_alone_a_run_needs_no_ray(servers: Installed, tmp_path: Path) -> None:
+def test_with_servers_alone_a_run_with_a_replay_needs_no_ray(
+    servers: Installed, tmp_path: Path
+) -> None:
     done = servers.run("python", "-c", NO_RAY)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
     shorter = ["stop.env_steps=300", "evaluation.interval_env_steps=null",
                "evaluation.final_num_episodes=3", "--no-progress"]  # fmt: skip
-    done = servers.run("muxrl", "launch", "cartpole_ppo", "--run-dir", str(run), *shorter)
+    done = servers.run("muxrl", "launch", "chase", "--run-dir", str(run), *shorter)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Evaluated after" in done.stdout
     assert (run / "checkpoints" / "last" / "manifest.json").exists()

@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, OBS, STATE
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.distributions import masked
 from muxrl.servers.algorithms.joint_critics.networks import TeamNet
-from muxrl.servers.algorithms.joint_critics.teams import VectorSpaces
 from muxrl.servers.algorithms.joint_critics.trainer import CRITIC, POLICY, JointCriticTrainer
 from muxrl.servers.algorithms.settings.teams import MADDPGSettings
 from muxrl.servers.algorithms.update import value_at
@@ -54,7 +52,6 @@ class MADDPG(JointCriticTrainer):
 
     Settings = MADDPGSettings
     settings: MADDPGSettings
-    space_check = VectorSpaces((Box, Discrete))
 
     def __init__(self, policy: PolicySpec, settings: MADDPGSettings) -> None:
         super().__init__(policy, settings)

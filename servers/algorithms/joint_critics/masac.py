@@ -13,12 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from muxrl.protocol.spaces import Box
 from muxrl.servers.agents.keys import ALIVE, OBS
 from muxrl.servers.algorithms.columns import ACTIONS, NEXT_OBS, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.distributions import squashed
 from muxrl.servers.algorithms.joint_critics.networks import TeamNet
-from muxrl.servers.algorithms.joint_critics.teams import VectorSpaces
 from muxrl.servers.algorithms.joint_critics.trainer import CRITIC, POLICY, JointCriticTrainer
 from muxrl.servers.algorithms.settings.teams import MASACSettings
 from muxrl.servers.algorithms.temperature import ALPHA, Temperature
@@ -45,8 +43,6 @@ class MASAC(JointCriticTrainer):
     Settings = MASACSettings
     saved = {**JointCriticTrainer.saved, ALPHA: "temperature"}
     settings: MASACSettings
-    samples_actions = True
-    space_check = VectorSpaces((Box,))
 
     def make_net(self) -> nn.Module:
         own = self.settings

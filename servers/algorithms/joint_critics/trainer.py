@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, OBS
-from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.columns import REWARDS
 from muxrl.servers.algorithms.joint_critics.networks import TeamNet
-from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS
 from muxrl.servers.algorithms.networks import dense_layers
 from muxrl.servers.algorithms.replay.steps import StepReplay
 from muxrl.servers.algorithms.replay.team_trainer import TeamTrainer
@@ -22,8 +20,6 @@ from muxrl.servers.algorithms.settings.teams import JointCriticSettings
 from muxrl.servers.algorithms.torch_trainer import Asked
 from muxrl.servers.algorithms.update import Step, Targets
 from muxrl.servers.trainers.interface import PolicySpec, Rows
-from muxrl.servers.trainers.milestones import FIRST_UPDATE, Milestone
-from muxrl.servers.trainers.replay_size import ReplaySize, of_steps
 
 CRITIC, POLICY = "qf", "policy"
 """Updates, called as in RLlib's SAC; a loss is called ``NAME_loss``."""
@@ -36,7 +32,6 @@ class JointCriticTrainer(TeamTrainer):
     actions.
     """
 
-    seating = VECTOR_TEAMS
     settings: JointCriticSettings
     net: TeamNet
 
@@ -52,18 +47,6 @@ class JointCriticTrainer(TeamTrainer):
         if net.target_actor is not None:
             pairs.append((net.actor, net.target_actor))  # type: ignore[arg-type]
         self.targets = Targets(*pairs)
-
-    @classmethod
-    def find_milestones(cls, settings: JointCriticSettings) -> Iterator[Milestone]:
-        """Yields the first update, with which targets begin to move."""
-        names = ("num_steps_before_learning", "updates_per_step")
-        yield Milestone(FIRST_UPDATE, names, team_steps=settings.num_entries_for(1))
-
-    @classmethod
-    def replay_size(cls, settings: JointCriticSettings, seats: Mapping[str, Seat]) -> ReplaySize:
-        """Returns what the replays store of the teams."""
-        capacity = settings.buffer_capacity_steps
-        return of_steps(seats, capacity, "buffer_capacity_steps", "team steps")
 
     @property
     def batch_env_steps(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,11 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from muxrl.protocol.messages import PolicyNetwork
-from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
 from muxrl.servers.agents.keys import ACTION_MASK, AGENT_ID, ALIVE, LAST_ACTION, OBS, STATE
-from muxrl.servers.agents.seating import TEAMS
-from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.columns import ACTIONS, LOSS_MASK, REWARDS, TERMINATEDS
 from muxrl.servers.algorithms.optimizers import RMSprop
 from muxrl.servers.algorithms.qmix.mixers import DuplexMixer, Mixer, make_mixer
@@ -41,26 +37,11 @@ from muxrl.servers.algorithms.settings.teams import (
 from muxrl.servers.algorithms.torch_trainer import Asked, tensor_of
 from muxrl.servers.algorithms.update import Step, Targets, value_at
 from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows
-from muxrl.servers.trainers.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
-from muxrl.servers.trainers.replay_size import ReplaySize, of_episodes
-from muxrl.servers.trainers.spaces import SpaceProblem, integers_need_bounds
 
 BATCH_ENV_STEPS = 200
 """Between two calls of `learn`: an update for each episode alone would have acting wait for it."""
 MEMBERS, IMPORTANCE = "members", "importance"
 """With QPLEX's importance weights at a learning rate of their own: all else, and they."""
-
-
-def check_team_spaces(observation_space: Space, action_space: Space) -> SpaceProblem | None:
-    """A `SpaceCheck` of a member's spaces."""
-    if not isinstance(action_space, Discrete):
-        return "action", (
-            "it learns one value per discrete action, or per combination of several, up to "
-            f"{MAX_COMBINATIONS}{integers_need_bounds(action_space)}"
-        )
-    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
-        return "observation", "it takes a one-dimensional Box; flatten the observation first"
-    return None
 
 
 class TeamNet(nn.Module):
@@ -104,8 +85,6 @@ class QMIX(TeamTrainer):
     Settings: ClassVar[type[QMIXSettings]] = QMIXSettings
     settings: QMIXSettings
     net: TeamNet
-    seating = TEAMS
-    space_check = staticmethod(check_team_spaces)
     scores_name = "q_values"
     batch_env_steps = BATCH_ENV_STEPS
     saved = {**TeamTrainer.saved, "num_target_updates": "num_target_updates"}
@@ -158,33 +137,6 @@ class QMIX(TeamTrainer):
     def max_sequence_steps(self) -> int:
         """Steps after which a longer episode is cut."""
         return self.settings.max_sequence_steps
-
-    # --- the budget ---------------------------------------------------------------------
-
-    @classmethod
-    def find_milestones(cls, settings: QMIXSettings) -> Iterator[Milestone]:
-        """Yields the first update, and the first copy to the target network."""
-        names = ("num_episodes_before_learning", "updates_per_episode")
-        yield Milestone(FIRST_UPDATE, names, episodes=settings.num_entries_for(1))
-        if settings.tau == 1.0:
-            num = settings.num_entries_for(settings.target_update_freq)
-            yield Milestone(FIRST_COPY, ("target_update_freq", *names), episodes=num)
-
-    @classmethod
-    def replay_size(cls, settings: QMIXSettings, seats: Mapping[str, Seat]) -> ReplaySize:
-        """Returns what the replays store of the teams."""
-        return of_episodes(
-            seats,
-            settings.buffer_capacity_episodes,
-            "buffer_capacity_episodes",
-            longest=settings.max_sequence_steps,
-            batch_size=settings.batch_size_episodes,
-        )
-
-    @classmethod
-    def learns_jointly(cls, settings: QMIXSettings) -> bool:
-        """Returns whether members learn a value of what all of them do."""
-        return settings.mixer != "none"
 
     # --- acting -------------------------------------------------------------------------
 

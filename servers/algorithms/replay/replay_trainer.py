@@ -28,7 +28,6 @@ class ReplayTrainer(TorchTrainer):
         num_updates: so far.
     """
 
-    learns_from = "replay"
     updates_by_steps = True
     saved = {
         "num_updates": "num_updates",

@@ -33,8 +33,6 @@ from muxrl.servers.trainers.interface import PolicySpec
 class TeamTrainer(ReplayTrainer):
     """Learns from its replay once enough is in it; two teams of a policy share it."""
 
-    forms_teams = True
-    samples_actions = False
     saved = {**ReplayTrainer.saved, "num_stored": "_num_stored", "rewards": "rewards"}
     settings: TeamReplaySettings
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
+from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
 from muxrl.servers.trainers.declared_settings import Limit, NotNegative, Settings, Share
 
 Initializer = str | Callable[..., Any] | None
@@ -23,7 +24,14 @@ ACTIVATIONS = {
 
 
 class AlgorithmSettings(Settings):
-    """What all have."""
+    """What all have.
+
+    Beside its settings a class declares what is asked before anything learns, under the names that
+    `muxrl.servers.trainers.interface` has for it: a trainer's own module imports torch.
+    """
+
+    is_trusted: ClassVar[bool] = True
+    seating: ClassVar[Seating] = MASKED_AGENTS
 
     gamma: Share = 0.99
     """Discount of each step's reward."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
+from muxrl.protocol.spaces import Box, Discrete
+from muxrl.servers.agents.seating import MASKED_AGENTS
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.settings.model import (
     AlgorithmSettings,
     Initializer,
@@ -19,6 +23,10 @@ from muxrl.servers.trainers.declared_settings import (
     ScheduleCheck,
     Share,
 )
+from muxrl.servers.trainers.interface import LearnsFrom
+from muxrl.servers.trainers.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
+from muxrl.servers.trainers.replay_size import ReplaySize, of_steps
+from muxrl.servers.trainers.spaces import AgentSpaces, SpaceCheck
 
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
@@ -83,6 +91,9 @@ _Fragment = Annotated[
 class OffPolicySettings(AlgorithmSettings):
     """What both have; ``replay_buffer_config`` has RLlib's form."""
 
+    learns_from: ClassVar[LearnsFrom] = "replay"
+    seating = replace(MASKED_AGENTS, one_choice=True)
+
     min_sample_timesteps_per_iteration = 1_000
 
     grad_clip_by: Literal["value", "norm", "global_norm"] = "global_norm"
@@ -125,6 +136,21 @@ class OffPolicySettings(AlgorithmSettings):
         intensity = self.training_intensity
         return intensity / self.batch_size if intensity else 1 / self.fragment
 
+    def find_milestones(self) -> Iterator[Milestone]:
+        """Yields the first update, and the first copy to the target network, which comes after an
+        update, with the env steps before it."""
+        learning = "num_steps_sampled_before_learning_starts"
+        before = self.num_steps_sampled_before_learning_starts
+        yield Milestone(FIRST_UPDATE, (learning,), env_steps=before)
+        copying = self.target_network_update_freq
+        if copying > before:
+            yield Milestone(FIRST_COPY, ("target_network_update_freq",), env_steps=copying)
+
+    def replay_size(self, seats: Mapping[str, Seat]) -> ReplaySize:
+        """Returns what the replays store of the agents."""
+        capacity = self.replay_buffer_config["capacity"]
+        return of_steps(seats, capacity, "replay_buffer_config, key 'capacity'", "agent steps")
+
 
 class DQNModelSettings(ModelSettings):
     """Of the network of values."""
@@ -139,6 +165,9 @@ class DQNModelSettings(ModelSettings):
 
 class DQNSettings(OffPolicySettings):
     """RLlib's, with fewer updates and a uniform replay."""
+
+    samples_actions: ClassVar[bool] = False
+    space_check: ClassVar[SpaceCheck] = AgentSpaces((Discrete,))
 
     model: DQNModelSettings = DQNModelSettings()
     """Of its networks."""
@@ -197,6 +226,8 @@ class SACModelSettings(ModelSettings):
 
 class SACSettings(OffPolicySettings):
     """RLlib's, with the paper's learning rate of the actor and a uniform replay."""
+
+    space_check: ClassVar[SpaceCheck] = AgentSpaces((Discrete, Box), can_act_unbounded=False)
 
     model: SACModelSettings = SACModelSettings()
     """Of its networks."""

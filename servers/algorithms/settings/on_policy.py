@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import ClassVar, Literal
 
+from muxrl.servers.agents.inputs import AgentId, Alive, Mask, Own, State
+from muxrl.servers.agents.keys import AGENT_ID, ALIVE
+from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms.settings.model import AlgorithmSettings, ModelSettings
 from muxrl.servers.trainers.declared_settings import (
     Count,
@@ -13,10 +17,29 @@ from muxrl.servers.trainers.declared_settings import (
     Schedule,
     Share,
 )
+from muxrl.servers.trainers.interface import LearnsFrom
+from muxrl.servers.trainers.spaces import AgentSpaces
+
+CENTRAL = Seating(
+    inputs=(Own, Mask, State, AgentId, Alive),
+    reward="team",
+    is_joint=True,
+    read_if=((AGENT_ID, "settings", "obs_agent_id"), (ALIVE, "model", "use_lstm")),
+)
+"""What a policy sees: an agent's own observation, and for the critic the state.
+
+The agents of a group earn the team's reward and see the team's state; an agent in no group sees the
+state of all of the server's agents. An agent in a group is recorded at every step of its team, even
+when it does not act or has departed. Such a step is marked by `ALIVE` 0: it trains the critic,
+which learns what the team still earns, but not the actor.
+"""
 
 
 class ActorCriticSettings(AlgorithmSettings):
     """What all have that learn a policy and a value from whole batches."""
+
+    learns_from: ClassVar[LearnsFrom] = "newest"
+    space_check: ClassVar[AgentSpaces] = AgentSpaces()
 
     model: ModelSettings = ModelSettings()
     """Of its networks."""
@@ -108,6 +131,8 @@ class A2CSettings(OnPolicySettings):
 class IMPALASettings(ActorCriticSettings):
     """IMPALA's, with RLlib's defaults."""
 
+    learns_from = "recent"
+
     lr = 5e-4
     entropy_coeff = 0.01
     grad_clip = 40.0
@@ -157,6 +182,8 @@ class CentralSettings(ClippedRatioSettings):
     """
 
     own_module_refused = "its critic sees the state, apart from what its actor sees"
+    seating = CENTRAL
+    space_check = AgentSpaces(reads_images=False)
 
     model: CentralModel = CentralModel()
     """Of its networks."""
@@ -205,6 +232,7 @@ class HAPPOSettings(CentralSettings):
 
     own_module_refused = "its critics see the state, apart from what its actors see"
     unused = frozenset({"obs_agent_id"})
+    seating = replace(CENTRAL, shares_policies=False)
 
     model: HAPPOModel = HAPPOModel()
     """Of its networks."""

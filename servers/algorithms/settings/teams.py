@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
+from muxrl.servers.agents.seating import TEAMS
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS, VectorSpaces
 from muxrl.servers.algorithms.settings.model import AlgorithmSettings
 from muxrl.servers.trainers.declared_settings import (
     Check,
@@ -16,10 +22,17 @@ from muxrl.servers.trainers.declared_settings import (
     Schedule,
     ScheduleCheck,
 )
+from muxrl.servers.trainers.interface import LearnsFrom
+from muxrl.servers.trainers.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
+from muxrl.servers.trainers.replay_size import ReplaySize, of_episodes, of_steps
+from muxrl.servers.trainers.spaces import SpaceCheck, SpaceProblem, integers_need_bounds
 
 
 class TeamReplaySettings(AlgorithmSettings, ABC):
     """Those that all have."""
+
+    learns_from: ClassVar[LearnsFrom] = "replay"
+    samples_actions: ClassVar[bool] = False
 
     min_sample_timesteps_per_iteration = 1_000
 
@@ -65,6 +78,17 @@ def _share(meaning: str) -> Check:
     return Check(lambda v: 0.0 <= v <= 1.0, f"must lie in [0, 1]; {meaning}")
 
 
+def _check_member(observation_space: Space, action_space: Space) -> SpaceProblem | None:
+    if not isinstance(action_space, Discrete):
+        return "action", (
+            "it learns one value per discrete action, or per combination of several, up to "
+            f"{MAX_COMBINATIONS}{integers_need_bounds(action_space)}"
+        )
+    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
+        return "observation", "it takes a one-dimensional Box; flatten the observation first"
+    return None
+
+
 class QMIXSettings(TeamReplaySettings):
     """QMIX, Rashid et al. 2018; two defaults are not PyMARL's.
 
@@ -78,6 +102,8 @@ class QMIXSettings(TeamReplaySettings):
         "settings"
     )
     own_module_refused = "its mixer and its members' networks belong together"
+    seating = TEAMS
+    space_check: ClassVar[SpaceCheck] = staticmethod(_check_member)
 
     adv_hypernet_embed: Count = 64
     """With `mixer: qplex`: hidden units of the networks in each head."""
@@ -145,6 +171,28 @@ class QMIXSettings(TeamReplaySettings):
     def updates_per_entry(self) -> float:
         return self.updates_per_episode
 
+    def find_milestones(self) -> Iterator[Milestone]:
+        """Yields the first update, and the first copy to the target network."""
+        names = ("num_episodes_before_learning", "updates_per_episode")
+        yield Milestone(FIRST_UPDATE, names, episodes=self.num_entries_for(1))
+        if self.tau == 1.0:
+            num = self.num_entries_for(self.target_update_freq)
+            yield Milestone(FIRST_COPY, ("target_update_freq", *names), episodes=num)
+
+    def replay_size(self, seats: Mapping[str, Seat]) -> ReplaySize:
+        """Returns what the replays store of the teams."""
+        return of_episodes(
+            seats,
+            self.buffer_capacity_episodes,
+            "buffer_capacity_episodes",
+            longest=self.max_sequence_steps,
+            batch_size=self.batch_size_episodes,
+        )
+
+    def learns_jointly(self) -> bool:
+        """Returns whether members learn a value of what all of them do."""
+        return self.mixer != "none"
+
     def validate(self) -> None:
         super().validate()
         first, capacity = self.num_episodes_before_learning, self.buffer_capacity_episodes
@@ -183,6 +231,7 @@ class JointCriticSettings(TeamReplaySettings):
 
     model_refused = "its networks are set by hidden_dim and obs_agent_id among its settings"
     own_module_refused = "its members' actor and its critics of all members belong together"
+    seating = VECTOR_TEAMS
 
     actor_lr: Schedule = 3e-4
     """Learning rate of the actor; a number or a schedule."""
@@ -211,6 +260,16 @@ class JointCriticSettings(TeamReplaySettings):
     def updates_per_entry(self) -> float:
         return self.updates_per_step
 
+    def find_milestones(self) -> Iterator[Milestone]:
+        """Yields the first update, with which targets begin to move."""
+        names = ("num_steps_before_learning", "updates_per_step")
+        yield Milestone(FIRST_UPDATE, names, team_steps=self.num_entries_for(1))
+
+    def replay_size(self, seats: Mapping[str, Seat]) -> ReplaySize:
+        """Returns what the replays store of the teams."""
+        capacity = self.buffer_capacity_steps
+        return of_steps(seats, capacity, "buffer_capacity_steps", "team steps")
+
     def validate(self) -> None:
         super().validate()
         first, capacity = self.num_steps_before_learning, self.buffer_capacity_steps
@@ -223,6 +282,8 @@ class JointCriticSettings(TeamReplaySettings):
 
 class MADDPGSettings(JointCriticSettings):
     """MATD3; ``twin_critics=False``, ``policy_delay=1`` and ``target_noise=0.0`` give MADDPG."""
+
+    space_check: ClassVar[SpaceCheck] = VectorSpaces((Box, Discrete))
 
     exploration_noise: Annotated[Schedule, ScheduleCheck()] = [(0, 0.5), (50_000, 0.1)]
     """Standard deviation of the noise in training, in units of actions in -1..1; a number or a
@@ -244,6 +305,9 @@ def _is_entropy(value: Any) -> bool:
 
 class MASACSettings(JointCriticSettings):
     """Those of SAC beside those of critics of the joint action."""
+
+    samples_actions = True
+    space_check: ClassVar[SpaceCheck] = VectorSpaces((Box,))
 
     alpha_lr: Schedule = 3e-4
     """Learning rate of the temperature."""

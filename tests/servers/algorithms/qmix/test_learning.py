@@ -348,19 +348,17 @@ def test_invalid_settings_are_refused(settings: Any, message: str) -> None:
 
 def test_the_first_update_and_the_first_copy_are_foreseen() -> None:
     own = {"num_episodes_before_learning": 10, "updates_per_episode": 0.25}
-    first, copy = QMIX.find_milestones(QMIXSettings(**own, target_update_freq=8))
+    first, copy = QMIXSettings(**own, target_update_freq=8).find_milestones()
     assert (first.episodes, copy.episodes) == (13, 41)
     trainer = make(**own, target_update_freq=8)
     assert trainer.learn(short_episodes(12))["num_updates"] == 0
     assert trainer.learn(short_episodes(1, 12))["num_updates"] == 1
     assert trainer.learn(short_episodes(27, 13))["num_target_updates"] == 0
     assert trainer.learn(short_episodes(1, 40))["num_target_updates"] == 1
-    (only,) = QMIX.find_milestones(QMIXSettings(**own, tau=0.1))
+    (only,) = QMIXSettings(**own, tau=0.1).find_milestones()
     assert only == first
 
 
 def test_only_iql_s_members_learn_apart() -> None:
-    apart = [
-        cls for cls in (QMIX, VDN, QPLEX, IQL) if not cls.learns_jointly(make(cls=cls).settings)
-    ]
+    apart = [cls for cls in (QMIX, VDN, QPLEX, IQL) if not make(cls=cls).settings.learns_jointly()]
     assert apart == [IQL]
