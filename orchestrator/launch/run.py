@@ -159,8 +159,9 @@ class Run:
         self._news.clear()
 
     async def _start(self, workers: Workers) -> None:
-        """Starts the servers, and once all are ready the simulations."""
+        """Starts the servers, and beside them the simulations, which connect once all listen."""
         self._supervisor.workers = workers
+        self._simulations.prepare()
         await self.servers.start()
         await self._simulations.start(self.servers.addresses)
         self._records.warn(self.servers.lacking)

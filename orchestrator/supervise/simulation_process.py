@@ -71,12 +71,11 @@ class SimulationReport(ProcessReport):
 
 
 class SimulationProcess(FollowsServers):
-    """A process that plays training episodes in one or many environments.
+    """A process that plays training episodes in one or many environments, once it is connected.
 
     Args:
         simulation: what to make, and how many of it.
         number: of the process, from 0.
-        servers: where actions come from.
         seeds: of its episodes.
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
@@ -90,7 +89,6 @@ class SimulationProcess(FollowsServers):
         self,
         simulation: SimulationConfig,
         number: int,
-        servers: Mapping[str, ServerAddress],
         seeds: EpisodeSeeds,
         patience: Patience,
         episode_prefix: str,
@@ -99,11 +97,9 @@ class SimulationProcess(FollowsServers):
         parameters: Mapping[str, Any] | None = None,
         episodes: Path = Path(),
     ) -> None:
-        from muxrl.client.env_loop import EnvLoop
-        from muxrl.client.local_transport import InferenceModes
-        from muxrl.client.stand_in import StandIn
+        import muxrl.client.env_loop
+        import muxrl.client.websocket  # noqa: F401  # while servers start
 
-        self._servers = servers
         self._clock = StepClock()
         made: list[Any]
         if simulation.vector_env:
@@ -117,6 +113,31 @@ class SimulationProcess(FollowsServers):
             share, is_vector = simulation.record, simulation.vector_env
             made = [keep_share(one, episodes, share, is_vector=is_vector) for one in made]
         self._simulations = made
+        self._cpu_before_s = time.process_time()
+        self._simulation, self._seeds = simulation, seeds
+        self._patience, self._episode_prefix = patience, episode_prefix
+        self._random_while_lost = random_while_lost
+        self._is_limited, self._parameters = is_limited, parameters
+        self._should_stop = threading.Event()
+        self._num_copies = simulation.num_envs_per_process
+        self._episodes: deque[EpisodeResult] = deque()
+        self._random_episodes: deque[list[str]] = deque()
+
+    def connect(self, servers: Mapping[str, ServerAddress]) -> None:
+        """Connects to servers; before any other call.
+
+        Args:
+            servers: where actions come from.
+
+        Raises:
+            ClientError: one cannot be reached, or they do not go together.
+        """
+        from muxrl.client.env_loop import EnvLoop
+        from muxrl.client.local_transport import InferenceModes
+        from muxrl.client.stand_in import StandIn
+
+        self._servers = servers
+        simulation, seeds, patience = self._simulation, self._seeds, self._patience
         modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
 
         # Of a run that is resumed, not the same draws once more.
@@ -134,32 +155,27 @@ class SimulationProcess(FollowsServers):
                 seed=derive_seed(seeds.seed, "stand-in", server_id, begun),
                 start_s=patience.patience_s,
             )
-            for server_id in random_while_lost
+            for server_id in self._random_while_lost
         }
         others = [server_id for server_id in servers if server_id not in self._stand_ins]
         instead = {**self._stand_ins, **{s: reach(s, patience) for s in others}}
         self._client = connect(
-            servers, patience=patience, episode_prefix=episode_prefix, instead=instead
+            servers, patience=patience, episode_prefix=self._episode_prefix, instead=instead
         )
         settle()
-        self._seeds = seeds
         how: dict[str, Any] = {
             "seeds": seeds,
             "on_lost": "restart",
             "on_bad_value": simulation.on_bad_value,
             "metrics": simulation.metrics,
-            "parameters": parameters,
+            "parameters": self._parameters,
         }
+        made = self._simulations
         self._loop: EnvLoop = EnvLoop(
             made[0] if simulation.vector_env else made, self._client, **how
         )
-        if is_limited:
+        if self._is_limited:
             self._loop.limit(0)
-        self._cpu_before_s = time.process_time()
-        self._should_stop = threading.Event()
-        self._num_copies = simulation.num_envs_per_process
-        self._episodes: deque[EpisodeResult] = deque()
-        self._random_episodes: deque[list[str]] = deque()
 
     @in_main_thread
     def run(self) -> None:

@@ -115,8 +115,16 @@ class _Simulation(_Played):
 
     prefix = ""
     """Of the ids of its episodes."""
+    _prepared: Caller | None = None
+
+    def prepare(self) -> None:
+        """Starts its process, which makes its environments while servers start."""
+        self._prepared = self._launch()
 
     def _launch(self) -> Caller:
+        if self._prepared is not None:
+            prepared, self._prepared = self._prepared, None
+            return prepared
         number = int(self.name.rpartition("-")[2])
         # Not the name alone, which its successor has, too.
         self.prefix = f"{self.name}-{uuid.uuid4().hex[:8]}-"
@@ -125,7 +133,6 @@ class _Simulation(_Played):
             SimulationProcess,
             self._config.simulation,
             number,
-            self._all.servers,
             EpisodeSeeds.of_process(self._config.seed, self.name, num_drawn),
             patience(self._timeouts),
             self.prefix,
@@ -134,6 +141,10 @@ class _Simulation(_Played):
             self._all.parameters,
             (self._supervisor.folder.episodes / self.name).absolute(),
         )
+
+    async def _work(self) -> None:
+        await self.call("connect", self._all.servers)
+        await super()._work()
 
     async def _leave(self, error: Exception) -> None:
         await super()._leave(error)
@@ -149,6 +160,8 @@ class _Simulation(_Played):
     async def stop(self) -> None:
         """Ends it after the step that it is in."""
         self.end()
+        if self._prepared is not None:
+            self._prepared.kill()
         if self.caller is None:
             return
         self.send("stop")
@@ -293,8 +306,13 @@ class Simulations:
         self.is_held = self.is_training_over = False
         self._is_playing = False
 
+    def prepare(self) -> None:
+        """Starts the processes that make environments, while servers start."""
+        for one in self._simulations:
+            one.prepare()
+
     async def start(self, servers: Mapping[str, ServerAddress]) -> None:
-        """Starts all processes; they make their environments and connect."""
+        """Starts all processes that have not been prepared; they connect."""
         self.servers = servers
         if self.gateway is not None:
             doing("starting the gateway")

@@ -196,7 +196,7 @@ def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
         started.wait_for("checkpoint after the restart", lambda: len(saved()) > before)
         os.kill(started.popen.pid, signal.SIGKILL)
         started.popen.communicate()
-        started.assert_nothing_is_left()
+        started.assert_nothing_is_left(ENDS_S)  # a run that ends in order
     finally:
         started.kill()
     log = (run / "logs/others.log").read_text()

@@ -34,9 +34,8 @@ def test_counts_agree_whenever_it_pauses(
 ) -> None:
     monkeypatch.setattr(simulation_process, "settle", lambda: None)
     with serve(ExperimentConfig("local", simulation=SIMULATION, servers=SERVERS)) as served:
-        process = SimulationProcess(
-            SIMULATION, 0, served.addresses, EpisodeSeeds(1), Patience(), "", ["dqn"]
-        )
+        process = SimulationProcess(SIMULATION, 0, EpisodeSeeds(1), Patience(), "", ["dqn"])
+        process.connect(served.addresses)
         transports: dict[str, Any] = process._client._transports
         assert isinstance(transports["team"], LocalTransport)
         assert isinstance(transports["dqn"]._server, LocalTransport)

@@ -92,7 +92,8 @@ def test_an_evaluation_follows_a_server_that_has_moved(
 
 
 def test_training(servers: Mapping[str, ServerAddress]) -> None:
-    process = SimulationProcess(CHASE, 0, servers, EpisodeSeeds(3), Patience(), "")
+    process = SimulationProcess(CHASE, 0, EpisodeSeeds(3), Patience(), "")
+    process.connect(servers)
     playing = threading.Thread(target=process.run)
     playing.start()
     tally = Tally()
@@ -125,13 +126,13 @@ def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Pa
         process = SimulationProcess(
             simulation,
             0,
-            served.addresses,
             EpisodeSeeds(3),
             Patience(),
             "",
             parameters=simulation.parameters,
             episodes=tmp_path,
         )
+        process.connect(served.addresses)
         playing = threading.Thread(target=process.run)
         playing.start()
         sides: list[float] = []

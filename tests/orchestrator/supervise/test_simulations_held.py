@@ -36,6 +36,9 @@ class Player:
         self._num_env_steps = 0
         self._has_to_stop = threading.Event()
 
+    def connect(self, servers: Any) -> None:
+        pass
+
     @in_main_thread
     def run(self) -> None:
         self._num_env_steps = 1
