@@ -81,6 +81,9 @@ def test_the_image_has_all_that_is_built_and_nothing_else() -> None:
     assert copied == folders | files | {"src"}
     ignore = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in ignore if line.startswith("!")} == copied
+    (extras,) = re.findall(r"\.whl\)\[([\w,]+)\]", "\n".join(lines))
+    # The cluster of kuberay.yaml runs it, too, and sweeps are run in it.
+    assert {"servers", "tune", "rllib"} <= set(extras.split(","))
     if hadolint := shutil.which("hadolint"):
         subprocess.run([hadolint, DEPLOY / "Dockerfile"], check=True)
 
