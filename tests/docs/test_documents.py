@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
 from collections.abc import Iterator
@@ -179,20 +178,3 @@ def test_the_map_names_files() -> None:
     assert rows
     for question, answer in rows:
         assert PATH.findall(answer), question
-
-
-def functions_of(path: Path) -> set[str]:
-    """Returns the functions of a file, methods as ``Class.name``."""
-    tree = ast.parse(path.read_text())
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    found = {(f"{c.name}.", node) for c in classes for node in c.body}
-    found |= {("", node) for node in tree.body}
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    return {prefix + node.name for prefix, node in found if isinstance(node, kinds)}
-
-
-def test_the_functions_on_the_way_of_a_step_exist() -> None:
-    page = (DOCS / "architecture.md").read_text()
-    named = FUNCTION.findall(page.split("\n## One step, from simulation to weights\n")[1])
-    assert len(named) > 15
-    assert not [f"{p}:{f}" for p, f in named if f not in functions_of(ROOT / p)]
