@@ -34,7 +34,7 @@ class SingleCopies(Copies):
         self._acting: list[Mapping[str, Any]] = [{}] * self.num
         """What those observe who act next."""
         self._asking: list[int] = []
-        self._states: list[Any] = []
+        self._states: list[Any] = [None] * self.num
 
     def num_steps(self, copy: int) -> int:
         return self._num_steps[copy]
@@ -48,13 +48,16 @@ class SingleCopies(Copies):
     def _observe(self, copy: int, observations: Mapping[str, Any]) -> None:
         self._acting[copy] = observations
         self._asking.append(copy)
-        self._states.append(self._state_of(self._simulations[copy]))
+        self._states[copy] = self._state_of(self._simulations[copy])
 
     def ask(self, outbox: Outbox) -> None:
-        if self._asking:
-            seen = [self._acting[copy] for copy in self._asking]
-            self.table.step(outbox, self._asking, seen, self._states)
-            self._asking, self._states = [], []
+        if not (asking := self._asking):
+            return
+        # Those that have begun are the last: in order, episodes stay rows beside each other.
+        asking.sort()
+        seen = [self._acting[copy] for copy in asking]
+        self.table.step(outbox, asking, seen, [self._states[copy] for copy in asking])
+        self._asking = []
 
     def step(self, copies: Sequence[int]) -> Iterator[Over]:
         table = self.table

@@ -113,13 +113,14 @@ class Chunk:
 
 
 def apart(one: Trajectory) -> Trajectory:
-    """Returns a trajectory in which what is beside the observations is apart."""
-    observations, parts = one.observations, {}
-    if isinstance(observations, dict):
-        observations, parts = observations[OBS], observations
+    """Returns a trajectory in which what is beside the observations is apart; itself if nothing
+    is."""
+    parts = one.observations
+    if not isinstance(parts, dict):
+        return one
     return replace(
         one,
-        observations=observations,
+        observations=parts[OBS],
         masks=parts.get(ACTION_MASK),
         states=parts.get(STATE),
         present=parts.get(ALIVE),

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from muxrl.protocol.rows import each_array
-from muxrl.servers.agents.keys import OBS
 from muxrl.servers.algorithms.replay.replay import ROWS, Replay
 from muxrl.servers.algorithms.torch_trainer import TorchTrainer
 from muxrl.servers.episodes.trajectories import Trajectory
@@ -140,4 +139,4 @@ class ReplayTrainer(TorchTrainer):
 def as_stored(one: Trajectory) -> Trajectory:
     """Returns a trajectory whose observations are all their parts; an array if that is one."""
     parts = one.parts
-    return replace(one, observations=parts[OBS] if len(parts) == 1 else parts)
+    return one if len(parts) == 1 else replace(one, observations=parts)
