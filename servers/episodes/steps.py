@@ -281,7 +281,7 @@ class Steps:
         newest = table.of(table.last, slots, where)
         last = newest[0]
         if newest.count(last) < len(newest):
-            if any(one is not None and one.chosen is None for one in newest):
+            if any(one is not None and one.chosen is None for one in set(newest)):
                 return None
             last = None
         elif last is not None and last.chosen is None:
