@@ -89,11 +89,12 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
     for learner in _learners(experiment):
         for milestone in learner.milestones:
             env_steps = learner.num_env_steps(milestone)
-            if env_steps > budget:
-                needs = learner.needs(milestone, f"{env_steps:,} env steps")
-                yield f"{needs}, but the run stops at {budget:,}: it never happens"
             num = learner.num_episodes(milestone)
-            if num * (_LONG_EPISODE if experiment.is_external else 1) > budget:
+            for count, unit, of in ((env_steps, "env steps", ""), (num, "episodes", " env steps")):
+                if count > budget:
+                    needs = learner.needs(milestone, f"{count:,} {unit}")
+                    yield f"{needs}, but the run stops at {budget:,}{of}: it never happens"
+            if num <= budget < num * (_LONG_EPISODE if experiment.is_external else 1):
                 yield (
                     f"{learner.needs(milestone, f'{num:,} episodes')}: where they are longer than "
                     f"{budget // num:,} env steps, it never happens in the {budget:,} of the run"

@@ -88,7 +88,7 @@ def test_how_long_episodes_are_is_left_to_the_run_where_it_plays_them_itself() -
     short = experiment("QMIX", 33_000, env="some:env", **SUMO)
     assert [w for w in find_warnings(short) if "episodes" in w] == []
     assert len(list(find_late(short, 180.0))) == 1
-    assert "longer than 0 env steps" in next(
+    assert "but the run stops at 300 env steps: it never happens" in next(
         find_warnings(experiment("QMIX", 300, env="some:env", **SUMO))
     )
 
