@@ -314,12 +314,10 @@ def test_a_simulation_s_process_imports_the_client_alone(tmp_path: Path) -> None
     code = f"""
 import sys, pathlib
 from muxrl.orchestrator.config.schema import SimulationConfig
-from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
+from muxrl.orchestrator.supervise.episodes import Patience
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 EvaluationProcess(
-    SimulationConfig(env="muxrl.experiments.simulations.torus_chase:TorusChase"),
-    1, {{"ppo": ServerAddress("127.0.0.1:1")}}, Patience(), "",
-    pathlib.Path({str(tmp_path)!r}, "log"),
+    SimulationConfig(env="muxrl.experiments.simulations.torus_chase:TorusChase"), 1, Patience(), "",
 )
 import muxrl.client.env_loop, muxrl.client.stand_in
 never = ("ray", "torch", "scipy", "pandas", "matplotlib", "muxrl.servers.server")

@@ -52,18 +52,18 @@ class _Evaluator(Life[ProcessReport]):
     Args:
         supervisor: of the run.
         num_envs: environments that it makes.
-        servers: where they listen.
         on_report: called with each report.
         on_restart: see `Evaluations`.
     """
 
     _prefix = ""
+    servers: Mapping[str, ServerAddress]
+    """Where they listen; set before it begins."""
 
     def __init__(
         self,
         supervisor: Supervisor,
         num_envs: int,
-        servers: Mapping[str, ServerAddress],
         on_report: Callable[[ProcessReport], None],
         on_restart: Callable[[str, str], None],
     ) -> None:
@@ -75,7 +75,7 @@ class _Evaluator(Life[ProcessReport]):
             Quota(self._config.simulation.restarts, "simulation.restarts"),
             timeouts.start_s + timeouts.make_env_s * num_envs,
         )
-        self._num_envs, self._servers = num_envs, servers
+        self._num_envs = num_envs
         self._on_report, self._on_restart = on_report, on_restart
 
     @property
@@ -89,12 +89,15 @@ class _Evaluator(Life[ProcessReport]):
             EvaluationProcess,
             self._config.simulation,
             self._num_envs,
-            self._servers,
             patience(self._timeouts),
             self._prefix,
             of_evaluations(self._config),
             self._config.evaluation.max_episode_steps,
         )
+
+    async def _work(self) -> None:
+        await self.call("connect", self.servers)
+        await super()._work()
 
     def _take(self, report: ProcessReport) -> None:
         self._on_report(report)
@@ -117,7 +120,6 @@ class Evaluations:
     Args:
         experiment: resolved.
         supervisor: of the run.
-        servers: where they listen.
         metrics: where results go.
         on_restart: called when the process is lost and started again, with its name and the prefix
             of the ids of its episodes.
@@ -132,7 +134,6 @@ class Evaluations:
         self,
         experiment: Experiment,
         supervisor: Supervisor,
-        servers: Mapping[str, ServerAddress],
         metrics: MetricsWriter,
         on_restart: Callable[[str, str], None],
         due_at: int | None = None,
@@ -164,7 +165,7 @@ class Evaluations:
             for s, plan in self._learning.items()
         }
         num_envs = num_evaluation_envs(config.simulation, evaluation, most)
-        self._evaluator = _Evaluator(supervisor, num_envs, servers, self.note, on_restart)
+        self._evaluator = _Evaluator(supervisor, num_envs, self.note, on_restart)
         self._gateway = gateway
         self._player = self._evaluator if gateway is None else gateway
         self._due_at = interval
@@ -177,8 +178,18 @@ class Evaluations:
         self._num_played = (0, 0)
         self._changed = ""
         """The server that has other weights since the condition under way began."""
-        # Else when it begins: not all simulators run twice at a time.
-        if gateway is None and interval is not None:
+        # Else it begins with the first evaluation: not all simulators run twice at a time.
+        self._begins_at_once = gateway is None and interval is not None
+
+    def prepare(self) -> None:
+        """Has its process make environments while servers start, if it is needed soon."""
+        if self._begins_at_once:
+            self._evaluator.prepare()
+
+    def start(self, servers: Mapping[str, ServerAddress]) -> None:
+        """Says where servers listen, before the first evaluation."""
+        self._evaluator.servers = servers
+        if self._begins_at_once:
             self._evaluator.begin()
 
     def take_up(self, file: Path) -> None:

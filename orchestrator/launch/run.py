@@ -161,18 +161,11 @@ class Run:
     async def _start(self, workers: Workers) -> None:
         """Starts the servers, and beside them the simulations, which connect once all listen."""
         self._supervisor.workers = workers
-        self._simulations.prepare()
-        await self.servers.start()
-        await self._simulations.start(self.servers.addresses)
-        self._records.warn(self.servers.lacking)
         gateway = self._simulations.gateway
-        if gateway is not None:
-            self._folder.write_gateway(gateway.address)
         if has_evaluations(self.config):
             self._evaluations = Evaluations(
                 self.experiment,
                 self._supervisor,
-                self.servers.addresses,
                 self._records.metrics,
                 self._note_players_restart,
                 self._before.evaluation_due_at if self._before else None,
@@ -180,6 +173,15 @@ class Run:
                 self._note_evaluated,
                 self._note_truncated,
             )
+            self._evaluations.prepare()
+        self._simulations.prepare()
+        await self.servers.start()
+        await self._simulations.start(self.servers.addresses)
+        self._records.warn(self.servers.lacking)
+        if gateway is not None:
+            self._folder.write_gateway(gateway.address)
+        if self._evaluations is not None:
+            self._evaluations.start(self.servers.addresses)
         self.has_started = True
 
     async def _learn(self) -> None:

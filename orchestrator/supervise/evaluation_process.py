@@ -31,7 +31,6 @@ class EvaluationProcess(FollowsServers):
     Args:
         simulation: what to make.
         num_envs: how many of it.
-        servers: where actions come from.
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
         parameters: of its episodes.
@@ -42,7 +41,6 @@ class EvaluationProcess(FollowsServers):
         self,
         simulation: SimulationConfig,
         num_envs: int,
-        servers: Mapping[str, ServerAddress],
         patience: Patience,
         episode_prefix: str,
         parameters: Mapping[str, Any] | None = None,
@@ -56,9 +54,12 @@ class EvaluationProcess(FollowsServers):
         self._metrics = simulation.metrics
         self._parameters = parameters
         self._on_bad_value = simulation.on_bad_value
-        self._servers = dict(servers)
         self._patience = patience
         self._episode_prefix = episode_prefix
+
+    def connect(self, servers: Mapping[str, ServerAddress]) -> None:
+        """Says where actions come from, before any evaluation."""
+        self._servers = dict(servers)
 
     def report(self) -> ProcessReport:
         """Says that the process lives, and how far it is."""

@@ -98,6 +98,7 @@ class Life(ABC, Generic[R]):
         self._first_s = first_s
         self._has_listened = self._is_starting = False
         self._lost_s, self._lost_at = 0.0, 0.0
+        self._prepared: Caller | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost: asyncio.Future[None]
         self._is_decided: asyncio.Event
@@ -145,13 +146,19 @@ class Life(ABC, Generic[R]):
 
     # --- its life -----------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Starts its first process, which makes what it can before others listen."""
+        self._prepared = self._launch()
+
     def begin(self) -> None:
         """Lets it live, until `end`."""
         self._is_decided = asyncio.Event()
         self._task = asyncio.create_task(self._live())
 
     def end(self) -> None:
-        """Looks after it no more; its process goes on."""
+        """Looks after it no more; its process goes on, unless it was only prepared."""
+        if self._prepared is not None:
+            self._prepared.kill()
         if self._task is not None:
             self._task.cancel()
 
@@ -160,7 +167,7 @@ class Life(ABC, Generic[R]):
             self._is_starting = True
             self._lost, self._is_decided = asyncio.Future(), asyncio.Event()
             try:
-                self.caller = self._launch()
+                self.caller, self._prepared = self._prepared or self._launch(), None
                 await first_of(self._lost, self._start_and_work())
             except asyncio.CancelledError:
                 self._is_decided.set()

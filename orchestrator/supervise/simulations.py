@@ -115,16 +115,8 @@ class _Simulation(_Played):
 
     prefix = ""
     """Of the ids of its episodes."""
-    _prepared: Caller | None = None
-
-    def prepare(self) -> None:
-        """Starts its process, which makes its environments while servers start."""
-        self._prepared = self._launch()
 
     def _launch(self) -> Caller:
-        if self._prepared is not None:
-            prepared, self._prepared = self._prepared, None
-            return prepared
         number = int(self.name.rpartition("-")[2])
         # Not the name alone, which its successor has, too.
         self.prefix = f"{self.name}-{uuid.uuid4().hex[:8]}-"
@@ -160,8 +152,6 @@ class _Simulation(_Played):
     async def stop(self) -> None:
         """Ends it after the step that it is in."""
         self.end()
-        if self._prepared is not None:
-            self._prepared.kill()
         if self.caller is None:
             return
         self.send("stop")

@@ -73,7 +73,6 @@ class Evaluated:
         self.evaluations = Evaluations(
             prepare(config),
             Supervisor(config, run),
-            {},
             self.metrics,
             pytest.fail,
             gateway=player,

@@ -59,7 +59,8 @@ def keep_collecting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_evaluation(servers: Mapping[str, ServerAddress]) -> None:
-    process = EvaluationProcess(CHASE, 4, servers, Patience(), "")
+    process = EvaluationProcess(CHASE, 4, Patience(), "")
+    process.connect(servers)
     (played,) = process.evaluate([Condition()], 7, 6, {})
     assert played.metrics["episode_length"] == {"__common__": (8.0,) * 6}
     caught = played.metrics["caught"]
@@ -74,7 +75,8 @@ def test_an_evaluation(servers: Mapping[str, ServerAddress]) -> None:
 def test_evaluation_episodes_that_are_too_long_are_truncated(
     servers: Mapping[str, ServerAddress],
 ) -> None:
-    process = EvaluationProcess(CHASE, 2, servers, Patience(), "", max_steps=5)
+    process = EvaluationProcess(CHASE, 2, Patience(), "", max_steps=5)
+    process.connect(servers)
     for _ in range(2):
         (played,) = process.evaluate([Condition()], 7, 3, {})
         assert played.metrics["episode_length"] == {"__common__": (5.0,) * 3}
@@ -85,7 +87,8 @@ def test_an_evaluation_follows_a_server_that_has_moved(
     servers: Mapping[str, ServerAddress],
 ) -> None:
     before = {"all": ServerAddress("127.0.0.1:1")}
-    process = EvaluationProcess(CHASE, 1, before, Patience(), "")
+    process = EvaluationProcess(CHASE, 1, Patience(), "")
+    process.connect(before)
     process.move("all", servers["all"].address)
     (played,) = process.evaluate([Condition()], 7, 1, {})
     assert played.metrics["episode_length"]
