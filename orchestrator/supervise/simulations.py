@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -297,8 +298,11 @@ class Simulations:
         self._is_playing = False
 
     def prepare(self) -> None:
-        """Starts the processes that make environments, while servers start."""
-        for one in self._simulations:
+        """Starts processes that make environments, while servers start.
+
+        No more than there are processors, so that servers are ready as soon.
+        """
+        for one in self._simulations[: os.cpu_count()]:
             one.prepare()
 
     async def start(self, servers: Mapping[str, ServerAddress]) -> None:
