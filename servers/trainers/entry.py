@@ -137,6 +137,7 @@ class TrainerEntry(Algorithm):
         return self._has("weights") and self._has("set_weights")
 
     def _has(self, attribute: str) -> bool:
+        """Whether the class has something that not all need; muxrl's own have it."""
         return isinstance(self.source, str) or hasattr(self.make, attribute)
 
     @property
