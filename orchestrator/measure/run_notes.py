@@ -73,8 +73,8 @@ def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> It
             )
         if run.num_lost_episodes:
             yield (
-                f"run {run.name} lost {run.num_lost_episodes} training episodes with these "
-                "processes; the servers that lived keep them as truncated"
+                f"in run {run.name}, {run.num_lost_episodes} training episodes were cut short by "
+                "that; servers that were not lost keep their steps, as truncated"
             )
         if run.num_bad_episodes:
             yield (
