@@ -23,13 +23,13 @@ def track(run: Path, trackers: Sequence[str]) -> None:
         trackers (TRACKER): wandb, mlflow, tensorboard, or your own as package.module:Tracker.
     """
     from muxrl.orchestrator.config.trackers import find_problems
-    from muxrl.orchestrator.manage.replay import replay, runs_in
+    from muxrl.orchestrator.manage.feed_tracker import feed, runs_in
 
     if problems := list(find_problems(trackers)):
         raise ConfigError(problems)
     for folder in runs_in(run):
         for name in trackers:
-            num_rows, known_as = replay(folder, name)
+            num_rows, known_as = feed(folder, name)
             as_what = f" as {known_as}" if known_as else ""
             sys.stdout.write(f"{name}: {num_rows:,} rows of {folder.path}{as_what}\n")
             sys.stdout.flush()

@@ -14,7 +14,7 @@ from torch import Tensor
 from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, steps_of
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.rollout import explained_variance
-from muxrl.servers.algorithms.settings.on_policy import A2CSettings
+from muxrl.servers.algorithms.settings.actor_critic import A2CSettings
 
 
 class A2C(OnPolicy):

@@ -22,7 +22,7 @@ from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES
 from muxrl.servers.algorithms.distributions import masked
 from muxrl.servers.algorithms.mappo import MAPPO, ratio_of
 from muxrl.servers.algorithms.networks import joined
-from muxrl.servers.algorithms.settings.on_policy import HAPPOSettings
+from muxrl.servers.algorithms.settings.actor_critic import HAPPOSettings
 from muxrl.servers.episodes.trajectories import Trajectory
 
 

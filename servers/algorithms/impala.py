@@ -22,7 +22,7 @@ from muxrl.servers.algorithms.actor_critic import STATES, ActorCritic, ActorCrit
 from muxrl.servers.algorithms.columns import ACTIONS, REWARDS
 from muxrl.servers.algorithms.ppo import KL, AdaptiveKL
 from muxrl.servers.algorithms.rollout import Padded, Rollout, vtrace
-from muxrl.servers.algorithms.settings.on_policy import APPOSettings, IMPALASettings
+from muxrl.servers.algorithms.settings.actor_critic import APPOSettings, IMPALASettings
 from muxrl.servers.algorithms.update import Targets
 from muxrl.servers.episodes.trajectories import Trajectory
 

@@ -33,7 +33,7 @@ from muxrl.servers.algorithms.actor_critic import (
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.distributions import Distribution, distribution_of
 from muxrl.servers.algorithms.rollout import Rollout, explained_variance
-from muxrl.servers.algorithms.settings.on_policy import CentralSettings, MAPPOSettings
+from muxrl.servers.algorithms.settings.actor_critic import CentralSettings, MAPPOSettings
 from muxrl.servers.algorithms.update import Step
 from muxrl.servers.trainers.interface import Rows
 from muxrl.servers.training.skipped_updates import MAX_GRADIENT

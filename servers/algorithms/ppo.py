@@ -12,7 +12,7 @@ from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.algorithms.actor_critic import OWN, OnPolicy, steps_of
 from muxrl.servers.algorithms.columns import ACTIONS, ADVANTAGES, TARGETS
 from muxrl.servers.algorithms.rollout import explained_variance
-from muxrl.servers.algorithms.settings.on_policy import PPOSettings
+from muxrl.servers.algorithms.settings.actor_critic import PPOSettings
 
 KL = "mean_kl_loss"
 

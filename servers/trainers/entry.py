@@ -81,7 +81,8 @@ class TrainerEntry(Algorithm):
     def training(self) -> TrainingSettings | None:
         """What a user may set, as the class declares it; None: the arguments behind the first."""
         if isinstance(self.source, str):
-            declared = _found_at(f"{OWN}settings:{self.source.partition(':')[2]}Settings")
+            settings_of = _found_at(f"{OWN}settings:settings_of")
+            declared = settings_of(self.source.partition(":")[2])
             return TrainingSettings(declared, declared._preset)
         declared = getattr(self.make, "Settings", None)
         if not (isinstance(declared, type) and issubclass(declared, Settings)):

@@ -17,8 +17,6 @@ A server makes one trainer for each of its policies:
 Everything else is the server's: messages, episodes, the gate, masks, normalising, evaluation,
 checkpoints, restarts. What a class may have beyond this, by name:
 
-``needs_whole_episodes``
-    Whether `learn` gets ended episodes only; False.
 ``weights()``, ``set_weights(weights)``
     What `act` reads, as plain values; ``initialize_from`` and a POOL need them.
 ``acts_while_learning``
@@ -110,8 +108,9 @@ checkpoints, restarts. What a class may have beyond this, by name:
     Attribute of one that does not update in each `learn`: how many updates it has made; weights
     count as new where it has risen.
 ``needs_whole_episodes``, ``max_sequence_steps``, ``updates_by_steps``
-    How episodes are cut: at their ends alone; or after so many steps as well; and whether a batch
-    of more env steps than asked for brings as many more updates, so that it need not be split.
+    How episodes are cut: at their ends alone (`learn` gets ended episodes only, with ``newest``
+    some that were begun with older weights); or after so many steps as well; and whether a batch of
+    more env steps than asked for brings as many more updates, so that it need not be split.
 ``networks()``, ``set_networks(networks)``
     All that was learned, critics and targets too, for ``initialize_from``; else ``weights()``.
 ``learn_together(trainers, played)``

@@ -1,4 +1,4 @@
-"""Every algorithm of RLlib's by its name, through a server: it learns where it can."""
+"""Every algorithm by its name, through a server: it learns where it can."""
 
 import pytest
 from tests.nights import at_night

@@ -18,7 +18,7 @@ from muxrl.protocol.spaces import Box, DictSpace, Discrete
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
 from muxrl.servers.algorithms.replay.steps import StepReplay
-from muxrl.servers.algorithms.settings.on_policy import CENTRAL
+from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.trainers.replay_size import bytes_of
 

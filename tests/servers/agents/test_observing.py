@@ -15,7 +15,7 @@ from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.protocol.values import conform
 from muxrl.servers.agents.observing import CLIP, Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
-from muxrl.servers.algorithms.settings.on_policy import CENTRAL
+from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
 from muxrl.servers.alone import Alone
 from muxrl.servers.config import AgentPlan, ServerPlan
 

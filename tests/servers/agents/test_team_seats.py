@@ -14,7 +14,7 @@ from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.spaces import split_state
-from muxrl.servers.algorithms.settings.on_policy import CENTRAL
+from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
 from muxrl.servers.alone import Alone
 from muxrl.servers.episodes.trajectories import Trajectory, apart
 

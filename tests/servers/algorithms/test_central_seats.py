@@ -14,7 +14,7 @@ from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary, Space, leaf_type
 from muxrl.servers.agents.keys import AGENT_ID, ALIVE, STATE
 from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
-from muxrl.servers.algorithms.settings.on_policy import CENTRAL
+from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.gymnasium_spaces import spaces_of
 

@@ -26,7 +26,7 @@ from muxrl.protocol.spaces import (
 from muxrl.servers.agents.inputs import Mask, Own, State
 from muxrl.servers.agents.seating import TEAMS, Seating
 from muxrl.servers.algorithms.joint_critics.teams import VECTOR_TEAMS
-from muxrl.servers.algorithms.settings.on_policy import CENTRAL
+from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.reward_scale import RewardScale
 

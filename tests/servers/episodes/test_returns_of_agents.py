@@ -10,7 +10,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.settings.on_policy import CENTRAL
+from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
 from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
 
 TERMINATED, TRUNCATED, GOES_ON = (True, False), (False, True), (False, False)

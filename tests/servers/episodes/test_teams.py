@@ -12,7 +12,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, Step
 from muxrl.servers.agents.seating import TEAMS, Seating
-from muxrl.servers.algorithms.settings.on_policy import CENTRAL
+from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
 from muxrl.servers.episodes.trajectories import at
 
 TEAM = {"team": ("a", "b")}

@@ -1,4 +1,4 @@
-"""The settings of algorithms that learn from whole batches."""
+"""The settings of algorithms that learn a policy and a value from whole batches."""
 
 from __future__ import annotations
 

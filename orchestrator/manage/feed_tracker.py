@@ -30,12 +30,12 @@ def runs_in(path: Path) -> list[RunDirectory]:
     return [RunDirectory.open(run) for record in sweep.trials() if (run := sweep.run_of(record))]
 
 
-def replay(folder: RunDirectory, name: str) -> tuple[int, str]:
+def feed(folder: RunDirectory, name: str) -> tuple[int, str]:
     """Tells a tracker all that a run has recorded, as a new run of that tracker.
 
     Args:
         folder: of a run that is over, however it ended.
-        name: of the tracker; see `registry.find_problems`.
+        name: of the tracker; see `muxrl.orchestrator.config.trackers`.
 
     Returns:
         How many rows there were, and what the tracker knows the run by.
