@@ -146,10 +146,16 @@ class Reading(Generic[T]):
         return cls(**{key: value for key, value in found.items() if value is not _LEFT_OUT})
 
 
+_OPTIONS = ("run_dir", "resume", "no_progress")
+"""Of `muxrl launch`, which look like keys."""
+
+
 def _belongs(parent: KeyPath, key: str, schema: type, root: type, algorithm: str) -> str:
     """Returns what an unknown key may have been meant as, as the end of a sentence."""
     if elsewhere := [dotted(path) for path, _ in keys_of(root) if path[-1] == key]:
         return f"; it belongs at {' or '.join(elsewhere)}"
+    if key in _OPTIONS:
+        return f"; it is an option of the command: --{key.replace('_', '-')}"
     names, rest = hints_of(schema), ""
     if issubclass(schema, ServerConfig):
         rest = f"; settings of the algorithm go under {dotted((*parent, 'settings'))}"

@@ -109,6 +109,10 @@ def test_interpolations_are_resolved_after_overrides(write, monkeypatch):
         ("seeed: 1", "line 1: seeed: unknown key 'seeed'; did you mean 'seed'?"),
         ("seeed: {a: 1}", "line 1: seeed: unknown key 'seeed'; did you mean 'seed'?"),
         (
+            "run_dir: runs/one",
+            "line 1: run_dir: unknown key 'run_dir'; it is an option of the command: --run-dir",
+        ),
+        (
             "servers:\n  qmix:\n    algoritm: QMIX",
             "line 3: servers.qmix.algoritm: unknown key 'algoritm'; did you mean 'algorithm'?",
         ),
