@@ -34,13 +34,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     shared = {"host", "running_ray"}.intersection(fixtures)
     if shared:
         item.add_marker(pytest.mark.xdist_group(min(shared)))
-    elif not _is_long(item):
+    elif not _is_long(item) or _shares_fixtures(item):
         item.add_marker(pytest.mark.xdist_group(str(item.path)))  # fixtures of its file: once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Deals long tests among the short ones, faults among those that compute, since they wait.
 
+    Those of one group stay together, or the fixtures of their file would be made again and again.
     The slow ones come first, so that no worker is left with one at the end. Tests with Ray in this
     process come last of all, so that none runs before those that must do without.
     """
@@ -54,11 +55,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         else:
             kinds["long" if _is_long(item) else "short"].append(item)
     last = kinds.pop("ray")
-    dealt = [
-        ((place + 0.5) / len(kind), item)
-        for kind in kinds.values()
-        for place, item in enumerate(kind)
-    ]
+    places: dict[tuple[str, object], float] = {}
+    for name, kind in kinds.items():
+        for number, item in enumerate(kind):
+            places.setdefault((name, _group(item)), (number + 0.5) / len(kind))
+    dealt = [(places[name, _group(item)], item) for name, kind in kinds.items() for item in kind]
     items[:] = [*(item for _, item in sorted(dealt, key=lambda pair: pair[0])), *last]
 
 
@@ -126,6 +127,20 @@ def host() -> Iterator[Host]:
     host = Host()
     yield host
     host.close()
+
+
+def _group(item: pytest.Item) -> object:
+    """What one worker runs in one go: the tests of a group, or a test that has none."""
+    marker = item.get_closest_marker("xdist_group")
+    return item if marker is None else marker.args[0]
+
+
+def _shares_fixtures(item: pytest.Item) -> bool:
+    """Whether something is made for it that other tests of its file use, too."""
+    known = getattr(item, "_fixtureinfo", None)
+    return known is not None and any(
+        found[-1].scope == "module" for found in known.name2fixturedefs.values()
+    )
 
 
 def _is_long(item: pytest.Item) -> bool:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestrator.commanded import Muxrl
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.protocol.spaces import Box, Discrete, Space
@@ -41,42 +41,37 @@ def crafted(
     return folder
 
 
-def check(folder: Path) -> int:
+def check(muxrl: Muxrl, folder: Path, code: int = 2) -> str:
+    """Returns what is said of a config that plays the checkpoint."""
     config = folder.with_name("play.yaml")
     config.write_text(
         "name: play\nsimulation: {env: 'gymnasium:CartPole-v1'}\nstop: {env_steps: 100}\n"
         "servers:\n  it:\n    algorithm: FROZEN\n    agents: [agent]\n"
         f"    settings: {{checkpoint: '{folder}'}}\n"
     )
-    return cli.main(["check", str(config)])
+    return " ".join("".join(muxrl("check", config, code=code)).split())
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "MAPPO", "DQN", "QMIX"])
 def test_check_reads_the_note_and_runs_nothing(
-    algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    algorithm: str, tmp_path: Path, muxrl: Muxrl
 ) -> None:
-    assert check(crafted(tmp_path, algorithm)) == 0
-    assert "FROZEN" in capsys.readouterr().out
+    assert "FROZEN" in check(muxrl, crafted(tmp_path, algorithm), code=0)
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "QMIX"])
 def test_check_says_so_where_a_policy_does_not_fit(
-    algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    algorithm: str, tmp_path: Path, muxrl: Muxrl
 ) -> None:
-    assert check(crafted(tmp_path, algorithm, SEES["other"])) == 2
-    told = capsys.readouterr().err
+    told = check(muxrl, crafted(tmp_path, algorithm, SEES["other"]))
     assert "policy 'default' of checkpoint" in told
     assert "observes" in told
 
 
-def test_a_checkpoint_of_plain_rllib_is_refused_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_of_plain_rllib_is_refused_by_name(tmp_path: Path, muxrl: Muxrl) -> None:
     folder = tmp_path / "of_rllib"
     (folder / "learner_group").mkdir(parents=True)
-    assert check(folder) == 2
-    told = capsys.readouterr().err
-    told = " ".join(told.split())
+    told = check(muxrl, folder)
     assert "has no muxrl.json, which says what its policies observe and do: plain RLlib" in told
 
 
@@ -93,13 +88,12 @@ def test_a_checkpoint_of_plain_rllib_is_refused_by_name(
     ids=str,
 )  # fmt: skip
 def test_a_note_that_was_edited_is_named(
-    tmp_path: Path, edit: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, edit: dict[str, Any], muxrl: Muxrl
 ) -> None:
     folder = crafted(tmp_path)
     note = json.loads((folder / ABOUT_FILE).read_text()) | edit
     (folder / ABOUT_FILE).write_text(json.dumps(note))
-    assert check(folder) == 2
-    assert "muxrl.json of checkpoint" in capsys.readouterr().err
+    assert "muxrl.json of checkpoint" in check(muxrl, folder)
 
 
 def test_a_server_that_plays_it_does_load_it(tmp_path: Path) -> None:
@@ -138,7 +132,6 @@ def test_what_was_scaled_or_normalised_must_be_what_is_observed(
     server: dict[str, Any],
     reason: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    muxrl: Muxrl,
 ) -> None:
-    assert check(crafted(tmp_path, sees=sees, **server)) == (2 if reason else 0)
-    assert " ".join(reason.split()) in " ".join(capsys.readouterr().err.split())
+    assert reason in check(muxrl, crafted(tmp_path, sees=sees, **server), 2 if reason else 0)

@@ -11,7 +11,6 @@ from typing import Annotated, Optional
 
 import pytest
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.commands.command import Command, pair_of
 from muxrl.orchestrator.config import load_config, to_yaml
 from muxrl.orchestrator.errors import RunFailed
@@ -62,11 +61,10 @@ def run(*args, module=("-m", "muxrl")):
     )
 
 
-def test_mistakes_are_lines_on_stderr_and_exit_code_2(tmp_path, monkeypatch, capsys):
+def test_mistakes_are_lines_on_stderr_and_exit_code_2(tmp_path, monkeypatch, muxrl):
     (tmp_path / "bad.yaml").write_text("simulaton: {}\nservers:\n  a:\n    prt: 1\n")
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["check", "bad.yaml", "sed=1"]) == 2
-    output, errors = capsys.readouterr()
+    output, errors = muxrl("check", "bad.yaml", "sed=1", code=2)
     assert output == ""
     assert errors.splitlines() == [
         "muxrl: bad.yaml: line 1: simulaton: unknown key 'simulaton'; did you mean 'simulation'?",
@@ -86,30 +84,27 @@ def test_check_in_a_real_process_prints_the_plan_and_nothing_else():
     assert done.stdout.endswith("assignment: ppo:agent\n")
 
 
-def test_check_shows_the_whole_config_when_asked_but_no_token(capsys):
+def test_check_shows_the_whole_config_when_asked_but_no_token(muxrl):
     overrides = ["seed=3", "servers.ppo.token=secret-of-sixteen"]
-    assert cli.main(["check", "cartpole_ppo", "--yaml", *overrides]) == 0
-    output = capsys.readouterr().out
+    output = muxrl("check", "cartpole_ppo", "--yaml", *overrides).out
     assert output == to_yaml(load_config("cartpole_ppo", overrides))
     assert "secret" not in output
 
 
-def test_check_reports_what_a_bug_needs_also_of_a_refused_config(capsys):
+def test_check_reports_what_a_bug_needs_also_of_a_refused_config(muxrl):
     arguments = ["cartpole_ppo", "servers.ppo.token=secret-of-sixteen-letters"]
-    assert cli.main(["check", *arguments, "--report"]) == 0
-    output = capsys.readouterr().out
+    output = muxrl("check", *arguments, "--report").out
     versions, end = json.JSONDecoder().raw_decode(output)
     assert versions["python"] == platform.python_version()
     assert output[end + 1 :].startswith(to_yaml(load_config(*arguments[:1], arguments[1:])))
     assert "cartpole_ppo: can be launched" in output
     assert "secret" not in output
-    assert cli.main(["check", *arguments, "servers.ppo.agents=[nobody]", "--report"]) == 2
-    output, errors = capsys.readouterr()
+    output, errors = muxrl("check", *arguments, "servers.ppo.agents=[nobody]", "--report", code=2)
     assert "agents:\n    - nobody" in output
     assert "muxrl: cartpole_ppo: " in errors
 
 
-def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp_path, capsys):
+def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp_path, muxrl):
     from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
     monkeypatch.setattr(
@@ -128,20 +123,18 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp
         ["sweep", "sweep.yaml"],
         ["sweep", "sweep.yaml", "--dry-run"],
     ):
-        assert cli.main(command) == 2, command
-        assert "server 'ppo': wants 1 GPU (resources.num_gpus), this machine has 0" in (
-            capsys.readouterr().err
-        )
+        told = muxrl(*command, code=2)
+        assert "server 'ppo': wants 1 GPU (resources.num_gpus), this machine has 0" in (told.err)
     assert not (tmp_path / "runs").exists()
 
 
-def test_mistakes_found_with_the_simulation_are_reported_alike(capfd):
-    code = cli.main(["check", "tag", "servers.qmix.groups.predators=[advesary_0]"])
-    out, err = capfd.readouterr()
-    assert (code, out) == (2, "")
-    assert err == (
+def test_mistakes_found_with_the_simulation_are_reported_alike(muxrl):
+    told = muxrl("check", "tag", "servers.qmix.groups.predators=[advesary_0]", code=2)
+    assert told == (
+        "",
         "muxrl: tag: server 'qmix': group 'predators' names 'advesary_0', which matches none of "
-        "the server's agents; did you mean 'adversary_0'? (adversary_0, adversary_1, adversary_2)\n"
+        "the server's agents; did you mean 'adversary_0'? (adversary_0, adversary_1, "
+        "adversary_2)\n",
     )
 
 
@@ -153,43 +146,37 @@ def test_mistakes_found_with_the_simulation_are_reported_alike(capfd):
         (["evaluation.interval_env_steps=null"], "300 at the end"),
     ],
 )
-def test_check_says_where_a_simulation_connects_and_what_evaluations_take(overrides, told, capsys):
+def test_check_says_where_a_simulation_connects_and_what_evaluations_take(overrides, told, muxrl):
     """Each evaluation has all as learned, and each of the two servers at random or untrained."""
-    assert cli.main(["check", "twenty_lines", *overrides]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = muxrl("check", "twenty_lines", *overrides).out.splitlines()
     assert "simulations connect to one gateway, 127.0.0.1:9900" in lines
     assert f"evaluations take episodes of theirs: {told}" in lines
 
 
-def test_check_says_what_is_scaled_and_normalised(capsys):
+def test_check_says_what_is_scaled_and_normalised(muxrl):
     switches = {"normalize_observations": "true", "normalize_rewards": "true"}
-    assert cli.main(["check", "cartpole_ppo"]) == 0
-    assert "server 'ppo' " not in capsys.readouterr().out
+    assert "server 'ppo' " not in muxrl("check", "cartpole_ppo").out
     given = [f"servers.ppo.{name}={value}" for name, value in switches.items()]
-    assert cli.main(["check", "cartpole_ppo", *given]) == 0
-    out = capsys.readouterr().out
+    out = muxrl("check", "cartpole_ppo", *given).out
     assert "server 'ppo' normalises observations by their running mean and deviation" in out
     assert "server 'ppo' divides rewards by the running deviation of the return" in out
-    bounded = "servers.ppo.scale_observations=bounded"
-    assert cli.main(["check", "cartpole_ppo", bounded]) == 0
-    out = capsys.readouterr().out
+    out = muxrl("check", "cartpole_ppo", "servers.ppo.scale_observations=bounded").out
     assert "server 'ppo' scales Box(4,) float32 to 0..1 by the bounds of the space" in out
 
 
-def test_environments_of_the_current_folder_are_found(tmp_path, monkeypatch, capsys):
+def test_environments_of_the_current_folder_are_found(tmp_path, monkeypatch, muxrl):
     (tmp_path / "my_local_env.py").write_text(
         "import gymnasium\ndef make(): return gymnasium.make('CartPole-v1')\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert cli.main(["check", "cartpole_ppo", "simulation.env=my_local_env:make"]) == 0
+    muxrl("check", "cartpole_ppo", "simulation.env=my_local_env:make")
 
 
-def test_launch_hands_on_the_experiment_and_its_exit_code(launched, tmp_path, capsys):
+def test_launch_hands_on_the_experiment_and_its_exit_code(launched, tmp_path, muxrl):
     argv = ["launch", "cartpole_ppo", "seed=1", "--no-progress", "stop.time_s=5"]
-    code = cli.main([*argv, "--address", "auto", "--run-dir", str(tmp_path), "evaluation.seed=4"])
-    assert code == 7
-    assert capsys.readouterr().err == "muxrl: it rained\n"
+    argv += ["--address", "auto", "--run-dir", tmp_path, "evaluation.seed=4"]
+    assert muxrl(*argv, code=7).err == "muxrl: it rained\n"
     ((experiment, run_dir, show_progress),) = launched
     assert experiment.config.seed == 1
     assert experiment.config.stop.time_s == 5.0
@@ -200,42 +187,39 @@ def test_launch_hands_on_the_experiment_and_its_exit_code(launched, tmp_path, ca
     assert show_progress is False
 
 
-def test_launch_shows_progress_in_a_new_run_directory_by_default(launched):
-    cli.main(["launch", "cartpole_ppo"])
+def test_launch_shows_progress_in_a_new_run_directory_by_default(launched, muxrl):
+    muxrl("launch", "cartpole_ppo", code=7)
     ((_, run_dir, show_progress),) = launched
     assert run_dir is None
     assert show_progress is True
 
 
 @pytest.mark.parametrize("is_option_first", [True, False])
-def test_launch_resumes_a_run_with_overrides(launched, tmp_path, is_option_first):
+def test_launch_resumes_a_run_with_overrides(launched, muxrl, tmp_path, is_option_first):
     run = RunDirectory.create_at(tmp_path / "run")
     run.write_config(to_yaml(load_config("cartpole_ppo", ["seed=3"])))
     option, override = ["--resume", str(run.path)], ["stop.time_s=9"]
-    cli.main(["launch", *(option + override if is_option_first else override + option)])
+    muxrl("launch", *(option + override if is_option_first else override + option), code=7)
     ((experiment, folder, _),) = launched
     assert (experiment.config.seed, experiment.config.stop.time_s) == (3, 9.0)
     assert folder == run
 
 
-def test_a_launch_needs_to_know_what(launched, tmp_path, capsys):
-    assert cli.main(["launch"]) == 2
-    assert "needs a CONFIG, or --resume RUN_DIR" in capsys.readouterr().err
-    assert cli.main(["launch", "--resume", str(tmp_path)]) == 2
-    assert "is not the directory of a run" in capsys.readouterr().err
+def test_a_launch_needs_to_know_what(launched, tmp_path, muxrl):
+    assert "needs a CONFIG, or --resume RUN_DIR" in muxrl("launch", code=2).err
+    assert "is not the directory of a run" in muxrl("launch", "--resume", tmp_path, code=2).err
     assert launched == []
 
 
-def test_a_config_that_cannot_run_is_not_launched(launched, capsys):
-    assert cli.main(["launch", "cartpole_ppo", "stop=null"]) == 2
-    assert cli.main(["launch", "nowhere"]) == 2
+def test_a_config_that_cannot_run_is_not_launched(launched, muxrl):
+    muxrl("launch", "cartpole_ppo", "stop=null", code=2)
+    told = muxrl("launch", "nowhere", code=2)
     assert launched == []
-    assert "muxrl: nowhere: no such file" in capsys.readouterr().err
+    assert "muxrl: nowhere: no such file" in told.err
 
 
-def test_serve_without_a_server_names_them_and_what_starts_all(served, capsys):
-    assert cli.main(["serve", "twenty_lines"]) == 2
-    told = capsys.readouterr().err
+def test_serve_without_a_server_names_them_and_what_starts_all(served, muxrl):
+    told = muxrl("serve", "twenty_lines", code=2).err
     assert told.startswith(
         "muxrl: twenty_lines: serve runs one server, so name it: --server ppo or a2c."
     )
@@ -243,23 +227,22 @@ def test_serve_without_a_server_names_them_and_what_starts_all(served, capsys):
     assert not served
 
 
-def test_serve_hands_on_one_plan_and_needs_no_stop(served, tmp_path):
+def test_serve_hands_on_one_plan_and_needs_no_stop(served, muxrl, tmp_path):
     (tmp_path / "endless.yaml").write_text(
         "simulation: {env: 'gymnasium:CartPole-v1'}\nservers: {mine: {agents: [agent]}}\n"
     )
     serve = ["serve", str(tmp_path / "endless.yaml"), "--server", "mine"]
-    assert cli.main(serve) == 0
+    muxrl(*serve)
     ((plan, run_dir, resume, interval_s),) = served
     assert plan.server_id == "mine"
     assert (run_dir, resume, interval_s) == (None, False, 600.0)
     options = ["checkpoint.interval_s=9", "--run-dir", str(tmp_path), "--resume"]
-    assert cli.main([*serve, *options]) == 0
+    muxrl(*serve, *options)
     assert served[1][1:] == (tmp_path, True, 9.0)
 
 
-def test_serve_suggests_a_server(served, capsys):
-    assert cli.main(["serve", "tag", "--server", "qmx"]) == 2
-    assert capsys.readouterr().err == (
+def test_serve_suggests_a_server(served, muxrl):
+    assert muxrl("serve", "tag", "--server", "qmx", code=2).err == (
         "muxrl: tag: there is no server 'qmx'; did you mean 'qmix'?\n"
     )
     assert served == []
@@ -274,22 +257,20 @@ algorithms: {random: {}, ppo: {}}
 """
 
 
-def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path, capsys):
+def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path, muxrl):
     (tmp_path / "mine.yaml").write_text(SWEEP)
     argv = ["sweep", str(tmp_path / "mine.yaml"), "seeds=[4]", "--dry-run", "calibration_s=0"]
-    assert cli.main(argv) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split() for line in muxrl(*argv).out.splitlines()]
     assert ["4", "trials"] in lines
     assert ["2", "ppo", "random", "4"] in lines
     assert list(tmp_path.iterdir()) == [tmp_path / "mine.yaml"]
 
 
 @pytest.mark.parametrize("name", ["mine.yaml", "chase_lr"])
-def test_launch_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, capsys, name):
+def test_launch_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, muxrl, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(SWEEP)
-    assert cli.main(["launch", name]) == 2
-    assert capsys.readouterr().err == (
+    assert muxrl("launch", name, code=2).err == (
         f"muxrl: {name}: this is a sweep, a table of runs; see what it would run with 'muxrl sweep "
         f"{name} --dry-run', and run it with 'muxrl sweep {name}'\n"
     )
@@ -301,7 +282,7 @@ def test_launch_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, capsys, name)
     ids=["check", "dry-run", "sweep"],
 )
 def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(
-    tmp_path, capsys, monkeypatch, command, code
+    tmp_path, muxrl, monkeypatch, command, code
 ):
     """Not once for each trial: two roles have the same budget in six trials each."""
 
@@ -312,8 +293,7 @@ def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(
     (tmp_path / "mine.yaml").write_text(SWEEP)
     argv = [*command, str(tmp_path / "mine.yaml"), "seeds=[4,5,6]", "calibration_s=0"]
     argv += [f"sweeps_dir={tmp_path}", "experiment.stop.env_steps=3000"]
-    assert cli.main(argv) == code
-    out = capsys.readouterr().out
+    out = muxrl(*argv, code=code).out
     needs = "its first update needs 4,000 env steps (train_batch_size_per_learner: 4000)"
     assert sorted(line for line in out.splitlines() if line.startswith("warning: ")) == [
         f"warning: 6 of 12 trials ({which}): server {role!r}: {needs}, but the run stops at 3,000: "
@@ -323,11 +303,9 @@ def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(
     assert ["12", "trials"] in [line.split() for line in out.splitlines()]
 
 
-def test_seeds_with_commas_are_shown_as_the_list_they_should_be(capsys):
-    assert cli.main(["sweep", "chase", "seeds=0,1", "--dry-run"]) == 2
-    assert "seeds: must be a list of integers, got the text '0,1'; write [0,1]" in (
-        capsys.readouterr().err
-    )
+def test_seeds_with_commas_are_shown_as_the_list_they_should_be(muxrl):
+    told = muxrl("sweep", "chase", "seeds=0,1", "--dry-run", code=2)
+    assert "seeds: must be a list of integers, got the text '0,1'; write [0,1]" in (told.err)
 
 
 def test_the_command_can_be_run_as_its_module():
@@ -335,50 +313,41 @@ def test_the_command_can_be_run_as_its_module():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_mistakes_in_a_sweep_are_lines_and_exit_code_2(tmp_path, capsys):
+def test_mistakes_in_a_sweep_are_lines_and_exit_code_2(tmp_path, muxrl):
     (tmp_path / "mine.yaml").write_text(SWEEP + "sedes: [1]\nscheduler: {kind: pbt}\n")
     path = str(tmp_path / "mine.yaml")
-    assert cli.main(["sweep", path]) == 2
-    assert capsys.readouterr().err == (
+    assert muxrl("sweep", path, code=2).err == (
         f"muxrl: {path}: line 7: sedes: unknown key 'sedes'; did you mean 'seeds'?\n"
     )
-    assert cli.main(["sweep", str(tmp_path), "--resume"]) == 2
-    assert "is not the directory of a sweep: it has no sweep.yaml" in capsys.readouterr().err
+    told = muxrl("sweep", tmp_path, "--resume", code=2)
+    assert "is not the directory of a sweep: it has no sweep.yaml" in told.err
 
 
-def test_interrupt_ends_with_the_shells_code(launched, monkeypatch):
+def test_interrupt_ends_with_the_shells_code(launched, muxrl, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(
         sys.modules["muxrl.orchestrator.launch.whole_run"], "run_experiment", interrupted
     )
-    assert cli.main(["launch", "cartpole_ppo"]) == 130
+    muxrl("launch", "cartpole_ppo", code=130)
 
 
 @pytest.mark.parametrize("argv", [[], ["lanch", "tag"], ["check"], ["check", "tag", "--sede=3"]])
-def test_wrong_command_lines_exit_with_2(argv, capsys):
-    with pytest.raises(SystemExit) as caught:
-        cli.main(argv)
-    assert caught.value.code == 2
-    assert "usage: muxrl" in capsys.readouterr().err
+def test_wrong_command_lines_exit_with_2(argv, muxrl):
+    assert "usage: muxrl" in muxrl(*argv, code=2).err
 
 
 @pytest.mark.parametrize(
     ("typo", "hint"),
     [("lanch", "did you mean 'launch'?"), ("xyz", "choose from launch, check, serve")],
 )
-def test_a_misspelt_command_is_told_which_there_are(capsys, typo, hint):
-    with pytest.raises(SystemExit):
-        cli.main([typo, "tag"])
-    assert f"there is no command {typo!r}; {hint}" in capsys.readouterr().err
+def test_a_misspelt_command_is_told_which_there_are(muxrl, typo, hint):
+    assert f"there is no command {typo!r}; {hint}" in muxrl(typo, "tag", code=2).err
 
 
-def test_version(capsys):
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out.startswith("muxrl ")
+def test_version(muxrl):
+    assert muxrl("--version").out.startswith("muxrl ")
 
 
 def test_neither_muxrl_nor_any_help_loads_anything_heavy():
@@ -412,11 +381,10 @@ def test_python_3_10_reads_the_same_options():
     assert Command(one)(parser.parse_args(["--pairs", "x=1", "--pairs", "y=2"])) == 0
 
 
-def test_in_80_columns_check_breaks_no_name(capsys, monkeypatch):
+def test_in_80_columns_check_breaks_no_name(muxrl, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert cli.main(["check", "tag"]) == 0
-    out = capsys.readouterr().out
+    out = muxrl("check", "tag").out
     assert " adversary_{0..2}  qmix (QMIX)  default  predators  Box(20,)        Discrete(5)" in out
 
 

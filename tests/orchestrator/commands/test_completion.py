@@ -8,18 +8,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from muxrl.orchestrator import cli
+from tests.orchestrator.commanded import Muxrl
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_one_of_the_shell_s_and_knows_every_command(
-    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shell: str, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     pytest.importorskip("shtab")
-    assert cli.main(["completion", shell]) == 0
+    told = muxrl("completion", shell)
     script = tmp_path / "script"
-    script.write_text(capsys.readouterr().out)
+    script.write_text(told.out)
     for word in ("launch", "compliance", "completion", "resume", "replace"):
         assert word in script.read_text()
     if program := shutil.which(shell):
@@ -27,13 +26,11 @@ def test_the_script_is_one_of_the_shell_s_and_knows_every_command(
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_bash_completes_commands_options_and_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bash_completes_commands_options_and_files(tmp_path: Path, muxrl: Muxrl) -> None:
     pytest.importorskip("shtab")
-    assert cli.main(["completion", "bash"]) == 0
+    told = muxrl("completion", "bash")
     (tmp_path / "mine.yaml").touch()
-    script = capsys.readouterr().out
+    script = told.out
 
     def complete(*words: str) -> list[str]:
         line = " ".join(f"'{word}'" for word in words)
@@ -50,15 +47,13 @@ def test_bash_completes_commands_options_and_files(
 
 
 def test_without_shtab_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, muxrl: Muxrl
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "shtab", None)
-    assert cli.main(["completion", "bash"]) == 2
-    err = capsys.readouterr().err
+    err = muxrl("completion", "bash", code=2).err
     assert err == "muxrl: completion: needs shtab, not installed here: pip install shtab\n"
 
 
-def test_the_schema_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["schema", "sweep"]) == 0
-    out, err = capsys.readouterr()
+def test_the_schema_is_printed_alone(muxrl: Muxrl) -> None:
+    out, err = muxrl("schema", "sweep")
     assert (json.loads(out)["title"], err) == ("muxrl: sweep", "")

@@ -6,35 +6,33 @@ from pathlib import Path
 
 import pytest
 from tests.compliance.real_servers import SEES, TOKEN, make_plan
+from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.compliance.test_client_trial import erring
 
-from muxrl.orchestrator.cli import main
 from muxrl.servers.server import PolicyServer
 
 
-def test_a_server_with_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_with_a_token(tmp_path: Path, muxrl: Muxrl) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
     server = PolicyServer(make_plan("RANDOM", {"a": SEES["a"]}, token=TOKEN))
     server.start()
     try:
-        assert main(["compliance", "--server", server.address, "--token-file", str(token)]) == 0
-        assert main(["compliance", "--server", server.address]) == 1
+        told = muxrl("compliance", "--server", server.address, "--token-file", token).out
+        refused = muxrl("compliance", "--server", server.address, code=1).out
     finally:
         assert server.stop()
-    told = capsys.readouterr().out
-    assert "rules: " in told
     assert " 0 broken, " in told
-    assert "expected 200; came 401" in told
+    assert "rules: " in refused
+    assert "expected 200; came 401" in refused
 
 
-def test_a_client_of_a_config_s_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_client_of_a_config_s_simulation(muxrl: Muxrl) -> None:
     program = erring("finals")
-    assert main(["compliance", "--client", "--", *program]) == 1
-    told = capsys.readouterr().out
+    told = muxrl("compliance", "--client", "--", *program, code=1).out
     assert "expected final_observations['driver_0']; came none" in told
-    assert main(["compliance", "--client", "--config", "twenty_lines", "--", *program]) == 1
-    told = " ".join(capsys.readouterr().out.split())  # without the ends of its lines
+    told = muxrl("compliance", "--client", "--config", "twenty_lines", "--", *program, code=1)
+    told = " ".join(told.out.split())  # without the ends of its lines
     assert "there is no agent 'toll' here" in told
 
 
@@ -48,8 +46,5 @@ def test_a_client_of_a_config_s_simulation(capsys: pytest.CaptureFixture[str]) -
         (["--server", "127.0.0.1:1", "--token-file", "/no/such/file"], "No such file"),
     ],
 )
-def test_what_cannot_be_tried_is_refused(
-    arguments: list[str], story: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compliance", *arguments]) == 2
-    assert story in capsys.readouterr().err
+def test_what_cannot_be_tried_is_refused(arguments: list[str], story: str, muxrl: Muxrl) -> None:
+    assert story in muxrl("compliance", *arguments, code=2).err

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.orchestrator.commanded import Muxrl
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.commands.configs import describe
 from muxrl.orchestrator.config import packaged_configs
 
 
-def test_every_packaged_config_is_listed_with_a_sentence(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["configs"]) == 0
-    rows = [line.strip().partition("  ") for line in capsys.readouterr().out.splitlines()]
+def test_every_packaged_config_is_listed_with_a_sentence(muxrl: Muxrl) -> None:
+    rows = [line.strip().partition("  ") for line in muxrl("configs").out.splitlines()]
     named = {name: sentence.strip() for name, _, sentence in rows}
     for kind in ("conf", "sweeps", "leagues"):
         for name, path in packaged_configs(kind).items():

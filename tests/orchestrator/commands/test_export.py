@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.orchestrator.commanded import Muxrl
 from tests.servers.export.untrained import save
 
 from muxrl.client.onnx_policy import load_onnx
 from muxrl.experiments.examples.play_onnx import play
 from muxrl.experiments.simulations.torus_chase import TorusChase
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, to_yaml
 from muxrl.orchestrator.evaluations.evaluate import evaluate_run
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -46,12 +46,9 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 @pytest.mark.night  # by day: servers/export, number by number
-def test_files_earn_what_the_frozen_servers_earn(
-    run: RunDirectory, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_earn_what_the_frozen_servers_earn(run: RunDirectory, muxrl: Muxrl) -> None:
     """In the same episodes, each agent in each: greedy policies leave nothing to chance."""
-    assert cli.main(["export", str(run.path)]) == 0
-    out = capsys.readouterr().out
+    out = muxrl("export", run.path).out
     for server_id in CHASE.servers:
         assert f"{run.path}/onnx/{server_id}/default.onnx\n  in:  observation [8] float32" in out
     assert out.count("acts as the server does on 1,0") == 3
@@ -67,24 +64,20 @@ def test_files_earn_what_the_frozen_servers_earn(
         assert agent_id.startswith("prey_") or sum(returns) > 0
 
 
-def test_a_file_that_differs_is_not_kept(
-    run: RunDirectory, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["export", str(run.path), "--server", "a2c", "--tolerance", "1e-12"]) == 1
-    told = capsys.readouterr().err
+def test_a_file_that_differs_is_not_kept(run: RunDirectory, muxrl: Muxrl) -> None:
+    told = muxrl("export", run.path, "--server", "a2c", "--tolerance", "1e-12", code=1).err
     assert told.startswith("muxrl: server 'a2c': policy 'default' (A2C) was not exported: ")
     assert "allow for them with --tolerance" in told
     assert not list(run.path.rglob("*.onnx"))
 
 
 def test_one_server_that_cannot_be_exported_keeps_no_other_from_it(
-    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+    run: RunDirectory, muxrl: Muxrl
 ) -> None:
     servers = {**CHASE.servers, "ppo": ServerConfig("RANDOM", ["prey_0"])}
     run.write_config(to_yaml(dataclasses.replace(CHASE, servers=servers)))
     (run.checkpoints / "qmix" / "last" / ABOUT_FILE).unlink()
-    assert cli.main(["export", str(run.path)]) == 2
-    told = capsys.readouterr()
+    told = muxrl("export", run.path, code=2)
     assert told.err.startswith("muxrl: server 'qmix': '")
     assert told.err.endswith("is no checkpoint: it has no muxrl.json\n")
     assert "a2c/default.onnx" in told.out
@@ -103,24 +96,22 @@ def test_one_server_that_cannot_be_exported_keeps_no_other_from_it(
     ],
 )
 def test_what_it_cannot_write_it_names(
-    arguments: list[str], reason: str, run: RunDirectory, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], reason: str, run: RunDirectory, muxrl: Muxrl
 ) -> None:
     servers = {**CHASE.servers, "ppo": ServerConfig("RANDOM", ["prey_0"])}
     run.write_config(to_yaml(dataclasses.replace(CHASE, servers=servers)))
-    assert cli.main(["export", str(run.path), *arguments]) == 2
-    assert capsys.readouterr().err == f"muxrl: {reason}\n"
+    assert muxrl("export", run.path, *arguments, code=2).err == f"muxrl: {reason}\n"
     assert not (run.path / "onnx").exists()
 
 
 def test_without_its_extra_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, muxrl: Muxrl
 ) -> None:
     monkeypatch.setattr(
         "muxrl.orchestrator.commands.command.find_spec",
         lambda module: None if module == "onnxruntime" else find_spec(module),
     )
-    assert cli.main(["export", "run"]) == 2
-    assert capsys.readouterr().err == (
+    assert muxrl("export", "run", code=2).err == (
         "muxrl: 'export' needs onnxruntime, not installed here; "
         "they come with: pip install 'muxrl[export]'\n"
     )

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.client.scripted_servers import CountingSimulation
 from tests.protocol.some_spaces import SPACES
 
-from muxrl.orchestrator.cli import main
 from muxrl.orchestrator.commands.probe import external_section
 from muxrl.orchestrator.config import SimulationConfig, load_config, prepare, probe
 from muxrl.orchestrator.errors import ConfigError
@@ -42,17 +41,16 @@ class Declared(CountingSimulation):
     ],
 )  # fmt: skip
 def test_check_takes_what_is_printed(
-    env: str, kwargs: dict[str, float], expected: str, tmp_path: Path, capsys
+    env: str, kwargs: dict[str, float], expected: str, tmp_path: Path, muxrl
 ) -> None:
-    assert main(["probe", env, *(f"{key}={value}" for key, value in kwargs.items())]) == 0
-    printed, err = capsys.readouterr()
+    printed, err = muxrl("probe", env, *(f"{key}={value}" for key, value in kwargs.items()))
     assert err == ""
     assert f"    {expected}\n" in printed
     path = tmp_path / "declared.yaml"
     path.write_text(printed + REST)
     facts = prepare(load_config(path)).facts
     assert facts == probe(SimulationConfig(env=env, kwargs=kwargs))
-    assert main(["check", str(path)]) == 0
+    muxrl("check", path)
 
 
 AGENTS = st.sampled_from(
@@ -105,10 +103,9 @@ def test_an_agent_that_would_be_counted_out_is_refused() -> None:
     ],
 )
 def test_what_cannot_be_made_is_told_in_a_sentence(
-    arguments: list[str], expected: str, capsys
+    arguments: list[str], expected: str, muxrl
 ) -> None:
-    assert main(["probe", *arguments]) == 2
-    out, err = capsys.readouterr()
+    out, err = muxrl("probe", *arguments, code=2)
     assert out == ""
     assert err.count("\n") == 1
     assert expected in err

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
+from tests.orchestrator.commanded import Muxrl
 
 from muxrl import RunResult
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import load_config, prepare
 from muxrl.orchestrator.launch import whole_run
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.storage import versions
 
 COMMIT = "c0ffee" * 6 + "beef"
+SAID = "loading packages\nlooking at the environment\n"
+"""What it waits for."""
 GAME = """
 import gymnasium
 def make(): return gymnasium.make("CartPole-v1")
@@ -54,33 +56,32 @@ def test_the_same_config_is_launched_again(
     recorded: RunDirectory,
     launched: list[tuple[Any, Any]],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    muxrl: Muxrl,
 ) -> None:
     again = tmp_path / "again"
-    assert cli.main(["reproduce", str(recorded.path), "--run-dir", str(again)]) == 7
+    told = muxrl("reproduce", recorded.path, "--run-dir", again, code=7)
     ((experiment, run_dir),) = launched
     assert experiment.config == recorded.read_config()
     assert experiment.config.seed == 3
     assert run_dir == again
-    assert capsys.readouterr() == ("", "muxrl: it rained\n")
+    assert told == (SAID, "muxrl: it rained\n")
 
 
 def test_check_says_what_differs_and_starts_nothing(
     recorded: RunDirectory,
     launched: list[tuple[Any, Any]],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    muxrl: Muxrl,
 ) -> None:
     command = ["reproduce", str(recorded.path), "--check"]
-    assert cli.main(command) == 0
-    assert capsys.readouterr().out == f"{recorded.path}: nothing that it names differs here\n"
+    assert muxrl(*command).out == f"{SAID}{recorded.path}: nothing that it names differs here\n"
     versions_file, packages = recorded.path / "versions.json", recorded.path / "packages.txt"
     now = json.loads(versions_file.read_text())
     versions_file.write_text(json.dumps(now | {"torch": "1.0", "platform": "elsewhere"}))
     packages.write_text(f"{packages.read_text()}nobody-has-this==3.2\n")
     (tmp_path / "game_to_reproduce.py").write_text(f"{GAME}# changed\n")
-    assert cli.main(command) == 1
-    torch, source, others = capsys.readouterr().out.splitlines()
+    told = muxrl(*command, code=1).out
+    torch, source, others = told.removeprefix(SAID).splitlines()
     assert torch == f"differs: torch was 1.0, and is {now['torch']}"
     assert source.startswith("differs: the environment's source was ")
     assert others == (
@@ -90,26 +91,23 @@ def test_check_says_what_differs_and_starts_nothing(
 
 
 def test_nothing_brings_back_an_earlier_source_or_what_no_commit_holds(
-    recorded: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recorded: RunDirectory, monkeypatch: pytest.MonkeyPatch, muxrl: Muxrl
 ) -> None:
     file = recorded.path / "versions.json"
     earlier = {"env_steps": 0, "environment_source": "another"}
     dirty = {"git_commit": f"{COMMIT}-dirty"}
     file.write_text(json.dumps(json.loads(file.read_text()) | dirty | {"earlier": [earlier]}))
     monkeypatch.setattr(versions, "_git_commit", lambda folder: f"{COMMIT}-dirty")
-    assert cli.main(["reproduce", str(recorded.path), "--check"]) == 1
-    commit, source = capsys.readouterr().out.splitlines()
+    told = muxrl("reproduce", recorded.path, "--check", code=1).out
+    commit, source = told.removeprefix(SAID).splitlines()
     was = "differs: muxrl's source was c0ffeec0ff-dirty"
     assert commit == f"{was}: it had changes that no commit holds"
     assert source.startswith("differs: the environment's source was another, and is ")
 
 
-def test_a_run_that_never_began_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_never_began_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     run = RunDirectory.create_at(tmp_path / "run")
-    assert cli.main(["reproduce", str(run.path)]) == 2
-    err = capsys.readouterr().err
+    err = muxrl("reproduce", run.path, code=2).err
     assert err == f"muxrl: {run.path} has no config.yaml: the run never began\n"
 
 

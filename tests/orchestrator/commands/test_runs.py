@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.manage.filled import fill
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.commands import runs
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
@@ -26,11 +26,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_row_for_each_server_says_how_the_run_stands(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["runs", str(folder)]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+def test_a_row_for_each_server_says_how_the_run_stands(folder: Path, muxrl: Muxrl) -> None:
+    rows = [line.split() for line in muxrl("runs", folder).out.splitlines()]
     assert rows[4:10] == [
         [KILLED, "interrupted", "10", *rows[4][-2:]],
         ["fox", "(A2C):", "fox_0,", "fox_1"],
@@ -42,13 +39,10 @@ def test_a_row_for_each_server_says_how_the_run_stands(
     assert rows[-1][:2] == ["foreign:", "broken:"]
 
 
-def test_80_columns_hold_it(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_80_columns_hold_it(folder: Path, muxrl: Muxrl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert cli.main(["runs", str(folder)]) == 0
-    plain = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
+    plain = re.sub("\x1b\\[[0-9;]*m", "", muxrl("runs", folder).out)
     lines = plain.splitlines()
     table = lines[: max(n for n, line in enumerate(lines) if "tuned" in line)]
     assert max(map(len, table)) <= 80
@@ -56,9 +50,8 @@ def test_80_columns_hold_it(
         assert any(whole in line for line in table), f"{whole} is broken or cut off"
 
 
-def test_programs_get_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["runs", str(folder), "--json"]) == 0
-    killed, done, sweep, foreign = json.loads(capsys.readouterr().out)
+def test_programs_get_all_of_it(folder: Path, muxrl: Muxrl) -> None:
+    killed, done, sweep, foreign = json.loads(muxrl("runs", folder, "--json").out)
     assert killed["path"] == str(folder / KILLED)
     assert (killed["state"], killed["resumable_at"]) == ("interrupted", None)
     assert [server["evaluated"] for server in done["servers"]] == [5.5, -1.0]
@@ -66,13 +59,9 @@ def test_programs_get_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "plan.json" in foreign["cause"]
 
 
-def test_a_folder_without_runs_or_none_at_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["runs", str(tmp_path)]) == 0
-    assert f"no run or sweep in '{tmp_path}'" in capsys.readouterr().out
-    assert cli.main(["runs", str(tmp_path / "nowhere")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+def test_a_folder_without_runs_or_none_at_all(tmp_path: Path, muxrl: Muxrl) -> None:
+    assert f"no run or sweep in '{tmp_path}'" in muxrl("runs", tmp_path).out
+    assert "there is no folder" in muxrl("runs", tmp_path / "nowhere", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -91,26 +80,18 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(folder: Path) -> None:
     assert (done.stdout, done.stderr) == ("a line\n0\n", "")
 
 
-def test_lines_of_several_processes_say_whose_they_are(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_of_several_processes_say_whose_they_are(folder: Path, muxrl: Muxrl) -> None:
     run = RunDirectory(folder / TAG)
     run.log("ppo").write_text("one\ntwo\n")
     run.log("evaluation").write_text("begun\n")
-    assert cli.main(["logs", str(run.path), "-n", "1"]) == 0
-    assert capsys.readouterr().out == "evaluation | begun\nppo        | two\n"
-    assert cli.main(["logs", str(run.path), "ppo", "-f"]) == 0, "the run is over"
-    assert capsys.readouterr().out == "one\ntwo\n"
-    assert cli.main(["logs", str(run.path), "pppo"]) == 2
-    assert "did you mean 'ppo'?" in capsys.readouterr().err
+    assert muxrl("logs", run.path, "-n", "1").out == "evaluation | begun\nppo        | two\n"
+    assert muxrl("logs", run.path, "ppo", "-f").out == "one\ntwo\n"
+    assert "did you mean 'ppo'?" in muxrl("logs", run.path, "pppo", code=2).err
 
 
-def test_what_cannot_be_stopped_is_an_error(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_stopped_is_an_error(folder: Path, muxrl: Muxrl) -> None:
     StatusFile(RunDirectory(folder / TAG)).enter("done", 7)
-    assert cli.main(["stop", str(folder / TAG)]) == 2
-    assert capsys.readouterr() == (
+    assert muxrl("stop", folder / TAG, code=2) == (
         "",
         f"muxrl: run '{folder / TAG}' is over: done, at 7 env steps\n",
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.trained_here import train_here
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -62,7 +62,7 @@ def train(root: Path, hunters: str, hunted: str, seed: int) -> Path:
     train_here(
         prepare(config, needs_stop=False),
         run,
-        (0, 320),
+        [160],
         num_episodes=NUM_EPISODES,
         replaces=True,
         first_seed=seed * 1000,
@@ -108,12 +108,11 @@ def test_scripted_and_random_policies_are_played_alone(comparison: Comparison) -
 
 
 def test_the_command_writes_a_report_that_stands_alone(
-    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: list[Path], tmp_path: Path, muxrl: Muxrl
 ) -> None:
     out = tmp_path / "out"
     arguments = ["compare", *map(str, runs), "--episodes", "2", "--head-to-head", "--out", str(out)]
-    assert cli.main(arguments) == 0
-    shown = capsys.readouterr().out
+    shown = muxrl(*arguments).out
     assert "Side by side" in shown
     assert "Head to head, return of prey" in shown
     page = (out / "report.html").read_text()

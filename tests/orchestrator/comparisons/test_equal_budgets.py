@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.faults.hosted import Host
+from tests.faults.started import PATIENCE_S
 from tests.nights import at_night
 
+from muxrl.experiments.examples.tutorial.toll_bridge import TollBridge
 from muxrl.orchestrator import cli
 
 _FILES = Path(__file__).parents[3] / "experiments" / "examples" / "tutorial"
-_SLOWED = """
-import time
-from toll_bridge import TollBridge
+_SLOWED = "import time\nfrom typing import Any\nfrom toll_bridge import TollBridge\n"
+
 
 class SlowBridge(TollBridge):
-    def step(self, actions):
+    def step(self, actions: Any) -> Any:
         time.sleep(0.004 if self.morning % 2 else 0.0)
         return super().step(actions)
-"""
-_ENVS = ["toll_bridge:TollBridge", "slow_bridge:SlowBridge"]
+
+
+_ENVS = [f"{TollBridge.__module__}:TollBridge", f"{__name__}:SlowBridge"]
 _SMALL = [
     "stop.env_steps=305", "evaluation.interval_env_steps=100", "evaluation.num_episodes=4",
     "evaluation.final_num_episodes=4", "servers.keeper.settings.train_batch_size_per_learner=50",
@@ -29,41 +35,46 @@ _SMALL = [
 ]  # fmt: skip
 
 
-pytestmark = [pytest.mark.learning, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 # By day findings/test_budget.py compares runs of equal budgets.
+@pytest.mark.faults
 @pytest.mark.parametrize("envs", at_night([_ENVS[1:], _ENVS], [_ENVS]), ids=["slow", "both"])
 def test_runs_of_one_budget_compare_however_fast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, envs: list[str]
+    tmp_path: Path, host: Host, envs: list[str]
 ) -> None:
     num_processes = 2  # which share the budget; of one process the parts are not uncertain
-    shutil.copytree(_FILES, tmp_path / "bridge")
-    monkeypatch.chdir(tmp_path / "bridge")
-    Path("slow_bridge.py").write_text(_SLOWED)
     processes = f"simulation.num_processes={num_processes}"
     for seed, env in enumerate(envs):
-        given = [*_SMALL, processes, f"simulation.env={env}", f"seed={seed}"]
-        assert cli.main(["launch", "bridge.yaml", "--run-dir", f"runs/{seed}", *given]) == 0
-        file = Path("runs", str(seed), "metrics", "evaluation.jsonl")
+        run = tmp_path / str(seed)
+        given = [*_SMALL, processes, f"simulation.env={env}", f"seed={seed}", "--no-progress"]
+        launched, _ = host.launch(
+            ["launch", str(_FILES / "bridge.yaml"), "--run-dir", str(run), *given]
+        )
+        assert launched.wait(PATIENCE_S) == 0, launched.communicate()[0]
+        file = run / "metrics" / "evaluation.jsonl"
         records = [json.loads(line) for line in file.read_text().splitlines()]
         played = {r["env_steps"]: r["env_steps_played"] for r in records}
         assert list(played) == [0, 100, 200, 300, 305]
         assert [played[n] for n in (0, 100, 200, 300)] == [0, 100, 200, 300]
         # Each process has one episode open, of 10 steps.
         assert 305 <= played[305] < 305 + 10 * num_processes
-        config = Path("runs", str(seed), "config.yaml")  # the clock is all that differs
-        config.write_text(config.read_text().replace("slow_bridge:Slow", "toll_bridge:Toll"))
+        config = run / "config.yaml"  # the clock is all that differs
+        config.write_text(config.read_text().replace(_ENVS[1], _ENVS[0]))
     if len(envs) > 1:
-        assert cli.main(["compare", "runs/0", "runs/1", "--head-to-head", "--episodes", "4"]) == 0
+        runs = [str(tmp_path / str(seed)) for seed in (0, 1)]
+        assert cli.main(["compare", *runs, "--head-to-head", "--episodes", "4"]) == 0
 
 
+@pytest.mark.learning
+@pytest.mark.ray
 @pytest.mark.night  # by day: its runs, above; its sweep, tests/orchestrator/sweeps
 def test_the_tutorials_sweep_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands of its steps 5, 8 and 9, on a simulation that is slow at times."""
     shutil.copytree(_FILES, tmp_path / "bridge")
     monkeypatch.chdir(tmp_path / "bridge")
-    Path("slow_bridge.py").write_text(_SLOWED)
+    Path("slow_bridge.py").write_text(_SLOWED + inspect.getsource(SlowBridge))
     bridge, sweep = Path("bridge.yaml"), "bridge_sweep.yaml"
     bridge.write_text(bridge.read_text().replace("toll_bridge:Toll", "slow_bridge:Slow"))
     assert "slow_bridge:SlowBridge" in bridge.read_text()

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.launch.duel import Duel
 from tests.orchestrator.trained_here import train_here
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.comparisons import exploit as module
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.exploit import BEST_RESPONSE, exploit
@@ -94,7 +94,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("in_process")
 def test_a_best_response_gains_where_the_run_had_not_learned(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, muxrl: Muxrl
 ) -> None:
     how = {"evaluation.final_num_episodes": NUM_EPISODES, "runs_dir": str(tmp_path)}
     early = exploit(run, "left", how, checkpoint="0", env_steps=POINTS[-1])
@@ -106,8 +106,8 @@ def test_a_best_response_gains_where_the_run_had_not_learned(
     assert config.servers[BEST_RESPONSE].settings == PPO.settings
     assert config.stop.env_steps == POINTS[-1]
     late = [f"{key}={value}" for key, value in how.items()]
-    assert cli.main(["exploit", str(run), "--role", "left", "--env-steps", "1600", *late]) == 0
-    assert "Best response of left" in capsys.readouterr().out
+    told = muxrl("exploit", run, "--role", "left", "--env-steps", "1600", *late)
+    assert "Best response of left" in told.out
     (written,) = {*tmp_path.glob("*/exploit.json")} - {early.launched.run_dir / "exploit.json"}
     gain = json.loads(written.read_text())["gains"][-1]["gain"]
     assert gain["mean"] < early.gains[-1].gain.mean / 2

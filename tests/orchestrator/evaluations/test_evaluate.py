@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestrator.commanded import Muxrl
 
 from muxrl.client.env_loop import EnvLoop
-from muxrl.orchestrator import cli, user_modules
+from muxrl.orchestrator import user_modules
 from muxrl.orchestrator.config import (
     ExperimentConfig,
     ExternalAgentConfig,
     SimulationConfig,
-    from_yaml,
     to_yaml,
 )
 from muxrl.orchestrator.errors import CannotEvaluate, ConfigError
@@ -131,15 +131,6 @@ def test_no_episodes(tmp_path: Path) -> None:
         evaluate_run(tmp_path, num_episodes=0)
 
 
-def test_a_config_survives_its_file_and_a_token_does_not() -> None:
-    config = learners()
-    config.servers["ppo"].token = "open-sesame"
-    text = to_yaml(config)
-    assert "open-sesame" not in text
-    config.servers["ppo"].token = ""
-    assert from_yaml(text) == config
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -150,14 +141,9 @@ def test_a_config_survives_its_file_and_a_token_does_not() -> None:
     ],
 )
 def test_the_command_refuses_with_exit_code_2(
-    arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]
+    arguments: list[str], told: str, muxrl: Muxrl
 ) -> None:
-    try:
-        code = cli.main(["evaluate", *arguments])
-    except SystemExit as exit_:  # argparse's own
-        code = exit_.code
-    assert code == 2
-    assert told in capfd.readouterr().err
+    assert told in muxrl("evaluate", *arguments, code=2).err
 
 
 def test_a_user_s_module_is_found_where_the_run_was_launched(
@@ -211,7 +197,7 @@ def trained(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.learning
 def test_a_run_is_evaluated_the_same_way_every_time_and_nothing_changes(
-    trained: Path, capfd: pytest.CaptureFixture[str]
+    trained: Path, muxrl: Muxrl
 ) -> None:
     before = {p: p.read_bytes() for p in (trained / "checkpoints").rglob("*") if p.is_file()}
     result = evaluate_run(trained, num_episodes=12)
@@ -254,8 +240,7 @@ def test_a_run_is_evaluated_the_same_way_every_time_and_nothing_changes(
         "--replace",
         "qmix=random",
     ]
-    assert cli.main(["evaluate", *arguments]) == 0
-    out, err = capfd.readouterr()
+    out, err = muxrl("evaluate", *arguments)
     assert err.splitlines()[-1] == "evaluation", "it says what it waits for, and nothing else"
     assert "warning" not in err
     assert "qmix RANDOM" in out

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageSequence
 from tests.client.scripted_servers import CountingSimulation
+from tests.orchestrator.commanded import Muxrl
 
 from muxrl.client.adapters import make_simulation
 from muxrl.experiments.simulations.torus_chase import TorusChase
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations import replay
@@ -97,29 +97,23 @@ def recorded(run: Path, simulation: SimulationConfig, seed: int) -> None:
     kept.close()
 
 
-def test_a_recorded_episode_is_shown_and_filmed(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recorded_episode_is_shown_and_filmed(tmp_path: Path, muxrl: Muxrl) -> None:
     run, film = run_of(tmp_path, TAG), tmp_path / "film"
-    assert cli.main(["replay", str(run)]) == 2
-    assert "has recorded no episodes; simulation.record" in capfd.readouterr().err
+    told = muxrl("replay", run, code=2).err
+    assert "has recorded no episodes; simulation.record" in told
     recorded(run, TAG, 3)
     recorded(run, TAG, 4)
-    assert cli.main(["replay", str(run)]) == 0
-    first, *rows = capfd.readouterr().out.splitlines()
+    first, *rows = muxrl("replay", run).out.splitlines()
     assert first == "seed 4, of 2 recorded episodes"
     assert rows[0].startswith("t=0 adversary_0 sees [")
     assert rows[-1].startswith("t=4 agent_0 sees [")
     assert rows[-1].endswith(" truncated")
-    assert cli.main(["replay", str(run), "--seed", "3", "--video", str(film)]) == 0
+    muxrl("replay", run, "--seed", "3", "--video", film)
     assert [path.name for path in film.iterdir()] == ["episode-3.gif"]
-    assert cli.main(["replay", str(run), "--seed", "5"]) == 2
-    assert "no episode with the seed 5" in capfd.readouterr().err
+    assert "no episode with the seed 5" in muxrl("replay", run, "--seed", "5", code=2).err
 
 
-def test_an_environment_that_does_not_repeat_itself_is_told(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_environment_that_does_not_repeat_itself_is_told(tmp_path: Path, muxrl: Muxrl) -> None:
     run = run_of(tmp_path, TAG)
     recorded(run, TAG, 3)
     file = run / "episodes" / "simulation-0" / "3.parquet"
@@ -127,8 +121,8 @@ def test_an_environment_that_does_not_repeat_itself_is_told(
     frame = pq.read_table(file.with_name("4.parquet"))
     other = frame.set_column(0, frame.schema.field("seed"), pa.array([4] * len(frame), pa.int64()))
     pq.write_table(other, file.with_name("4.parquet"))
-    assert cli.main(["replay", str(run), "--video", str(tmp_path / "film")]) == 1
-    assert "at step 0 agents observe something else" in capfd.readouterr().out
+    told = muxrl("replay", run, "--video", tmp_path / "film", code=1)
+    assert "at step 0 agents observe something else" in told.out
 
 
 def test_a_long_episode_is_filmed_with_one_look_at_each_row(
@@ -201,12 +195,11 @@ def test_what_shows_nothing_is_refused_at_once(
         evaluate_run(run_of(tmp_path, simulation), num_episodes=1, video=tmp_path / "film")
 
 
-def test_nothing_is_written_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_over(tmp_path: Path, muxrl: Muxrl) -> None:
     run, there = run_of(tmp_path, CHASE), tmp_path / "there"
     there.mkdir()
     for option in ("--record", "--video"):
-        assert cli.main(["evaluate", str(run), option, str(there)]) == 2
-        assert f"{there} exists already" in capfd.readouterr().err
+        assert f"{there} exists already" in muxrl("evaluate", run, option, there, code=2).err
 
 
 def test_a_picture_is_kept_though_the_environment_draws_over_it(tmp_path: Path) -> None:

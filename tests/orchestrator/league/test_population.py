@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.league.conftest import EXPLOITED, tree
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.league.load import load_league, load_resumed_league
@@ -106,10 +106,9 @@ def test_what_was_played_cannot_change(tmp_path: Path) -> None:
         load_resumed_league(file, ["num_episodes=4", "members.a.is_fresh=true"])
 
 
-def test_the_packaged_league_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "rivals"]) == 0
-    out = capsys.readouterr().out
+def test_the_packaged_league_is_checked(muxrl: Muxrl) -> None:
+    out = muxrl("check", "rivals").out
     assert "learner" in out
     assert "run it with 'muxrl league rivals'" in out
-    assert cli.main(["launch", "rivals"]) == 2
-    assert "this is a league; run it with 'muxrl league rivals'" in capsys.readouterr().err
+    told = muxrl("launch", "rivals", code=2).err
+    assert "this is a league; run it with 'muxrl league rivals'" in told

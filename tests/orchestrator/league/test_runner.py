@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.league.conftest import play, train
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.errors import ConfigError, NotALeagueDirectory, SweepIsRunning
 from muxrl.orchestrator.league import runner
 from muxrl.orchestrator.league.directory import LeagueDirectory
@@ -152,7 +152,7 @@ def test_a_round_that_fails_ends_the_league(
     folder: Folder,
     done: list[str],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    muxrl: Muxrl,
 ) -> None:
     place = folder(make(rounds=2))
 
@@ -162,9 +162,9 @@ def test_a_round_that_fails_ends_the_league(
 
     monkeypatch.setattr(runner, "start_sweep", fail)
     monkeypatch.setattr(runner, "print_result", lambda result, console: None)
-    assert cli.main(["league", str(place.path), "--resume"]) == 1
+    told = muxrl("league", place.path, "--resume", code=1)
     assert done == []
-    assert f"go on with: muxrl league {place.path} --resume" in capsys.readouterr().out
+    assert f"go on with: muxrl league {place.path} --resume" in told.out
 
 
 def test_one_process_at_a_time_runs_a_league(make: Make, folder: Folder, tmp_path: Path) -> None:

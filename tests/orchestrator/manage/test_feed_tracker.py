@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.records.recorded import ASSIGNMENT, evaluation
 from tests.orchestrator.trackers.tracked_runs import end, tensorboard_scalars, tracked_run
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.launch.resuming import locked
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
@@ -34,11 +33,9 @@ def notes(folder: Path) -> list[Any]:
     return [json.loads(line) for line in (folder / "notes.jsonl").read_text().splitlines()]
 
 
-def test_all_rows_in_their_order_and_the_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_rows_in_their_order_and_the_report(tmp_path: Path, muxrl: Muxrl) -> None:
     run = finished_run(tmp_path)
-    assert cli.main(["track", str(run.path), f"{HERE}:Notes", "tensorboard"]) == 0
+    told = muxrl("track", run.path, f"{HERE}:Notes", "tensorboard")
     (_, about), *rest = notes(tmp_path)
     assert (about["assignment"], about["resumed_at"], about["known_as"]) == (ASSIGNMENT, None, "")
     assert [(call, *what[1:]) for call, what in rest if call == "log"] == [
@@ -47,13 +44,13 @@ def test_all_rows_in_their_order_and_the_report(
     assert rest[-2:] == [["artifacts", ["summary.md", "learning.png"]], ["end", "done"]]
     (events,) = run.tensorboard.iterdir()
     assert tensorboard_scalars(events)["evaluation/all_learned/sheep", 300] == 3.0
-    assert capsys.readouterr().out.splitlines() == [
+    assert told.out.splitlines() == [
         f"{HERE}:Notes: 4 rows of {run.path} as first",
         f"tensorboard: 4 rows of {run.path}",
     ]
 
 
-def test_a_sweep_is_a_group_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_is_a_group_of_runs(tmp_path: Path, muxrl: Muxrl) -> None:
     run = finished_run(tmp_path / "sweep" / "runs")
     (tmp_path / "sweep" / "sweep.yaml").write_text("name: table\n")
     records = [
@@ -62,27 +59,24 @@ def test_a_sweep_is_a_group_of_runs(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
     lines = "".join(f"{record.to_json()}\n" for record in records)
     (tmp_path / "sweep" / TRIALS_FILE).write_text(lines)
-    assert cli.main(["track", str(tmp_path / "sweep"), f"{HERE}:Notes"]) == 0
+    muxrl("track", tmp_path / "sweep", f"{HERE}:Notes")
     ((_, about),) = (note for note in notes(run.path.parent) if note[0] == "start")
     assert (about["project"], about["group"]) == ("table", "sweep")
     assert about["config"]["name"] == "tag"
 
 
-def test_a_tracker_that_fails_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tracker_that_fails_is_said(tmp_path: Path, muxrl: Muxrl) -> None:
     run = finished_run(tmp_path)
-    assert cli.main(["track", str(run.path), f"{HERE}:Raising"]) == 1
-    assert capsys.readouterr().err == (
+    assert muxrl("track", run.path, f"{HERE}:Raising", code=1).err == (
         f"muxrl: the tracker '{HERE}:Raising' has failed after 0 rows of {run.path}: "
         "RuntimeError: the quota\n"
     )
 
 
-def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     run = finished_run(tmp_path)
-    assert cli.main(["track", str(tmp_path / "absent"), "tensorboard"]) == 2
-    assert "no such folder" in capsys.readouterr().err
-    assert cli.main(["track", str(run.path), "tensorbord"]) == 2
-    assert "did you mean 'tensorboard'?" in capsys.readouterr().err
+    assert "no such folder" in muxrl("track", tmp_path / "absent", "tensorboard", code=2).err
+    assert "did you mean 'tensorboard'?" in muxrl("track", run.path, "tensorbord", code=2).err
     with locked(run):
-        assert cli.main(["track", str(run.path), "tensorboard"]) == 1
-    assert "belongs to a run that is going on" in capsys.readouterr().err
+        told = muxrl("track", run.path, "tensorboard", code=1).err
+    assert "belongs to a run that is going on" in told

@@ -63,3 +63,9 @@ def write_whole_run(run: RunDirectory, shift: float = 0.0) -> None:
         metrics.server("wolves", {"env_steps": 980, "episode_return_mean": 77.0})
         metrics.server("sheep", {"env_steps": 960, "episode_return_mean": None})
         metrics.server("sheep", {"env_steps": 970, "episode_return_mean": -4.0})
+
+
+def whole_run(root: Path, seed: int = 1, shift: float = 0.0) -> RunDirectory:
+    run = new_run(root, seed)
+    write_whole_run(run, shift)
+    return run

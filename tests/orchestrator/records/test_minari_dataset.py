@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.records.test_played import Any2, a_value
 
 from muxrl.client.adapters import adapt
 from muxrl.experiments.simulations.stairs import Stairs
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.records.minari_dataset import write_dataset
 from muxrl.orchestrator.records.played import keep_share
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, TupleSpace
@@ -103,9 +103,9 @@ def test_each_life_of_an_agent_is_an_episode(tmp_path: Path) -> None:
     assert first.terminations.tolist() == second.terminations.tolist() == [False, True]
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     files = record(adapt(Stairs(height=4)), tmp_path / "episodes", lambda a, t: 1, 1)
     with pytest.raises(ValueError, match="is of one agent, and there is no agent 'walkr'"):
         write_dataset(files, "stairs/one-v0", "walkr", "")
     (tmp_path / "run").mkdir()
-    assert cli.main(["replay", str(tmp_path / "run"), "--minari", "stairs/one-v0"]) == 2
+    muxrl("replay", tmp_path / "run", "--minari", "stairs/one-v0", code=2)

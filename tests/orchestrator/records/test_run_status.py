@@ -12,12 +12,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.records.full_disk import with_little_room
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.records.run_status import StatusFile, read_status
+from muxrl.orchestrator.records.run_status import RunStatus, StatusFile, read_status
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.protocol.messages import ServerWarning
@@ -30,19 +30,23 @@ def run(tmp_path: Path) -> RunDirectory:
     return made
 
 
+def status_of(run: RunDirectory) -> RunStatus:
+    status = read_status(run)
+    assert status is not None
+    return status
+
+
 def test_each_state_is_written_whole(run: RunDirectory) -> None:
     assert read_status(run) is None
     file = StatusFile(run)
-    begun = read_status(run)
-    assert begun is not None
+    begun = status_of(run)
     assert (begun.state, begun.cause, begun.ended_at, begun.env_steps) == ("starting", "", None, 0)
     assert begun.pid == os.getpid()
     assert begun.host
     file.enter("running", 0)
     file.enter("evaluating", 2_000)
     file.enter("failed", 2_500, "server 'ppo' died")
-    ended = read_status(run)
-    assert ended is not None
+    ended = status_of(run)
     assert (ended.state, ended.cause) == ("failed", "server 'ppo' died")
     assert ended.env_steps == 2_500
     assert ended.started_at == begun.started_at
@@ -59,8 +63,7 @@ def test_a_run_that_is_resumed_keeps_its_beginning(run: RunDirectory) -> None:
     path.write_text(json.dumps(status | {"started_at": "2026-11-21T00:00:00+00:00"}))
     for num in (1, 2):
         StatusFile(run, read_status(run))
-        again = read_status(run)
-        assert again is not None
+        again = status_of(run)
         assert (again.state, again.num_resumed, again.env_steps) == ("starting", num, 2_500)
         assert again.started_at == "2026-11-21T00:00:00+00:00"
 
@@ -73,8 +76,7 @@ def test_restarts_are_counted_by_process_and_kept_by_a_run_that_is_resumed(
         file.note_restart(name)
     file.enter("interrupted", 10, "Ctrl-C")
     StatusFile(run, read_status(run)).note_restart("ppo")
-    again = read_status(run)
-    assert again is not None
+    again = status_of(run)
     assert again.num_restarts == {"ppo": 3, "simulation-0": 1}
 
 
@@ -91,8 +93,7 @@ def test_warnings_are_written_when_there_are_new_ones_and_in_the_end(
         return read()
 
     def read() -> tuple[int, str]:
-        status = read_status(run)
-        assert status is not None
+        status = status_of(run)
         ((warning,),) = status.warnings.values()
         assert warning.env_steps == 40
         return warning.num, status.checkpoint_problem
@@ -121,8 +122,7 @@ file.enter("running", 0)
     done = with_little_room(run.path, program)
     assert done.returncode == 0, done.stderr
     assert "status.json cannot be written: [Errno 27] File too large" in done.stderr
-    status = read_status(run)
-    assert status is not None
+    status = status_of(run)
     assert status.state == "starting"
 
 
@@ -153,12 +153,10 @@ def test_the_report_says_it(run: RunDirectory, state: str, cause: str, note: str
         assert f"**Note:** run {run.name} {note}." in text
 
 
-def test_a_run_directory_that_is_there_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_directory_that_is_there_is_refused(tmp_path: Path, muxrl: Muxrl) -> None:
     (tmp_path / "kept").write_text("mine")
-    assert cli.main(["launch", "chase_scripted", "--run-dir", str(tmp_path)]) == 2
-    assert f"muxrl: {tmp_path} is there already" in capsys.readouterr().err
+    told = muxrl("launch", "chase_scripted", "--run-dir", tmp_path, code=2)
+    assert f"muxrl: {tmp_path} is there already" in told.err
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
@@ -176,13 +174,11 @@ def test_a_run_whose_process_is_gone_was_interrupted(
     run: RunDirectory, state: str, host: str | None, expected: str
 ) -> None:
     StatusFile(run)
-    status = read_status(run)
-    assert status is not None
+    status = status_of(run)
     assert status.state_now == "starting", "this process lives"
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     changed = {"state": state, "pid": gone.pid, **({"host": host} if host else {})}
     write_json(run.path / "status.json", asdict(status) | changed)
-    status = read_status(run)
-    assert status is not None
+    status = status_of(run)
     assert status.state_now == expected

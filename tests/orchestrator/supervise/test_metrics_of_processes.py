@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,10 +22,7 @@ from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.played import read_episodes
-from muxrl.orchestrator.supervise import (
-    gateway_process,
-    simulation_process,
-)
+from muxrl.orchestrator.supervise import gateway_process, simulation_process
 from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 from muxrl.orchestrator.supervise.gateway_process import GatewayProcess, GivenParameters
@@ -36,8 +34,6 @@ CHASE = SimulationConfig(
     {"num_steps": 8, "size": 3},
     metrics={"caught": "sum"},
 )
-
-
 TABLE = ZeroCost(num_steps=8).table
 
 
@@ -94,19 +90,27 @@ def test_an_evaluation_follows_a_server_that_has_moved(
     assert played.metrics["episode_length"]
 
 
-def test_training(servers: Mapping[str, ServerAddress]) -> None:
-    process = SimulationProcess(CHASE, 0, EpisodeSeeds(3), Patience(), "")
+@contextlib.contextmanager
+def playing(
+    process: SimulationProcess, servers: Mapping[str, ServerAddress]
+) -> Iterator[SimulationProcess]:
+    """It plays in a thread of its own."""
     process.connect(servers)
-    playing = threading.Thread(target=process.run)
-    playing.start()
-    tally = Tally()
+    thread = threading.Thread(target=process.run)
+    thread.start()
     try:
-        while tally.num_episodes < 10:
-            tally.add("simulation-0", process.report())
+        yield process
     finally:
         process.stop()
-        playing.join(30.0)
-    assert not playing.is_alive()
+        thread.join(30.0)
+    assert not thread.is_alive()
+
+
+def test_training(servers: Mapping[str, ServerAddress]) -> None:
+    tally = Tally()
+    with playing(SimulationProcess(CHASE, 0, EpisodeSeeds(3), Patience(), ""), servers) as process:
+        while tally.num_episodes < 10:
+            tally.add("simulation-0", process.report())
     record = to_builtins(tally.row())
     assert record["metrics"]["episode_length"] == {"__common__": 8.0}
     for prey, caught in record["metrics"]["caught"].items():
@@ -135,14 +139,10 @@ def test_copies_of_a_vector_environment_swap_sides_and_are_recorded(tmp_path: Pa
             parameters=simulation.parameters,
             episodes=tmp_path,
         )
-        process.connect(served.addresses)
-        playing = threading.Thread(target=process.run)
-        playing.start()
         sides: list[float] = []
-        while len(sides) < 60:
-            sides += [one["side"]["__common__"] for one in process.report().metrics]
-        process.stop()
-        playing.join(30.0)
+        with playing(process, served.addresses):
+            while len(sides) < 60:
+                sides += [one["side"]["__common__"] for one in process.report().metrics]
     assert 0.2 < sum(sides) / len(sides) < 0.8
     recorded = [next(read_episodes(path)) for path in tmp_path.glob("*.parquet")]
     assert 10 < len(recorded) < len(sides)
@@ -173,15 +173,16 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
             process.tell({"distance": 9})
             client.start_episode()
             assert (client.parameters, client.is_evaluation) == ({"distance": 9}, False)
-            playing = threading.Thread(target=process.evaluate, args=([Condition()], 7, 2, {}))
-            playing.start()
+            evaluating = threading.Thread(target=process.evaluate, args=([Condition()], 7, 2, {}))
+            evaluating.start()
             while client.parameters != {"distance": 20}:
                 client.abort_episode(client.start_episode())
             assert client.is_evaluation
             other.start_episode()
             assert (other.parameters, other.is_evaluation) == ({"distance": 20}, True)
-            process.end("it is over", has_ended_well=True)
-            playing.join(30.0)
+        # Nobody is there any more who would have to be told.
+        process.end("it is over", has_ended_well=True)
+        evaluating.join(30.0)
     told = [one.metrics["distance"]["__common__"] for one in results]
     assert {1.0, 2.0, 3.0} >= set(told) > {1.0}
     # What a climber has climbed is no more than it was told.

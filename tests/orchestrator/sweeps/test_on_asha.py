@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ray import tune
-from tests.faults.started import PATIENCE_S, Started
 
+import muxrl
 from muxrl.orchestrator.sweeps.directory import TrialRecord
-from muxrl.orchestrator.sweeps.result import SweepResult
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 SWEEP = {
     "experiment": {
@@ -55,23 +52,13 @@ class Noting(tune.Callback):
             file.write(f"{trial.config['trial']}\n")
 
 
+@pytest.mark.usefixtures("running_ray")
 def test_the_worse_of_two_trials_is_ended_early_and_the_better_goes_on_with_a_larger_budget(
     tmp_path: Path,
 ) -> None:
-    path, folder = tmp_path / "small.yaml", tmp_path / "sweep"
-
-    def sweep(*arguments: str) -> SweepResult:
-        with tempfile.TemporaryDirectory(prefix="mx", dir="/tmp") as short:  # of Ray's sockets
-            started = Started.of_command(["sweep", *arguments], tmp_path.name, Path(short))
-            try:
-                assert started.wait(PATIENCE_S) == 0, started.output
-            finally:
-                started.kill()
-        return SweepResult.read(folder)
-
+    folder = tmp_path / "sweep"
     noting = {"callbacks": {NOTING: {"path": str(tmp_path / "tune.txt")}}}
-    path.write_text(yaml.safe_dump(SWEEP | noting))
-    result = sweep(str(path), "seeds=[3]", "--sweep-dir", str(folder))
+    result = muxrl.sweep({"name": "small", **SWEEP, **noting}, ["seeds=[3]"], sweep_dir=folder)
     better, worse = result.trials
     assert (better.status, worse.status) == ("done", "stopped_early")
     assert better.env_steps >= 4_000 > worse.env_steps
@@ -103,15 +90,14 @@ def test_the_worse_of_two_trials_is_ended_early_and_the_better_goes_on_with_a_la
     assert learned["episode"].nunique() == 4
     assert all(map(math.isfinite, learned["return"]))
 
-    again = sweep(str(folder), "--resume")
-    assert again.trials == result.trials
+    assert muxrl.sweep(folder, resume=True).trials == result.trials
 
     def files(trial: TrialRecord) -> dict[str, bytes]:
         run = folder / str(trial.run_dir)
         return {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
     kept = files(worse)
-    grown = sweep(str(folder), "--resume", "experiment.stop.env_steps=4_500")
+    grown = muxrl.sweep(folder, ["experiment.stop.env_steps=4_500"], resume=True)
     goes_on, ended_early = grown.trials
     assert (ended_early, files(worse)) == (worse, kept)
     assert (goes_on.id, goes_on.run_dir, goes_on.status) == (better.id, better.run_dir, "done")

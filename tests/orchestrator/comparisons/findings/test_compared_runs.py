@@ -2,12 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestrator.commanded import Muxrl
 from tests.orchestrator.comparisons.compared_runs import (
     HUNTERS,
     KWARGS,
@@ -16,7 +17,6 @@ from tests.orchestrator.comparisons.compared_runs import (
     made_up_runs,
 )
 
-from muxrl.orchestrator import cli
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
 from muxrl.orchestrator.comparisons.findings.contestants import (
@@ -90,18 +90,6 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
         find_contestants(runs, find_roles(runs, {}))
 
 
-def test_settings_are_named_where_they_tell_two_contestants_apart(tmp_path: Path) -> None:
-    paths = [
-        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, settings={"lr": lr, "gamma": 0.9})
-        for lr in (0.1, 0.2)
-        for seed in (1, 2)
-    ]
-    runs = read_compared_runs(paths).runs
-    contestants = find_contestants(runs, find_roles(runs, {}))
-    assert [c.played["hunters"] for c in contestants] == ["qmix [lr=0.1]", "qmix [lr=0.2]"]
-    assert [c.seeds for c in contestants] == [(1, 2), (1, 2)]
-
-
 @pytest.mark.parametrize(
     ("begun_from", "seeds"),
     [
@@ -130,43 +118,62 @@ def test_seeds_may_begin_with_a_checkpoint_each(
     assert is_said == (begun_from[:2] == [(1, "a"), (2, "b")])
 
 
-def test_how_the_simulation_was_played_tells_two_contestants_apart(tmp_path: Path) -> None:
-    paths = [
-        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, simulation=simulation)
-        for seed, simulation in (
-            (1, {"parameters": {"size": 8}}),
-            (2, {"parameters": {"size": 8}, "metrics": {"hits": "sum"}}),
-            (3, {"parameters": {"size": [[0, 2], [100, 8]]}, "num_envs_per_process": 4}),
-        )
-    ]
-    runs = read_compared_runs(paths).runs
-    told = [(c.name, c.seeds) for c in find_contestants(runs, find_roles(runs, {}))]
-    name = "qmix hunters | ppo prey"
-    assert told == [
-        (f"{name} [parameters.size=8, num_envs_per_process=1]", (1, 2)),
-        (f"{name} [parameters.size=[[0, 2], [100, 8]], num_envs_per_process=4]", (3,)),
-    ]
-
-
 _SCHEDULE = "[[0, 1.0], [10000, 0.5], [20000, 0.25], [40000, {}]]"
 
 
-def test_settings_that_differ_late_in_their_text_are_two_contestants(tmp_path: Path) -> None:
-    """Values are shortened to be shown; what is grouped is the whole of them."""
-    paths = [
-        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, settings={"epsilon": _SCHEDULE.format(end)})
-        for end, seeds in ((0.1, (1, 2)), (0.02, (2, 3)), (0.05, (1,)))
+def _by_epsilon(*ends_and_seeds: tuple[float, Sequence[int]]) -> list[tuple[int, dict[str, Any]]]:
+    return [
+        (seed, {"settings": {"epsilon": _SCHEDULE.format(end)}})
+        for end, seeds in ends_and_seeds
         for seed in seeds
     ]
+
+
+_EPSILON = "[epsilon=[[0, 1.0], [10000, 0.5], [20000, 0.25],…]"
+_QMIX = "qmix hunters | ppo prey"
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (
+            [
+                (seed, {"settings": {"lr": lr, "gamma": 0.9}})
+                for lr in (0.1, 0.2)
+                for seed in (1, 2)
+            ],
+            {f"qmix [lr={lr}] hunters | ppo prey": (1, 2) for lr in (0.1, 0.2)},
+        ),
+        # Values are shortened to be shown; what is grouped is the whole of them.
+        (
+            _by_epsilon((0.1, (1, 2)), (0.02, (2, 3)), (0.05, (1,))),
+            {
+                f"qmix {number}{_EPSILON} hunters | ppo prey": seeds
+                for number, seeds in (("", (1, 2)), ("#2 ", (2, 3)), ("#3 ", (1,)))
+            },
+        ),
+        (
+            [
+                (1, {"simulation": {"parameters": {"size": 8}}}),
+                (2, {"simulation": {"parameters": {"size": 8}, "metrics": {"hits": "sum"}}}),
+                (3, {"simulation": {"parameters": {"size": [[0, 2], [100, 8]]},
+                                    "num_envs_per_process": 4}}),
+            ],
+            {
+                f"{_QMIX} [parameters.size=8, num_envs_per_process=1]": (1, 2),
+                f"{_QMIX} [parameters.size=[[0, 2], [100, 8]], num_envs_per_process=4]": (3,),
+            },
+        ),
+    ],
+    ids=["settings", "late in their text", "how it was played"],
+)  # fmt: skip
+def test_contestants_are_named_by_what_tells_them_apart(
+    tmp_path: Path, made: list[tuple[int, dict[str, Any]]], told: dict[str, tuple[int, ...]]
+) -> None:
+    paths = [made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, **how) for seed, how in made]
     runs = read_compared_runs(paths).runs
-    contestants = find_contestants(runs, find_roles(runs, {}))
-    assert [c.seeds for c in contestants] == [(1, 2), (2, 3), (1,)]
-    shown = "[epsilon=[[0, 1.0], [10000, 0.5], [20000, 0.25],…]"
-    assert [c.played["hunters"] for c in contestants] == [
-        f"qmix {shown}",
-        f"qmix #2 {shown}",
-        f"qmix #3 {shown}",
-    ]
+    found = [(c.name, c.seeds) for c in find_contestants(runs, find_roles(runs, {}))]
+    assert found == list(told.items())
 
 
 def test_roles_may_be_named_and_are_checked(tmp_path: Path) -> None:
@@ -284,17 +291,11 @@ def test_a_sweep_without_a_finished_run_is_refused(tmp_path: Path) -> None:
         read_compared_runs([tmp_path])
 
 
-def test_the_command_says_why_and_ends_with_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["compare", str(tmp_path / "nothing")]) == 2
-    assert "nothing is not the directory of a run: there is no such folder" in (
-        capsys.readouterr().err
-    )
+def test_the_command_says_why_and_ends_with_code_2(tmp_path: Path, muxrl: Muxrl) -> None:
+    told = muxrl("compare", tmp_path / "nothing", code=2).err
+    assert "nothing is not the directory of a run: there is no such folder" in told
     for wrong in (["--threshold", "prey"], ["--role", "prey"]):
-        with pytest.raises(SystemExit, match="2"):
-            cli.main(["compare", "run", *wrong])
-        assert "must look like" in capsys.readouterr().err
+        assert "must look like" in muxrl("compare", "run", *wrong, code=2).err
 
 
 def test_different_versions_are_noted(tmp_path: Path) -> None:
