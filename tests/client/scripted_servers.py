@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from muxrl.client import MultiplexingClient
 from muxrl.client.adapters.simulation import StepResult
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.errors import ServerUnavailable
 from muxrl.client.transport import Transport
 from muxrl.protocol import PROTOCOL_VERSION
@@ -142,6 +144,30 @@ def refusing(kind: type[Any], server_id: str = "?", **fields: Any) -> Script:
         return None
 
     return script
+
+
+class World:
+    """Two servers, of a and of b, and their client."""
+
+    def __init__(self, kind: type[Server] = Server, script: Script = lambda item: None) -> None:
+        self.log: Log = []
+        self.left = kind("left", "a", self.log, script)
+        self.right = kind("right", "b", self.log, state_size=1)
+        self.client = MultiplexingClient([self.left, self.right])
+        self.results: list[EpisodeResult] = []
+
+    def play(
+        self,
+        simulations: Any,
+        seeds: Iterable[int] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        **how: Any,
+    ) -> EnvLoop:
+        """Plays with simulations, or one of copies; returns the loop."""
+        drawn = None if seeds is None else iter(seeds)
+        loop = EnvLoop(simulations, self.client, seeds=drawn, **how)
+        loop.run(self.results.append, should_stop)
+        return loop
 
 
 class CountingSimulation:

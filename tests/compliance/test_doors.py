@@ -290,16 +290,25 @@ def test_ids_are_what_their_texts_are(address: str, transport: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [PolicyClient, muxrl_client.PolicyClient])
-def test_what_rllib_wrote_gets_a_sentence(address: str, kind: Any) -> None:
+def test_what_rllib_wrote_gets_a_sentence_and_the_episode_goes_on(address: str, kind: Any) -> None:
     misuse = (EpisodeMisuse, muxrl_client.EpisodeMisuse)
     with kind(address) as client:
-        episode_id = client.start_episode()
-        client.get_action(episode_id, {"box": [0, 0]})
-        with pytest.raises(misuse, match=r"terminations .* got True; .* call end_episode\(\)"):
-            client.log_returns(episode_id, {"box": 1.0}, {}, True)
-        with pytest.raises(misuse, match="observations are a dict by agent"):
-            client.end_episode(episode_id, np.zeros(2))
-        client.end_episode(episode_id, {"box": np.zeros(2)})
+        e = client.start_episode()
+        client.get_action(e, {"box": [0, 0]})
+        for call, says in (
+            (lambda: client.log_returns(e, 1.5), r"rewards are a dict by agent, .*; got 1\.5"),
+            (
+                lambda: client.log_returns(e, {"box": 1.0}, {}, True),
+                r"terminations .* got True; .* call end_episode\(\)",
+            ),
+            (lambda: client.get_action(e, [0.1]), r"observations are a dict by agent, .*\[0.1\]"),
+            (lambda: client.log_action(e, {"box": [0, 0]}, 3), "actions are a dict by agent.* 3"),
+            (lambda: client.end_episode(e, np.zeros(2)), "observations are a dict by agent"),
+        ):
+            with pytest.raises(misuse, match=says):
+                call()
+        assert client.get_action(e, {"box": [0, 0]})
+        assert client.end_episode(e, {"box": np.zeros(2)}) != 2
 
 
 @pytest.mark.parametrize("kind", [PolicyClient, muxrl_client.PolicyClient])

@@ -17,6 +17,7 @@ from tests.compliance.real_servers import (
     TOKEN,
     MakeServer,
     make_plan,
+    running,
 )
 from tests.compliance.right_client import Echo, RightClient, learned_return
 from tests.nights import at_night
@@ -53,10 +54,8 @@ def lengths(by_day: int) -> list[Any]:
 
 @pytest.fixture
 def echo() -> Iterator[PolicyServer]:
-    server = PolicyServer(_ECHO)
-    server.start()
-    yield server
-    assert server.stop()
+    with running(_ECHO) as server:
+        yield server
 
 
 def hold(
