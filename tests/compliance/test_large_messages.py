@@ -38,7 +38,7 @@ def large(make_server: MakeServer) -> PolicyServer:
 
 
 def json_of(num_lists: int) -> bytes:
-    return HEAD + b",".join([b"[0]"] * num_lists) + b"]}}]}"
+    return HEAD + b"[0]," * (num_lists - 1) + b"[0]]}}]}"
 
 
 def ask(websocket: ClientConnection, message: bytes) -> str:
