@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import requests
 import torch
+from tests.client.scripted_envs import TwoAgents
 from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, MakeServer, make_plan
 from websockets.sync.client import connect
@@ -129,7 +130,7 @@ def raw_websocket(address: str, **what: Any) -> Verdict:
         return verdict_on(json.loads(connection.recv())["replies"])
 
 
-class Env:
+class Env(TwoAgents):
     """One agent, which sees the value twice."""
 
     def __init__(self, agent: str, seen: Any, reward: Any) -> None:
@@ -142,19 +143,14 @@ class Env:
         of = {"box": spaces.Box(-1, 1, (2,)), "one": spaces.Box(-1, 1, (1,))}
         return {**of, "table": spaces.Discrete(5), "0": spaces.Dict(inner)}[agent]
 
-    def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        return gymnasium.spaces.Discrete(3)
+    def seen(self) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, self._seen)
 
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents = self.possible_agents
-        return dict.fromkeys(self.agents, self._seen), {}
+    def rewards(self) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, self._reward)
 
-    def step(self, actions: Any) -> Any:
-        (agent,), self.agents = self.agents, []
-        return {agent: self._seen}, {agent: self._reward}, {agent: True}, {agent: False}, {}
-
-    def close(self) -> None:
-        """Nothing to free."""
+    def is_over(self) -> bool:
+        return True
 
 
 def by_adapter(
