@@ -29,20 +29,26 @@ from muxrl.protocol.messages import (
     Started,
     StartEpisode,
 )
-from muxrl.protocol.spaces import Box, Discrete
+from muxrl.protocol.spaces import Box, Discrete, Space
 
 Script = Callable[[AnyItem], AnyReply | None]
 Log = list[tuple[str, str]]
+OBSERVED = Box((1,))
 ALL = {"a": [1.0], "b": [2.0], "c": [3.0]}
 """What the agents of the fixtures' two servers observe."""
 
 
-def spec(server_id: str, agents: Iterable[str], state_size: int | None = None) -> ServerSpec:
+def spec(
+    server_id: str,
+    agents: Iterable[str],
+    state_size: int | None = None,
+    space: Space = OBSERVED,
+) -> ServerSpec:
     return ServerSpec(
         PROTOCOL_VERSION,
         server_id,
         "PPO",
-        {a: AgentInfo("default", Box((1,)), Discrete(9)) for a in agents},
+        {a: AgentInfo("default", space, Discrete(9)) for a in agents},
         state_size=state_size,
     )
 
@@ -64,6 +70,7 @@ class Server(Transport):
         state_size: int | None = None,
         *,
         takes_seed: bool = False,
+        space: Space = OBSERVED,
     ) -> None:
         self.server_id = server_id
         self.script = script
@@ -74,7 +81,7 @@ class Server(Transport):
         self.is_lost = False
         self.is_lost_on_receive = False
         self.is_closed = False
-        self._spec = replace(spec(server_id, agents, state_size), takes_seed=takes_seed)
+        self._spec = replace(spec(server_id, agents, state_size, space), takes_seed=takes_seed)
         self._log = log
         self._replies: list[AnyReply] | None = None
 
@@ -147,12 +154,25 @@ def refusing(kind: type[Any], server_id: str = "?", **fields: Any) -> Script:
 
 
 class World:
-    """Two servers, of a and of b, and their client."""
+    """Two servers, of a and of b, and their client.
 
-    def __init__(self, kind: type[Server] = Server, script: Script = lambda item: None) -> None:
+    Args:
+        kind: of the servers.
+        script: of the left one.
+        right: the agents of the right one.
+        space: what agents observe.
+    """
+
+    def __init__(
+        self,
+        kind: type[Server] = Server,
+        script: Script = lambda item: None,
+        right: str = "b",
+        space: Space = OBSERVED,
+    ) -> None:
         self.log: Log = []
-        self.left = kind("left", "a", self.log, script)
-        self.right = kind("right", "b", self.log, state_size=1)
+        self.left = kind("left", "a", self.log, script, space=space)
+        self.right = kind("right", right, self.log, state_size=1, space=space)
         self.client = MultiplexingClient([self.left, self.right])
         self.results: list[EpisodeResult] = []
 
