@@ -153,3 +153,14 @@ def test_what_fits_no_array_goes_one_by_one() -> None:
     assert not any(isinstance(item, StepRows) for frame in world.right.frames for item in frame)
     assert len(world.results) == NUM
     assert world.client.num_mismatches == 0
+
+
+def test_states_that_fit_no_array_go_one_by_one() -> None:
+    class Uneven(CountingSimulation):
+        def state(self) -> np.ndarray:
+            return np.zeros(len(self.seeds) + int(self.seeds[0] == 0), np.float32)
+
+    world = World(RowServer)
+    world.play([Uneven() for _ in range(NUM)], range(NUM))
+    assert rows_in(world) == [NUM] * 3, "the other server asks for none"
+    assert not any(isinstance(item, StepRows) for frame in world.right.frames for item in frame)

@@ -7,17 +7,24 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import requests
 from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import MakeServer, make_plan, running
 
+from muxrl.client import PolicyClient
+from muxrl.client.adapters import adapt
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config.load import load_config
 from muxrl.orchestrator.config.resolve import prepare
 from muxrl.protocol.spaces import Box, Space
+from muxrl.servers.config import AgentPlan
 from muxrl.servers.server import PolicyServer
 
 ROOT = Path(__file__).parents[2]
@@ -124,3 +131,26 @@ def test_the_loops_play_until_the_run_is_over(example: str, tmp_path: Path) -> N
         counts = gateway.gateway.episodes.counts
         assert counts.num_episodes >= 6
         assert counts.num_agent_steps >= 6 * 25 * 4
+
+
+def test_the_ready_loop_plays_until_the_run_is_over_and_tells_its_metrics() -> None:
+    class Won(gymnasium.Wrapper[Any, Any, Any, Any]):
+        """Says with every step how the episode stands."""
+
+        def step(self, action: Any) -> Any:
+            *result, info = super().step(action)
+            return *result, {**info, "win": 1.0}
+
+    simulation = adapt(Won(gymnasium.make("CartPole-v1")))
+    spaces = simulation.observation_spaces["agent"], simulation.action_spaces["agent"]
+    plan = replace(make_plan("RANDOM", {}), agents={"agent": AgentPlan("agent", *spaces)})
+    with running(plan) as server, gateway_to(server, num_episodes=3) as gateway:
+        with PolicyClient(gateway.address) as client:
+            loop = EnvLoop([simulation], client, on_lost="restart", metrics={"win": "max"})
+            loop.run()
+        assert loop.num_episodes >= 3
+        played = list(gateway.gateway.episodes.ended)
+    assert played
+    assert all(episode.returns.keys() == {"agent"} for episode in played)
+    assert all(episode.metrics.pop("episode_length")[COMMON] > 0 for episode in played)
+    assert all(episode.metrics == {"win": {"agent": 1.0}} for episode in played)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.client.test_lockstep import Restless
+from tests.compliance.real_servers import make_plan, running
 from tests.compliance.test_exactly_once import (
     AGENTS,
     GATEWAY,
@@ -20,7 +24,10 @@ from tests.compliance.test_exactly_once import (
 from tests.servers.scripted_store import seen
 
 from muxrl.client import MultiplexingClient
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.protocol.messages import Ended
+from muxrl.protocol.spaces import Box
+from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.training.callbacks import Callbacks, Update
 
 TEAM = ("a", "b")
@@ -134,3 +141,38 @@ def told(callbacks: Callbacks) -> list[dict[str, float]]:
     callbacks.tell(Update(1, 0, {}, {}))
     found: Heard = callbacks._callbacks
     return found.returns
+
+
+def test_steps_in_rows_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many simulations in lockstep; one server's only agent leaves, and is paid afterwards."""
+    rows: list[int] = []
+    accept = EpisodeStore.accept_rows
+
+    def accepted(store: EpisodeStore, item: Any, now: float) -> Any:
+        rows.append(len(item.episode_ids))
+        return accept(store, item, now)
+
+    monkeypatch.setattr(EpisodeStore, "accept_rows", accepted)
+    results: list[EpisodeResult] = []
+    with ExitStack() as stack:
+        servers = {}
+        for agent in "ab":
+            plan = make_plan("RANDOM", {agent: Box((1,))}, server_id=agent)
+            servers[agent] = server = stack.enter_context(running(plan))
+            server.policies.store.ended = deque()
+        client = stack.enter_context(MultiplexingClient([s.address for s in servers.values()]))
+        simulations = [Restless() for _ in range(60)]
+        EnvLoop(simulations, client, seeds=iter(range(100))).run(results.append)
+        assert client.num_mismatches == 0
+    assert len(results) == 100
+    assert max(rows) >= 16
+    for agent, server in servers.items():
+        store = server.policies.store
+        assert store.ended is not None
+        counted = {one.episode_id: one.returns for one in store.ended}
+        assert counted == {
+            one.episode_id: pytest.approx({agent: one.returns[agent]}) for one in results
+        }
+        mean = np.mean([one.returns[agent] for one in results])
+        assert store.counts.episode_return_mean == pytest.approx(mean)
+        assert server.status().episode_return_mean == pytest.approx(mean)
