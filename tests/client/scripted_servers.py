@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from muxrl.client import MultiplexingClient
 from muxrl.client.adapters.simulation import StepResult
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.errors import ServerUnavailable
 from muxrl.client.transport import Transport
 from muxrl.protocol import PROTOCOL_VERSION
@@ -27,20 +29,26 @@ from muxrl.protocol.messages import (
     Started,
     StartEpisode,
 )
-from muxrl.protocol.spaces import Box, Discrete
+from muxrl.protocol.spaces import Box, Discrete, Space
 
 Script = Callable[[AnyItem], AnyReply | None]
 Log = list[tuple[str, str]]
+OBSERVED = Box((1,))
 ALL = {"a": [1.0], "b": [2.0], "c": [3.0]}
 """What the agents of the fixtures' two servers observe."""
 
 
-def spec(server_id: str, agents: Iterable[str], state_size: int | None = None) -> ServerSpec:
+def spec(
+    server_id: str,
+    agents: Iterable[str],
+    state_size: int | None = None,
+    space: Space = OBSERVED,
+) -> ServerSpec:
     return ServerSpec(
         PROTOCOL_VERSION,
         server_id,
         "PPO",
-        {a: AgentInfo("default", Box((1,)), Discrete(9)) for a in agents},
+        {a: AgentInfo("default", space, Discrete(9)) for a in agents},
         state_size=state_size,
     )
 
@@ -62,6 +70,7 @@ class Server(Transport):
         state_size: int | None = None,
         *,
         takes_seed: bool = False,
+        space: Space = OBSERVED,
     ) -> None:
         self.server_id = server_id
         self.script = script
@@ -72,7 +81,7 @@ class Server(Transport):
         self.is_lost = False
         self.is_lost_on_receive = False
         self.is_closed = False
-        self._spec = replace(spec(server_id, agents, state_size), takes_seed=takes_seed)
+        self._spec = replace(spec(server_id, agents, state_size, space), takes_seed=takes_seed)
         self._log = log
         self._replies: list[AnyReply] | None = None
 
@@ -142,6 +151,43 @@ def refusing(kind: type[Any], server_id: str = "?", **fields: Any) -> Script:
         return None
 
     return script
+
+
+class World:
+    """Two servers, of a and of b, and their client.
+
+    Args:
+        kind: of the servers.
+        script: of the left one.
+        right: the agents of the right one.
+        space: what agents observe.
+    """
+
+    def __init__(
+        self,
+        kind: type[Server] = Server,
+        script: Script = lambda item: None,
+        right: str = "b",
+        space: Space = OBSERVED,
+    ) -> None:
+        self.log: Log = []
+        self.left = kind("left", "a", self.log, script, space=space)
+        self.right = kind("right", right, self.log, state_size=1, space=space)
+        self.client = MultiplexingClient([self.left, self.right])
+        self.results: list[EpisodeResult] = []
+
+    def play(
+        self,
+        simulations: Any,
+        seeds: Iterable[int] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        **how: Any,
+    ) -> EnvLoop:
+        """Plays with simulations, or one of copies; returns the loop."""
+        drawn = None if seeds is None else iter(seeds)
+        loop = EnvLoop(simulations, self.client, seeds=drawn, **how)
+        loop.run(self.results.append, should_stop)
+        return loop
 
 
 class CountingSimulation:

@@ -8,7 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.client.scripted_servers import CountingSimulation, Server, TimeLimit, refusing
+from tests.client.scripted_servers import (
+    CountingSimulation,
+    Server,
+    TimeLimit,
+    World,
+    refusing,
+)
 
 from muxrl.client import (
     AssignmentError,
@@ -22,17 +28,6 @@ from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step
 
 
-class World:
-    """Two servers and a client."""
-
-    def __init__(self) -> None:
-        self.log: list[tuple[str, str]] = []
-        self.left = Server("left", "a", self.log)
-        self.right = Server("right", "b", self.log, state_size=1)
-        self.client = MultiplexingClient([self.left, self.right])
-        self.results: list[EpisodeResult] = []
-
-
 @pytest.fixture
 def world() -> World:
     return World()
@@ -41,9 +36,7 @@ def world() -> World:
 @pytest.mark.parametrize("num_simulations", [1, 3])
 def test_one_message_a_server_and_tick(world: World, num_simulations: int) -> None:
     simulations = [CountingSimulation(num_steps=3) for _ in range(num_simulations)]
-    seeds = iter(range(2 * num_simulations))
-    loop = EnvLoop(simulations, world.client, seeds=seeds)
-    loop.run(world.results.append)
+    loop = world.play(simulations, range(2 * num_simulations))
     # Two episodes of three steps each, one after the other: six steps and a last end.
     assert [len(frame) for frame in world.left.frames] == [
         2 * n for n in [num_simulations]
@@ -51,52 +44,44 @@ def test_one_message_a_server_and_tick(world: World, num_simulations: int) -> No
     assert world.log == [("send", "left"), ("send", "right"), ("receive", "left"),
                          ("receive", "right")] * 7  # fmt: skip
     assert (loop.num_episodes, loop.num_env_steps) == (2 * num_simulations, 6 * num_simulations)
-    assert world.left.open == world.right.open == {}
+    assert world.left.open == world.right.open == world.client._episodes == {}
     assert world.client.num_mismatches == 0
 
 
 def test_an_end_and_the_next_start_share_a_message(world: World) -> None:
-    EnvLoop([CountingSimulation(num_steps=1)], world.client, seeds=iter([0, 1])).run()
+    world.play([CountingSimulation(num_steps=1)], [0, 1])
     kinds = [[type(item) for item in frame] for frame in world.left.frames]
     assert kinds == [[StartEpisode, Step], [EndEpisode, StartEpisode, Step], [EndEpisode]]
 
 
-def test_each_episode_has_its_seed(world: World) -> None:
-    simulations = [CountingSimulation(num_steps=n) for n in (1, 2)]
-    EnvLoop(simulations, world.client, seeds=iter([10, 20, 30])).run(world.results.append)
-    assert [s.seeds for s in simulations] == [[10, 30], [20]]
-    assert sorted((r.seed, r.num_steps) for r in world.results) == [(10, 1), (20, 2), (30, 1)]
-
-
-def test_servers_that_take_it_are_told_an_episode_s_seed() -> None:
+def test_each_episode_has_its_seed_of_which_servers_that_take_it_are_told() -> None:
     left = Server("left", "a", [], takes_seed=True)
     right = Server("right", "b", [], state_size=1)
     simulations = [CountingSimulation(num_steps=n) for n in (1, 2)]
-    EnvLoop(simulations, MultiplexingClient([left, right]), seeds=iter([10, 20, 30])).run()
+    results: list[EpisodeResult] = []
+    loop = EnvLoop(simulations, MultiplexingClient([left, right]), seeds=iter([10, 20, 30]))
+    loop.run(results.append)
+    assert [s.seeds for s in simulations] == [[10, 30], [20]]
+    assert sorted((r.seed, r.num_steps) for r in results) == [(10, 1), (20, 2), (30, 1)]
     told = [[start.seed for start in server.of(StartEpisode)] for server in (left, right)]
     assert told == [[10, 20, 30], [None, None, None]]
 
 
-def test_returns_are_those_of_the_simulation_and_of_the_servers(world: World) -> None:
-    EnvLoop([CountingSimulation(num_steps=4)], world.client, seeds=iter([5])).run(
-        world.results.append
-    )
+def test_actions_reach_the_simulation_and_returns_its_servers(world: World) -> None:
+    simulation = CountingSimulation(num_steps=4)
+    world.play([simulation], [5], mode="eval")
     length = {"episode_length": {COMMON: 4.0}}
     assert world.results == [EpisodeResult({"a": 2.0, "b": 6.0}, 4, 5, metrics=length)]
     assert sum(i.rewards.get("a", 0) for i in world.left.items[1:]) == 2.0
     assert sum(i.rewards.get("b", 0) for i in world.right.items[1:]) == 6.0
-
-
-def test_actions_reach_the_simulation(world: World) -> None:
-    simulation = CountingSimulation(num_steps=2)
-    EnvLoop([simulation], world.client, seeds=iter([0])).run()
-    assert simulation.actions == [{"a": f"left:a:{t}", "b": f"right:b:{t}"} for t in range(2)]
+    assert simulation.actions == [{"a": f"left:a:{t}", "b": f"right:b:{t}"} for t in range(4)]
+    assert [start.mode for start in world.left.of(StartEpisode)] == ["eval"]
 
 
 @pytest.mark.parametrize("is_truncated", [False, True])
 def test_state_and_last_observations_come_along(world: World, is_truncated: bool) -> None:
     simulation = (TimeLimit if is_truncated else CountingSimulation)(num_steps=2)
-    EnvLoop([simulation], world.client, seeds=iter([0])).run()
+    world.play([simulation], [0])
     (end,) = world.right.of(EndEpisode)
     states = [float(i.state[0]) for i in world.right.items[1:] if i is not end]
     assert states == [0.0, 1.0]
@@ -117,27 +102,21 @@ def test_evaluation_says_so(world: World) -> None:
 
 def test_it_stops_when_told_and_closes_what_is_open(world: World) -> None:
     calls = itertools.count()
-    loop = EnvLoop([CountingSimulation(num_steps=100)] * 2, world.client)
-    loop.run(should_stop=lambda: next(calls) == 4)
+    long = [CountingSimulation(num_steps=100)] * 2
+    loop = world.play(long, should_stop=lambda: next(calls) == 4)
     assert loop.num_env_steps == 8
     assert world.left.open == world.right.open == {}
     assert len(world.left.of(AbortEpisode)) == 2
 
 
-def test_the_client_forgets_episodes_that_are_over(world: World) -> None:
-    EnvLoop([CountingSimulation(num_steps=1)], world.client, seeds=iter(range(50))).run()
-    assert world.client._episodes == {}
-
-
 @pytest.mark.parametrize("raises_at", range(7))
 def test_a_simulation_that_raises(world: World, raises_at: int) -> None:
     simulations = [CountingSimulation(), CountingSimulation(num_steps=100, raises_at=raises_at)]
-    loop = EnvLoop(simulations, world.client)
     with pytest.raises(
         SimulationFailed,
         match=r"^ZeroDivisionError: the physics.* \(scripted_servers.py, line \d+\), in step\(\)",
     ) as failure:
-        loop.run(world.results.append)
+        world.play(simulations)
     assert "scripted_servers.py:" in failure.value.place
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
     for server in (world.left, world.right):
@@ -148,7 +127,6 @@ def test_a_simulation_that_raises(world: World, raises_at: int) -> None:
 
 def test_a_simulation_that_raises_in_reset(world: World) -> None:
     simulation = CountingSimulation(num_steps=1)
-    seeds = iter([0, 1])
 
     def reset(seed: int | None) -> object:
         if seed == 1:
@@ -157,7 +135,7 @@ def test_a_simulation_that_raises_in_reset(world: World) -> None:
 
     simulation.reset = reset  # type: ignore[method-assign, assignment]
     with pytest.raises(SimulationFailed, match=r"KeyError: 'level 2' .*, in reset\(\)"):
-        EnvLoop([simulation], world.client, seeds=seeds).run(world.results.append)
+        world.play([simulation], [0, 1])
     assert len(world.results) == len(world.left.of(EndEpisode)) == 1
     assert world.left.open == world.right.open == {}
 
@@ -165,9 +143,8 @@ def test_a_simulation_that_raises_in_reset(world: World) -> None:
 @pytest.mark.parametrize("kind", [StartEpisode, Step, EndEpisode])
 def test_a_refusal_ends_the_loop_and_closes_everything(world: World, kind: type) -> None:
     world.left.script = refusing(kind)
-    loop = EnvLoop([CountingSimulation(num_steps=2) for _ in range(2)], world.client)
     with pytest.raises(RefusedByServer, match="no such luck"):
-        loop.run()
+        world.play([CountingSimulation(num_steps=2) for _ in range(2)])
     assert world.left.open == world.right.open == {}
 
 
@@ -179,7 +156,7 @@ def test_a_lost_server_ends_the_loop(world: World) -> None:
         return False
 
     with pytest.raises(ServerUnavailable, match="right is gone"):
-        EnvLoop([CountingSimulation(num_steps=100)] * 2, world.client).run(should_stop=should_stop)
+        world.play([CountingSimulation(num_steps=100)] * 2, should_stop=should_stop)
     assert world.left.open == {}
 
 
@@ -189,7 +166,6 @@ def test_a_loop_begins_a_lost_episode_again_unless_it_was_over(
 ) -> None:
     """One server forgets one of two episodes: in the middle, or before it hears of the end."""
     simulations = [CountingSimulation(num_steps=4), CountingSimulation(num_steps=4)]
-    loop = EnvLoop(simulations, world.client, seeds=iter(range(6)), on_lost="restart")
     ticks = itertools.count()
 
     def forget() -> bool:
@@ -197,7 +173,7 @@ def test_a_loop_begins_a_lost_episode_again_unless_it_was_over(
             world.left.open.popitem()
         return False
 
-    loop.run(world.results.append, forget)
+    loop = world.play(simulations, range(6), forget, on_lost="restart")
     assert sorted(r.seed or 0 for r in world.results) == list(range(6)), "each seed once"
     assert sum(len(simulation.seeds) for simulation in simulations) == num_resets
     assert loop.num_lost_episodes == 1
@@ -216,9 +192,8 @@ def test_a_state_that_cannot_be_had_is_named_with_its_switch(world: World) -> No
         def state(self) -> Any:
             raise KeyError("ship_0")
 
-    loop = EnvLoop([Stateless()], world.client, seeds=iter([0]))
     with pytest.raises(SimulationFailed, match=r"'ship_0'.* state\(\) .*use_global_state: false"):
-        loop.run()
+        world.play([Stateless()])
 
 
 class HeldRun:
@@ -356,18 +331,24 @@ def bad_at(*numbers: int, t: int = 1, kind: type = Step, is_unsound: bool = True
     return script
 
 
-def test_what_is_not_as_declared_is_no_bad_value(world: World) -> None:
-    """A wrong shape or an unknown agent is a mistake in the code, and comes again."""
-    world.left.script = bad_at(1, is_unsound=False)
-    loop = EnvLoop(
-        [CountingSimulation(num_steps=3)],
-        world.client,
-        seeds=iter(range(5)),
-        on_bad_value="episode",
-    )
-    with pytest.raises(RefusedByServer, match="no such luck"):
+@pytest.mark.parametrize(
+    ("script", "num_bad", "says"),
+    [
+        # A wrong shape or an unknown agent is a mistake in the code, and comes again.
+        (bad_at(1, is_unsound=False), 0, "no such luck"),
+        (bad_at(*range(100)), 20, r"no such luck.*; 20 episodes before ended so, too"),
+        (bad_at(*range(100), kind=EndEpisode), 20, "no such luck.*; 20 episodes before"),
+    ],
+)
+def test_what_comes_again_is_no_accident(
+    world: World, script: Any, num_bad: int, says: str
+) -> None:
+    world.left.script = script
+    simulations = [CountingSimulation(num_steps=2)]
+    loop = EnvLoop(simulations, world.client, seeds=iter(range(100)), on_bad_value="episode")
+    with pytest.raises(RefusedByServer, match=says):
         loop.run()
-    assert loop.num_bad_episodes == 0
+    assert loop.num_bad_episodes == num_bad
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
@@ -375,27 +356,10 @@ def test_what_is_not_as_declared_is_no_bad_value(world: World) -> None:
 def test_a_bad_value_ends_its_episode_alone(world: World, mode: Any, t: int) -> None:
     world.left.script = bad_at(1, 2, t=t)
     simulation = CountingSimulation(num_steps=3)
-    loop = EnvLoop(
-        [simulation], world.client, mode=mode, seeds=iter(range(5)), on_bad_value="episode"
-    )
-    loop.run(world.results.append)
+    loop = world.play([simulation], range(5), mode=mode, on_bad_value="episode")
     assert simulation.seeds == [0, 1, 2, 3, 4]
     assert (loop.num_bad_episodes, loop.num_lost_episodes) == (2, 0)
     kept = {r.seed: bool(r.returns) for r in world.results}
     dropped = {1: False, 2: False} if mode == "eval" else {}
     assert kept == {0: True, 3: True, 4: True, **dropped}
     assert world.right.open == {}
-
-
-@pytest.mark.parametrize("kind", [Step, EndEpisode])
-def test_nothing_but_bad_values_is_no_accident(world: World, kind: type) -> None:
-    world.left.script = bad_at(*range(100), kind=kind)
-    loop = EnvLoop(
-        [CountingSimulation(num_steps=2)],
-        world.client,
-        seeds=iter(range(100)),
-        on_bad_value="episode",
-    )
-    with pytest.raises(RefusedByServer, match=r"no such luck.*; 20 episodes before ended so, too"):
-        loop.run()
-    assert loop.num_bad_episodes == 20

@@ -28,11 +28,22 @@ def collected(reductions: dict[str, str], *steps: dict[str, Any]) -> Any:
     return collector.result(len(steps))
 
 
+def collected_in_arrays(reduction: str, values: list[float | None]) -> Any:
+    """Returns what is found in the second of three copies, of which the others say otherwise."""
+    collector = MetricCollector({"x": reduction}, 3)
+    for number, value in enumerate(values):
+        nothing = {} if number % 2 else {"_x": np.array([True, value is not None, True])}
+        x = np.array([7.0, math.nan if value is None else value, -7.0])
+        collector.add_arrays({"a": {"x": x, **nothing}})
+    return collector.result(len(values), 1)
+
+
 @given(st.sampled_from(REDUCTIONS), st.lists(st.none() | numbers, min_size=1))
 def test_each_reduction_is_over_the_steps_that_have_a_number(
     reduction: str, values: list[float | None]
 ) -> None:
     found = collected({"x": reduction}, *({"a": {"x": value}} for value in values))
+    assert collected_in_arrays(reduction, values) == found
     known = [value for value in values if value is not None]
     assert found["episode_length"] == {COMMON: len(values)}
     if known:

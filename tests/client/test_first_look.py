@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tests.client.scripted_envs import TwoAgents, gives, raises
 
 from muxrl.client import first_look
 from muxrl.client.adapters import SimulationError, adapt
@@ -27,48 +28,7 @@ from muxrl.orchestrator.config import ConfigError, SimulationConfig, probe
 HERE = __name__
 
 
-class World:
-    """Two agents, four steps."""
-
-    possible_agents = ["a", "b"]
-    metadata: dict[str, Any] = {}
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return spaces.Box(0, 99, (1,))
-
-    def action_space(self, agent: str) -> spaces.Space:
-        return spaces.Discrete(2)
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents, self.t = ["a", "b"], 0
-        return self.seen(), {}
-
-    def step(self, actions: Any) -> Any:
-        self.t += 1
-        is_over = self.is_over()
-        self.agents = [] if is_over else self.agents
-        ends = dict.fromkeys("ab", is_over)
-        return self.seen(), self.rewards(), ends, dict.fromkeys("ab", False), self.infos()
-
-    def seen(self) -> dict[str, Any]:
-        return {agent: np.full(1, self.t, np.float32) for agent in "ab"}
-
-    def rewards(self) -> dict[str, Any]:
-        return {"a": 1.0, "b": 1.0}
-
-    def infos(self) -> dict[str, Any]:
-        return {}
-
-    def is_over(self) -> bool:
-        return self.t == 4
-
-
-def gives(**methods: Any) -> type[World]:
-    """Returns a world of which some methods give something else."""
-    return type("Gives", (World,), methods)
-
-
-class Unseeded(World):
+class Unseeded(TwoAgents):
     num = 0
 
     def rewards(self) -> dict[str, Any]:
@@ -76,29 +36,22 @@ class Unseeded(World):
         return {"a": float(self.num), "b": 1.0}
 
 
-class Sighted(World):
+class Sighted(TwoAgents):
     num = 0
 
     def seen(self) -> dict[str, Any]:
         self.num += 1
-        return {**super().seen(), "b": np.full(1, self.num, np.float32)}
+        return {**super().seen(), "b": np.full(3, self.num, np.float32)}
 
 
-class Endless(World):
+class Endless(TwoAgents):
     def is_over(self) -> bool:
         return False
 
 
-class LateNaN(World):
+class LateNaN(TwoAgents):
     def rewards(self) -> dict[str, Any]:
         return {"a": np.nan if self.t == 3 else 1.0, "b": 1.0}
-
-
-def raises(error: Exception) -> Callable[[World], Any]:
-    def raised(world: World) -> Any:
-        raise error
-
-    return raised
 
 
 NESTED = gives(infos=lambda self: {"a": {"time": {"late": 1.0}, "said": "no"}})
@@ -107,7 +60,7 @@ NESTED = gives(infos=lambda self: {"a": {"time": {"late": 1.0}, "said": "no"}})
 @pytest.mark.parametrize(
     ("env", "found"),
     [
-        (World, []),
+        (TwoAgents, []),
         (
             gives(rewards=lambda self: {"b": 0.0} if self.t > 1 else {}),
             ["'a' no reward for 4 of 4 actions", "'b' no reward for 1 of 4 actions"],
@@ -128,14 +81,12 @@ def test_a_whole_episode_says_what_one_step_does_not(env: type, found: list[str]
     [
         (LateNaN, {}, r"step\(\) number 3 gave agent 'a' the reward nan"),
         (
-            gives(
-                seen=lambda self: dict.fromkeys("ab", np.array([np.inf if self.t == 2 else 1.0]))
-            ),
+            gives(seen=lambda self: dict.fromkeys("ab", np.full(3, np.inf if self.t == 2 else 1))),
             {},
             r"step\(\) number 2 gave agent 'a' .*infinity",
         ),
         (
-            gives(infos=lambda self: {"a": {"action_mask": np.ones(2)}} if self.t == 3 else {}),
+            gives(infos=lambda self: {"a": {"action_mask": np.ones(3)}} if self.t == 3 else {}),
             {},
             "'a' have an 'action_mask' now",
         ),
@@ -173,14 +124,14 @@ def test_an_episode_that_takes_long_is_left(monkeypatch: pytest.MonkeyPatch) -> 
         ),
         (
             gives(state=raises(KeyError("ship_0"))),
-            "state() raised KeyError: 'ship_0' (test_first_look.py, line ",
+            "state() raised KeyError: 'ship_0' (scripted_envs.py, line ",
         ),
         (
             gives(state=lambda self: np.zeros(2), state_space=spaces.Box(0, 1, (3,))),
             "state() gave 2 numbers and 3 were declared",
         ),
         (gives(state=raises(NotImplementedError())), ""),
-        (World, ""),
+        (TwoAgents, ""),
     ],
 )
 def test_a_state_that_is_no_array_is_no_state(env: type, problem: str) -> None:
@@ -193,7 +144,7 @@ def test_a_state_that_is_no_array_is_no_state(env: type, problem: str) -> None:
 # --- in a process of its own --------------------------------------------------------------
 
 
-class Leaves(World):
+class Leaves(TwoAgents):
     """Changes the folder, opens a port, and starts what ends with nobody; cannot be closed."""
 
     def __init__(self, port: int, note: str) -> None:
@@ -212,12 +163,12 @@ class Leaves(World):
         raise RuntimeError("nothing can be closed")
 
 
-class Exits(World):
+class Exits(TwoAgents):
     def step(self, actions: Any) -> Any:
         os._exit(7)
 
 
-class Crashes(World):
+class Crashes(TwoAgents):
     def step(self, actions: Any) -> Any:
         os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -282,7 +233,7 @@ class ResetsAll:
 
     possible_agents = ["a"]
     metadata: dict[str, Any] = {}
-    observation_space, action_space = World.observation_space, World.action_space
+    observation_space, action_space = TwoAgents.observation_space, TwoAgents.action_space
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
@@ -300,7 +251,7 @@ class ResetsAll:
         return self.seen(), {"a": np.ones(self.num_envs)}, over, {"a": over["a"] & False}, {}
 
     def seen(self) -> dict[str, Any]:
-        return {"a": self.t[:, None].astype(np.float32)}
+        return {"a": np.repeat(self.t[:, None], 3, 1).astype(np.float32)}
 
 
 class ResetsSome(ResetsAll):

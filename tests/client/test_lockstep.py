@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from tests.client.scripted_servers import CountingSimulation
-from tests.client.test_vector_loop import NumberServer, RowServer, World
+from tests.client.scripted_servers import CountingSimulation, Server, World
+from tests.client.test_vector_loop import NumberServer, RowServer
 
 from muxrl.client.adapters.simulation import StepResult
-from muxrl.client.env_loop import EnvLoop
 from muxrl.protocol.messages import (
     ActionRows,
     AnyItem,
@@ -66,9 +65,8 @@ class Restless(CountingSimulation):
         )  # fmt: skip
 
 
-def everything_heard(world: World, side: str) -> list[list[Any]]:
+def everything_heard(server: Server) -> list[list[Any]]:
     """Returns what a server heard of each episode, in the order of their beginnings."""
-    server: NumberServer = getattr(world, side)
     heard = []
     for start in server.of(StartEpisode):
         items = [
@@ -85,7 +83,7 @@ def everything_heard(world: World, side: str) -> list[list[Any]]:
 def play(kind: type[NumberServer], num: int = 3 * NUM, num_episodes: int = 200) -> World:
     world = World(kind)
     simulations = [Restless() for _ in range(num)]
-    EnvLoop(simulations, world.client, seeds=iter(range(num_episodes))).run(world.results.append)
+    world.play(simulations, range(num_episodes))
     assert world.client.num_mismatches == 0
     assert world.left.open == world.right.open == world.client._episodes == {}
     world.log = [("actions", repr(one.actions)) for one in simulations]
@@ -101,8 +99,8 @@ def rows_in(world: World) -> list[int]:
 def test_servers_hear_what_they_hear_of_each_alone() -> None:
     in_rows, alone = play(RowServer), play(NumberServer)
     assert len(in_rows.left.of(StartEpisode)) == 200
-    for side in ("left", "right"):
-        assert everything_heard(in_rows, side) == everything_heard(alone, side)
+    assert everything_heard(in_rows.left) == everything_heard(alone.left)
+    assert everything_heard(in_rows.right) == everything_heard(alone.right)
     assert in_rows.results == alone.results
     assert in_rows.log == alone.log
     packed = rows_in(in_rows)
@@ -113,7 +111,7 @@ def test_servers_hear_what_they_hear_of_each_alone() -> None:
 def test_plain_steps_are_one_item_a_server() -> None:
     world = World(RowServer)
     simulations = [CountingSimulation(num_steps=4) for _ in range(NUM)]
-    EnvLoop(simulations, world.client, seeds=iter(range(NUM))).run()
+    world.play(simulations, range(NUM))
     for server in (world.left, world.right):
         assert [len(frame) for frame in server.frames] == [NUM + 1, 1, 1, 1, NUM]
         assert server.frames[2][0].state is None or server is world.right  # type: ignore[union-attr]
@@ -138,7 +136,7 @@ class SingleServer(RowServer):
 def test_rows_may_be_answered_one_by_one() -> None:
     world = World(SingleServer)
     simulations = [CountingSimulation(num_steps=8) for _ in range(NUM)]
-    EnvLoop(simulations, world.client, seeds=iter(range(NUM))).run(world.results.append)
+    world.play(simulations, range(NUM))
     assert rows_in(world) == [NUM] * 8
     assert len(world.results) == NUM
     assert world.client.num_mismatches == 0
@@ -150,9 +148,19 @@ def test_what_fits_no_array_goes_one_by_one() -> None:
             return {"a": [float(self._t)], "b": np.array([self._t], np.complex64)}
 
     world = World(RowServer)
-    loop = EnvLoop([OfLists() for _ in range(NUM)], world.client, seeds=iter(range(NUM)))
-    loop.run(world.results.append)
+    world.play([OfLists() for _ in range(NUM)], range(NUM))
     assert rows_in(world) == [NUM] * 3, "lists of numbers do"
     assert not any(isinstance(item, StepRows) for frame in world.right.frames for item in frame)
     assert len(world.results) == NUM
     assert world.client.num_mismatches == 0
+
+
+def test_states_that_fit_no_array_go_one_by_one() -> None:
+    class Uneven(CountingSimulation):
+        def state(self) -> np.ndarray:
+            return np.zeros(len(self.seeds) + int(self.seeds[0] == 0), np.float32)
+
+    world = World(RowServer)
+    world.play([Uneven() for _ in range(NUM)], range(NUM))
+    assert rows_in(world) == [NUM] * 3, "the other server asks for none"
+    assert not any(isinstance(item, StepRows) for frame in world.right.frames for item in frame)

@@ -52,10 +52,11 @@ def test_names_are_the_servers_own(left: Server, right: Server) -> None:
 
 def test_ids_of_episodes_begin_as_the_client_was_told(left: Server, right: Server) -> None:
     client = MultiplexingClient([left, right], episode_prefix="simulation-0-")
-    ids = {client.start_episode() for _ in range(3)}
-    assert len(ids) == 3
+    ids = [client.start_episode() for _ in range(3)]
+    assert len(set(ids)) == 3
     assert all(episode_id.startswith("simulation-0-") for episode_id in ids)
     assert client.start_episode("mine") == "mine"
+    assert left.items == [StartEpisode(episode_id) for episode_id in [*ids, "mine"]]
 
 
 def test_an_agent_without_a_server(client: MultiplexingClient, left: Server) -> None:
@@ -77,7 +78,10 @@ def test_an_agent_without_a_server(client: MultiplexingClient, left: Server) -> 
 # --- split and merge ------------------------------------------------------------------------
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 3), min_size=1), st.data())
+@given(
+    st.dictionaries(st.text("ab0 /é☃", min_size=1, max_size=3), st.integers(0, 3), min_size=1),
+    st.data(),
+)
 def test_merging_what_was_split_is_the_same_again(server_of: dict[str, int], data: Any) -> None:
     log: Log = []
     servers = [Server(f"s{i}", [a for a, j in server_of.items() if j == i], log) for i in range(4)]
@@ -185,10 +189,17 @@ def test_the_verbs_say_what_kind_of_episode_it_is(client: MultiplexingClient, le
     ]
 
 
-def test_a_client_of_one_server(log: Log) -> None:
-    with PolicyClient(Server("only", "a", log)) as client:
-        episode_id = client.start_episode()
-        assert client.get_action(episode_id, {"a": [0.0]}) == {"a": "only:a:0"}
+def test_a_client_of_one_server_takes_infos_as_rllib_s_did(log: Log) -> None:
+    """And has no session; infos go nowhere."""
+    server = Server("only", "a", log)
+    with pytest.raises(TypeError, match="session"):
+        PolicyClient(server, session=None)  # type: ignore[call-arg]
+    with PolicyClient(server) as client:
+        client.start_episode("e")
+        assert client.get_action("e", {"a": [0.0]}) == {"a": "only:a:0"}
+        client.log_returns("e", {"a": 1.0}, {"a": {"training_enabled": False}})
+        client.get_action("e", {"a": [0.1]})
+    assert server.of(Step)[1] == Step("e", 1, {"a": [0.1]}, {"a": 1.0})
 
 
 # --- ends -----------------------------------------------------------------------------------

@@ -67,18 +67,6 @@ def test_threads_at_once_are_refused_and_never_get_anothers_action(
         assert play(client, 5)["right"] == 100, "one thread after the others is welcome"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_client_may_be_handed_on(server: PolicyServer, kind: Any) -> None:
-    with kind(server.address) as client, ThreadPoolExecutor(3) as pool:
-        lock = threading.Lock()
-
-        def play_alone(number: int) -> Counter[str]:
-            with lock:
-                return play(client, number, 2)
-
-        assert sum(pool.map(play_alone, range(6)), Counter()) == {"right": 60}
-
-
 def test_who_waits_is_named(server: PolicyServer) -> None:
     with PolicyClient(server.address) as client, client._use:
         caught: list[BaseException] = []

@@ -11,11 +11,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.client.scripted_servers import World
 from tests.client.test_vector_loop import NumberServer, RowServer, plain, stop_after
 
-from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import adapt, adapt_vector, with_sides
-from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.orchestrator.records.played import Recorded, RecordedVector
 from muxrl.protocol.messages import EndEpisode, StartEpisode, StepRows
 
@@ -121,38 +120,26 @@ class Batch:
         return np.stack([env.state() for env in self.envs])
 
 
-class World:
-    """Two servers and a client."""
-
-    def __init__(self, kind: type[NumberServer] = NumberServer) -> None:
-        log: list[tuple[str, str]] = []
-        self.servers = [kind("left", "a", log), kind("right", "bc", log, state_size=1)]
-        for server in self.servers:
-            spec = server.fetch_spec()
-            boxes = {
-                name: msgspec.structs.replace(agent, observation_space=SPACE)
-                for name, agent in spec.agents.items()
-            }
-            server._spec = msgspec.structs.replace(spec, agents=boxes)
-        self.client = MultiplexingClient(self.servers)
-        self.results: list[EpisodeResult] = []
-
-    def heard(self, place: int) -> list[Any]:
-        """What servers heard of the episode that began at that place; at its end all have ended."""
-        found = []
-        for server in self.servers:
-            episode_id = server.of(StartEpisode)[place].episode_id
-            for item in server.of(object, episode_id):
-                if not isinstance(item, StepRows):
-                    told = msgspec.to_builtins(item, enc_hook=lambda array: array.tolist())
-                    # A row has a reward of every agent, 0 of one that comes back.
-                    told["rewards"] = {a: r for a, r in told.get("rewards", {}).items() if r}
-                    flags = {k: told[k] for k in ("terminations", "truncations") if told.get(k)}
-                    found.append(plain(told) | ({} if isinstance(item, EndEpisode) else flags))
-        return found
-
-
 SPACE = adapt(Lives({}, 1)).observation_spaces["a"]
+
+
+def world_of(kind: type[NumberServer] = NumberServer) -> World:
+    return World(kind, right="bc", space=SPACE)
+
+
+def heard(world: World, place: int) -> list[Any]:
+    """What servers heard of the episode that began at that place; at its end all have ended."""
+    found = []
+    for server in (world.left, world.right):
+        episode_id = server.of(StartEpisode)[place].episode_id
+        for item in server.of(object, episode_id):
+            if not isinstance(item, StepRows):
+                told = msgspec.to_builtins(item, enc_hook=lambda array: array.tolist())
+                # A row has a reward of every agent, 0 of one that comes back.
+                told["rewards"] = {a: r for a, r in told.get("rewards", {}).items() if r}
+                flags = {k: told[k] for k in ("terminations", "truncations") if told.get(k)}
+                found.append(plain(told) | ({} if isinstance(item, EndEpisode) else flags))
+    return found
 
 
 @st.composite
@@ -175,16 +162,14 @@ def test_agents_end_apart_and_come_back_as_in_a_simulation_alone(
     respawn: Any, kind: type[NumberServer], data: Any
 ) -> None:
     scripts = data.draw(st.lists(episodes(respawn), min_size=1, max_size=3))
-    world = World(kind)
+    world = world_of(kind)
     batch = Batch([Lives(*one, respawn) for one in scripts])
-    loop = EnvLoop(adapt_vector(batch, respawn), world.client)
-    loop.run(world.results.append, stop_after(7))
+    world.play(adapt_vector(batch, respawn), should_stop=stop_after(7))
     assert world.client.num_mismatches == 0
     for place, script in enumerate(scripts):
-        alone = World()
-        simulation = adapt(Lives(*script, respawn), respawn)
-        EnvLoop([simulation], alone.client, seeds=iter([0])).run(alone.results.append)
-        assert world.heard(place) == alone.heard(0)
+        alone = world_of()
+        alone.play([adapt(Lives(*script, respawn), respawn)], [0])
+        assert heard(world, place) == heard(alone, 0)
         (mine,) = alone.results
         assert any(mine.returns == other.returns for other in world.results)
 
@@ -200,12 +185,8 @@ def test_episodes_of_copies_are_recorded_as_of_a_simulation_alone(
         found[rows[0]["seed"]] = rows
 
     vector = adapt_vector(Batch([Lives(*one) for one in scripts]))
-    loop = EnvLoop(
-        RecordedVector(vector, take, lambda seed: seed != 1),
-        World(RowServer).client,
-        seeds=iter(range(100)),
-    )
-    loop.run(should_stop=stop_after(7))
+    recorder = RecordedVector(vector, take, lambda seed: seed != 1)
+    world_of(RowServer).play(recorder, range(100), stop_after(7))
     assert 1 not in found
     recorded = found
     for seed, script in enumerate(scripts):
@@ -213,7 +194,7 @@ def test_episodes_of_copies_are_recorded_as_of_a_simulation_alone(
             continue
         found = {}
         alone = Recorded(adapt(Lives(*script)), take)
-        EnvLoop([alone], World().client, seeds=iter([seed])).run()
+        world_of().play([alone], [seed])
         np.testing.assert_equal(recorded[seed], found[seed])
 
 
@@ -224,19 +205,18 @@ def test_sides_of_copies_swap_as_in_a_simulation_alone(
 ) -> None:
     moves = [data.draw(st.integers(0, 2)) for _ in scripts]
     parameters = {"side": {"sides": AGENTS}}
-    world = World(RowServer)
+    world = world_of(RowServer)
     vector = with_sides(
         adapt_vector(Batch([Lives(*one) for one in scripts])), parameters, is_vector=True
     )
-    loop = EnvLoop(vector, world.client, metrics={"at": "last"})
     drawn = iter([*moves, *[0] * 100])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("muxrl.client.env_loop.draw", lambda given, seed: {"side": next(drawn)})
-        loop.run(world.results.append, stop_after(7))
+        world.play(vector, should_stop=stop_after(7), metrics={"at": "last"})
         assert world.client.num_mismatches == 0
         for place, (script, by) in enumerate(zip(scripts, moves, strict=True)):
-            alone = World()
+            alone = world_of()
             drawn = iter([by])
             simulation = with_sides(adapt(Lives(*script)), parameters)
-            EnvLoop([simulation], alone.client, seeds=iter([0]), metrics={"at": "last"}).run()
-            assert world.heard(place) == alone.heard(0)
+            alone.play([simulation], [0], metrics={"at": "last"})
+            assert heard(world, place) == heard(alone, 0)

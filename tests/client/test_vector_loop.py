@@ -10,11 +10,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.client.scripted_servers import CountingSimulation, Script, Server, TimeLimit
+from tests.client.scripted_servers import (
+    CountingSimulation,
+    Script,
+    Server,
+    TimeLimit,
+    World,
+)
 
 from muxrl.client import MultiplexingClient, RefusedByServer, ServerUnavailable
 from muxrl.client.adapters.vector_simulation import VectorStep
-from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
+from muxrl.client.env_loop import EnvLoop, SimulationFailed
 from muxrl.protocol.messages import (
     AbortEpisode,
     ActionRows,
@@ -121,27 +127,14 @@ class CountingVector:
         return {a: self._t[:, None].astype(np.float32) for a in "ab"}
 
 
-class World:
-    """Two servers and a client."""
-
-    def __init__(
-        self, kind: type[NumberServer] = NumberServer, script: Script = lambda item: None
-    ) -> None:
-        self.log: list[tuple[str, str]] = []
-        self.left = kind("left", "a", self.log, script)
-        self.right = kind("right", "b", self.log, state_size=1)
-        self.client = MultiplexingClient([self.left, self.right])
-        self.results: list[EpisodeResult] = []
-
-    def heard(self, side: str, place: int) -> list[Any]:
-        """What a server heard of the episode that began at that place, with no id and flags."""
-        server: NumberServer = getattr(self, side)
-        episode_id = server.of(StartEpisode)[place].episode_id
-        return [
-            plain(msgspec.to_builtins(item, enc_hook=lambda array: array.tolist()))
-            for item in server.of(object, episode_id)
-            if not isinstance(item, StepRows)
-        ]
+def heard(server: Server, place: int) -> list[Any]:
+    """Returns what it heard of the episode that began at that place, with no id and flags."""
+    episode_id = server.of(StartEpisode)[place].episode_id
+    return [
+        plain(msgspec.to_builtins(item, enc_hook=lambda array: array.tolist()))
+        for item in server.of(object, episode_id)
+        if not isinstance(item, StepRows)
+    ]
 
 
 def plain(item: dict[str, Any]) -> dict[str, Any]:
@@ -164,8 +157,7 @@ def test_servers_hear_of_a_copy_what_they_hear_of_a_simulation(
     lengths = [3, 2, 5]
     world = World(kind)
     vector = CountingVector(lengths, is_truncated=is_truncated, is_next_step=is_next_step)
-    loop = EnvLoop(vector, world.client)
-    loop.run(world.results.append, stop_after(12))
+    world.play(vector, should_stop=stop_after(12))
     assert world.left.open == world.right.open == world.client._episodes == {}
     assert world.client.num_mismatches == 0
     assert {r.num_steps for r in world.results} == set(lengths)
@@ -173,16 +165,15 @@ def test_servers_hear_of_a_copy_what_they_hear_of_a_simulation(
         num = result.num_steps
         assert result.returns == {"a": 0.5 * num, "b": 1.5 * num}
     for place, length in enumerate(lengths):
-        alone = World()
-        simulation = (TimeLimit if is_truncated else CountingSimulation)(num_steps=length)
-        EnvLoop([simulation], alone.client, seeds=iter([0])).run()
-        for side in ("left", "right"):
-            assert world.heard(side, place) == alone.heard(side, 0)
+        alone = World(NumberServer)
+        alone.play([(TimeLimit if is_truncated else CountingSimulation)(num_steps=length)], [0])
+        assert heard(world.left, place) == heard(alone.left, 0)
+        assert heard(world.right, place) == heard(alone.right, 0)
 
 
 def test_one_message_a_server_and_step_and_one_item_for_all_copies() -> None:
     world = World(RowServer)
-    EnvLoop(CountingVector([3, 3, 3]), world.client).run(should_stop=stop_after(3))
+    world.play(CountingVector([3, 3, 3]), should_stop=stop_after(3))
     kinds = [[type(item) for item in frame] for frame in world.left.frames]
     assert kinds == [
         [StartEpisode] * 3 + [StepRows],
@@ -199,7 +190,7 @@ def test_one_message_a_server_and_step_and_one_item_for_all_copies() -> None:
 def test_actions_come_back_to_their_copies() -> None:
     world = World(RowServer)
     vector = CountingVector([2, 4])
-    EnvLoop(vector, world.client).run(should_stop=stop_after(4))
+    world.play(vector, should_stop=stop_after(4))
     assert [one["a"] for one in vector.actions] == [[0, 0], [1, 1], [0, 2], [1, 3]]
     assert vector.seeds == [None]
 
@@ -218,19 +209,16 @@ def test_servers_that_take_it_are_told_an_episode_s_seed() -> None:
 def test_a_copy_that_waits_keeps_its_last_action_and_counts_no_step() -> None:
     world = World(RowServer)
     vector = CountingVector([1, 9], is_next_step=True)
-    loop = EnvLoop(vector, world.client)
-    loop.run(world.results.append, stop_after(4))
+    loop = world.play(vector, should_stop=stop_after(4))
     assert [one["a"][1] for one in vector.actions] == [0, 1, 2, 3]
     assert loop.num_env_steps == 4 + 2
     assert [r.num_steps for r in world.results] == [1, 1]
 
 
 def test_metrics_are_those_of_the_episode() -> None:
-    world = World()
-    ways = {"score": "max"}
-    EnvLoop(CountingVector([3, 4], is_next_step=True), world.client, metrics=ways).run(
-        world.results.append, stop_after(4)
-    )
+    world = World(NumberServer)
+    vector = CountingVector([3, 4], is_next_step=True)
+    world.play(vector, should_stop=stop_after(4), metrics={"score": "max"})
     assert [r.metrics["score"] for r in world.results] == [{"a": 3.0}, {"a": 4.0}]
     ends = world.left.of(EndEpisode)
     assert [end.metrics for end in ends] == [{"score": {"a": 3.0}}, {"score": {"a": 4.0}}]
@@ -239,7 +227,6 @@ def test_metrics_are_those_of_the_episode() -> None:
 @pytest.mark.parametrize("kind", [NumberServer, RowServer])
 def test_a_lost_episode_begins_again_where_its_copy_stands(kind: type[NumberServer]) -> None:
     world = World(kind)
-    loop = EnvLoop(CountingVector([6, 6]), world.client, on_lost="restart")
     ticks = itertools.count()
 
     def forget() -> bool:
@@ -248,7 +235,7 @@ def test_a_lost_episode_begins_again_where_its_copy_stands(kind: type[NumberServ
             world.left.open.popitem()
         return tick == 13  # asked once more, as it is asked alone
 
-    loop.run(world.results.append, forget)
+    loop = world.play(CountingVector([6, 6]), should_stop=forget, on_lost="restart")
     assert loop.num_lost_episodes == 1
     lengths = [start.episode_id for start in world.left.of(StartEpisode)]
     assert len(lengths) == 2 + 1 + 2 + 2
@@ -277,24 +264,23 @@ def test_a_copy_with_a_bad_value_is_out_until_its_episode_is_over(
     kind: type[NumberServer],
 ) -> None:
     world = World(kind, unsound(t=1))
-    loop = EnvLoop(CountingVector([3, 3]), world.client, on_bad_value="episode")
-    loop.run(world.results.append, stop_after(6))
+    vector = CountingVector([3, 3])
+    loop = world.play(vector, should_stop=stop_after(6), on_bad_value="episode")
     assert loop.num_bad_episodes == 1
     assert [r.num_steps for r in world.results] == [3, 3, 3]
     assert loop.num_env_steps == 12 - 2
     assert world.client.num_mismatches == 0
     stopping = World(kind, unsound(t=1))
     with pytest.raises(RefusedByServer, match="it is NaN"):
-        EnvLoop(CountingVector([3, 3]), stopping.client).run()
+        stopping.play(CountingVector([3, 3]))
     assert stopping.left.open == stopping.right.open == {}
 
 
 def test_copies_that_are_all_out_for_ever_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muxrl.client.vector_copies._MOST_IDLE", 10)
-    world = World(script=unsound(t=1))
-    loop = EnvLoop(CountingVector([999]), world.client, on_bad_value="episode")
+    world = World(NumberServer, script=unsound(t=1))
     with pytest.raises(SimulationFailed, match="all 1 copies had a bad value"):
-        loop.run()
+        world.play(CountingVector([999]), on_bad_value="episode")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +301,7 @@ def test_arrays_of_another_shape_are_refused_by_name(spoilt: dict[str, Any], say
 
     world = World(RowServer)
     with pytest.raises(SimulationFailed, match=says):
-        EnvLoop(Spoilt([5, 5]), world.client, metrics={"score": "last"}).run()
+        world.play(Spoilt([5, 5]), metrics={"score": "last"})
     assert world.left.open == world.right.open == {}
 
 
@@ -328,7 +314,7 @@ def test_a_simulation_that_raises_closes_what_is_open() -> None:
 
     world = World(RowServer)
     with pytest.raises(SimulationFailed, match="the physics"):
-        EnvLoop(Raises([2, 5]), world.client).run(world.results.append)
+        world.play(Raises([2, 5]))
     assert world.left.open == world.right.open == {}
     assert len(world.left.of(EndEpisode)) == len(world.results) == 1
 
@@ -358,17 +344,14 @@ def test_answers_that_are_none_close_the_episodes() -> None:
         def _answer(self, item: AnyItem) -> AnyReply:
             reply = super()._answer(item)
             if isinstance(reply, ActionRows) and self.server_id == "right":
-                return replace_rows(reply)
+                short = [rows[:1] for rows in reply.actions]
+                return msgspec.structs.replace(reply, actions=short)
             return reply
 
     world = World(Short)
     with pytest.raises(ServerUnavailable, match=r"'right' answered steps .*shape"):
-        EnvLoop(CountingVector([5, 5]), world.client).run()
+        world.play(CountingVector([5, 5]))
     assert world.left.open == {}
-
-
-def replace_rows(reply: ActionRows) -> ActionRows:
-    return msgspec.structs.replace(reply, actions=[rows[:1] for rows in reply.actions])
 
 
 @pytest.mark.parametrize("kind", [NumberServer, RowServer])

@@ -1,7 +1,8 @@
-"""Real policy servers in this process, and the transports that reach them."""
+"""Real policy servers in this process."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,23 @@ import torch
 from tests.compliance.real_servers import (
     MAX_BYTES,
     PPO_SETTINGS,
-    SEES,
     SMALL_MODEL,
     TOKEN,
+    TWO,
     MakeServer,
     make_plan,
+    ppo_plan,
+    running,
 )
 
-from muxrl.servers.config import LimitsConfig, ServerPlan
+from muxrl.servers.config import LimitsConfig
 from muxrl.servers.server import PolicyServer
+
+LIMITED: dict[str, Any] = {
+    "token": TOKEN,
+    "limits": LimitsConfig(max_episodes=8, max_message_bytes=MAX_BYTES),
+}
+"""Asks for a token, and takes short messages."""
 
 
 @pytest.fixture(scope="session")
@@ -31,35 +40,19 @@ def one_thread() -> None:
 @pytest.fixture(scope="module")
 def make_server(one_thread: None) -> Iterator[MakeServer]:
     """Starts servers, and stops them when the module is through."""
-    servers: list[PolicyServer] = []
-
-    def make(plan: ServerPlan) -> PolicyServer:
-        server = PolicyServer(plan)
-        servers.append(server)
-        server.start()
-        return server
-
-    yield make
-    for server in servers:
-        assert server.stop(), "all threads ended in time"
+    with contextlib.ExitStack() as stack:
+        yield lambda plan: stack.enter_context(running(plan))
 
 
 @pytest.fixture(scope="module")
 def ppo(make_server: MakeServer) -> PolicyServer:
-    """A server that learns from every 40 steps, asks for a token, and takes short messages."""
-    agents = {agent: SEES[agent] for agent in "ab"}
-    limits = LimitsConfig(max_episodes=8, max_message_bytes=MAX_BYTES)
-    return make_server(
-        make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL, token=TOKEN,
-                  limits=limits)
-    )  # fmt: skip
+    return make_server(ppo_plan(**LIMITED))
 
 
 @pytest.fixture(scope="session")
 def checkpoint(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a PPO server that has not learned anything yet."""
-    agents = {agent: SEES[agent] for agent in "ab"}
-    server = PolicyServer(make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL))
+    server = PolicyServer(ppo_plan())
     path = server.policies.save(tmp_path_factory.mktemp("checkpoint"))
     assert path is not None
     assert server.stop()
@@ -78,9 +71,4 @@ def server(
         "FROZEN": {"checkpoint": str(checkpoint)},
     }[request.param]
     model = SMALL_MODEL if request.param == "PPO" else {}
-    agents = {agent: SEES[agent] for agent in "ab"}
-    limits = LimitsConfig(max_episodes=8, max_message_bytes=MAX_BYTES)
-    return make_server(
-        make_plan(request.param, agents, settings=settings, model=model, token=TOKEN,
-                  limits=limits)
-    )  # fmt: skip
+    return make_server(make_plan(request.param, TWO, settings=settings, model=model, **LIMITED))

@@ -1,13 +1,17 @@
-"""What the compliance tests share: plans of small real servers, and transports that reach them.
+"""What the compliance tests share: small real servers, and transports that reach them.
 
 Not in ``conftest.py``: there are several of that name, and an import finds any of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from muxrl.client.http import HttpTransport
 from muxrl.client.random_policy import RandomTransport
@@ -21,6 +25,9 @@ from muxrl.servers.server import PolicyServer
 TOKEN = "open-sesame"
 MAX_BYTES = 20_000
 SEES: dict[str, Space] = {"a": Box((2,)), "b": Box((2,)), "c": Box((2, 2), "uint8", 0, 9)}
+TWO = {agent: SEES[agent] for agent in "ab"}
+SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.float32)}
+"""An observation of each of the two."""
 
 MakeServer = Callable[..., PolicyServer]
 
@@ -62,6 +69,29 @@ PPO_SETTINGS: dict[str, Any] = {
     "num_epochs": 1,
 }
 SMALL_MODEL: dict[str, Any] = {"fcnet_hiddens": [8]}
+
+
+def ppo_plan(**fields: Any) -> ServerPlan:
+    """Returns the plan of a server that learns from every 40 steps of a and b."""
+    return make_plan("PPO", TWO, **{"settings": PPO_SETTINGS, "model": SMALL_MODEL, **fields})
+
+
+@contextlib.contextmanager
+def running(plan: ServerPlan, **how: Any) -> Iterator[PolicyServer]:
+    """Yields a server that has started; stops it."""
+    server = PolicyServer(plan, **how)
+    server.start()
+    try:
+        yield server
+    finally:
+        assert server.stop(), "all threads ended in time"
+
+
+def wait_until(condition: Callable[[], bool], patience_s: float = 60.0) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def make_counter(

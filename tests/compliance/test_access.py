@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 import requests
-from tests.compliance.real_servers import SEES, TOKEN, MakeServer, make_plan
+from tests.compliance.real_servers import (
+    SEES,
+    TOKEN,
+    MakeServer,
+    make_plan,
+    running,
+    wait_until,
+)
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -36,15 +43,22 @@ def url(open_server: PolicyServer) -> str:
     return f"http://{open_server.address}"
 
 
+def dial(server: PolicyServer) -> socket.socket:
+    host, _, port = server.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10.0)
+
+
 @pytest.fixture
 def raw(open_server: PolicyServer) -> Iterator[socket.socket]:
-    host, _, port = open_server.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10.0) as connection:
+    with dial(open_server) as connection:
         yield connection
 
 
 def request_bytes(head: str, body: bytes = b"") -> bytes:
     return head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body
+
+
+HALF_A_BODY = request_bytes("POST /v1/step HTTP/1.1\nHost: localhost\nContent-Length: 100", b"{")
 
 
 def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
@@ -72,8 +86,7 @@ def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
     ("headers", "code"), [("Origin: http://evil.example", 403), ("Authorization: Bearer no", 401)]
 )
 def test_who_may_not_ask_keeps_no_connection(ppo: PolicyServer, headers: str, code: int) -> None:
-    host, _, port = ppo.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10.0) as connection:
+    with dial(ppo) as connection:
         connection.sendall(request_bytes(f"GET /v1/spec HTTP/1.1\nHost: 127.0.0.1\n{headers}"))
         assert answer_of(connection)[0] == code
         assert connection.recv(1) == b""
@@ -144,16 +157,11 @@ def test_ids_that_cannot_be_kept_or_logged_are_refused(url: str, episode_id: str
 
 def test_who_asks_for_a_shutdown_is_obeyed_or_told_what_ends_it() -> None:
     asked: list[bool] = []
+    plan = make_plan("RANDOM", {"a": SEES["a"]}, token=TOKEN)
     for on_shutdown, code in ((None, 403), (lambda: asked.append(True), 200)):
-        server = PolicyServer(
-            make_plan("RANDOM", {"a": SEES["a"]}, token=TOKEN), on_shutdown=on_shutdown
-        )
-        server.start()
-        try:
+        with running(plan, on_shutdown=on_shutdown) as server:
             answer = requests.post(f"http://{server.address}/v1/shutdown", headers=BEARER)
-            assert answer.status_code == code
-        finally:
-            assert server.stop()
+        assert answer.status_code == code
         if code == 403:
             assert "belongs to a run" in answer.json()["message"]
             assert "muxrl stop" in answer.json()["message"]
@@ -196,21 +204,22 @@ def test_a_large_head_is_refused_before_it_is_read(raw: socket.socket) -> None:
     [
         b"",
         b"GET /v1/spec HT",
-        b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
-        b"GET /v1/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+        HALF_A_BODY,
+        request_bytes(
+            "GET /v1/ws HTTP/1.1\nHost: localhost\nUpgrade: websocket\nConnection: Upgrade\n"
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\nSec-WebSocket-Version: 13"
+        ),
     ],
     ids=["nothing", "half a head", "half a body", "half a frame"],
 )
 def test_half_a_request_is_given_up(
-    raw: socket.socket,
+    open_server: PolicyServer,
     sent: bytes,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(http_connection, "REQUEST_DEADLINE_S", 0.3)
-    host, port = raw.getpeername()[:2]
-    with socket.create_connection((host, port), timeout=10.0) as slow:
+    with dial(open_server) as slow:
         slow.sendall(sent)
         if b"websocket" in sent:
             assert slow.recv(1000).startswith(b"HTTP/1.1 101")
@@ -232,12 +241,9 @@ def test_a_websocket_outlives_the_deadline_of_its_request(
 def test_a_connection_that_goes_in_the_middle_of_a_body_leaves_no_traceback(
     open_server: PolicyServer, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
-    host, _, port = open_server.address.rpartition(":")
     for _ in range(5):
-        with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(
-                b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
-            )
+        with dial(open_server) as connection:
+            connection.sendall(HALF_A_BODY)
     assert requests.get(f"{url}/v1/health").status_code == 200
     time.sleep(0.1)
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
@@ -246,27 +252,21 @@ def test_a_connection_that_goes_in_the_middle_of_a_body_leaves_no_traceback(
 def test_there_are_so_many_connections_and_then_a_refusal(
     open_server: PolicyServer, url: str
 ) -> None:
-    host, _, port = open_server.address.rpartition(":")
-    held = [socket.create_connection((host, int(port)), timeout=10.0) for _ in range(8)]
-    try:
-        with socket.create_connection((host, int(port)), timeout=10.0) as one_more:
+    with contextlib.ExitStack() as held:
+        for _ in range(8):
+            held.enter_context(dial(open_server))
+        with dial(open_server) as one_more:
             code, answer = answer_of(one_more)
         assert code == 503
         assert "8 connections already" in answer["message"]
-    finally:
-        for connection in held:
-            connection.close()
-    deadline = time.monotonic() + 5.0
-    while requests.get(f"{url}/v1/health").status_code == 503:
-        assert time.monotonic() < deadline
+    wait_until(lambda: requests.get(f"{url}/v1/health").status_code != 503, 5.0)
 
 
 def test_a_connection_may_be_silent_as_long_as_an_episode(make_server: MakeServer) -> None:
     limits = LimitsConfig(episode_timeout_s=1.0)
     server = make_server(make_plan("RANDOM", {"a": SEES["a"]}, limits=limits, server_id="brief"))
-    host, _, port = server.address.rpartition(":")
     ask = request_bytes("GET /v1/health HTTP/1.1\nHost: 127.0.0.1")
-    with socket.create_connection((host, int(port)), timeout=10.0) as connection:
+    with dial(server) as connection:
         for pause_s in (0.0, 0.6):
             time.sleep(pause_s)
             connection.sendall(ask)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import requests
 import torch
+from tests.client.scripted_envs import TwoAgents
 from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, MakeServer, make_plan
 from websockets.sync.client import connect
@@ -129,7 +130,7 @@ def raw_websocket(address: str, **what: Any) -> Verdict:
         return verdict_on(json.loads(connection.recv())["replies"])
 
 
-class Env:
+class Env(TwoAgents):
     """One agent, which sees the value twice."""
 
     def __init__(self, agent: str, seen: Any, reward: Any) -> None:
@@ -142,19 +143,14 @@ class Env:
         of = {"box": spaces.Box(-1, 1, (2,)), "one": spaces.Box(-1, 1, (1,))}
         return {**of, "table": spaces.Discrete(5), "0": spaces.Dict(inner)}[agent]
 
-    def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        return gymnasium.spaces.Discrete(3)
+    def seen(self) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, self._seen)
 
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents = self.possible_agents
-        return dict.fromkeys(self.agents, self._seen), {}
+    def rewards(self) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, self._reward)
 
-    def step(self, actions: Any) -> Any:
-        (agent,), self.agents = self.agents, []
-        return {agent: self._seen}, {agent: self._reward}, {agent: True}, {agent: False}, {}
-
-    def close(self) -> None:
-        """Nothing to free."""
+    def is_over(self) -> bool:
+        return True
 
 
 def by_adapter(
@@ -290,16 +286,25 @@ def test_ids_are_what_their_texts_are(address: str, transport: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [PolicyClient, muxrl_client.PolicyClient])
-def test_what_rllib_wrote_gets_a_sentence(address: str, kind: Any) -> None:
+def test_what_rllib_wrote_gets_a_sentence_and_the_episode_goes_on(address: str, kind: Any) -> None:
     misuse = (EpisodeMisuse, muxrl_client.EpisodeMisuse)
     with kind(address) as client:
-        episode_id = client.start_episode()
-        client.get_action(episode_id, {"box": [0, 0]})
-        with pytest.raises(misuse, match=r"terminations .* got True; .* call end_episode\(\)"):
-            client.log_returns(episode_id, {"box": 1.0}, {}, True)
-        with pytest.raises(misuse, match="observations are a dict by agent"):
-            client.end_episode(episode_id, np.zeros(2))
-        client.end_episode(episode_id, {"box": np.zeros(2)})
+        e = client.start_episode()
+        client.get_action(e, {"box": [0, 0]})
+        for call, says in (
+            (lambda: client.log_returns(e, 1.5), r"rewards are a dict by agent, .*; got 1\.5"),
+            (
+                lambda: client.log_returns(e, {"box": 1.0}, {}, True),
+                r"terminations .* got True; .* call end_episode\(\)",
+            ),
+            (lambda: client.get_action(e, [0.1]), r"observations are a dict by agent, .*\[0.1\]"),
+            (lambda: client.log_action(e, {"box": [0, 0]}, 3), "actions are a dict by agent.* 3"),
+            (lambda: client.end_episode(e, np.zeros(2)), "observations are a dict by agent"),
+        ):
+            with pytest.raises(misuse, match=says):
+                call()
+        assert client.get_action(e, {"box": [0, 0]})
+        assert client.end_episode(e, {"box": np.zeros(2)}) != 2
 
 
 @pytest.mark.parametrize("kind", [PolicyClient, muxrl_client.PolicyClient])

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from typing import Any
 import gymnasium
 import pytest
 import requests
-from mpe2 import simple_speaker_listener_v4
 from tests.compliance.gateways import gateway_to
-from tests.compliance.real_servers import MakeServer, make_plan
+from tests.compliance.real_servers import MakeServer, make_plan, running
 
 from muxrl.client import PolicyClient
 from muxrl.client.adapters import adapt
@@ -123,55 +121,36 @@ def test_the_loops_play_until_the_run_is_over(example: str, tmp_path: Path) -> N
     sees: dict[str, Space] = {f"adversary_{i}": Box((16,)) for i in range(3)} | {
         "agent_0": Box((14,))
     }
-    server = PolicyServer(make_plan("RANDOM", sees))
-    server.start()
-    try:
-        with gateway_to(server, num_episodes=6) as gateway:
-            loop = tmp_path / "loop.py"
-            loop.write_text(code.replace(ADDRESS, gateway.address))
-            subprocess.run([sys.executable, loop], check=True, timeout=60)
-            counts = gateway.gateway.episodes.counts
-            assert counts.num_episodes >= 6
-            assert counts.num_agent_steps >= 6 * 25 * 4
-    finally:
-        assert server.stop()
+    with (
+        running(make_plan("RANDOM", sees)) as server,
+        gateway_to(server, num_episodes=6) as gateway,
+    ):
+        loop = tmp_path / "loop.py"
+        loop.write_text(code.replace(ADDRESS, gateway.address))
+        subprocess.run([sys.executable, loop], check=True, timeout=60)
+        counts = gateway.gateway.episodes.counts
+        assert counts.num_episodes >= 6
+        assert counts.num_agent_steps >= 6 * 25 * 4
 
 
-class Won(gymnasium.Wrapper):
-    """Says with every step how the episode stands."""
+def test_the_ready_loop_plays_until_the_run_is_over_and_tells_its_metrics() -> None:
+    class Won(gymnasium.Wrapper[Any, Any, Any, Any]):
+        """Says with every step how the episode stands."""
 
-    def step(self, action: Any) -> Any:
-        *result, info = super().step(action)
-        return *result, {**info, "win": 1.0}
+        def step(self, action: Any) -> Any:
+            *result, info = super().step(action)
+            return *result, {**info, "win": 1.0}
 
-
-@pytest.mark.parametrize(
-    ("env", "won"),
-    [
-        pytest.param(lambda: Won(gymnasium.make("CartPole-v1")), {"agent": 1.0}, id="gymnasium"),
-        pytest.param(lambda: simple_speaker_listener_v4.env(max_cycles=5), None, id="aec"),
-    ],
-)
-def test_the_ready_loop_plays_what_is_adapted_and_tells_its_metrics(
-    env: Callable[[], Any], won: dict[str, float] | None
-) -> None:
-    simulation = adapt(env())
-    agents = {
-        agent: AgentPlan(agent, simulation.observation_spaces[agent], space)
-        for agent, space in simulation.action_spaces.items()
-    }
-    server = PolicyServer(replace(make_plan("RANDOM", {}), agents=agents))
-    server.start()
-    try:
-        with gateway_to(server, num_episodes=3) as gateway:
-            with PolicyClient(gateway.address) as client:
-                loop = EnvLoop([simulation], client, on_lost="restart", metrics={"win": "max"})
-                loop.run()
-            assert loop.num_episodes >= 3
-            played = list(gateway.gateway.episodes.ended)
-    finally:
-        assert server.stop()
+    simulation = adapt(Won(gymnasium.make("CartPole-v1")))
+    spaces = simulation.observation_spaces["agent"], simulation.action_spaces["agent"]
+    plan = replace(make_plan("RANDOM", {}), agents={"agent": AgentPlan("agent", *spaces)})
+    with running(plan) as server, gateway_to(server, num_episodes=3) as gateway:
+        with PolicyClient(gateway.address) as client:
+            loop = EnvLoop([simulation], client, on_lost="restart", metrics={"win": "max"})
+            loop.run()
+        assert loop.num_episodes >= 3
+        played = list(gateway.gateway.episodes.ended)
     assert played
-    assert all(episode.returns.keys() == set(simulation.possible_agents) for episode in played)
+    assert all(episode.returns.keys() == {"agent"} for episode in played)
     assert all(episode.metrics.pop("episode_length")[COMMON] > 0 for episode in played)
-    assert all(episode.metrics == ({"win": won} if won else {}) for episode in played)
+    assert all(episode.metrics == {"win": {"agent": 1.0}} for episode in played)

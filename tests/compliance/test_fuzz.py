@@ -17,6 +17,7 @@ from tests.compliance.real_servers import (
     TOKEN,
     MakeServer,
     make_plan,
+    running,
 )
 from tests.compliance.right_client import Echo, RightClient, learned_return
 from tests.nights import at_night
@@ -41,22 +42,20 @@ _PPO = make_plan(
     settings={**PPO_SETTINGS, "lr": 0.03, "num_epochs": 4},
     model=SMALL_MODEL, token=TOKEN, limits=_LIMITS,
 )  # fmt: skip
-_PARTS = 5
+_PARTS = 4
 _GROWTH_MIB = 64
 """From the second part of the requests to the last, with the episodes that are remembered."""
 
 
-def lengths(by_day: int) -> list[Any]:
-    """Numbers of requests: the same at night, a hundred times as many."""
-    return at_night([by_day, 100 * by_day], left_out=[100 * by_day])
+def lengths(by_day: int, by_night: int) -> list[Any]:
+    """Numbers of requests."""
+    return at_night([by_day, by_night], left_out=[by_night])
 
 
 @pytest.fixture
 def echo() -> Iterator[PolicyServer]:
-    server = PolicyServer(_ECHO)
-    server.start()
-    yield server
-    assert server.stop()
+    with running(_ECHO) as server:
+        yield server
 
 
 def hold(
@@ -95,7 +94,7 @@ def assert_well(server: PolicyServer) -> None:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("num", lengths(1_500))
+@pytest.mark.parametrize("num", lengths(600, 150_000))
 def test_right_clients_of_a_trainer_notice_nothing(
     num: int, echo: PolicyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,7 +104,7 @@ def test_right_clients_of_a_trainer_notice_nothing(
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("num", lengths(800))
+@pytest.mark.parametrize("num", lengths(400, 80_000))
 def test_nor_those_of_a_gateway(
     num: int, echo: PolicyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,7 +120,7 @@ def test_nor_those_of_a_gateway(
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("num", lengths(500))
+@pytest.mark.parametrize("num", lengths(400, 50_000))
 def test_nor_those_of_rllib_and_it_learns_afterwards(
     num: int, make_server: MakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,7 +138,7 @@ def test_nor_those_of_rllib_and_it_learns_afterwards(
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("num", lengths(400))
+@pytest.mark.parametrize("num", lengths(400, 40_000))
 def test_what_a_run_asks_is_answered(
     num: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

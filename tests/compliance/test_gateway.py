@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import requests
-from tests.compliance.links import Link
 from tests.compliance.real_servers import (
     PPO_SETTINGS,
     SMALL_MODEL,
@@ -22,7 +19,6 @@ from tests.compliance.real_servers import (
     Peer,
     make_plan,
 )
-from tests.compliance.test_patience import Learner
 
 from muxrl.client import MultiplexingClient, PolicyClient, ServerUnavailable
 from muxrl.client.http import HttpTransport
@@ -247,51 +243,3 @@ def test_prometheus_reads_what_a_gateway_counts(peer: Peer, gateway: ServedGatew
     peer.say(StartEpisode(e), Step(e, 0, SEEN))
     peer.ask(EndEpisode(e, 1))
     assert ended() == before + 1
-
-
-def test_links_that_are_cut_and_swallow_on_both_sides_lose_nothing(
-    servers: dict[str, PolicyServer],
-) -> None:
-    before = counts(servers)
-    with contextlib.ExitStack() as stack:
-        behind = stack.enter_context(Link(servers["ppo"].address))
-        addresses = {name: server.address for name, server in servers.items()}
-        addresses["ppo"] = behind.address
-        gateway = ServedGateway(lambda: MultiplexingClient(addresses, patience_s=3.0))
-        gateway.start()
-        stack.callback(gateway.stop)
-        links = [stack.enter_context(Link(gateway.address)), behind]
-        harms: list[Callable[[Link], None]] = [
-            Link.cut,
-            lambda link: link.swallow("answer"),
-            lambda link: link.swallow("frame"),
-        ]
-        with PolicyClient(links[0].address, patience_s=3.0) as client:
-            for harm in harms:
-                e = client.start_episode()
-                for t in range(len(links)):
-                    harm(links[t])
-                    client.get_action(e, SEEN)
-                    client.log_returns(e, {"a": 1.0, "b": 2.0, "c": 3.0})
-                harm(links[0])
-                client.end_episode(e, SEEN, truncated=True)
-            assert client.num_mismatches == gateway.gateway.num_mismatches == 0
-        assert sum(link.num_swallowed for link in links) == 2 * (len(links) + 1)
-        assert gateway.gateway.status().num_env_steps == 3 * len(links)
-    steps = 3 * len(links)
-    assert counts(servers) == {name: (0, before[name][1] + steps) for name in servers}
-
-
-def test_a_client_does_not_lose_a_gateway_whose_server_learns(
-    gateway: ServedGateway, servers: dict[str, PolicyServer]
-) -> None:
-    learner = Learner(servers["random"])
-    with PolicyClient(gateway.address, patience_s=0.5) as client:
-        timer = threading.Timer(1.5, learner.finish)
-        timer.start()
-        try:
-            e = client.start_episode()
-            assert client.get_action(e, SEEN).keys() == SEEN.keys()
-            client.end_episode(e)
-        finally:
-            timer.join()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, MakeServer, make_plan
+from tests.compliance.real_servers import SMALL_MODEL, MakeServer, make_plan
 from tests.nights import at_night
 
 from muxrl.client import PolicyClient
@@ -30,9 +30,9 @@ _REPLAY = {
     "min_sample_timesteps_per_iteration": 10,
     "rollout_fragment_length": 10,
 }
-_NEWEST = {"train_batch_size_per_learner": 40}
+_NEWEST = {"train_batch_size_per_learner": 20}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "PPO": (PPO_SETTINGS, SMALL_MODEL),
+    "PPO": ({**_NEWEST, "minibatch_size": 10, "num_epochs": 1}, SMALL_MODEL),
     "A2C": (_NEWEST, SMALL_MODEL | {"use_lstm": True, "lstm_cell_size": 8}),
     "IMPALA": (_NEWEST, SMALL_MODEL),
     "DQN": (_REPLAY, SMALL_MODEL),

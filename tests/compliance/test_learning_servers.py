@@ -1,30 +1,24 @@
-"""Servers that learn: what evaluation must leave alone, and what a team must have."""
+"""Servers that learn: what evaluation must leave alone."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.compliance.real_servers import (
-    PPO_SETTINGS,
-    SEES,
-    SMALL_MODEL,
+    SEEN,
     MakeServer,
     Peer,
-    make_plan,
+    ppo_plan,
     transport_to,
+    wait_until,
 )
 
-from muxrl.client import MultiplexingClient, RefusedByServer
+from muxrl.client import MultiplexingClient
 from muxrl.protocol.messages import Actions, EndEpisode, StartEpisode, Step
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.trainers.policies import TrainerPolicies
-
-SOON_S = 1.0
-PATIENCE_S = 20.0
-SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.float32)}
 
 
 def flat(weights: Any) -> dict[str, bytes]:
@@ -57,11 +51,7 @@ def play(client: MultiplexingClient, num_steps: int, is_training: bool) -> None:
 def test_evaluation_changes_no_weight_and_counts_no_step(
     make_server: MakeServer, while_learning: str
 ) -> None:
-    agents = {agent: SEES[agent] for agent in "ab"}
-    server = make_server(
-        make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL,
-                  while_learning=while_learning)
-    )  # fmt: skip
+    server = make_server(ppo_plan(while_learning=while_learning))
     with MultiplexingClient([server.address]) as client:
         before, version = weights(server), server.status().weights_seq_no
         for _ in range(4):
@@ -73,9 +63,7 @@ def test_evaluation_changes_no_weight_and_counts_no_step(
         assert not status.is_waiting_for_learner
 
         play(client, 45, is_training=True)
-        deadline = time.monotonic() + PATIENCE_S
-        while server.status().iteration < 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: server.status().iteration >= 1)
         status = server.status()
         assert (status.iteration, status.num_env_steps, status.num_episodes) == (1, 45, 1)
         assert server.status().problem == ""
@@ -100,33 +88,3 @@ def test_an_answer_does_not_change_with_the_weights(ppo: PolicyServer) -> None:
     assert peer.ask(Step("e", 0, SEEN)) == first
     peer.say(EndEpisode("e", 1), EndEpisode("f", 60))
     peer.transport.close()
-
-
-@pytest.fixture(scope="module")
-def qmix(make_server: MakeServer) -> PolicyServer:
-    settings = {"batch_size_episodes": 2, "num_episodes_before_learning": 2,
-                "min_sample_timesteps_per_iteration": 1, "hidden_dim": 8,
-                "mixing_embed_dim": 4, "hypernet_embed": 4}  # fmt: skip
-    plan = make_plan("QMIX", {agent: SEES[agent] for agent in "ab"}, settings=settings,
-                     groups={"team": ("a", "b")}, while_learning="serve")  # fmt: skip
-    return make_server(plan)
-
-
-@pytest.mark.parametrize("transport", ["websocket", "http"])
-def test_a_member_of_a_team_that_never_appeared_is_missed_by_name_at_once(
-    qmix: PolicyServer, transport: Any
-) -> None:
-    with MultiplexingClient([qmix.address], transport=transport) as client:
-        other = client.start_episode()
-        client.get_action(other, SEEN)
-        episode_id = client.start_episode()
-        began = time.monotonic()
-        with pytest.raises(RefusedByServer) as refusal:
-            client.get_action(episode_id, {"a": SEEN["a"]})
-        assert time.monotonic() - began < SOON_S
-        error = refusal.value
-        assert (error.code, error.agent_id, error.server_id) == (422, "b", "qmix")
-        assert "group 'team'" in str(error)
-        assert "without its member 'b'" in str(error)
-        assert client.get_action(other, SEEN).keys() == {"a", "b"}
-        client.end_episode(other, SEEN, truncated=True)

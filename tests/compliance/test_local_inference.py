@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
+from tests.compliance.real_servers import (
+    SEEN,
+    SMALL_MODEL,
+    TWO,
+    MakeServer,
+    make_plan,
+    ppo_plan,
+    wait_until,
+)
 
 from muxrl.client import (
     AssignmentError,
@@ -24,32 +31,35 @@ from muxrl.protocol.spaces import Box
 from muxrl.servers.config import AgentPlan, LimitsConfig
 from muxrl.servers.server import PolicyServer
 
-AGENTS = {agent: SEES[agent] for agent in "ab"}
-SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.float32)}
 BATCH = {"train_batch_size_per_learner": 40}
 
 
 @pytest.fixture(scope="module")
 def ppo(make_server: MakeServer) -> PolicyServer:
-    return make_server(make_plan("PPO", AGENTS, settings=PPO_SETTINGS, model=SMALL_MODEL))
+    return make_server(ppo_plan())
 
 
 def local(*servers: PolicyServer, **kwargs: Any) -> MultiplexingClient:
     return MultiplexingClient([s.address for s in servers], inference_mode="local", **kwargs)
 
 
+def transport_of(client: MultiplexingClient) -> LocalTransport:
+    (transport,) = client._transports.values()
+    assert isinstance(transport, LocalTransport)
+    return transport
+
+
 def frames_of(client: MultiplexingClient) -> list[list[Any]]:
     """Returns the list to which each frame is added that goes over the network."""
     frames: list[list[Any]] = []
-    for transport in client._transports.values():
-        assert isinstance(transport, LocalTransport)
-        send = transport._transport.send
+    behind = transport_of(client)._transport
+    send = behind.send
 
-        def kept(items: Any, send: Any = send) -> None:
-            frames.append(list(items))
-            send(items)
+    def kept(items: Any) -> None:
+        frames.append(list(items))
+        send(items)
 
-        transport._transport.send = kept  # type: ignore[method-assign]
+    behind.send = kept  # type: ignore[method-assign]
     return frames
 
 
@@ -67,12 +77,9 @@ def play(client: MultiplexingClient, num_steps: int, **kwargs: Any) -> Counter[i
 
 def settled(server: PolicyServer) -> Status:
     """Returns the server's status once it has learned from every batch."""
-    deadline = time.monotonic() + 30.0
     batch = BATCH["train_batch_size_per_learner"]
-    while (status := server.status()).iteration < status.num_env_steps // batch:
-        assert time.monotonic() < deadline, status
-        time.sleep(0.01)
-    return status
+    wait_until(lambda: server.status().iteration >= server.status().num_env_steps // batch)
+    return server.status()
 
 
 @pytest.mark.parametrize("transport", ["websocket", "http"])
@@ -150,7 +157,7 @@ def test_arrays_that_the_simulation_overwrites(ppo: PolicyServer) -> None:
 
 def test_messages_stay_below_the_servers_limit(make_server: MakeServer) -> None:
     server = make_server(
-        make_plan("A2C", AGENTS, server_id="narrow", model=SMALL_MODEL,
+        make_plan("A2C", TWO, server_id="narrow", model=SMALL_MODEL,
                   limits=LimitsConfig(max_message_bytes=10_000))
     )  # fmt: skip
     with local(server) as client:
@@ -169,41 +176,33 @@ def test_logged_actions_go_to_the_server(ppo: PolicyServer) -> None:
         assert client.num_mismatches == 0
 
 
-def test_weights_are_pulled_on_an_interval(ppo: PolicyServer) -> None:
-    with local(ppo, update_interval_s=60.0) as client:
-        (transport,) = client._transports.values()
-        assert isinstance(transport, LocalTransport)
+@pytest.mark.parametrize("interval_s", [60.0, None])
+def test_weights_are_pulled_on_an_interval_or_on_demand(
+    ppo: PolicyServer, interval_s: float | None
+) -> None:
+    with local(ppo, update_interval_s=interval_s) as client:
+        transport = transport_of(client)
         version = transport._policies.version
         play(client, 100)
         assert ppo.status().weights_seq_no >= version + 2
         assert transport._policies.version == version, "no minute has passed"
-        transport._pulled_at -= 60.0
-        play(client, 1)
+        if interval_s is not None:
+            transport._pulled_at -= interval_s
+            play(client, 1)
+        else:
+            stale = ppo.status().num_stale_steps
+            assert stale > 0, "counted where its weights are two versions old"
+            client.update_policy_weights()
+            play(client, 20)
+            assert ppo.status().num_stale_steps == stale
         assert transport._policies.version >= version + 2
-        assert client.num_mismatches == 0
-
-
-def test_weights_are_pulled_on_demand(ppo: PolicyServer) -> None:
-    with local(ppo, update_interval_s=None) as client:
-        (transport,) = client._transports.values()
-        assert isinstance(transport, LocalTransport)
-        version = transport._policies.version
-        play(client, 100)
-        assert ppo.status().weights_seq_no >= version + 2
-        assert transport._policies.version == version
-        stale = ppo.status().num_stale_steps
-        assert stale > 0, "counted where its weights are two versions old"
-        client.update_policy_weights()
-        assert transport._policies.version >= version + 2
-        play(client, 20)
-        assert ppo.status().num_stale_steps == stale
         assert client.num_mismatches == 0
 
 
 def test_the_gate_holds_short_episodes_too(make_server: MakeServer) -> None:
     """Which are told with their ends, and ask the server for no action."""
     server = make_server(
-        make_plan("A2C", AGENTS, server_id="short", settings=BATCH, model=SMALL_MODEL)
+        make_plan("A2C", TWO, server_id="short", settings=BATCH, model=SMALL_MODEL)
     )
     with local(server) as client:
         for _ in range(100):
@@ -232,7 +231,7 @@ def test_the_gate_holds_short_episodes_too(make_server: MakeServer) -> None:
 def test_what_is_not_covered_is_refused_by_name(
     make_server: MakeServer, algorithm: str, fields: dict[str, Any], words: str
 ) -> None:
-    plan = make_plan(algorithm, AGENTS, server_id=f"no_{algorithm.lower()}_{len(words)}")
+    plan = make_plan(algorithm, TWO, server_id=f"no_{algorithm.lower()}_{len(words)}")
     server = make_server(dataclasses.replace(plan, **fields))
     with pytest.raises(ServerUnavailable, match=f"no policies for local inference: .*{words}"):
         local(server)

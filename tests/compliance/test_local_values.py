@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.compliance.real_servers import SMALL_MODEL, MakeServer, make_plan
-from tests.compliance.test_local_inference import frames_of, local
+from tests.compliance.real_servers import SMALL_MODEL, MakeServer, make_plan, wait_until
+from tests.compliance.test_local_inference import frames_of, local, transport_of
 
 from muxrl.client import EpisodeLost, MultiplexingClient, ServerLost, local_transport
 from muxrl.client.local_transport import LocalTransport
@@ -131,8 +130,7 @@ def test_exploration_follows_the_servers_schedule(make_server: MakeServer) -> No
     )
     server = make_server(plan)
     with local(server) as client:
-        (transport,) = client._transports.values()
-        assert isinstance(transport, LocalTransport)
+        transport = transport_of(client)
         assert transport._policies.epsilon == 1.0
         train(client, plan, 100)
         settled_epsilon(server, 0.6)
@@ -147,20 +145,16 @@ def test_exploration_follows_the_servers_schedule(make_server: MakeServer) -> No
 
 
 def settled_epsilon(server: PolicyServer, most: float) -> None:
-    deadline = time.monotonic() + 30.0
     acting: Any = server.policies.acting
     (policy_id,) = acting.learners
-    while acting.epsilon(policy_id) > most:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: acting.epsilon(policy_id) <= most)
 
 
 def test_a_recurrent_state_has_to_come_and_to_fit(make_server: MakeServer) -> None:
     server = make_server(team_plan("QMIX", "fits", settings=QUICK))
     seen = {"c": np.zeros(4, np.float32)}
     with local(server) as client:
-        (transport,) = client._transports.values()
-        assert isinstance(transport, LocalTransport)
+        transport = transport_of(client)
         wrong: tuple[tuple[dict[str, Any], str], ...] = (
             ({}, r"recurrent states .* have to come with them"),
             (
@@ -228,8 +222,7 @@ def test_a_server_that_comes_back_with_other_weights(
     first = PolicyServer(plan)
     port = int(first.start().rpartition(":")[2])
     with local(first, update_interval_s=None) as client, caplog.at_level(logging.WARNING):
-        (transport,) = client._transports.values()
-        assert isinstance(transport, LocalTransport)
+        transport = transport_of(client)
         train(client, plan, 30)
         before = transport._policies._networks
         episode_id = client.start_episode()

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from tests.client.scripted_servers import CountingSimulation
 from tests.compliance.links import Link
-from tests.compliance.real_servers import SEES, make_plan
+from tests.compliance.real_servers import SEES, make_plan, running
 
-from muxrl.client import EpisodeLost, MultiplexingClient, ServerLost, ServerUnavailable
+from muxrl.client import MultiplexingClient, ServerLost, ServerUnavailable
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import LimitsConfig
@@ -28,19 +28,14 @@ SEEN = {"a": [0.0, 0.0], "b": [0.0, 0.0]}
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., PolicyServer]]:
-    """Starts servers that act at random, which need no Ray; stops them in the end."""
-    servers: list[PolicyServer] = []
+    """Starts servers that act at random; stops them in the end."""
+    with contextlib.ExitStack() as stack:
 
-    def start(agents: str = "ab", **fields: Any) -> PolicyServer:
-        spaces = {agent: SEES[agent] for agent in agents}
-        server = PolicyServer(make_plan("RANDOM", spaces, **fields))
-        servers.append(server)
-        server.start()
-        return server
+        def start(agents: str = "ab", **fields: Any) -> PolicyServer:
+            plan = make_plan("RANDOM", {agent: SEES[agent] for agent in agents}, **fields)
+            return stack.enter_context(running(plan))
 
-    yield start
-    for server in servers:
-        assert server.stop()
+        yield start
 
 
 @pytest.fixture
@@ -173,32 +168,6 @@ def test_a_lost_server_is_named_and_the_next_start_waits_for_it(
         play(client)
         assert client.num_mismatches == 0
         assert server.status().num_open_episodes == 0, "the lost one is closed there, too"
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_server_that_was_started_again_does_not_know_the_episode(
-    start_server: Callable[..., PolicyServer], server: PolicyServer, link: Link, transport: Any
-) -> None:
-    other = start_server("c", server_id="other")
-
-    def restart(t: int) -> None:
-        if t == 2:
-            link.target = start_server().address
-            link.cut()
-
-    with MultiplexingClient([link.address, other.address], transport=transport) as client:
-        episode_id = client.start_episode()
-        seen = {**SEEN, "c": [[0, 0], [0, 0]]}
-        for _ in range(2):
-            client.get_action(episode_id, seen)
-            client.log_returns(episode_id, {"c": 1.0})
-        restart(2)
-        with pytest.raises(EpisodeLost, match=r"does not know episode.*start_episode\(\)") as loss:
-            client.get_action(episode_id, seen)
-        assert (loss.value.server_id, loss.value.episode_id) == ("random", episode_id)
-        assert counts(other) == (2, 0, 1), "its steps are kept, as truncated"
-        play(client)
-        assert client.num_mismatches == 0
 
 
 @pytest.mark.parametrize("fields", [{"server_id": "other"}, {"agents": "abc"}])

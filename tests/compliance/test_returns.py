@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.client.test_lockstep import Restless
-from tests.compliance.real_servers import make_plan
+from tests.compliance.real_servers import make_plan, running
 from tests.compliance.test_exactly_once import (
     AGENTS,
     GATEWAY,
@@ -28,7 +28,6 @@ from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.protocol.messages import Ended
 from muxrl.protocol.spaces import Box
 from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.server import PolicyServer
 from muxrl.servers.training.callbacks import Callbacks, Update
 
 TEAM = ("a", "b")
@@ -100,6 +99,7 @@ class Heard:
 
 
 @pytest.mark.parametrize("way", ["servers", GATEWAY])
+@settings(max_examples=40)
 @given(turns=turns, is_team=st.booleans())
 @example([Turn({"c": 1}, {"c": False}, {"a"}), Turn({"c": 10}, {}, set())], False)
 @example([Turn({}, {"a": True, "b": True}, {"c"}), Turn({"a": 5}, {}, set())], True)
@@ -154,15 +154,13 @@ def test_steps_in_rows_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(EpisodeStore, "accept_rows", accepted)
     results: list[EpisodeResult] = []
-    with ExitStack() as running:
+    with ExitStack() as stack:
         servers = {}
         for agent in "ab":
             plan = make_plan("RANDOM", {agent: Box((1,))}, server_id=agent)
-            servers[agent] = server = PolicyServer(plan)
+            servers[agent] = server = stack.enter_context(running(plan))
             server.policies.store.ended = deque()
-            server.start()
-            running.callback(server.stop)
-        client = running.enter_context(MultiplexingClient([s.address for s in servers.values()]))
+        client = stack.enter_context(MultiplexingClient([s.address for s in servers.values()]))
         simulations = [Restless() for _ in range(60)]
         EnvLoop(simulations, client, seeds=iter(range(100))).run(results.append)
         assert client.num_mismatches == 0

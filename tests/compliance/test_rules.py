@@ -69,7 +69,8 @@ def test_rules_hold_on_a_gateway(gateway: ServedGateway) -> None:
 def test_rules_hold_where_there_are_masks_teams_and_short_silences(make_server: MakeServer) -> None:
     limits = LimitsConfig(max_episodes=8, episode_timeout_s=1.0)
     team = dict.fromkeys("ab", MASKED)
-    server = make_server(make_plan("QMIX", team, groups={"team": ("a", "b")}, limits=limits))
+    plan = make_plan("QMIX", team, groups={"team": ("a", "b")}, limits=limits, state_size=2)
+    server = make_server(plan)
     assert len(skipped(list(judge_server(server.address)))) < 12
 
 

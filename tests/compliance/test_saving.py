@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
+from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, TWO, MakeServer, make_plan
 from tests.compliance.test_learning_servers import play
 
 from muxrl.client import MultiplexingClient
@@ -31,7 +31,7 @@ def test_a_server_saves_while_it_is_played_on_and_goes_on_from_any_of_it(
     settings = PPO_SETTINGS if algorithm == "PPO" else _DQN_SETTINGS
     plan = make_plan(
         algorithm,
-        {agent: SEES[agent] for agent in "ab"},
+        TWO,
         settings=settings,
         model=SMALL_MODEL,
         while_learning=while_learning,

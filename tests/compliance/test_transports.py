@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
-from tests.compliance.real_servers import MAX_BYTES, TOKEN, make_plan, transport_to
+from tests.compliance.real_servers import MAX_BYTES, TOKEN, make_plan, running, transport_to
 
 from muxrl.client import MultiplexingClient, RefusedByServer, ServerUnavailable
 from muxrl.protocol.spaces import Box, MultiDiscrete, Space
@@ -106,14 +106,12 @@ def test_a_client_that_vanishes_leaves_the_server_in_peace(ppo: PolicyServer, ur
 def test_actions_are_arrays_over_every_transport(transport: Any) -> None:
     spaces: dict[str, Space] = {"a": Box((2,), "float32", -1.0, 1.0), "b": MultiDiscrete((2, 3))}
     agents = {agent: AgentPlan(agent, Box((2,)), space) for agent, space in spaces.items()}
-    server = PolicyServer(replace(make_plan("RANDOM", {}), agents=agents))
-    server.start()
-    try:
-        with MultiplexingClient([server.address], transport=transport) as client:
-            episode_id = client.start_episode()
-            actions = client.get_action(episode_id, {"a": [0.0, 0.0], "b": [0.0, 0.0]})
-    finally:
-        assert server.stop()
+    with (
+        running(replace(make_plan("RANDOM", {}), agents=agents)) as server,
+        MultiplexingClient([server.address], transport=transport) as client,
+    ):
+        episode_id = client.start_episode()
+        actions = client.get_action(episode_id, {"a": [0.0, 0.0], "b": [0.0, 0.0]})
     kinds = {agent: (type(action), action.dtype.name) for agent, action in actions.items()}
     for action in actions.values():
         action *= 2  # they are the simulation's own

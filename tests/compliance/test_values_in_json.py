@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import requests
-from tests.compliance.real_servers import make_plan
+from tests.compliance.real_servers import make_plan, running
 
 from muxrl.protocol.spaces import (
     Box,
@@ -20,7 +20,6 @@ from muxrl.protocol.spaces import (
     TupleSpace,
 )
 from muxrl.servers.config import AgentPlan
-from muxrl.servers.server import PolicyServer
 
 MASKED = DictSpace({"observation": Box((1,)), "action_mask": Box((2,), "int8", 0, 1)})
 # Observation space, what is sent, action space, what has to come.
@@ -40,10 +39,8 @@ def url() -> Iterator[str]:
     agents = {
         agent_id: AgentPlan(agent_id, sees, does) for agent_id, (sees, _, does, _) in AGENTS.items()
     }
-    server = PolicyServer(replace(make_plan("RANDOM", {}), agents=agents))
-    server.start()
-    yield f"http://{server.address}/v1/step"
-    assert server.stop()
+    with running(replace(make_plan("RANDOM", {}), agents=agents)) as server:
+        yield f"http://{server.address}/v1/step"
 
 
 def say(url: str, *items: dict[str, Any]) -> list[dict[str, Any]]:

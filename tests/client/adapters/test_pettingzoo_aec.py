@@ -10,7 +10,6 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import AECEnv
-from pettingzoo.test import api_test
 from pettingzoo.utils.agent_selector import AgentSelector
 
 from muxrl.client.adapters import SimulationError, make_simulation
@@ -94,11 +93,6 @@ class LastCoin(AECEnv):
             self.agents = []
             return
         self._deads_step_first()
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning:pettingzoo.test")  # advice on its spaces
-def test_the_game_is_a_valid_aec_env() -> None:
-    api_test(LastCoin(), num_cycles=20)
 
 
 coins = st.integers(1, 30)
@@ -206,24 +200,6 @@ def test_aec_and_parallel_of_one_env_give_the_same_returns(play: Play, game: str
     np.testing.assert_equal(
         in_turn.results[-1].final_observations, at_once.results[-1].final_observations
     )
-
-
-def test_a_classic_game_pays_winner_and_loser(play: Play) -> None:
-    moves = iter([0, 3, 1, 4, 2])  # player_1 fills the first row of tictactoe
-    played = play(
-        make_simulation("pettingzoo.classic.tictactoe_v3:env", {}), lambda *_: next(moves)
-    )
-    assert played.returns == {"player_1": 1.0, "player_2": -1.0}
-    assert set(played.terminated) == {"player_1", "player_2"}
-    assert "action_mask" in played.results[0].observations["player_2"]
-
-
-def test_a_parallel_game_in_turns(play: Play) -> None:
-    played = play(
-        make_simulation("pettingzoo.classic.rps_v2:env", {"max_cycles": 4}),
-        lambda agent, _: 0 if agent == "player_0" else 1,  # rock against paper
-    )
-    assert played.returns == {"player_0": -4.0, "player_1": 4.0}
 
 
 def test_wrong_agents_are_refused_with_their_names() -> None:

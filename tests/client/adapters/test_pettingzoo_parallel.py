@@ -70,24 +70,16 @@ def lives(endings: list[str]) -> st.SearchStrategy[list[Life]]:
     return st.lists(st.builds(Life, rewards, st.sampled_from(endings)), min_size=1, max_size=4)
 
 
-ALL_ENDINGS = ["terminated", "truncated", "both", "dropped without a flag"]
+FLAGS = ["terminated", "truncated", "both"]
 
 
-@given(lives(ALL_ENDINGS))
+@given(st.booleans(), st.data())
 def test_every_reward_is_routed_once_and_every_agent_is_done_once(
-    play: Play, written: list[Life]
+    play: Play, keeps_agents: bool, data: Any
 ) -> None:
-    _check(play, Scripted(written))
-
-
-@given(lives(["terminated", "truncated", "both"]))
-def test_an_env_that_never_drops_its_agents_ends_by_its_flags(
-    play: Play, written: list[Life]
-) -> None:
-    _check(play, Scripted(written, keeps_agents=True))
-
-
-def _check(play: Play, env: Scripted) -> None:
+    """By its flags alone where an environment never drops its agents."""
+    endings = FLAGS if keeps_agents else [*FLAGS, "dropped without a flag"]
+    env = Scripted(data.draw(lives(endings)), keeps_agents)
     played = play(PettingZooParallel(env))
     assert played.returns == {a: sum(life.rewards) for a, life in env.lives.items()}
     truncated = {a for a, life in env.lives.items() if life.ending == "truncated"}

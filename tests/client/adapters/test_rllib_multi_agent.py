@@ -70,37 +70,61 @@ def test_integer_ids_become_strings_and_go_back(play: Play) -> None:
     assert result.rewards == {"0": 1.0, "2": 3.0}
 
 
-@pytest.mark.parametrize("key", ["terminations", "truncations"])
-def test_all_is_resolved_to_the_agents_still_in_the_episode(play: Play, key: str) -> None:
-    flags = ([], ["__all__"]) if key == "truncations" else (["__all__"], [])
-    played = play(
-        simulation_of(
-            ([0, 1], {}, [1], []),  # agent 1 is done, with an observation
-            ([0], {1: 2.0}, [1], []),  # paid and flagged once more
-            ([0], {}, *flags),
-        )
-    )
-    first, second, third = played.results
-    assert first.terminations == {"1": True}
-    assert first.final_observations.keys() == {"1"}
-    assert second.terminations == {}
-    assert second.rewards == {"1": 2.0}
-    assert getattr(third, key) == {"0": True}, "1 was done before, 2 was never there"
-    assert third.final_observations.keys() == {"0"}
-    assert third.is_over
+def told(result: Any) -> tuple[Any, ...]:
+    """Returns who is observed, paid, terminated, truncated, and observed for the last time."""
+    ended = "".join(result.terminations), "".join(result.truncations)
+    return "".join(result.observations), result.rewards, *ended, "".join(result.final_observations)
 
 
-def test_an_agents_own_flag_comes_before_all(play: Play) -> None:
-    (result,) = play(simulation_of(([0, 1], {}, [0], ["__all__"]))).results
-    assert result.terminations == {"0": True}
-    assert result.truncations == {"1": True}
-
-
-def test_only_the_observed_act(play: Play) -> None:
-    played = play(simulation_of(([1], {}, [], []), ([0], {}, [], []), ([], {}, ["__all__"], [])))
-    assert [set(result.observations) for result in played.results] == [{"1"}, {"0"}, set()]
-    assert played.results[-1].terminations == {"0": True, "1": True}
-    assert played.results[-1].final_observations == {}
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        pytest.param(
+            [
+                ([0, 1], {}, [1], []),  # agent 1 is done, with an observation
+                ([0], {1: 2.0}, [1], []),  # paid and flagged once more
+                ([0], {}, ["__all__"], []),  # 1 was done before, 2 was never there
+            ],
+            [("0", {}, "1", "", "1"), ("0", {"1": 2.0}, "", "", ""), ("", {}, "0", "", "0")],
+            id="__all__ is of the agents still in the episode",
+        ),
+        pytest.param(
+            [([0, 1], {}, [1], []), ([0], {}, [], ["__all__"])],
+            [("0", {}, "1", "", "1"), ("", {}, "", "0", "0")],
+            id="so it is truncated",
+        ),
+        pytest.param(
+            [([0, 1], {}, [0], ["__all__"])],
+            [("", {}, "0", "1", "01")],
+            id="an agent's own flag comes before __all__",
+        ),
+        pytest.param(
+            [([1], {}, [], []), ([0], {}, [], []), ([], {}, ["__all__"], [])],
+            [("1", {}, "", "", ""), ("0", {}, "", "", ""), ("", {}, "01", "", "")],
+            id="only the observed act",
+        ),
+        pytest.param(
+            [
+                ([], {0: 1.0}, [], []),
+                ([], {0: 2.0, 1: 4.0}, [1], []),
+                ([0], {0: 3.0}, [], []),
+                ([], {}, [], ["__all__"]),
+            ],
+            [("0", {"0": 6.0, "1": 4.0}, "1", "", ""), ("", {}, "", "0", "")],
+            id="steps in which nobody acts are not seen",
+        ),
+        pytest.param(
+            [([0], {}, [0, 1], [2])],
+            [("", {}, "01", "2", "0")],
+            id="it is over when all possible agents are done",
+        ),
+    ],
+)
+def test_what_the_steps_of_an_episode_say(play: Play, script: Any, expected: Any) -> None:
+    results = play(simulation_of(*script)).results
+    assert [told(result) for result in results] == expected
+    infos = [i["__common__"]["steps"] for r in results for i in (*r.earlier_infos, r.infos)]
+    assert infos == list(range(1, len(script) + 1)), "those of all steps, apart"
 
 
 def test_who_comes_back_is_refused_by_name() -> None:
@@ -109,29 +133,6 @@ def test_who_comes_back_is_refused_by_name() -> None:
     simulation.step({"0": 0, "1": 0})
     with pytest.raises(SimulationError, match=r"agent 1 again.*done in this episode.*new agent id"):
         simulation.step({"0": 0})
-
-
-def test_steps_in_which_nobody_acts_are_not_seen(play: Play) -> None:
-    simulation = simulation_of(
-        ([], {0: 1.0}, [], []),
-        ([], {0: 2.0, 1: 4.0}, [1], []),
-        ([0], {0: 3.0}, [], []),
-        ([], {}, [], ["__all__"]),
-    )
-    first, second = play(simulation).results
-    assert first.rewards == {"0": 6.0, "1": 4.0}
-    assert first.terminations == {"1": True}
-    assert first.observations.keys() == {"0"}
-    assert second.truncations == {"0": True}
-    infos = [infos["__common__"]["steps"] for infos in (*first.earlier_infos, first.infos)]
-    assert infos == [1, 2, 3], "those of all steps, apart"
-    assert (second.earlier_infos, second.infos) == ((), {"__common__": {"steps": 4}})
-
-
-def test_an_episode_is_over_when_all_possible_agents_are_done(play: Play) -> None:
-    (result,) = play(simulation_of(([0], {}, [0, 1], [2]))).results
-    assert result.is_over
-    assert result.truncations == {"2": True}
 
 
 def test_a_stuck_env_ends_as_an_error() -> None:

@@ -23,7 +23,6 @@ from muxrl.client.adapters import (
 )
 from muxrl.client.adapters.autoreset import AutoresetEnv
 from muxrl.client.env_loop import EnvLoop
-from muxrl.client.episode_metrics import MetricCollector
 from muxrl.client.first_look import look
 from muxrl.client.random_policy import RandomTransport
 from muxrl.protocol.spaces import Box, Discrete
@@ -140,14 +139,6 @@ def test_a_mask_stays_with_the_copy_that_is_not_reset() -> None:
     assert after["action_mask"][1].tolist() == before["action_mask"][1].tolist()
     only = make_simulation(f"{HERE}:taxis", {"mode": "Disabled"}, vector_env=True)
     assert only.reset(7)[0]["agent"]["action_mask"].tolist() == before["action_mask"][0].tolist()
-
-
-def test_masks_that_begin_late_are_refused() -> None:
-    infos = {"p": {"action_mask": np.ones((2, 3), np.int8)}}
-    vector = adapt_vector(Batched(2, infos=infos))
-    vector.reset()
-    with pytest.raises(SimulationError, match=r"have an 'action_mask' now.* of reset\(\), too"):
-        vector.step({a: np.zeros(2, np.int64) for a in "pq"})
 
 
 @pytest.mark.parametrize("keeps_flag", [True, False])
@@ -278,17 +269,6 @@ def test_dicts_by_agent_are_the_simulation_in_copies() -> None:
     look(only)
 
 
-@pytest.mark.parametrize(
-    ("way", "expected"), [("last", 4.0), ("sum", 7.0), ("mean", 3.5), ("max", 4.0), ("min", 3.0)]
-)
-def test_a_metric_of_one_copy_is_no_other_s(way: str, expected: float) -> None:
-    metrics = MetricCollector({"n": way}, 2)
-    metrics.add_arrays({"a": {"n": np.array([3.0, 100.0])}})
-    metrics.add_arrays({"a": {"n": np.array([np.nan, 200.0])}})
-    metrics.add_arrays({"a": {"n": np.array([4.0, 300.0]), "_n": np.array([True, False])}})
-    assert metrics.result(3, 0)["n"] == {"a": expected}
-
-
 class Batched:
     """Two agents, dicts of arrays; agents of copy 1 end one by one."""
 
@@ -331,6 +311,10 @@ class Batched:
         ({"rewards": {"p": np.zeros(3)}}, r"reward of agent 'p' .*2 numbers.*\(3,\)"),
         ({"observations": {"p": np.zeros((2, 2))}}, r"no observation of \['q'\]"),
         ({"observations": np.zeros((2, 2))}, "not a dict"),
+        (
+            {"infos": {"p": {"action_mask": np.ones((2, 3), np.int8)}}},
+            r"have an 'action_mask' now.* of reset\(\), too",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(spoilt: dict[str, Any], says: str) -> None:

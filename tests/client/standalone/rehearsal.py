@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from tests.compliance.links import Link
-from tests.compliance.real_servers import TOKEN, make_plan
+from tests.compliance.real_servers import TOKEN, make_plan, running
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
 from muxrl.servers.config import AgentPlan, LimitsConfig
@@ -70,23 +70,21 @@ def rehearsal() -> Iterator[tuple[PolicyServer, Link]]:
         token=TOKEN,
         limits=LimitsConfig(max_message_bytes=100_000),
     )
-    server = PolicyServer(dataclasses.replace(plan, agents=agents))
-    server.start()
-    try:
-        with Link(server.address) as link:
-            _CUES.update(
-                {
-                    (me, 100): lambda: link.swallow("half"),
-                    (me, 101): link.cut,
-                    (me, 102): lambda: link.swallow("answer"),
-                    (me, 103): lambda: _be_down(link, 0.5),
-                    (me, 104): lambda: _hold_next_steps(server),
-                    (me, 106): lambda: _be_down_and_stopping(link, server),
-                }
-            )
-            yield server, link
-    finally:
-        assert server.stop()
+    with (
+        running(dataclasses.replace(plan, agents=agents)) as server,
+        Link(server.address) as link,
+    ):
+        _CUES.update(
+            {
+                (me, 100): lambda: link.swallow("half"),
+                (me, 101): link.cut,
+                (me, 102): lambda: link.swallow("answer"),
+                (me, 103): lambda: _be_down(link, 0.5),
+                (me, 104): lambda: _hold_next_steps(server),
+                (me, 106): lambda: _be_down_and_stopping(link, server),
+            }
+        )
+        yield server, link
 
 
 def _be_down(link: Link, time_s: float) -> None:

@@ -2,6 +2,8 @@
 
 #include "muxrl_client.hpp"
 
+#include <sys/wait.h>
+
 #include <cmath>
 #include <functional>
 #include <iostream>
@@ -139,7 +141,33 @@ static void outlast(PolicyClient& client, PolicyClient& impatient) {
     show_end("after it");
 }
 
-int main(int, char** arguments) {
+static void start(PolicyClient& client) {
+    try {
+        client.start_episode();
+        std::cout << "started" << std::endl;
+    } catch (const muxrl::EpisodeMisuse& error) {
+        std::cout << error.what() << std::endl;
+    }
+}
+
+// Uses one client in two threads, and in a fork; prints how each is refused.
+static void share(const char* address) {
+    PolicyClient client(address);
+    std::thread waiting([&] { start(client); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    start(client);
+    waiting.join();
+    start(client);
+    const pid_t child = fork();
+    start(client);
+    if (child != 0) wait(nullptr);
+}
+
+int main(int number, char** arguments) {
+    if (number == 2) {
+        share(arguments[1]);
+        return 0;
+    }
     PolicyClient client(arguments[1], arguments[2], PATIENCE_S);
     Json::List agents;
     for (const auto& one : client.spec()["agents"].map()) agents.push_back(one.first);

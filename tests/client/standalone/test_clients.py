@@ -7,7 +7,6 @@ are cut connections, swallowed answers, outages, and a server that learns.
 from __future__ import annotations
 
 import ast
-import contextlib
 import json
 import re
 import shutil
@@ -15,8 +14,11 @@ import socket
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +26,26 @@ import numpy as np
 import pytest
 from tests.client.standalone.rehearsal import act, rehearsal
 from tests.compliance.gateways import gateway_to
-from tests.compliance.real_servers import TOKEN, make_plan
+from tests.compliance.links import Link
+from tests.compliance.real_servers import TOKEN, make_plan, running
 
-from muxrl.client.standalone.muxrl_client import (
-    EpisodeMisuse,
-    PolicyClient,
-    ServerUnavailable,
-)
+from muxrl.client.standalone.muxrl_client import PolicyClient, ServerUnavailable
 from muxrl.orchestrator.compliance.client_trial import judge_client
 from muxrl.orchestrator.config import load_config, prepare
-from muxrl.servers.server import PolicyServer
 
 ROOT = Path(__file__).parents[3]
 CLIENTS = ROOT / "client" / "standalone"
 HERE = Path(__file__).parent
-LOOPS = ROOT / "experiments" / "examples" / "mornings"
+PAGE = (ROOT / "docs" / "languages.md").read_text()
+MORNINGS = ROOT / "experiments" / "examples" / "mornings"
+ON_THE_PAGE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+LOOPS = {
+    "loop.py": ON_THE_PAGE[0],
+    "Mornings.java": (MORNINGS / "Mornings.java").read_text(),
+    "mornings.cpp": (MORNINGS / "mornings.cpp").read_text(),
+}
+"""The page's loops, by the names of their files."""
+LANGUAGES = ["python", "java", "cpp"]
 
 Seen = list[dict[str, Any]]
 Command = tuple[str | Path, ...]
@@ -51,38 +58,6 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-def build_python(folder: Path, program: Path) -> Command:
-    """Copies the client beside a program; returns the command, without site-packages."""
-    for source in (CLIENTS / "muxrl_client.py", program):
-        shutil.copy(source, folder)
-    return sys.executable, "-S", "-E", folder / program.name
-
-
-def build_java(folder: Path, program: Path) -> Command:
-    """Compiles the client and a program; returns the command that runs it."""
-    sources = [*CLIENTS.glob("*.java"), program]
-    flags = ["--release", "11", "-encoding", "UTF-8", "-Xlint:all", "-Werror"]
-    run(compiler("javac"), *flags, "-d", folder, *sources)
-    (main,) = re.findall(r"class (\w+)", program.read_text())
-    package = "muxrl." if "package muxrl;" in program.read_text() else ""
-    return compiler("java"), "-XX:TieredStopAtLevel=1", "-cp", folder, package + main
-
-
-def build_cpp(folder: Path, program: Path) -> Command:
-    """Compiles the client and a program; returns the command that runs it."""
-    flags = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", CLIENTS]
-    run(compiler("g++"), *flags, program, "-o", folder / "program")
-    return (folder / "program",)
-
-
-BUILDS = {"python": build_python, "java": build_java, "cpp": build_cpp}
-PROGRAMS = {
-    "python": HERE / "scripted_episodes.py",
-    "java": HERE / "ScriptedEpisodes.java",
-    "cpp": HERE / "scripted_episodes.cpp",
-}
-
-
 def compiler(name: str) -> str:
     """Returns a compiler's path; skips where there is none."""
     path = shutil.which(name)
@@ -91,10 +66,74 @@ def compiler(name: str) -> str:
     return path
 
 
-def play(command: Command) -> Seen:
+def python(folder: Path, program: str) -> Command:
+    """Copies the client beside the program; returns the command, without site-packages."""
+    for source in (CLIENTS / "muxrl_client.py", HERE / "scripted_episodes.py"):
+        shutil.copy(source, folder)
+    return sys.executable, "-S", "-E", folder / program
+
+
+def java(folder: Path) -> Callable[[str], Command]:
+    """Compiles the client and all programs; returns what gives the command that runs one."""
+    sources = [*CLIENTS.glob("*.java"), *HERE.glob("*.java"), folder / "Mornings.java"]
+    flags = ["--release", "11", "-encoding", "UTF-8", "-Xlint:all", "-Werror"]
+    run(compiler("javac"), *flags, "-d", folder, *sources)
+    return lambda main: (compiler("java"), "-XX:TieredStopAtLevel=1", "-cp", folder, main)
+
+
+def cpp(folder: Path, program: Path) -> Command:
+    """Compiles the client and a program; returns the command that runs it."""
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", CLIENTS]
+    run(compiler("g++"), *flags, program, "-o", folder / program.stem)
+    return (folder / program.stem,)
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Link]:
+    """Where the page's loops look for a server."""
+    with Link("127.0.0.1:9") as link:
+        yield link
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(10) as pool:
+        yield pool
+
+
+Commands = dict[tuple[str, str], Callable[[], Command]]
+
+
+@pytest.fixture(scope="module")
+def commands(
+    pool: ThreadPoolExecutor, door: Link, tmp_path_factory: pytest.TempPathFactory
+) -> Commands:
+    """By language and program; the loops ask `door`. To call one skips without its compiler."""
+    folder = tmp_path_factory.mktemp("programs")
+    for name, code in LOOPS.items():
+        assert code.count("127.0.0.1:9900") == 1
+        (folder / name).write_text(code.replace("127.0.0.1:9900", door.address))
+    in_java = pool.submit(java, folder)
+    episodes = pool.submit(cpp, folder, HERE / "scripted_episodes.cpp")
+    loop = pool.submit(cpp, folder, folder / "mornings.cpp")
+    wait([in_java, episodes, loop])  # what is played has its time, and needs the cores
+    return {
+        ("python", "episodes"): lambda: python(folder, "scripted_episodes.py"),
+        ("python", "loop"): lambda: python(folder, "loop.py"),
+        ("java", "episodes"): lambda: in_java.result()("muxrl.ScriptedEpisodes"),
+        ("java", "shared"): lambda: in_java.result()("Shared"),
+        ("java", "loop"): lambda: in_java.result()("Mornings"),
+        ("cpp", "episodes"): episodes.result,
+        ("cpp", "shared"): episodes.result,
+        ("cpp", "loop"): loop.result,
+    }
+
+
+def play(command: Callable[[], Command]) -> Seen:
     """Returns what a client's program saw; checks what the server counted."""
+    built = command()
     with rehearsal() as (server, link):
-        output = run(*command, link.address, TOKEN)
+        output = run(*built, link.address, TOKEN)
         assert link.num_swallowed == 1
         assert link.num_opened < 25, "connections are kept: there are 70 requests"
         counts = server.policies.store.counts
@@ -107,14 +146,9 @@ def play(command: Command) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def plays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Seen]]:
+def plays(pool: ThreadPoolExecutor, commands: Commands) -> dict[str, Future[Seen]]:
     """What each client saw. All play at the same time, since they mostly wait."""
-    commands: dict[str, Command] = {}
-    for language, build in BUILDS.items():
-        with contextlib.suppress(pytest.skip.Exception):
-            commands[language] = build(tmp_path_factory.mktemp(language), PROGRAMS[language])
-    with ThreadPoolExecutor() as pool:
-        return {language: pool.submit(play, command) for language, command in commands.items()}
+    return {one: pool.submit(play, commands[one, "episodes"]) for one in LANGUAGES}
 
 
 @pytest.fixture
@@ -193,17 +227,6 @@ def test_errors_have_names_that_say_what_to_do(seen_by_python: Seen) -> None:
     )  # fmt: skip
 
 
-def test_what_is_no_dict_by_agent_is_refused_before_it_is_sent() -> None:
-    with rehearsal() as (server, _), PolicyClient(server.address, TOKEN) as client:
-        episode_id = client.start_episode()
-        with pytest.raises(EpisodeMisuse, match=r"rewards are a dict by agent, .*; got 1\.5"):
-            client.log_returns(episode_id, 1.5)  # type: ignore[arg-type]
-        with pytest.raises(EpisodeMisuse, match="observations are a dict by agent"):
-            client.get_action(episode_id, [1, 2])  # type: ignore[arg-type]
-        assert client.get_action(episode_id, {"c": 3}) == {"c": [1, 0]}, "the episode goes on"
-        assert server.status().num_refused == 0
-
-
 @pytest.mark.parametrize("address", ["", "localhost", "ftp://localhost:1", "localhost:x"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|[Pp]ort"):
@@ -238,45 +261,37 @@ def _answer(listener: socket.socket, body: bytes) -> None:
 # --- other languages ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("language", "needs"), [("java", "javac"), ("cpp", "g++")])
+@pytest.mark.parametrize("language", ["java", "cpp"])
 def test_another_language_sees_the_same(
-    plays: dict[str, Future[Seen]], seen_by_python: Seen, language: str, needs: str
+    plays: dict[str, Future[Seen]], seen_by_python: Seen, language: str
 ) -> None:
-    compiler(needs)
     assert plays[language].result() == seen_by_python
 
 
 # --- the page's loops -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("language", ["python", "java", "cpp"])
-def test_the_loops_run_as_they_stand_and_keep_all_rules(language: str, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "languages.md").read_text()
-    if language == "python":
-        (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    else:
-        code = (LOOPS / {"java": "Mornings.java", "cpp": "mornings.cpp"}[language]).read_text()
-    assert code.count("127.0.0.1:9900") == 1
-    (config,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_loops_run_as_they_stand_and_keep_all_rules(
+    language: str, commands: Commands, door: Link, tmp_path: Path
+) -> None:
+    assert len(ON_THE_PAGE) == 1
+    command = commands[language, "loop"]()
+    (config,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mornings.yaml").write_text(config)
     agents = prepare(load_config(tmp_path / "mornings.yaml")).servers["a2c"].agents
     assert agents.keys() == {"driver_0", "driver_1"}
-    server = PolicyServer(replace(make_plan("RANDOM", {}), agents=agents))
-    server.start()
-    try:
-        with gateway_to(server, num_episodes=10) as gateway:
-            source = tmp_path / {"python": "a.py", "java": "Mornings.java"}.get(language, "a.cpp")
-            source.write_text(code.replace("127.0.0.1:9900", gateway.address))
-            (tmp_path / "built").mkdir()
-            command = BUILDS[language](tmp_path / "built", source)
-            output = run(*command)
-            episodes = gateway.gateway.episodes
-            assert episodes.counts.num_episodes >= 10
-            # Two drivers on three roads: alone, 1; together, 2.
-            returns = [sum(episode.returns.values()) / 2 for episode in episodes.ended]
-            assert all(-40 <= each <= -20 for each in returns)
-    finally:
-        assert server.stop()
+    with (
+        running(replace(make_plan("RANDOM", {}), agents=agents)) as server,
+        gateway_to(server, num_episodes=10) as gateway,
+    ):
+        door.target = gateway.address
+        output = run(*command)
+        episodes = gateway.gateway.episodes
+        assert episodes.counts.num_episodes >= 10
+        # Two drivers on three roads: alone, 1; together, 2.
+        returns = [sum(episode.returns.values()) / 2 for episode in episodes.ended]
+        assert all(-40 <= each <= -20 for each in returns)
     assert len(output.splitlines()) == episodes.counts.num_episodes
     assert "20" in output
     port = int(gateway.address.rpartition(":")[2])
@@ -285,3 +300,57 @@ def test_the_loops_run_as_they_stand_and_keep_all_rules(language: str, tmp_path:
     skipped = {verdict.rule: verdict.story for verdict in verdicts if verdict.outcome == "skipped"}
     done = "an agent that is done does not observe again"
     assert skipped == {done: "no agent was done before the end of its episode"}
+
+
+# --- one client for two ---------------------------------------------------------------------
+
+
+class SlowOnce(BaseHTTPRequestHandler):
+    """A server that takes its time to start the first episode."""
+
+    protocol_version = "HTTP/1.1"
+    delays_s: list[float]
+
+    def do_GET(self) -> None:
+        self._answer({"protocol_version": 1})
+
+    def do_POST(self) -> None:
+        (item,) = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["items"]
+        if item["type"] == "start" and self.delays_s:
+            time.sleep(self.delays_s.pop())
+        kind = {"start": "started", "abort": "aborted"}[item["type"]]
+        self._answer({"replies": [{"type": kind, "episode_id": item["episode_id"]}]})
+
+    def _answer(self, reply: object) -> None:
+        body = json.dumps(reply).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.mark.parametrize("language", ["java", "cpp"])
+def test_a_second_thread_and_a_fork_are_refused(
+    commands: Commands, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = commands[language, "shared"]()
+    # While the program's other thread, which begins half a second later, waits for an answer.
+    monkeypatch.setattr(SlowOnce, "delays_s", [1.5], raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowOnce) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        said = run(*command, f"127.0.0.1:{server.server_port}").splitlines()
+        server.shutdown()
+    if language == "java":
+        refusal = (
+            "thread 'main' uses this client while thread 'waiting' waits for an answer; make a"
+        )
+        assert said == [f"{refusal} client in each thread", "started", "started"]
+        return
+    assert said[0].startswith("a thread uses this client while another one waits for an answer")
+    assert said[1:3] == ["started", "started"]
+    (forked,) = [line for line in said[3:] if line != "started"]
+    assert "a fork of it, uses its connection; make a client in each process" in forked
+    assert said[3:].count("started") == 1
