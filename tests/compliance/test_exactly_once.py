@@ -393,6 +393,6 @@ class NetworkWithGateway(Network):
 
 
 TestExactlyOnce = Network.TestCase
-TestExactlyOnce.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestExactlyOnce.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestExactlyOnceThroughAGateway = NetworkWithGateway.TestCase
-TestExactlyOnceThroughAGateway.settings = settings(TestExactlyOnce.settings, max_examples=25)
+TestExactlyOnceThroughAGateway.settings = settings(TestExactlyOnce.settings, max_examples=40)
