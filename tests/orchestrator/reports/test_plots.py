@@ -94,7 +94,7 @@ def test_a_thin_line_and_a_note_where_processes_were_started_again(tmp_path: Pat
         assert [995, 995] in lines
     story = f"in run {run.name}, sheep was lost and started again 2×, at 991, 995 env steps"
     assert any(note.startswith(story) for note in report.notes)
-    assert any("lost 4 training episodes" in note for note in report.notes)
+    assert any("4 training episodes were cut short" in note for note in report.notes)
     summary = report.to_dict()
     assert summary["restarted_at"] == {"sheep": (991, 995), "simulation-0": (991,)}
     assert summary["num_lost_episodes"] == 4
