@@ -98,13 +98,13 @@ class MultiplexingClient:
                     raise TypeError(f"server {server!r}: {expected}")
                 self._servers.join(name, transport_to, inference)
             inference.check_names(self.specs)
+            self._lineups = Lineups(self.specs)
             self._servers.say_connected([s for _, s in named if isinstance(s, str)])
         except (ClientError, TypeError):
             self.close()
             raise
         self.wants_state = any(spec.state_size is not None for spec in self.specs.values())
         """Whether any server asks for the simulation's global state."""
-        self._lineups = Lineups(self.specs)
         self._episodes: dict[str, Episode] = {}
         self.table = self.new_table(0)
         """Of the episodes that are told of by id, or by item."""

@@ -52,15 +52,19 @@ class Servers:
         spec = transport.fetch_spec()
         server_id = spec.server_id
         transport = inference.transport_to(server_id, transport)
+        problem = ""
         if name is not None and name != server_id:
-            raise AssignmentError(
+            problem = (
                 f"the server named {name!r} here calls itself {server_id!r}; are two addresses "
                 "mixed up?"
             )
-        if server_id in self.specs:
-            raise AssignmentError(
+        elif server_id in self.specs:
+            problem = (
                 f"two addresses lead to server {server_id!r}; each server needs a port of its own"
             )
+        if problem:
+            transport.close()
+            raise AssignmentError(problem)
         self.transports[server_id] = transport
         self.specs[server_id] = spec
 

@@ -35,18 +35,20 @@ def test_two_servers_claim_an_agent(log: Log) -> None:
         AssignmentError, match="agent 'b' belongs to two servers, 'left' and 'right'"
     ):
         MultiplexingClient(servers)
+    assert all(server.is_closed for server in servers)
 
 
 def test_one_server_twice(log: Log) -> None:
     servers = [Server("left", "a", log), Server("left", "a", log)]
     with pytest.raises(AssignmentError, match="two addresses lead to server 'left'"):
         MultiplexingClient(servers)
-    assert servers[0].is_closed
+    assert all(server.is_closed for server in servers)
 
 
 def test_names_are_the_servers_own(left: Server, right: Server) -> None:
     with pytest.raises(AssignmentError, match="named 'right' here calls itself 'left'"):
         MultiplexingClient({"right": left, "left": right})
+    assert left.is_closed
     assert MultiplexingClient({"left": left, "right": right}).specs.keys() == {"left", "right"}
 
 
