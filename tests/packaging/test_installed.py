@@ -78,9 +78,19 @@ def test_with_servers_alone_a_run_with_a_replay_needs_no_ray(
     done = servers.run("python", "-c", NO_RAY)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
-    shorter = ["stop.env_steps=300", "evaluation.interval_env_steps=null",
-               "evaluation.final_num_episodes=3", "--no-progress"]  # fmt: skip
-    done = servers.run("muxrl", "launch", "chase", "--run-dir", str(run), *shorter)
+    shorter = [
+        "stop.env_steps=300",
+        "evaluation.interval_env_steps=null",
+        "evaluation.final_num_episodes=3",
+        "--no-progress",
+    ]
+    has_replay = [
+        "servers.ppo.algorithm=DQN",
+        "servers.ppo.settings={}",
+        "servers.ppo.settings.num_steps_sampled_before_learning_starts=100",
+    ]
+    shorter += has_replay
+    done = servers.run("muxrl", "launch", "cartpole_ppo", "--run-dir", str(run), *shorter)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Evaluated after" in done.stdout
     assert (run / "checkpoints" / "last" / "manifest.json").exists()
