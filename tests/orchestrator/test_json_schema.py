@@ -66,7 +66,9 @@ def test_what_is_shipped_fits(
         assert named == json_schema.FOLDER / f"{kind}.json"
 
 
-def test_what_muxrl_itself_writes_fits(validators: dict[str, jsonschema.Draft7Validator]) -> None:
+def test_what_muxrl_itself_writes_fits(
+    validators: dict[str, jsonschema.Draft7Validator],
+) -> None:
     """Every key, with its default."""
     for name in packaged_configs():
         written = yaml.safe_load(to_yaml(load_config(name)))

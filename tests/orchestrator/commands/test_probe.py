@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.client.scripted_servers import CountingSimulation
 from tests.protocol.some_spaces import SPACES
 
+from muxrl.orchestrator.cli import main
 from muxrl.orchestrator.commands.probe import external_section
 from muxrl.orchestrator.config import SimulationConfig, load_config, prepare, probe
 from muxrl.orchestrator.errors import ConfigError
@@ -41,16 +42,17 @@ class Declared(CountingSimulation):
     ],
 )  # fmt: skip
 def test_check_takes_what_is_printed(
-    env: str, kwargs: dict[str, float], expected: str, tmp_path: Path, muxrl
+    env: str, kwargs: dict[str, float], expected: str, tmp_path: Path, capsys
 ) -> None:
-    printed, err = muxrl("probe", env, *(f"{key}={value}" for key, value in kwargs.items()))
+    assert main(["probe", env, *(f"{key}={value}" for key, value in kwargs.items())]) == 0
+    printed, err = capsys.readouterr()
     assert err == ""
     assert f"    {expected}\n" in printed
     path = tmp_path / "declared.yaml"
     path.write_text(printed + REST)
     facts = prepare(load_config(path)).facts
     assert facts == probe(SimulationConfig(env=env, kwargs=kwargs))
-    muxrl("check", path)
+    assert main(["check", str(path)]) == 0
 
 
 AGENTS = st.sampled_from(
@@ -103,9 +105,10 @@ def test_an_agent_that_would_be_counted_out_is_refused() -> None:
     ],
 )
 def test_what_cannot_be_made_is_told_in_a_sentence(
-    arguments: list[str], expected: str, muxrl
+    arguments: list[str], expected: str, capsys
 ) -> None:
-    out, err = muxrl("probe", *arguments, code=2)
+    assert main(["probe", *arguments]) == 2
+    out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
     assert expected in err

@@ -183,9 +183,6 @@ def test_a_cell_is_the_mean_over_pairs_of_seeds(
     reach = 0.05 * np.sqrt(2) * 12.7062 / 1.95996  # of 14.1 and 14.2, widened
     ends = (14.15 - reach, 14.15 + reach)
     assert (against_random.low, against_random.high) == pytest.approx(ends)
-    untrained = played.by_label[0].cells["random", "random"].score
-    assert untrained.mean == pytest.approx(10)
-    assert np.isnan(untrained.low), "nobody trained them: there are no seeds"
 
 
 def test_runs_of_equal_seeds_meet_and_no_others(
@@ -336,6 +333,15 @@ def test_games_that_were_played_are_played_again_only_where_something_has_change
     assert key_of(seating, range(3)) != key == key_of(seating, range(2))
     os.utime(checkpoint, (1, 1))
     assert key_of(seating, range(2)) != key
+
+
+def test_what_nobody_trained_has_no_interval_over_seeds(
+    ledger: Ledger, four: tuple[Contestant, ...]
+) -> None:
+    played, _ = meet(ledger, four)
+    cell = played.by_label[0].cells["random", "random"]
+    assert cell.score.mean == pytest.approx(10)
+    assert cell.score.low != cell.score.low
 
 
 def test_one_role_alone_meets_nobody(ledger: Ledger, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from muxrl.orchestrator.compliance import client_trial
 from muxrl.orchestrator.compliance.client_trial import judge_client
 from muxrl.orchestrator.compliance.notes import RULES
 from muxrl.orchestrator.compliance.verdicts import Verdict
+from muxrl.orchestrator.errors import ConfigError
 
 PYTHON_CLIENT = """
 import sys
@@ -122,3 +123,8 @@ def test_a_program_that_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
     assert outcomes(verdicts) == {rule: "skipped" if rule == "exit" else "ok" for rule in RULES}
     verdicts = judge_client([sys.executable, "-c", "import time; time.sleep(600)"], timeout_s=0.5)
     assert outcomes(verdicts)["exit"] == "broken"
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="'no-such-program' cannot be started"):
+        judge_client(["no-such-program"])

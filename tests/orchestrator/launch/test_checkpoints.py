@@ -72,19 +72,6 @@ class World:
             )
         )
 
-    def evaluate(
-        self, env_steps: int, returns: dict[str, Any], metrics: dict[str, Any] | None = None
-    ) -> None:
-        """Writes a checkpoint, and judges it."""
-        self.env_steps = env_steps
-        assert self.write()
-        self.checkpoints.note_evaluation(env_steps)
-        self.checkpoints.judge(
-            EvaluationRow(
-                env_steps=env_steps, replaced=None, returns=returns, metrics=metrics or {}
-            )
-        )
-
     def report(self) -> None:
         self.tally.add("simulation-0", SimulationReport(self.env_steps, [{"a": 1.0}]))
 
@@ -246,7 +233,10 @@ def test_so_many_are_kept_and_the_best_by_their_evaluations(
 ) -> None:
     world = make(keep_last=1, best=BestConfig(keep=keep), judged=judged)
     for env_steps, returns in RETURNS.items():
-        world.evaluate(env_steps, returns)
+        world.env_steps = env_steps
+        assert world.write()
+        world.checkpoints.note_evaluation(env_steps)
+        world.checkpoints.judge(EvaluationRow(env_steps=env_steps, replaced=None, returns=returns))
     world.env_steps = 500
     assert world.write()
     assert world.folder.env_steps == sorted({500, *best}, reverse=True)
@@ -258,8 +248,15 @@ def test_so_many_are_kept_and_the_best_by_their_evaluations(
 
 def test_the_total_is_the_sum_over_all_agents_as_in_a_sweep(make: Callable[..., World]) -> None:
     world = make(best=BestConfig())
-    world.evaluate(100, {"a": [1.0], "b": [1.0]})
-    world.evaluate(200, {"a": [1.5], "b": [None]})
+    played: dict[int, dict[str, Any]] = {
+        100: {"a": (1.0,), "b": (1.0,)},
+        200: {"a": (1.5,), "b": (None,)},
+    }
+    for env_steps, returns in played.items():
+        world.env_steps = env_steps
+        assert world.write()
+        world.checkpoints.note_evaluation(env_steps)
+        world.checkpoints.judge(EvaluationRow(env_steps=env_steps, replaced=None, returns=returns))
     assert Manifest.read(world.folder.path / "last").best == ((100, 2.0),)
 
 
@@ -268,7 +265,11 @@ def test_what_was_best_by_another_metric_is_so_no_more(make: Callable[..., World
 
     def judge(world: World, env_steps: int) -> list[tuple[str, int]]:
         """Returns the names, and the newest manifest's."""
-        world.evaluate(env_steps, RETURNS[env_steps])
+        world.env_steps = env_steps
+        assert world.write()
+        world.checkpoints.note_evaluation(env_steps)
+        row = EvaluationRow(env_steps=env_steps, replaced=None, returns=RETURNS[env_steps])
+        world.checkpoints.judge(row)
         best = Manifest.read(world.folder.path / "last").best
         names = {best_name(rank): at for rank, (at, _) in enumerate(best)}
         found = {p.name: int(str(p.readlink())) for p in world.folder.path.glob("best*")}
@@ -298,8 +299,14 @@ def test_the_best_by_a_metric_is_kept(
     """Of the episode, or the mean over the agents that are judged."""
     world = make(keep_last=1, best=config, judged=["a"])
     for env_steps, win, wait in ((100, 0.0, 9.0), (200, 1.0, 5.0), (300, 0.5, 4.0)):
+        world.env_steps = env_steps
+        assert world.write()
+        world.checkpoints.note_evaluation(env_steps)
         metrics = {"win": {"__common__": [win, None]}, "wait": {"a": [wait], "b": [0.0]}}
-        world.evaluate(env_steps, {"a": [1.0], "b": [1.0]}, metrics)
+        returns = {"a": [1.0], "b": [1.0]}
+        world.checkpoints.judge(
+            EvaluationRow(env_steps=env_steps, replaced=None, returns=returns, metrics=metrics)
+        )
     assert int(str((world.folder.path / best_name(0)).readlink())) == best
 
 

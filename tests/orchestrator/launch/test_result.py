@@ -116,10 +116,16 @@ def test_a_run_without_iterations_has_the_columns_and_no_row(tmp_path: Path) -> 
     assert list(frame.columns[-2:]) == ["time_s", "env_steps"]
 
 
-def test_the_newest_record_of_a_file_may_be_absent_or_broken(tmp_path: Path) -> None:
-    """Cf. `watch/test_tail.py`, where rows are of any length."""
+def test_the_newest_record_is_found_in_files_of_any_length(tmp_path: Path) -> None:
     path = tmp_path / "joint.jsonl"
     assert last_row(path, dict) is None
+    path.write_bytes(b'{"a": 1}')  # its write goes on
+    assert last_row(path, dict) is None
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
+    assert last_row(path, dict) == {"a": 2}
+    long = b'{"a": "' + b"x" * 100_000 + b'"}\n'
+    path.write_bytes(b'{"a": 1}\n' * 10_000 + long)
+    assert last_row(path, dict) == {"a": "x" * 100_000}
     path.write_bytes(b'{"a": 1}\n' * 10_000 + b"no record\n")
     with pytest.raises(MalformedMetrics, match="line 10001"):
         last_row(path, dict)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
-from tests.servers.scripted_store import make_plan
 
 from muxrl.client import RefusedByServer
 from muxrl.client.env_loop import EnvLoop
@@ -118,16 +117,3 @@ def test_weights_are_kept_only_where_they_are_compared(rllib: None) -> None:
             pytest.raises(RefusedByServer, match="has not kept the weights"),
         ):
             client.start_episode(training_enabled=False)
-
-
-def test_a_team_on_both_sides_is_not_untrained_in_part() -> None:
-    won = list(np.random.default_rng(0).choice([-1.0, 1.0], 40))
-    returns = {
-        None: {"a": won, "b": [-one for one in won]},
-        "both": {"a": [0.0] * 40, "b": [0.0] * 40},
-    }
-    for team, num in ({"team": ("a", "b")}, 2), ({"a": ("a",), "b": ("b",)}, 4):
-        found = list(final_conditions(returns, {"both": make_plan("ab", groups=team)}, {"both"}))
-        assert len(found) == num
-        assert [condition.side for condition in found[:2]] == ["a", "b"]
-        assert not found[0].is_untrained

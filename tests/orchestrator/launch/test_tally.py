@@ -110,6 +110,15 @@ def test_a_gateway_through_which_nobody_plays_does_not_undo_the_servers_counts()
     assert not tally.has_played
 
 
+def test_what_a_process_did_before_it_was_lost_still_counts() -> None:
+    tally = Tally()
+    tally.add("simulation-0", SimulationReport(num_env_steps=70, num_mismatches=1, num_open=4))
+    tally.restart("simulation-0")
+    assert (tally.env_steps, tally.num_mismatches, tally.num_lost_episodes) == (70, 1, 4)
+    tally.add("simulation-0", SimulationReport(num_env_steps=5, num_lost_episodes=2))
+    assert (tally.env_steps, tally.num_mismatches, tally.num_lost_episodes) == (75, 1, 6)
+
+
 def test_a_simulation_that_names_ever_new_metrics_fills_no_memory() -> None:
     tally = Tally()
     for n in range(1_200):

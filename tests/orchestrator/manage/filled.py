@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.orchestrator.records.recorded import whole_run
+from tests.orchestrator.records.recorded import new_run, write_whole_run
 
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
@@ -20,7 +20,8 @@ from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 def fill(root: Path) -> None:
     """A run that is done, one whose process was killed, a sweep, and what is neither."""
-    done = whole_run(root / "runs")
+    done = new_run(root / "runs")
+    write_whole_run(done)
     StatusFile(done).enter("done", 1_234)
     says(done, started_at="2026-11-21T10:00:00+00:00")
     killed = RunDirectory.create(root, "killed", datetime(2026, 11, 22))

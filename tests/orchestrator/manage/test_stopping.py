@@ -197,3 +197,8 @@ def test_a_league_ends_likewise(
             stopped(league.path)
     names = [entry["name"] for entry in Listing(tmp_path).read()["entries"]]
     assert {"league/rounds/01", "league/rounds/02"} < set(names)
+
+
+def test_a_sweep_that_does_not_say_who_runs_it_is_left_alone(sweep: SweepDirectory) -> None:
+    with sweep.locked(), pytest.raises(CannotStop, match="does not say in which process"):
+        stopped(sweep.path)

@@ -13,8 +13,11 @@ from packaging.requirements import Requirement
 from muxrl.orchestrator.config import load_config, prepare
 from muxrl.orchestrator.errors import NotARunDirectory, OtherFormat
 from muxrl.orchestrator.records import run_directory
-from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
-from muxrl.orchestrator.storage.folders import next_path
+from muxrl.orchestrator.records.run_directory import (
+    RunDirectory,
+    make_folder,
+)
+from muxrl.orchestrator.storage.folders import make_next_folder, next_path
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.storage.versions import (
     read_versions,
@@ -27,10 +30,8 @@ NOW = datetime(2026, 11, 21, 9, 8, 7)
 
 
 def test_same_name_in_the_same_second_never_overwrites(tmp_path: Path) -> None:
-    """The dot in it begins no suffix."""
-    names = [RunDirectory.create(tmp_path / "runs", "lr-0.1", NOW).name for _ in range(3)]
-    one = "lr-0.1-20261121-090807"
-    assert names == [one, f"{one}-2", f"{one}-3"]
+    names = [RunDirectory.create(tmp_path / "runs", "tag", NOW).name for _ in range(3)]
+    assert names == ["tag-20261121-090807", "tag-20261121-090807-2", "tag-20261121-090807-3"]
 
 
 def test_all_folders_exist_and_open_finds_them_again(tmp_path: Path) -> None:
@@ -199,6 +200,11 @@ def test_numbers_begin_at_two_and_skip_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "a.json").touch()
     (tmp_path / "a-2.json").touch()
     assert next_path(tmp_path, "a", ".json") == tmp_path / "a-3.json"
+
+
+def test_a_dot_in_the_name_is_no_suffix(tmp_path: Path) -> None:
+    made = [make_next_folder(tmp_path / "runs", "lr-0.1") for _ in range(3)]
+    assert [path.name for path in made] == ["lr-0.1", "lr-0.1-2", "lr-0.1-3"]
 
 
 def test_a_run_records_the_defaults_of_its_algorithms(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.orchestrator.measure.test_against_random import LUCK
-from tests.orchestrator.records.recorded import evaluation, new_run, whole_run, write_whole_run
+from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
 from tests.orchestrator.reports.test_report import printed
 
 from muxrl.orchestrator.measure.against_random import Verdict
@@ -36,9 +36,11 @@ def add_untrained(run: RunDirectory, wolves: Sequence[float], sheep: Sequence[fl
         metrics.evaluation(evaluation(1_000, "sheep:untrained", learned, learned, sheep))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
     """Train 2.60, random 2.15: better than random, since it was greedy."""
-    run = whole_run(tmp_path)
+    run = new_run(tmp_path)
+    write_whole_run(run)
     add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
     report = write_report(run)
     wolves, sheep = report.servers
@@ -68,9 +70,11 @@ def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
     assert "over untrained" in page
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_terminal_has_room_for_it(tmp_path: Path, width: int) -> None:
-    run = whole_run(tmp_path)
+    run = new_run(tmp_path)
+    write_whole_run(run)
     add_untrained(run, wolves=[1.0, 2.0], sheep=[-2.0, -2.0])
     text = printed(write_report(run), width)
     lines = text.splitlines()
@@ -82,6 +86,7 @@ def test_the_terminal_has_room_for_it(tmp_path: Path, width: int) -> None:
     assert any("1.50" in row for row in rows)  # the wolves, untrained
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_are_compared_with_untrained_if_all_were(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed=seed) for seed in (1, 2)]
     for run in runs:
@@ -143,6 +148,7 @@ SIDES = {LEFT: both_ways(0, 1), RIGHT: both_ways(2, 0)}
 BEGAN = {untrained(LEFT): both_ways(1.5, 1), untrained(RIGHT): both_ways(2, 1)}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_server_on_both_sides_is_judged_side_by_side(tmp_path: Path) -> None:
     report = write_report(self_play(tmp_path, WHOLE | SIDES | BEGAN))
     (server,) = report.servers
@@ -187,6 +193,7 @@ def test_summary_and_page_have_the_sides(tmp_path: Path) -> None:
     assert "both/left" in (run.path / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_curves_are_those_of_the_sides(tmp_path: Path) -> None:
     run = self_play(tmp_path, WHOLE | SIDES, at_first=both_ways(0, 3))
     (server,) = write_report(run).servers
@@ -203,6 +210,7 @@ def test_the_curves_are_those_of_the_sides(tmp_path: Path) -> None:
     assert [len(side["curve"]) for side in summary["sides"].values()] == [2, 2]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_never_zero_against_zero_even_if_no_side_was_replaced(tmp_path: Path) -> None:
     report = write_report(self_play(tmp_path, WHOLE))
     (server,) = report.servers

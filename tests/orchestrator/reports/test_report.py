@@ -4,18 +4,11 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 from rich.console import Console
-from tests.orchestrator.records.recorded import (
-    ASSIGNMENT,
-    evaluation,
-    new_run,
-    whole_run,
-    write_whole_run,
-)
+from tests.orchestrator.records.recorded import ASSIGNMENT, evaluation, new_run, write_whole_run
 
 from muxrl.orchestrator.config import load_config, to_yaml
 from muxrl.orchestrator.errors import DifferentRuns
@@ -37,15 +30,15 @@ def printed(report: Report, width: int = 80, hidden_metrics: str = "") -> str:
     return console.file.getvalue()
 
 
-def files(run: RunDirectory) -> tuple[dict[str, Any], str]:
-    """The summaries."""
-    summary = json.loads((run.path / "summary.json").read_text())
-    return summary, (run.path / "summary.md").read_text()
-
-
-def width_of_picture(run: RunDirectory) -> int:
+def files(run: RunDirectory) -> tuple[dict[str, object], str, tuple[int, int]]:
+    """The summaries and the picture's size."""
     with Image.open(run.plots / "learning.png") as picture:
-        return picture.width
+        size = picture.size
+    return (
+        json.loads((run.path / "summary.json").read_text()),
+        (run.path / "summary.md").read_text(),
+        size,
+    )
 
 
 def test_metrics_can_be_left_out_where_a_report_is_printed(tmp_path: Path) -> None:
@@ -76,13 +69,14 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     assert sheep.final is not None
     assert sheep.final.learned.mean == -1.5
     assert report.notes == ()  # not "never measured with random in its place"
-    summary, markdown = files(run)
-    assert summary["servers"]["sheep"]["learns"] is False
+    summary, markdown, _ = files(run)
+    assert summary["servers"]["sheep"]["learns"] is False  # type: ignore[index]
     row = "| sheep | RANDOM | sheep | – | – | −1.50 [−7.85, 4.85] | – | – | does not learn |"
     assert row in markdown
     assert "does not learn" in " ".join(printed(report, width=120).split())
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("of_run", "num_env_steps", "why"),
     [
@@ -108,7 +102,8 @@ def test_who_never_acted_is_not_credited_with_the_runs_env_steps(
 
 @pytest.mark.parametrize("num_updates", [0, 1])
 def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> None:
-    run = whole_run(tmp_path)
+    run = new_run(tmp_path)
+    write_whole_run(run)
     with MetricsWriter(run) as metrics:
         of_server = {"wolves": {"weights_seq_no": 7}, "sheep": {"weights_seq_no": num_updates}}
         metrics.joint({"env_steps": 1_000, "servers": of_server})
@@ -125,6 +120,7 @@ def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> N
     assert ("sheep (PPO) made no update" in shown[-1]) == (not num_updates)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_whose_actions_simulations_chose_is_not_said_to_be_their_algorithm(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     plan = json.loads((run.path / "plan.json").read_text())
@@ -144,8 +140,10 @@ def test_whose_actions_simulations_chose_is_not_said_to_be_their_algorithm(tmp_p
     assert "its returns are those of whatever chose them" in sheep
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_evaluation_in_which_the_simulation_acted_is_not_judged(tmp_path: Path) -> None:
-    run = whole_run(tmp_path)
+    run = new_run(tmp_path)
+    write_whole_run(run)
     with MetricsWriter(run) as metrics:
         row = evaluation(2_000, None, [9.0], [9.0], [1.0])
         metrics.evaluation({**row, "logged_agents": ["wolf_1"]})
@@ -158,8 +156,10 @@ def test_an_evaluation_in_which_the_simulation_acted_is_not_judged(tmp_path: Pat
     assert "| logged actions |" in (run.path / "summary.md").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_logs_warn_of_is_in_the_report(tmp_path: Path) -> None:
-    run = whole_run(tmp_path)
+    run = new_run(tmp_path)
+    write_whole_run(run)
     text = "a reward of 'sheep_0' in episode e7 is 9e+11: is it a mistake?"
     warnings = {
         "": [
@@ -182,25 +182,25 @@ def test_what_logs_warn_of_is_in_the_report(tmp_path: Path) -> None:
         assert "is it a mistake?" in shown, file
 
 
-@pytest.mark.usefixtures("drawn")
 def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
-    run = whole_run(tmp_path)
+    run = new_run(tmp_path)
+    write_whole_run(run)
     report = write_report(run)
     assert [comparison.env_steps for comparison in report.servers[0].curve] == [0, 1_000]
     (note,) = report.notes
     assert note.startswith("sheep returns less than at its own beginning: evaluated at −1.00 [")
 
-    summary, markdown = files(run)
+    summary, markdown, size = files(run)
     assert f"**Note:** {note}." in markdown
     assert summary["assignment"] == ASSIGNMENT
     assert summary["evaluated_actions"] == "greedy"
-    final = summary["servers"]["sheep"]["final"]
+    final = summary["servers"]["sheep"]["final"]  # type: ignore[index]
     assert (final["advantage"]["mean"], final["verdict"]) == (-1.0, "worse")
     # Train return of 3 and 1, evaluated 5 and 6, with random in place 0 and 1.
     row = "| wolves | QMIX | wolf\\_0, wolf\\_1 | 980 | 2.00 | 5.50 [−0.85, 11.85] | 0.50 [−5.85, "
     assert row in markdown
     assert "plots/learning.png" in markdown
-    assert width_of_picture(run) == 1_600
+    assert size[0] == 1_600
     assert "2 episodes, greedy actions, seed 1" in report.caption
     assert "95 % over episodes: they speak of these policies, in other" in report.caption
     assert "pairs" not in report.caption
@@ -211,7 +211,8 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
 
 
 def test_a_run_cut_short_reports_its_last_complete_evaluation(tmp_path: Path) -> None:
-    run = whole_run(tmp_path)
+    run = new_run(tmp_path)
+    write_whole_run(run)
     with MetricsWriter(run) as metrics:
         metrics.evaluation(evaluation(2_000, None, [9.0, 9.0], [9.0, 9.0], [9.0, 9.0]))
     with (run.metrics / "evaluation.jsonl").open("a") as file:
@@ -223,13 +224,12 @@ def test_a_run_cut_short_reports_its_last_complete_evaluation(tmp_path: Path) ->
     assert report.servers[0].curve[-1].random is None
 
 
-@pytest.mark.usefixtures("drawn")
 def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     """First there is nothing, then train returns alone, then one evaluation without random."""
     run = new_run(tmp_path)
     report = write_report(run)
     assert [server.train_return for server in report.servers] == [None, None]
-    assert files(run)[0]["servers"]["sheep"]["final"] is None
+    assert files(run)[0]["servers"]["sheep"]["final"] is None  # type: ignore[index]
     with MetricsWriter(run) as metrics:
         metrics.joint({"env_steps": 10, "episode_return_mean": {"wolf_0": 3.0, "wolf_1": 1.0}})
     report = write_report(run)
@@ -240,7 +240,7 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
         "sheep (PPO) was never evaluated.",
     )
     assert "training returns only" in printed(report)
-    assert width_of_picture(run) == 1_600
+    assert files(run)[2][0] == 1_600
     assert "no evaluation was recorded" in (run.path / "report.html").read_text()
     with MetricsWriter(run) as metrics:
         metrics.evaluation(evaluation(50, None, [1.0], [3.0], [0.0]))
@@ -249,7 +249,7 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     assert final is not None
     assert (final.learned.mean, final.verdict) == (2.0, None)
     assert report.notes == ("never measured with random in its place: wolves, sheep",)
-    assert files(run)[0]["servers"]["wolves"]["final"]["learned"]["low"] is None
+    assert files(run)[0]["servers"]["wolves"]["final"]["learned"]["low"] is None  # type: ignore[index]
     assert report.headline[0] == (
         "wolves (QMIX) returns 2.00 [–] over episodes; random in its place was not measured."
     )
@@ -257,6 +257,7 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     assert replace(report, servers=fixed).headline == ()
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("state", ["done", "failed"])
 def test_a_run_in_which_no_episode_ended_says_so(tmp_path: Path, state: EndState) -> None:
     run = new_run(tmp_path)
@@ -294,6 +295,7 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
     assert width < wider
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_of_unlike_length_share_only_the_points_they_all_have(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2)]
     for run, all_env_steps in zip(runs, ([0, 1_000, 2_000], [0, 1_000, 1_020]), strict=True):
@@ -304,6 +306,13 @@ def test_seeds_of_unlike_length_share_only_the_points_they_all_have(tmp_path: Pa
     report = combine_runs([run.path for run in runs], tmp_path / "study")
     assert [c.env_steps for c in report.servers[0].curve] == [0, 1_000]
     assert any("between 1,020 and 2,000 env steps" in note for note in report.notes)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_runs_of_different_experiments_are_not_combined(tmp_path: Path) -> None:
+    first, other = new_run(tmp_path, 1), new_run(tmp_path, 2, "ppo:wolf_0,wolf_1|ppo:sheep")
+    with pytest.raises(DifferentRuns, match="nothing but the seed"):
+        combine_runs([first.path, other.path], tmp_path / "study")
 
 
 @pytest.mark.parametrize(
@@ -319,6 +328,7 @@ def test_seeds_of_unlike_length_share_only_the_points_they_all_have(tmp_path: Pa
         (["servers.ppo.initialize_from=runs/two"], "ppo.initialize_from is new weights against a"),
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_runs_of_other_settings_are_not_combined(
     tmp_path: Path, changes: list[str], conflict: str
 ) -> None:
@@ -332,6 +342,7 @@ def test_runs_of_other_settings_are_not_combined(
     assert conflict in str(refused.value)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_may_differ_in_what_is_around_them(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2)]
     around = ["seed=2", "name=other", "servers.ppo.port=7777", "checkpoint.keep_last=1",
@@ -345,6 +356,7 @@ def test_seeds_may_differ_in_what_is_around_them(tmp_path: Path) -> None:
     assert combine_runs([run.path for run in runs], tmp_path / "study").seeds == (1, 2)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_seed_twice_and_different_software_are_remarked(tmp_path: Path) -> None:
     runs = [new_run(tmp_path / str(number)) for number in (0, 1)]
     for number, run in enumerate(runs):
@@ -364,6 +376,7 @@ LONG = {
 }
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_breaks_no_word_of_long_names_and_verdicts(tmp_path: Path, width: int) -> None:
     run = new_run(tmp_path)

@@ -34,7 +34,6 @@ def run(tmp_path: Path) -> RunDirectory:
     return new_run(tmp_path)
 
 
-@pytest.mark.usefixtures("drawn")
 def test_a_page_holds_the_report_and_needs_no_other_file(run: RunDirectory) -> None:
     write_whole_run(run)
     run.write_config("name: <chase>\n")

@@ -21,7 +21,12 @@ from muxrl.orchestrator.storage.checkpoints import (
     find_whole,
     hash_files,
 )
-from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, REPLAY_FILE, Checkpoint, find_newest
+from muxrl.servers.checkpoints.checkpoint import (
+    ABOUT_FILE,
+    REPLAY_FILE,
+    Checkpoint,
+    find_newest,
+)
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
 from muxrl.servers.setting_values import AlgorithmProblem
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.started import ROOT, environment_of
 
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
 from muxrl.orchestrator.errors import Ended, RunFailed
@@ -70,7 +71,8 @@ def got(caller: Caller, method: str, *arguments: Any) -> Any:
 
 
 @pytest.fixture
-def workers(python_path: str) -> ClusterWorkers:
+def workers(monkeypatch: pytest.MonkeyPatch) -> ClusterWorkers:
+    monkeypatch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
     return ClusterWorkers(ExperimentConfig())
 
 

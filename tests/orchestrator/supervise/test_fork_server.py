@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.faults.started import ROOT, environment_of
 
 from muxrl.orchestrator.supervise import fork_server
 from muxrl.orchestrator.supervise.worker import Worker
@@ -37,6 +38,11 @@ def looked(tmp_path: Path) -> tuple[Worker, dict[str, Any]]:
     worker = Worker(Looker, (), tmp_path / "log", is_forked=True)
     found = worker.call("look").result(100.0)
     return worker, found
+
+
+@pytest.fixture
+def python_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
 
 
 @pytest.mark.usefixtures("python_path")

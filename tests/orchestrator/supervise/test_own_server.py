@@ -77,7 +77,6 @@ def wait_for_iteration(server: OwnServer, iteration: int) -> None:
         ("finish", {"timeout_s": 1e308}, 400, "`float` <= 1000000000"),
         ("save", {"path": "/x", "timeout_s": -1}, 400, "`float` >= 0"),
         ("save", {"path": "/\0", "timeout_s": 1}, 422, "named absolutely"),
-        ("save", {"path": ".", "timeout_s": 1}, 422, "named absolutely, not '.'"),
     ],
 )
 def test_what_a_run_cannot_ask_is_said(
@@ -175,6 +174,14 @@ def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_pa
     (mine / "thesis.tex").write_text("years")
     with pytest.raises(RunFailed, match="is there, and is no checkpoint"):
         server.save(mine, PATIENCE_S)
+    answer = requests.post(
+        f"http://{serving.address}/v1/run/save",
+        json={"path": ".", "timeout_s": 1.0},
+        headers={"Authorization": f"Bearer {TOKEN}"},
+        timeout=PATIENCE_S,
+    )
+    assert answer.status_code == 422
+    assert "named absolutely, not '.'" in answer.json()["message"]
     assert [path.name for path in mine.iterdir()] == ["thesis.tex"]
     server.save(tmp_path / "fine", PATIENCE_S)
     server.save(tmp_path / "fine", PATIENCE_S)
@@ -183,9 +190,14 @@ def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_pa
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"settings": {"rat": 0.5}}, "Counting has no setting 'rat'; did you mean 'rate'?"),
-        ({"resume_from": "/nowhere"}, "server 'scripted' cannot go on from '/nowhere'"),
-        ({"token": "some-other-token"}, "another one came"),
+        (
+            {"settings": {"rat": 0.5}},
+            "Counting has no setting 'rat'; did you mean 'rate'?",
+        ),
+        (
+            {"resume_from": "/nowhere"},
+            "server 'scripted' cannot go on from '/nowhere'",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_served_is_refused_by_its_sentence(
@@ -204,6 +216,11 @@ def test_a_class_that_cannot_be_made_is_named() -> None:
             OwnServer(plan_at(serving.address)).start()
     finally:
         serving.stop()
+
+
+def test_it_wants_the_token(serving: Serving) -> None:
+    with pytest.raises(RunFailed, match="another one came"):
+        OwnServer(plan_at(serving.address, token="some-other-token")).start()
 
 
 def test_nothing_is_played_before_a_run_begins(serving: Serving) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.started import ROOT, environment_of
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.schema import RestartsConfig
@@ -21,8 +22,6 @@ from muxrl.orchestrator.supervise.local import LocalWorkers
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.orchestrator.supervise.simulations import Simulations
 from muxrl.orchestrator.supervise.working import Rest, in_main_thread, in_own_thread
-
-pytestmark = pytest.mark.usefixtures("python_path")
 
 PATIENCE_S = 20.0
 ROOM = "muxrl.orchestrator.supervise.simulations"
@@ -93,6 +92,12 @@ class Waiting:
 
     def end(self, story: str, has_ended_well: bool) -> None:
         pass
+
+
+@pytest.fixture(autouse=True)
+def python_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes find these classes."""
+    monkeypatch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
 
 
 def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes import assert_all_end
+from tests.faults.started import ROOT, environment_of
+from tests.processes import MARK, assert_all_end
 
 from muxrl.orchestrator.errors import Ended, Raised, RunFailed
 from muxrl.orchestrator.supervise import fork_server
@@ -83,19 +83,24 @@ Make = Callable[..., Worker]
 
 
 @pytest.fixture(params=[False, True], ids=["spawned", "forked"])
-def make(request: pytest.FixtureRequest, tmp_path: Path, python_path: str) -> Iterator[Make]:
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     made: list[Worker] = []
 
     def make(*arguments: Any) -> Worker:
-        env = {"PYTHONPATH": python_path, "LIKED": "cats"}
+        env = {"PYTHONPATH": environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}", "LIKED": "cats"}
         worker = Worker(
             Talker, arguments, tmp_path / "logs" / "talker.log", is_forked=request.param, env=env
         )
         made.append(worker)
         return worker
 
-    with fork_server.running() if request.param else contextlib.nullcontext():
-        yield make
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", environment_of(ROOT)["PYTHONPATH"] + f":{ROOT}")
+        if request.param:
+            with fork_server.running():
+                yield make
+        else:
+            yield make
     for worker in made:
         worker.kill()
 
@@ -167,12 +172,13 @@ def test_one_that_is_stopped_can_be_killed(make: Make) -> None:
     assert isinstance(got(worker.call("repeat")), Ended)
 
 
-def test_all_end_with_whoever_started_them(tmp_path: Path, mark: str, python_path: str) -> None:
+def test_all_end_with_whoever_started_them(tmp_path: Path) -> None:
     source = f"""
 import pathlib, sys
+from tests.orchestrator.supervise.test_worker import Talker
 from muxrl.orchestrator.supervise import fork_server
 from muxrl.orchestrator.supervise.worker import Worker
-from tests.orchestrator.supervise.test_worker import Talker
+
 fork_server.begin()
 log = pathlib.Path({str(tmp_path)!r}) / "log"
 workers = [Worker(Talker, (), log, is_forked=is_forked) for is_forked in (False, True)]
@@ -180,14 +186,16 @@ children = [worker.call("start_child").result(100) for worker in workers]
 print("ready", flush=True)
 sys.stdin.read()
 """
+    env = {**environment_of(ROOT), MARK: tmp_path.name}
+    env["PYTHONPATH"] += f":{ROOT}"
     maker = subprocess.Popen(
-        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", source], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert maker.stdout is not None
     assert maker.stdout.readline() == b"ready\n"
     maker.kill()
     maker.communicate()
-    assert_all_end(mark, WAIT_S)
+    assert_all_end(tmp_path.name, WAIT_S)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -8,7 +8,12 @@ import pytest
 import ray
 
 from muxrl.orchestrator.config import ExperimentConfig, StopConfig, to_yaml
-from muxrl.orchestrator.errors import NotASweepDirectory, OtherFormat, RunFailed, SweepIsRunning
+from muxrl.orchestrator.errors import (
+    NotASweepDirectory,
+    OtherFormat,
+    RunFailed,
+    SweepIsRunning,
+)
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory

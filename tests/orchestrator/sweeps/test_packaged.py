@@ -2,6 +2,7 @@
 
 import pytest
 
+from muxrl.orchestrator.config import packaged_configs
 from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.plan import make_plan
 
@@ -11,6 +12,10 @@ def test_a_packaged_sweep_has_its_trials(name, num_trials):
     plan = make_plan(load_sweep(name))
     assert len(plan.trials) == num_trials
     assert {spec.seed for spec in plan.trials} == set(plan.config.seeds or [0])
+
+
+def test_they_are_all_here():
+    assert set(packaged_configs("sweeps")) == {"chase", "chase_lr", "tag"}
 
 
 def test_teams_are_grouped_by_themselves():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.orchestrator.measure.test_metric_results import played, write_run
-from tests.orchestrator.records.recorded import new_run, whole_run
+from tests.orchestrator.records.recorded import new_run, write_whole_run
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter
@@ -33,7 +33,8 @@ def test_each_metric_has_curves_of_the_episode_or_of_servers(tmp_path: Path) -> 
 
 
 def test_a_run_without_metrics_shows_none(tmp_path: Path) -> None:
-    run = whole_run(tmp_path)
+    run = new_run(tmp_path)
+    write_whole_run(run)
     assert RunView(run.path).read()["metrics"] == []
 
 

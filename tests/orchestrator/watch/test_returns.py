@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.orchestrator.records.recorded import SERVERS, evaluation, whole_run
+from tests.orchestrator.records.recorded import SERVERS, evaluation, new_run, write_whole_run
 from tests.orchestrator.reports.test_judged import BEGAN, SIDES, WHOLE, add_untrained, self_play
 
 from muxrl.orchestrator.records.metrics import iter_rows
@@ -51,7 +51,8 @@ def test_conditions_are_gathered_as_in_the_report() -> None:
 
 def test_the_last_evaluation_is_judged_as_the_report_does(tmp_path: Path) -> None:
     """Against untrained policies too, and side by side where a server plays itself."""
-    run = whole_run(tmp_path / "chase")
+    run = new_run(tmp_path / "chase")
+    write_whole_run(run)
     add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
     wolves = write_report(run).servers[0]
     assert shown(run.path)["wolves"]["verdict"] == wolves.judgement

@@ -58,6 +58,16 @@ def test_checkpoints_of_unequal_training_do_not_meet(
         compare_runs(paths, num_episodes=2, should_meet=True, checkpoint=checkpoint, budget=500)
 
 
+def test_a_point_that_all_have_goes_before_a_later_one_nearby(tmp_path: Path) -> None:
+    """Else the run that the clock ended late would be scored with more training."""
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=10_000),
+        made_up_run(tmp_path, "QMIX", "PPO", 2, 5.0, budget=10_200, points=(0.0, 50 / 51, 1.0)),
+    ]
+    budget = find_budget(read_compared_runs(paths).runs)
+    assert (budget.place, budget.env_steps, budget.is_cut) == (10_000, 10_000, True)
+
+
 def test_budgets_without_a_common_point_are_refused_by_name(tmp_path: Path) -> None:
     short = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=1_000)
     long = made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, budget=5_000, points=(0.0, 1.0))
@@ -70,37 +80,35 @@ def test_budgets_without_a_common_point_are_refused_by_name(tmp_path: Path) -> N
         find_budget(runs, 3_000)
 
 
-_ENDS = (0.0, 1.0)
-"""Evaluated before and after training alone: there is no earlier point to fall back on."""
-
-
 @pytest.mark.parametrize(
-    ("ends", "points", "wanted", "scored"),
+    ("ends", "wanted"),
     [
-        ((100_000, 105_200), [_ENDS] * 2, None, 5.0),
-        ((96_000, 100_000, 104_000), [_ENDS] * 3, None, 5.0),
-        ((95_500, 104_500), [_ENDS] * 2, 100_000, 5.0),
-        # A second look, around the shorter one's end, would find the longer one a point earlier.
-        ((100_000, 105_200), [(0.0, 0.5, 1.0), (0.0, 0.92, 1.0)], None, 5.0),
-        # A point that all have goes before a later one nearby: of a run that the clock ended late.
-        ((10_000, 10_200), [(0.0, 0.5, 1.0), (0.0, 50 / 51, 1.0)], None, 5.0 * 50 / 51),
+        ((100_000, 105_200), None),
+        ((96_000, 100_000, 104_000), None),
+        ((95_500, 104_500), 100_000),
     ],
 )
-def test_runs_near_one_budget_are_scored_at_points_that_are_alike(
-    tmp_path: Path,
-    ends: tuple[int, ...],
-    points: list[tuple[float, ...]],
-    wanted: int | None,
-    scored: float,
+def test_runs_near_one_budget_are_scored_at_their_ends(
+    tmp_path: Path, ends: tuple[int, ...], wanted: int | None
 ) -> None:
+    """Evaluated before and after training alone: no run has an earlier point to fall back on."""
     paths = [
-        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, budget=end, points=of_run)
-        for seed, (end, of_run) in enumerate(zip(ends, points, strict=True))
+        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, budget=end, points=(0.0, 1.0))
+        for seed, end in enumerate(ends)
     ]
     found = compare_runs(paths, num_episodes=2, budget=wanted)
     runs = rows(found, "runs", subject="role:hunters")
-    is_cut = scored < 5.0
-    assert [run["env_steps"] for run in runs] == ([10_000] * 2 if is_cut else list(ends))
-    returns = [*[5.0] * (len(ends) - 1), scored]
-    assert [run["return"] for run in runs] == pytest.approx(returns)
-    assert (found.budget.env_steps, found.budget.is_cut) == (min(ends), is_cut)
+    assert [run["env_steps"] for run in runs] == list(ends)
+    assert [run["return"] for run in runs] == pytest.approx([5.0] * len(ends))
+    assert (found.budget.env_steps, found.budget.is_cut) == (min(ends), False)
+
+
+def test_a_run_is_scored_at_the_point_that_made_the_budget(tmp_path: Path) -> None:
+    """A second look, around the shorter run's end, would find the longer one a point earlier."""
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=100_000),
+        made_up_run(tmp_path, "QMIX", "PPO", 2, 5.0, budget=105_200, points=(0.0, 0.92, 1.0)),
+    ]
+    runs = rows(compare_runs(paths, num_episodes=2), "runs", subject="role:hunters")
+    assert [run["env_steps"] for run in runs] == [100_000, 105_200]
+    assert [run["return"] for run in runs] == pytest.approx([5.0, 5.0])

@@ -21,9 +21,12 @@ def played(learned: float = 0.0, first_seed: int = 1) -> Measured:
     return Measured(1, first_seed, {"": np.array([learned, learned + 1.0])})
 
 
-def test_the_area_is_the_mean_height_also_between_evaluations() -> None:
+def test_the_area_is_the_mean_height() -> None:
     """Up from 0 to 4 in 10 steps, flat for 10 more: (2 * 10 + 4 * 10) / 20."""
     assert curve((0, 0), (10, 4), (20, 4)).area(0, 20) == pytest.approx(3.0)
+
+
+def test_an_area_may_begin_and_end_between_evaluations() -> None:
     assert curve((0, 0), (10, 10)).area(2, 6) == pytest.approx(4.0)
 
 
