@@ -73,7 +73,7 @@ def test_a_server_keeps_to_its_document(url: str, path: str, mode: str) -> None:
         assert requests.post(f"{url}/v1/episodes", json=start, headers=BEARER, timeout=10).ok
 
     @hypothesis.settings(
-        max_examples=12,
+        max_examples=20,
         deadline=None,
         database=None,
         derandomize=True,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.client.test_lockstep import Restless
 from tests.compliance.real_servers import make_plan, running
@@ -99,7 +99,6 @@ class Heard:
 
 
 @pytest.mark.parametrize("way", ["servers", GATEWAY])
-@settings(max_examples=40)
 @given(turns=turns, is_team=st.booleans())
 @example([Turn({"c": 1}, {"c": False}, {"a"}), Turn({"c": 10}, {}, set())], False)
 @example([Turn({}, {"a": True, "b": True}, {"c"}), Turn({"a": 5}, {}, set())], True)
