@@ -126,8 +126,12 @@ def rows_of(kinds: Sequence[Kind], observations: Mapping[str, Any]) -> list[Any]
         lead = 1, len(values)
         if leaf is None:
             found.append(stack(kind.space, values, lead))
-        else:
-            found.append(np.array(values, leaf[0]).reshape(lead + leaf[1]))
+            continue
+        if not leaf[1]:
+            rows = np.array(values, leaf[0])
+        else:  # arrays of the space's dtype
+            rows = values[0] if len(values) == 1 else np.concatenate(values)
+        found.append(rows.reshape(lead + leaf[1]))
     return found
 
 

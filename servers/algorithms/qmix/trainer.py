@@ -316,13 +316,13 @@ def epsilon_greedy(
     Returns:
         ``[B, n]`` int64.
     """
-    actions = np.where(masks > 0, values, -np.inf).argmax(-1)
+    actions = np.where(masks, values, -np.inf).argmax(-1)
     if epsilon > 0.0:
         # The largest of independent uniforms is a uniform draw; + 1 keeps available actions
         # above the unavailable ones, which are 0.
         draws = rng.random((*masks.shape[:-1], masks.shape[-1] + 1), np.float32)
         explores = draws[..., -1] < epsilon
-        if explores.any():  # most steps of one team do not
+        if np.count_nonzero(explores):  # most steps of one team do not
             any_action = ((draws[..., :-1] + 1.0) * masks).argmax(-1)
             actions = np.where(explores, any_action, actions)
     return actions
