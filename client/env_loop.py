@@ -19,7 +19,7 @@ from muxrl.client.adapters.simulation import Simulation
 from muxrl.client.adapters.vector_simulation import VectorSimulation
 from muxrl.client.copies import Copies, Over, SimulationFailed
 from muxrl.client.episode import Episode
-from muxrl.client.episode_metrics import EPISODE_LENGTH, EpisodeMetrics
+from muxrl.client.episode_metrics import EPISODE_LENGTH, TRUNCATED, EpisodeMetrics
 from muxrl.client.episode_parameters import Parameters, as_metrics, draw
 from muxrl.client.errors import ClientError, EpisodeLost, RefusedByServer, RunIsOver, ServerLost
 from muxrl.client.held_loop import HeldLoop
@@ -44,8 +44,8 @@ class EpisodeResult:
 
     `returns` are sums of raw rewards, by agent id; `num_steps` counts env steps; `seed` is what
     the simulation was reset with, None for its own choice; `episode_id` is the servers' name of it;
-    `metrics` is what the infos say of it, its length, and returns against members of pools;
-    `members` are these, by server id.
+    `metrics` is what the infos say of it, its length, whether it was truncated, and returns against
+    members of pools; `members` are these, by server id.
     """
 
     returns: dict[str, float]
@@ -65,12 +65,13 @@ class EpisodeResult:
         parameters: Parameters,
     ) -> EpisodeResult:
         """Returns the result of an episode that has ended."""
+        own = {EPISODE_LENGTH: num_steps, TRUNCATED: episode.is_truncated}
         return cls(
             episode.returns,
             num_steps,
             seed,
             episode.episode_id,
-            metrics | as_metrics(parameters) | episode.returns_against,
+            metrics | as_metrics({**own, **parameters}) | episode.returns_against,
             episode.members,
         )
 
@@ -313,14 +314,14 @@ class EnvLoop(HeldLoop):
     def _end(self, over: Over, on_episode: OnEpisode) -> None:
         copy, copies = over.copy, self._copies
         num_steps = copies.num_steps(copy)
-        metrics = copies.metrics.result(num_steps, copy)
+        metrics = copies.metrics.result(copy)
         episode = self._table.end(
             self._outbox,
             copy,
             over.final_observations,
             is_truncated=over.is_truncated,
             state=over.state,
-            metrics={name: one for name, one in metrics.items() if name != EPISODE_LENGTH},
+            metrics=metrics,
         )
         if self._is_partial[copy]:
             return

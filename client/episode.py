@@ -80,6 +80,8 @@ class Episode:
         """With which it is to be played, if the gateway of a run gives any."""
         self.is_evaluation = False
         """Whether that gateway plays it as an evaluation, though it was to be training."""
+        self.is_truncated = False
+        """Whether an agent was truncated, rather than terminated; its end may say more."""
         self.mismatches: list[str] = []
         self._specs = specs
         self._mode: Mode = mode

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.episode import Untold
+from muxrl.client.episode import Episode, Untold
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.lineups import Index, Lineups, check_by_agent
 from muxrl.client.step_values import got, told
@@ -30,6 +30,7 @@ class EpisodeColumns:
         self._lineups = lineups
         self._servers = list(lineups.specs.items())
         num_servers, num_agents = len(self._servers), len(lineups.agents)
+        self.by_slot: list[Episode | None] = []
         self.is_open: NDArray[np.bool_] = np.zeros(0, bool)
         """``[N]``: which slots have an episode."""
         self.t: NDArray[np.int64] = np.zeros((num_servers, 0), np.int64)
@@ -59,6 +60,7 @@ class EpisodeColumns:
     def _grow(self, num_more: int) -> None:
         """Makes more slots."""
         slots, columns = (0, num_more), ((0, num_more), (0, 0))
+        self.by_slot += [None] * num_more
         self.is_open = np.pad(self.is_open, slots)
         self.t = np.pad(self.t, ((0, 0), slots))
         self._told_at = np.pad(self._told_at, ((0, 0), slots))
@@ -221,6 +223,8 @@ class EpisodeColumns:
         if agent_id in untold.late:
             return
         (untold.truncations if is_truncation else untold.terminations)[agent_id] = True
+        if is_truncation and agent_id not in untold.terminations and (one := self.by_slot[slot]):
+            one.is_truncated = True
         _, spec = self._servers[self._lineups.place_of[agent_id]]
         group = spec.agents[agent_id].group
         members = [agent_id]

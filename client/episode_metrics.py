@@ -18,8 +18,11 @@ from muxrl.client.adapters.simulation import COMMON, SimulationError
 
 EPISODE_LENGTH = "episode_length"
 """The metric that every episode has: its env steps."""
+TRUNCATED = "truncated"
+"""Likewise: 1 where an agent was truncated, rather than terminated, else 0."""
+OWN_METRICS = (EPISODE_LENGTH, TRUNCATED)
 
-RESERVED_METRICS = ("return", EPISODE_LENGTH)
+RESERVED_METRICS = ("return", *OWN_METRICS)
 """Names that a metric of the simulation's cannot have."""
 
 REDUCTIONS = ("last", "sum", "mean", "max", "min")
@@ -132,8 +135,8 @@ class MetricCollector:
             column = self._columns[name, who] = _Column(self._num_copies)
         return column
 
-    def result(self, num_steps: int, copy: int = 0) -> EpisodeMetrics:
-        """Returns the metrics of a copy's episode of so many env steps."""
+    def result(self, copy: int = 0) -> EpisodeMetrics:
+        """Returns the metrics of a copy's episode."""
         metrics: EpisodeMetrics = {}
         for (name, who), column in self._columns.items():
             if count := column.counts[copy]:
@@ -142,7 +145,7 @@ class MetricCollector:
         for name, combine in self._of_agents.items():
             if (values := metrics.get(name)) and COMMON not in values:
                 values[COMMON] = combine(values.values())
-        return {**metrics, EPISODE_LENGTH: {COMMON: float(num_steps)}}
+        return metrics
 
     def clear(self, copy: int = 0) -> None:
         """Begins anew for a copy."""

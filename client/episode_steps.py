@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.vector_simulation import Rows
-from muxrl.client.episode import Episode
 from muxrl.client.episode_columns import NONE, EpisodeColumns
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.lineups import (
@@ -59,7 +58,6 @@ class EpisodeSteps(EpisodeColumns):
         self._longest_silence_s = [
             spec.episode_timeout_s / _TOLD_PER_TIMEOUT or math.inf for _, spec in self._servers
         ]
-        self.by_slot: list[Episode | None] = []
         self._ids: list[str] = []
         self._split_of: list[Split | None] = []
         """By slot: of the last step."""
@@ -72,7 +70,6 @@ class EpisodeSteps(EpisodeColumns):
 
     def _grow(self, num_more: int) -> None:
         super()._grow(num_more)
-        self.by_slot += [None] * num_more
         self._ids += [""] * num_more
         self._split_of += [None] * num_more
         self.actions += [{}] * num_more

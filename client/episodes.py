@@ -118,6 +118,8 @@ class Episodes(EpisodeSteps):
         assert episode is not None
         if self._unanswered:
             self._check_answered([slot], "end")
+        if is_truncated and observations:
+            episode.is_truncated = True
         if slot in self._untold:
             self.log(slot, NONE, final_observations=observations)
             observations = NONE

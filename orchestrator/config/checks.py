@@ -8,8 +8,8 @@ from itertools import combinations
 from typing import get_args
 
 from muxrl.client.episode_metrics import (
-    EPISODE_LENGTH,
     METRIC_NAMES,
+    OWN_METRICS,
     REDUCTIONS,
     RESERVED_METRICS,
     WAYS,
@@ -364,7 +364,7 @@ def unknown_metric(where: str, name: str, config: ExperimentConfig) -> Iterator[
         name: the metric.
         config: the experiment.
     """
-    known = [*config.simulation.metrics, EPISODE_LENGTH]
+    known = [*config.simulation.metrics, *OWN_METRICS]
     if not where.startswith("stop."):
         known.append(RETURN)
     if name in known or config.simulation.env == EXTERNAL:
@@ -390,6 +390,6 @@ def unknown_server(
     if of == TOTAL or of in config.servers:
         return
     hint = similar_or_known(of, [*config.servers, TOTAL], "there are")
-    if of in (*config.simulation.metrics, EPISODE_LENGTH):
+    if of in (*config.simulation.metrics, *OWN_METRICS):
         hint = f"; it is a metric, so write {metric_key}: {of}"
     yield f"{where}: there is no {what} {of!r}{hint}"

@@ -178,9 +178,9 @@ class BestConfig:
     keep: AboveZero[int] = 1
     """How many: checkpoints/best, checkpoints/best-2 and so on."""
     name: str = RETURN
-    """"return", a key of `simulation.metrics`, or "episode_length". A metric with `of` a server or
-    role: the mean over its agents, else that of the episode; with "total": that of the episode,
-    else the mean over all agents."""
+    """"return", a key of `simulation.metrics`, "episode_length" or "truncated". A metric with `of`
+    a server or role: the mean over its agents, else that of the episode; with "total": that of the
+    episode, else the mean over all agents."""
     mode: Literal["max", "min"] = "max"
     """What is better."""
 

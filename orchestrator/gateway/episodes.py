@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EpisodeResult
-from muxrl.client.episode_metrics import EPISODE_LENGTH, EpisodeMetrics
+from muxrl.client.episode_metrics import EpisodeMetrics
 from muxrl.client.episode_parameters import draw
 from muxrl.client.errors import ClientError, ServerUnavailable
 from muxrl.client.multiplexer import MultiplexingClient
@@ -341,7 +340,6 @@ class GatewayEpisodes:
         joint = episode.joint
         ended = Ended(joint.episode_id, episode.t, joint.returns)
         self._bury(joint.episode_id, ended, why)
-        metrics[EPISODE_LENGTH] = {COMMON: float(episode.t)}
         played = EpisodeResult.of(joint, episode.t, None, metrics, episode.parameters)
         if episode.evaluation is not None:
             episode.evaluation.add(episode.condition, played)

@@ -29,7 +29,7 @@ def metrics_of(item: EndEpisode, agents: Container[str]) -> EpisodeMetrics:
         if name in RESERVED_METRICS or not is_metric_name(name):
             raise ValueMismatch(
                 f"{name!r} cannot name a metric",
-                expected=f"{METRIC_NAMES}, other than " + " and ".join(map(repr, RESERVED_METRICS)),
+                expected=f"{METRIC_NAMES}, other than {', '.join(map(repr, RESERVED_METRICS))}",
                 got=repr(name),
             )
         by_agent = value if isinstance(value, dict) else {COMMON: value}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from muxrl.client.adapters.simulation import COMMON
+from muxrl.client.episode_metrics import TRUNCATED
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict, against_random
 from muxrl.orchestrator.measure.sides import play_against_each_other
 from muxrl.orchestrator.measure.statistics import Estimate, Unit, are_proportions
@@ -178,7 +179,7 @@ def metric_results(runs: Sequence[RecordedRun], unit: Unit) -> Iterator[MetricRe
             agents = (COMMON,) if server_id is None else servers[server_id].agents
             subject = Subject("metric", name, agents, name)
             # What the simulation says of an episode; its length and parameters are no proportions.
-            is_part = name in runs[0].metrics and are_proportions(
+            is_part = name in (*runs[0].metrics, TRUNCATED) and are_proportions(
                 subject.of(run.evaluations).to_numpy() for run in runs
             )
             compared = [s for s, x in servers.items() if x.learns and server_id in (None, s)]

@@ -75,7 +75,7 @@ class MetricConfig:
     mode: Literal["max", "min"] = "max"
     """What is better."""
     name: str = RETURN
-    """"return", a key of `simulation.metrics`, or "episode_length"; see
+    """"return", a key of `simulation.metrics`, "episode_length" or "truncated"; see
     [Sweeps](sweeps.md#the-metric)."""
 
     @property

@@ -70,8 +70,8 @@ def test_each_episode_has_its_seed_of_which_servers_that_take_it_are_told() -> N
 def test_actions_reach_the_simulation_and_returns_its_servers(world: World) -> None:
     simulation = CountingSimulation(num_steps=4)
     world.play([simulation], [5], mode="eval")
-    length = {"episode_length": {COMMON: 4.0}}
-    assert world.results == [EpisodeResult({"a": 2.0, "b": 6.0}, 4, 5, metrics=length)]
+    own = {"episode_length": {COMMON: 4.0}, "truncated": {COMMON: 0.0}}
+    assert world.results == [EpisodeResult({"a": 2.0, "b": 6.0}, 4, 5, metrics=own)]
     assert sum(i.rewards.get("a", 0) for i in world.left.items[1:]) == 2.0
     assert sum(i.rewards.get("b", 0) for i in world.right.items[1:]) == 6.0
     assert simulation.actions == [{"a": f"left:a:{t}", "b": f"right:b:{t}"} for t in range(4)]
@@ -92,6 +92,7 @@ def test_state_and_last_observations_come_along(world: World, is_truncated: bool
     assert (end.truncations if is_truncated else end.terminations) == {"b": True}
     assert end.is_truncated == is_truncated
     assert end.final_observations["b"].tolist() == [2.0]
+    assert world.results[0].metrics["truncated"] == {COMMON: is_truncated}
 
 
 def test_evaluation_says_so(world: World) -> None:

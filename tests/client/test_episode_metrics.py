@@ -25,7 +25,7 @@ def collected(reductions: dict[str, str], *steps: dict[str, Any]) -> Any:
     collector = MetricCollector(reductions)
     for infos in steps:
         collector.add(infos)
-    return collector.result(len(steps))
+    return collector.result()
 
 
 def collected_in_arrays(reduction: str, values: list[float | None]) -> Any:
@@ -35,7 +35,7 @@ def collected_in_arrays(reduction: str, values: list[float | None]) -> Any:
         nothing = {} if number % 2 else {"_x": np.array([True, value is not None, True])}
         x = np.array([7.0, math.nan if value is None else value, -7.0])
         collector.add_arrays({"a": {"x": x, **nothing}})
-    return collector.result(len(values), 1)
+    return collector.result(1)
 
 
 @given(st.sampled_from(REDUCTIONS), st.lists(st.none() | numbers, min_size=1))
@@ -45,7 +45,6 @@ def test_each_reduction_is_over_the_steps_that_have_a_number(
     found = collected({"x": reduction}, *({"a": {"x": value}} for value in values))
     assert collected_in_arrays(reduction, values) == found
     known = [value for value in values if value is not None]
-    assert found["episode_length"] == {COMMON: len(values)}
     if known:
         assert found["x"]["a"] == pytest.approx(REDUCE[reduction](known))
     else:
@@ -58,11 +57,7 @@ def test_agents_and_the_whole_episode_are_kept_apart() -> None:
         {"a": {"hits": 1, "other": "not asked for"}, "b": {"hits": 3}},
         {"a": {"hits": 1}, COMMON: {"win": True, "hits": np.int64(9)}, "b": {}},
     )
-    assert found == {
-        "hits": {"a": 2.0, "b": 3.0, COMMON: 9.0},
-        "win": {COMMON: 1.0},
-        "episode_length": {COMMON: 2.0},
-    }
+    assert found == {"hits": {"a": 2.0, "b": 3.0, COMMON: 9.0}, "win": {COMMON: 1.0}}
 
 
 def test_a_metric_may_stand_in_a_dict() -> None:
@@ -107,8 +102,8 @@ def test_a_metric_inside_another_mapping_is_named_by_its_path() -> None:
         collected({"stats": "last"}, {"x": info})
     many = MetricCollector({"stats/n": "last"}, 2)
     many.add_arrays({"x": {"stats": {"n": np.array([1.0, 2.0]), "_n": np.array([False, True])}}})
-    assert many.result(1, copy=1)["stats/n"] == {"x": 2.0}
-    assert "stats/n" not in many.result(1, copy=0)
+    assert many.result(copy=1)["stats/n"] == {"x": 2.0}
+    assert "stats/n" not in many.result(copy=0)
 
 
 def test_an_info_that_is_no_dict_is_refused() -> None:
@@ -136,6 +131,9 @@ class Telling(CountingSimulation):
         return super().step(actions)._replace(infos=second, earlier_infos=(first,))
 
 
+OWN = {"episode_length": {COMMON: 6.0}, "truncated": {COMMON: 0.0}}
+
+
 def play(simulation: CountingSimulation, metrics: dict[str, str] | None) -> list[EpisodeResult]:
     client = MultiplexingClient([Server("left", "a", []), Server("right", "b", [])])
     results: list[EpisodeResult] = []
@@ -145,13 +143,13 @@ def play(simulation: CountingSimulation, metrics: dict[str, str] | None) -> list
 
 def test_the_loop_counts_every_step_of_each_episode_and_no_reset() -> None:
     results = play(Telling(num_steps=3), {"steps": "sum", "at": "last"})
-    whole = {"steps": {COMMON: 6.0}, "at": {COMMON: 5.0}, "episode_length": {COMMON: 6.0}}
-    assert [result.metrics for result in results] == [whole, whole]
+    whole = {"steps": {COMMON: 6.0}, "at": {COMMON: 5.0}}
+    assert [result.metrics for result in results] == [whole | OWN, whole | OWN]
 
 
 def test_the_loop_looks_at_nothing_that_was_not_asked_for() -> None:
     results = play(Telling(num_steps=3), None)
-    assert [result.metrics for result in results] == [{"episode_length": {COMMON: 6.0}}] * 2
+    assert [result.metrics for result in results] == [OWN] * 2
 
 
 class Wrong(CountingSimulation):

@@ -15,6 +15,7 @@ from tests.client.scripted_servers import World
 from tests.client.test_vector_loop import NumberServer, RowServer, plain, stop_after
 
 from muxrl.client.adapters import adapt, adapt_vector, with_sides
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.played import Recorded, RecordedVector
 from muxrl.protocol.messages import EndEpisode, StartEpisode, StepRows
 
@@ -171,7 +172,12 @@ def test_agents_end_apart_and_come_back_as_in_a_simulation_alone(
         alone.play([adapt(Lives(*script, respawn), respawn)], [0])
         assert heard(world, place) == heard(alone, 0)
         (mine,) = alone.results
-        assert any(mine.returns == other.returns for other in world.results)
+        told = mine.returns, mine.metrics
+        assert any(told == (other.returns, other.metrics) for other in world.results)
+        if respawn == "refuse":
+            ends, length = script
+            cut = [ends[a][min(ends[a])] if ends[a] else True for a in AGENTS]
+            assert mine.metrics["truncated"] == {COMMON: any(cut)}, length
 
 
 @settings(max_examples=40, deadline=None)

@@ -153,4 +153,5 @@ def test_the_ready_loop_plays_until_the_run_is_over_and_tells_its_metrics() -> N
     assert played
     assert all(episode.returns.keys() == {"agent"} for episode in played)
     assert all(episode.metrics.pop("episode_length")[COMMON] > 0 for episode in played)
+    assert all(episode.metrics.pop("truncated") == {COMMON: 0.0} for episode in played)
     assert all(episode.metrics == {"win": {"agent": 1.0}} for episode in played)

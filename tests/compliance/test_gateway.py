@@ -113,10 +113,10 @@ def test_what_only_the_simulation_knows_is_kept_with_the_episode(
         peer.say(StartEpisode(mine[-1]), Step(mine[-1], 0, SEEN))
         assert isinstance(peer.ask(EndEpisode(mine[-1], 1, metrics=metrics)), Ended)
     kept = {one.episode_id: one.metrics for one in gateway.gateway.episodes.ended}
-    length = {"episode_length": {"__common__": 1.0}}
+    own = {"episode_length": {"__common__": 1.0}, "truncated": {"__common__": 0.0}}
     assert [kept[e] for e in mine] == [
-        {"win": {"__common__": 1.0}, "way": {"a": 2.0, "c": 5.0}} | length,
-        length,
+        {"win": {"__common__": 1.0}, "way": {"a": 2.0, "c": 5.0}} | own,
+        own,
     ]
 
 
@@ -125,6 +125,7 @@ def test_what_only_the_simulation_knows_is_kept_with_the_episode(
     [
         ({"way": {"z": 1.0}}, "no server has an agent 'z'"),
         ({"episode_length": 3.0}, "'episode_length' cannot name a metric"),
+        ({"truncated": 1.0}, "'truncated' cannot name a metric"),
         ({"a b": 3.0}, "'a b' cannot name a metric"),
     ],
 )

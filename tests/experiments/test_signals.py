@@ -124,7 +124,6 @@ def test_metrics_are_of_the_whole_grid_and_of_an_episode(baselines: ModuleType) 
         "wait_s": 3.0,
         "arrived": 158.0,
         "time_loss_s": 89.95,
-        "episode_length": 2.0,
     }
     assert env.unwrapped.played == [2, 2]
 

@@ -64,12 +64,10 @@ def play(env: Any, controller: Controller, seed: int) -> dict[str, float]:
     """Plays an episode, and returns its metrics."""
     env.reset(seed=seed)
     metrics = MetricCollector(signals.METRICS)
-    num_steps = 0
     while env.agents:
         *_, infos = env.step(controller(env))
         metrics.add(infos)
-        num_steps += 1
-    return {name: values["__common__"] for name, values in metrics.result(num_steps).items()}
+    return {name: values["__common__"] for name, values in metrics.result().items()}
 
 
 if __name__ == "__main__":

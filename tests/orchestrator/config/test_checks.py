@@ -263,7 +263,7 @@ def test_stop_at_a_metric_that_no_episode_will_have():
     assert find_problems(config) == [
         "stop.metric_at_least: there is no metric 'wins'; did you mean 'win'?",
         "stop.metric_at_most: there is no metric 'zzz'; simulation.metrics and muxrl's own are "
-        "win, episode_length",
+        "win, episode_length, truncated",
     ]
 
 
@@ -362,6 +362,7 @@ def test_an_external_simulation_needs_no_stop_and_may_be_evaluated_meanwhile():
         ({"win": "x"}, "'x' is no way to reduce numbers; there are last, sum, mean, max, min"),
         ({"return": "sum"}, "simulation.metrics: 'return' is muxrl's own"),
         ({"episode_length": "sum"}, "simulation.metrics: 'episode_length' is muxrl's own"),
+        ({"truncated": "last"}, "simulation.metrics: 'truncated' is muxrl's own"),
         ({"a b": "sum"}, "simulation.metrics: 'a b' cannot name a metric; use letters"),
         ({"a//b": "sum"}, "simulation.metrics: 'a//b' cannot name a metric; use letters"),
     ],
@@ -465,7 +466,7 @@ def test_the_best_is_chosen_by_evaluations_of_a_server_that_there_is():
         "leave it out",
         "checkpoint.best.of: there is no server 'ones'; did you mean 'one'?",
         "checkpoint.best.name: there is no metric 'wins'; simulation.metrics and muxrl's own are "
-        "episode_length, return",
+        "episode_length, truncated, return",
     ]
     config.checkpoint.best = BestConfig(of="one", keep=2)
     config.evaluation.interval_env_steps = 1_000

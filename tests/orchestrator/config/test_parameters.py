@@ -83,7 +83,7 @@ def test_what_is_refused(given: Any, says: str) -> None:
     assert any(p.startswith("simulation.parameters.speed") for p in refused.value.problems)
 
 
-@pytest.mark.parametrize("name", ["win", "return", "episode_length", "a b"])
+@pytest.mark.parametrize("name", ["win", "return", "episode_length", "truncated", "a b"])
 def test_a_parameter_needs_a_name_of_its_own(name: str) -> None:
     (problem,) = problems({name: 1})
     assert "cannot be named so" in problem

@@ -410,6 +410,33 @@ def test_simulations_are_told_the_parameters_of_an_episode_and_they_are_recorded
     assert behind.ask(StartEpisode("k")).parameters["speed"] == drawn[0], "lost, played once more"
 
 
+BOTH = {"a": True, "b": True}
+
+
+@pytest.mark.parametrize(
+    ("step", "end", "is_truncated"),
+    [
+        ({}, {}, False),
+        ({}, {"is_truncated": True, "final_observations": SEEN}, True),
+        ({}, {"truncations": BOTH, "final_observations": SEEN}, True),
+        ({}, {"truncations": BOTH, "terminations": BOTH}, False),
+        ({}, {"terminations": BOTH, "is_truncated": True}, False),
+        ({"terminations": {"a": True}}, {"is_truncated": True, "final_observations": SEEN}, True),
+        ({"truncations": {"a": True}, "final_observations": {"a": SEEN["a"]}}, {}, True),
+    ],
+)
+def test_an_episode_is_truncated_where_an_agent_was_and_did_not_terminate(
+    behind: Behind, step: Any, end: Any, is_truncated: bool
+) -> None:
+    seen = {"b": SEEN["b"]} if step else SEEN
+    finals = {a: v for a, v in end.get("final_observations", {}).items() if a in seen}
+    behind.say(StartEpisode("e"), Step("e", 0, SEEN), Step("e", 1, seen, **step))
+    ended = behind.ask(EndEpisode("e", 2, **end | {"final_observations": finals}))
+    assert isinstance(ended, Ended)
+    (played,) = behind.episodes.ended
+    assert played.metrics["truncated"] == {"__common__": is_truncated}
+
+
 def test_an_evaluation_s_episode_that_is_too_long_is_truncated_and_its_simulation_told(
     behind: Behind,
 ) -> None:
@@ -428,6 +455,7 @@ def test_an_evaluation_s_episode_that_is_too_long_is_truncated_and_its_simulatio
     assert evaluation.num_truncated == [1]
     (played,) = evaluation.episodes[0]
     assert (played.num_steps, played.returns["a"]) == (3, 2.0)
+    assert played.metrics["truncated"] == {"__common__": 1.0}
     assert not any(server.open for server in servers)
     behind.episodes.evaluate(None)
     behind.play("f", 5)  # training has no such bound

@@ -84,13 +84,15 @@ def test_a_metric_of_zeros_and_ones_is_a_proportion(tmp_path: Path) -> None:
     run = new_run(tmp_path, metrics=["win", "captures"])
     nobody = [0.0] * 20
     with MetricsWriter(run) as metrics:
-        told = {"win": {COMMON: nobody}, "captures": {COMMON: [*nobody[1:], 2.0]}}
+        told = {name: {COMMON: nobody} for name in ("win", "truncated", "episode_length")}
+        told["captures"] = {COMMON: [*nobody[1:], 2.0]}
         for replaced in (None, "wolves", "sheep"):
             row = evaluation(100, replaced, nobody, nobody, nobody)
             metrics.evaluation({**row, "metrics": told})
     of = {m.name: m.evaluated for m in metric_results([RecordedRun.read(run.path)], Unit.EPISODES)}
     assert of["win"] is not None
     assert (of["win"].low, of["win"].high) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert (of["truncated"], of["episode_length"]) == (of["win"], mean_interval([nobody]))
     assert of["captures"] == mean_interval([[*nobody[1:], 2.0]])
 
 

@@ -59,6 +59,7 @@ def test_an_evaluation(servers: Mapping[str, ServerAddress]) -> None:
     process.connect(servers)
     (played,) = process.evaluate([Condition()], 7, 6, {})
     assert played.metrics["episode_length"] == {"__common__": (8.0,) * 6}
+    assert played.metrics["truncated"] == {"__common__": (1.0,) * 6}, "the chase's time limit"
     caught = played.metrics["caught"]
     assert caught.keys() == {"prey_0", "prey_1"}
     # A prey pays 1 each time it is caught.
@@ -76,6 +77,7 @@ def test_evaluation_episodes_that_are_too_long_are_truncated(
     for _ in range(2):
         (played,) = process.evaluate([Condition()], 7, 3, {})
         assert played.metrics["episode_length"] == {"__common__": (5.0,) * 3}
+        assert played.metrics["truncated"] == {"__common__": (1.0,) * 3}
         assert played.num_truncated == 3
 
 
@@ -113,6 +115,7 @@ def test_training(servers: Mapping[str, ServerAddress]) -> None:
             tally.add("simulation-0", process.report())
     record = to_builtins(tally.row())
     assert record["metrics"]["episode_length"] == {"__common__": 8.0}
+    assert record["metrics"]["truncated"] == {"__common__": 1.0}
     for prey, caught in record["metrics"]["caught"].items():
         assert caught == pytest.approx(-record["episode_return_mean"][prey])
 
