@@ -368,7 +368,8 @@ class GatewayEpisodes:
             one.answer = self._ledger.answer_of(episode_id) or Aborted(episode_id)
         reasons = [one.item.reason for one in aborts if isinstance(one.item, AbortEpisode)]
         ids = [one.item.episode_id for one in aborts if one.item.episode_id in self._open]
-        self._close(ids, f"it was aborted: {'; '.join(dict.fromkeys(reasons))}".rstrip(": "))
+        why = "; ".join(dict.fromkeys(reasons))
+        self._close(ids, f"its simulation aborted it: {why}".rstrip(": "))
 
     # --- what the servers say -----------------------------------------------------------
 

@@ -6,6 +6,7 @@ Time is an argument.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,8 @@ from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.episodes.untrained import untrained_seats
 from muxrl.servers.episodes.warnings import Warnings
 
+logger = logging.getLogger(__name__)
+
 MOST_OVER, _MOST_TOLD = 100_000, 1_000_000
 """Ended episodes that are remembered, and returns of agents in their answers, some 65 MB; a client
 that lost an answer asks again before so many more have ended. Episodes of a few steps end a
@@ -55,6 +58,10 @@ _PAID_LATE = (
     "{who!r} was paid after its end, in episode {episode_id} for the first time: that counts in "
     "its return, and no action learns from it; did its end come too early?"
 )
+_REASON_CHARS = 200
+"""Of why one was aborted, which is remembered with it."""
+_ABORTS_TOLD_S = 10.0
+"""As of refusals: between two that the log tells of."""
 _STALE = "a client has played with weights too old for the loss, which leaves its actions out"
 
 
@@ -124,9 +131,7 @@ class EpisodeStore:
             self._table.slot_of,
             max(most_over, plan.limits.max_episodes),
         )
-        self._ended_how = (
-            f"it ended, was aborted, or was idle for more than {plan.limits.episode_timeout_s:g} s"
-        )
+        self._told_abort_at = -math.inf
         self._chunks: list[Chunk] = []
         self._num_uncut_steps = 0
         self.far_values = FarValues(self.warnings)
@@ -177,9 +182,10 @@ class EpisodeStore:
             is_waiting = last is not None and last.chosen is None and not last.has_failed
             if not is_waiting and now - table.seen_at[slot] > limits.episode_timeout_s:
                 expired.append(episode_id)
+        story = f"it was idle for more than {limits.episode_timeout_s:g} s"
         for episode_id in expired:
             with self._dropping(episode_id):
-                self._close(episode_id, Aborted(episode_id), now, is_aborted=True)
+                self._close(episode_id, Aborted(episode_id), now, story)
             self.counts.num_expired += 1
         self.finish_frame()
         self._ledger.forget(now - limits.tombstone_s)
@@ -205,9 +211,9 @@ class EpisodeStore:
         self.counts.num_aborted += self._table.modes[slot].is_training
         seen_at = self._table.seen_at[slot]
         self._table.close(episode_id)
-        self._ledger.bury(episode_id, Aborted(episode_id), self._ended_how, seen_at)
-        text = f"episode {episode_id} cannot be processed and is closed, by an error in the server"
-        self.warnings.add(BROKEN, f"{text} itself: {error!r}", error=error)
+        story = "cannot be processed and is closed, by an error in the server itself"
+        self._ledger.bury(episode_id, Aborted(episode_id), f"it {story}", seen_at)
+        self.warnings.add(BROKEN, f"episode {episode_id} {story}: {error!r}", error=error)
 
     @contextlib.contextmanager
     def _dropping(self, episode_id: str) -> Iterator[None]:
@@ -385,13 +391,17 @@ class EpisodeStore:
         reply = Ended(item.episode_id, item.t, returns)
         if self._table.modes[slot].is_training:
             self._count_env_steps(int(is_env_step))
-        self._close(item.episode_id, reply, now, is_aborted=False)
+        self._close(item.episode_id, reply, now, "it has ended")
         return reply
 
     def _abort(self, item: AbortEpisode, now: float) -> Aborted:
         reply = Aborted(item.episode_id)
         if item.episode_id in self._table.slot_of:
-            self._close(item.episode_id, reply, now, is_aborted=True)
+            story = f"it was aborted: {item.reason[:_REASON_CHARS]}".rstrip(": ")
+            self._close(item.episode_id, reply, now, story)
+            if now - self._told_abort_at >= _ABORTS_TOLD_S:
+                self._told_abort_at = now
+                logger.info("episode %r is over: %r", item.episode_id, story)
         return reply
 
     # --- batches ------------------------------------------------------------------------
@@ -401,10 +411,8 @@ class EpisodeStore:
         if not self._needs_whole_episodes:
             self._num_uncut_steps += recorded
 
-    def _close(
-        self, episode_id: str, reply: Ended | Aborted, now: float, *, is_aborted: bool
-    ) -> None:
-        table = self._table
+    def _close(self, episode_id: str, reply: Ended | Aborted, now: float, story: str) -> None:
+        table, is_aborted = self._table, isinstance(reply, Aborted)
         slot = table.slot_of[episode_id]
         record, member = table.records[slot], table.members[slot]
         if record is not None:
@@ -423,7 +431,7 @@ class EpisodeStore:
                     self.warnings.add("rewards after an end", "" if self._has_told_late else text)
                     self._has_told_late = True
         table.close(episode_id)
-        self._ledger.bury(episode_id, reply, self._ended_how, now)
+        self._ledger.bury(episode_id, reply, story, now)
         self._cut_if_due()
 
     def _cut_if_due(self, *, is_after_frame: bool = False) -> None:

@@ -329,6 +329,11 @@ def test_when_the_run_is_over_an_end_may_be_repeated(behind: Behind) -> None:
 
 def test_why_an_episode_is_over_is_told_again(behind: Behind) -> None:
     """The first answer may have been lost on its way."""
+    behind.play("f")
+    behind.ask(AbortEpisode("f", "it rained"))
+    why = "its simulation aborted it: it rained"
+    assert behind.ask(Step("f", 1, SEEN)).message == f"episode f is over: {why}"
+    assert [one.reason for one in behind.left.of(AbortEpisode)] == [why]
     behind.play("e")
     behind.right.script = refusing(Step)
     first = behind.ask(Step("e", 1, SEEN))

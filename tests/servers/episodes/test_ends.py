@@ -8,7 +8,7 @@ import pytest
 from tests.servers.scripted_store import ScriptedStore, open_store, seen
 
 from muxrl.protocol.errors import EpisodeGone
-from muxrl.protocol.messages import Aborted, Step
+from muxrl.protocol.messages import Aborted, AbortEpisode, Step
 from muxrl.servers.episodes.blocks import AwaitedStep
 
 FINALS = {"a": seen("a", 1), "b": seen("b", 1)}
@@ -146,7 +146,32 @@ def test_abort_keeps_what_there_is_as_truncated(store: ScriptedStore) -> None:
     assert store.recorded("a") == ([0.0, 1.0, 2.0], [0, 1], [1.0, 1.0])
     counts = store.store.counts
     assert (counts.num_aborted, counts.num_episodes, counts.num_env_steps) == (1, 0, 2)
-    store.refused(Step("e", 3, {}), EpisodeGone)
+
+
+@pytest.mark.parametrize(
+    ("reason", "story"),
+    [
+        ("a\nwheel\N{BELL}", "it was aborted: a\nwheel\N{BELL}"),
+        ("x" * 10_000, "it was aborted: " + "x" * 200),
+        ("", "it was aborted"),
+        (None, "it has ended"),
+    ],
+)
+def test_why_an_episode_is_over_is_told_in_later_refusals_and_in_the_log(
+    store: ScriptedStore, caplog: pytest.LogCaptureFixture, reason: str | None, story: str
+) -> None:
+    caplog.set_level("INFO")
+    store.step(0)
+    if reason is None:
+        store.end(1)
+    else:
+        store.start("f")
+        for episode_id in "ef":
+            store.store.accept(AbortEpisode(episode_id, reason), store.now)
+    refusal = store.refused(Step("e", 1, {}), EpisodeGone)
+    assert refusal.message == f"episode e is over on server 'scripted': {story}"
+    told = [r.getMessage() for r in caplog.records if "is over" in r.getMessage()]
+    assert told == ([] if reason is None else [f"episode 'e' is over: {story!r}"]), "f is too soon"
 
 
 def test_abort_while_actions_are_awaited(store: ScriptedStore) -> None:
