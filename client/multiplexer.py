@@ -231,15 +231,15 @@ class MultiplexingClient:
     ) -> None:
         """Records actions that were chosen elsewhere (a person, a script), to learn from.
 
-        DQN, SAC and teams learn from them as from their own. To PPO, A2C and MAPPO they teach
-        values only; to IMPALA and APPO nothing, unless their log-probabilities are given.
+        Who learns from a replay learns from them as from its own. Of on-policy algorithms they
+        teach values only; of those with V-trace nothing, unless log-probabilities are given.
 
         Args:
             episode_id: which.
             observations: by agent id.
             actions: what each of these agents, and no other, did.
             log_probs: logarithm of the probability with which that was chosen, for Box spaces of
-                its density; for IMPALA and APPO, which correct for it.
+                its density; for V-trace, which corrects for it.
             state: as for `get_action`.
 
         Raises:

@@ -101,8 +101,8 @@ class ServerConfig:
     """Bearer token that clients must send; "": none (loopback only)."""
     policies: dict[str, list[str]] = field(default_factory=dict)
     """Policy id to the agents (or groups) that share it, as names or patterns; empty: one policy
-    "default" if all have the same spaces, else one for each. HAPPO always has one for each
-    agent."""
+    "default" if all have the same spaces, else one for each, as always where an algorithm's agents
+    share none (HAPPO)."""
     groups: dict[str, list[str]] = field(default_factory=dict)
     """Team name to its members, as names or patterns; for joint algorithms, and for MAPPO and
     HAPPO, whose members get the team's reward and share its state."""
@@ -133,7 +133,7 @@ class ServerConfig:
     """How many of an agent's last observations a network reads, vectors end to end, images by
     channel; the first is repeated. Not action masks and the global state."""
     normalize_rewards: bool = False
-    """Whether PPO, A2C, MAPPO or HAPPO divides rewards by the running standard deviation of the
+    """Whether an on-policy algorithm divides rewards by the running standard deviation of the
     discounted return, within ±10. Reported returns are raw."""
     while_learning: Adjustable[WhileLearning] = "auto"
     """"wait" holds simulations during an update, "serve" acts with the last weights; "auto": wait

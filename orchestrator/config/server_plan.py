@@ -153,10 +153,11 @@ class ServerResolver:
         if not algorithm.learns:
             return  # it refuses them by itself
         if plan.normalize_rewards and algorithm.learns_from != "newest":
+            able = (one.name for one in own_algorithms() if one.learns_from == "newest")
             self._refuse(
                 f"has normalize_rewards: true, but {algorithm.name} learns from rewards of earlier "
-                "policies, too, which would have been scaled otherwise; leave it out, or use PPO, "
-                "A2C, MAPPO or HAPPO"
+                "policies, too, which would have been scaled otherwise; leave it out, or use one "
+                f"of {listed(able)}"
             )
         if plan.normalize_observations and plan.agents:
             seen = {str(a.observation_space): a.observation_space for a in plan.agents.values()}

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.protocol.spaces import Discrete
+from muxrl.protocol.suggestions import listed
 from muxrl.protocol.values import conform
 from muxrl.servers.acting import Answer, Asked
 from muxrl.servers.agents.keys import STATE
@@ -25,7 +26,8 @@ from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.fixed_names import FIXED_NAMES, FROZEN
 from muxrl.servers.fixed_policies.frozen import Critics, FrozenPolicies, open_policies, plan_of
 from muxrl.servers.setting_values import AlgorithmProblem
-from muxrl.servers.trainers.entry import asked_of, drawn_observation
+from muxrl.servers.trainers.entry import OWN, asked_of, drawn_observation
+from muxrl.servers.trainers.lookup import find_trainer, registered
 
 
 class NoFunction(AlgorithmProblem):
@@ -127,7 +129,7 @@ class LoadedPolicy:
             return found
         raise AlgorithmProblem(
             f"the policy of agent {self._agent_id!r} gives its actions, {self._action_space}, "
-            "no probabilities; PPO's and other policy gradients' do, if actions are Discrete, and "
+            f"no probabilities; those of {_able('probabilities')} do, if actions are Discrete, and "
             "those of a trainer of one's own with a method probabilities(rows)"
         )
 
@@ -149,9 +151,9 @@ class LoadedPolicy:
         found = self._value(observation, state)
         if found is None:
             raise AlgorithmProblem(
-                f"no critic values what agent {self._agent_id!r} observes; those of PPO, A2C, "
-                "IMPALA, APPO, MAPPO and HAPPO do, with Discrete actions DQN's and SAC's, and a "
-                "trainer of one's own with a method value(rows)"
+                f"no critic values what agent {self._agent_id!r} observes; those of "
+                f"{_able('value')} do, off-policy ones with Discrete actions, and a trainer of "
+                "one's own with a method value(rows)"
             )
         policies, policy_id = self._saved.policies, self._seat.policy_id
         return float(found) * policies.reward_deviation(self._saved.plan, policy_id)
@@ -210,6 +212,13 @@ class LoadedPolicy:
     def _answer(self, asked: Asked) -> Answer:
         with self._inference.lock:
             return self._inference.answer(asked)
+
+
+def _able(method: str) -> str:
+    """Names muxrl's own trainers that have a method, for a refusal."""
+    own = (find_trainer(name) for name, path in registered().items() if path.startswith(OWN))
+    able = [one.name for one in own if one and hasattr(one.make, method)]
+    return listed(able, len(able))
 
 
 def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+
+from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
+from muxrl.servers.agents.seat_actions import TeamChoices
+from muxrl.servers.config import AgentPlan
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -147,6 +152,20 @@ def test_the_index_lists_every_algorithm() -> None:
     assert set(algorithm_names()) <= set(listed)
 
 
+def test_the_index_says_from_what_and_for_whom_each_learns() -> None:
+    """Other pages speak of these kinds."""
+    from muxrl.servers.lookup import own_algorithms
+
+    index = (DOCS / "algorithms.md").read_text()
+    for one in own_algorithms():
+        row = re.search(rf"^\| \[{one.name}\].*\| (.*) \| (.*) \|$", index, re.MULTILINE)
+        assert row, one.name
+        samples = "a replay of " if one.learns_from == "replay" else f"{one.learns_from} samples"
+        assert row[1].startswith(samples), one.name
+        whom = "teams" if one.seating.forms_teams else "single agents"
+        assert row[2] == whom + ", teams" * is_grouped(one), one.name
+
+
 def test_settings_are_documented_as_they_are_declared() -> None:
     from muxrl.orchestrator.settings_reference import SHOWN_BY, with_tables
     from muxrl.servers.lookup import find, own_algorithms
@@ -162,6 +181,97 @@ def test_settings_are_documented_as_they_are_declared() -> None:
             assert others == others | entry.settings(), entry.name
         else:
             assert SETTINGS.findall(page) == [entry.name], entry.name
+
+
+SEEN, BOUNDED = Box((4,)), Box((1,), "float32", -1.0, 1.0)
+IMAGE = Box((64, 64, 3), "uint8", 0.0, 255.0)
+
+
+def takes(algorithm: Any, actions: Space, observed: Space = SEEN) -> bool:
+    return bool(algorithm.takes("a", AgentPlan("", observed, actions)))
+
+
+def form_of_choices(algorithm: Any) -> Space:
+    agent = AgentPlan("", SEEN, MultiDiscrete((2, 3)))
+    space: Space = algorithm.seating.action_form(agent).space
+    return space
+
+
+def has(setting: str) -> Callable[[Any], bool]:
+    return lambda one: setting in one.settings()
+
+
+def is_grouped(algorithm: Any) -> bool:
+    return algorithm.seating.is_joint and not algorithm.seating.forms_teams
+
+
+# Where a page names algorithms in a list, in place of {}, and which those are.
+LISTS: dict[tuple[str, str], Callable[[Any], bool]] = {
+    ("algorithms", "images, too; {} refuse"): lambda one: (
+        not takes(one, Discrete(2) if takes(one, Discrete(2)) else BOUNDED, IMAGE)
+    ),
+    ("algorithms", "`start` | all but {} |"): lambda one: not takes(one, Discrete(2)),
+    ("algorithms", "| {}: one distribution for each"): lambda one: isinstance(
+        form_of_choices(one), MultiDiscrete
+    ),
+    ("algorithms", "for each; {}: each combination"): lambda one: (
+        isinstance(form_of_choices(one), Discrete) and takes(one, MultiDiscrete((2, 3)))
+    ),
+    ("algorithms", "of any shape | {} |"): lambda one: takes(one, BOUNDED),
+    ("algorithms", "as it is; {} need bounds"): lambda one: (
+        takes(one, BOUNDED) and not takes(one, Box((1,)))
+    ),
+    ("algorithms", "optionally for {}. The"): is_grouped,
+    ("algorithms", "| {} | episodes: first"): has("num_episodes_before_learning"),
+    ("algorithms", "| {} | env steps: first"): has("num_steps_sampled_before_learning_starts"),
+    ("algorithms", "| {} | steps of a team"): has("num_steps_before_learning"),
+    ("algorithms", "| {} | env steps: a batch"): lambda one: one.learns_from != "replay",
+    ("algorithms", "`tanh`; {} have `relu`"): lambda one: (
+        one.model_settings().get("fcnet_activation") == "relu"
+    ),
+    ("algorithms", "networks of {} recurrent"): lambda one: one.memory() == "LSTM",
+    ("client", "| {} | MLPs"): lambda one: one.seating.reads_no_others,
+    ("client", "| {} | GRU and"): lambda one: one.seating.actions is TeamChoices,
+    ("concepts", "members of a {} group"): is_grouped,
+    ("config", "`algorithm` | `''` | {}; without"): lambda one: True,
+    ("config", "and for {}, whose members"): is_grouped,
+    ("export", "float32 | {}: the value of each"): lambda one: one.make.scores_name == "q_values",
+}
+
+
+def spelled(text: str) -> str:
+    """Returns a pattern of a text, however its words are broken into lines."""
+    return r"\s+".join(map(re.escape, text.split()))
+
+
+def test_lists_of_algorithms_name_all_that_they_are_true_of() -> None:
+    from muxrl.orchestrator.settings_reference import _TABLE
+    from muxrl.servers.lookup import own_algorithms
+
+    pages = {page.stem: _TABLE.sub("", page.read_text()) for page in DOCS.glob("*.md")}
+    pages["config"] = pages["config"].replace('PPO ("")', "PPO")
+    own = own_algorithms()
+    name = rf"\b(?:{'|'.join(one.name for one in own)})\b"
+    several = rf"{name}(?:(?:,| and| or|, and)\s{name})*"
+    for (page, words), is_true_of in LISTS.items():
+        before, after = map(spelled, words.split("{}"))
+        found = re.search(rf"{before}\s*({several})\s*{after}", pages[page])
+        assert found, f"{page}.md has no {words!r}"
+        true_of = {one.name for one in own if is_true_of(one)}
+        assert set(re.findall(name, found[1])) == true_of, (page, words)
+        pages[page] = pages[page][: found.start(1)] + pages[page][found.end(1) :]
+    compared = {"alternatives", "decisions"}  # with others; as it was
+    for page in pages.keys() - compared:
+        more = re.search(rf"{name}(?:(?:,| and| or|, and)\s{name}){{2,}}", pages[page])
+        assert not more, f"{page}.md lists {more and more[0]}: say which kind they are, or hold it"
+
+
+def test_pages_count_the_algorithms() -> None:
+    from muxrl.servers.lookup import own_algorithms
+
+    num = len(own_algorithms())
+    assert f"[{num} algorithms](docs/algorithms.md)" in (ROOT / "README.md").read_text()
+    assert f"| algorithms | {num}, and four" in (DOCS / "alternatives.md").read_text()
 
 
 # --- files and functions --------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_on_policy_algorithms_take_normalised_rewards(algorithm: str) -> None:
         ("PPO", NUMBERS, {"scale_observations": "bounded"}, "no observation of its agents has bo"),
         ("RANDOM", IMAGE, {"scale_observations": "bounded"}, "RANDOM does not learn: FROZEN reads"),
         ("DQN", NUMBERS, {"normalize_rewards": True}, "DQN learns from rewards of earlier polic"),
-        ("IMPALA", NUMBERS, {"normalize_rewards": True}, "IMPALA learns from rewards of earlier"),
+        ("IMPALA", NUMBERS, {"normalize_rewards": True}, "use one of A2C, HAPPO, MAPPO, PPO"),
         ("PPO", Discrete(3), {"normalize_observations": True}, r"no numbers \(Discrete\(3\)\)"),
         ("RANDOM", NUMBERS, {"normalize_observations": True}, "leave out normalize_observations"),
         ("RANDOM", NUMBERS, {"frame_stack": 2}, "RANDOM has no networks that frames could be"),
