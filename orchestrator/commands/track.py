@@ -20,7 +20,8 @@ def track(run: Path, trackers: Sequence[str]) -> None:
 
     Args:
         run (RUN|SWEEP): directory of a run or a sweep that is over.
-        trackers (TRACKER): wandb, mlflow, tensorboard, or your own as package.module:Tracker.
+        trackers (TRACKER): as the config names them, such as wandb, or your own as
+            package.module:Tracker.
     """
     from muxrl.orchestrator.config.trackers import find_problems
     from muxrl.orchestrator.manage.feed_tracker import feed, runs_in

@@ -263,8 +263,7 @@ class ExperimentConfig:
     metrics_interval_s: Free[AboveZero[float]] = 1.0
     """Seconds between two rows of metrics."""
     trackers: Free[list[str]] = field(default_factory=lambda: ["tensorboard"])
-    """"tensorboard", "wandb", "mlflow", or "package.module:name"; see
-    [Monitoring](monitoring.md#trackers)."""
+    """Names of [trackers](monitoring.md#trackers), or "package.module:name"."""
     watch: Free[bool] = False
     """Whether a live page of the run (in a sweep's `experiment`: of the sweep) is served on this
     machine; its address is printed. See [Monitoring](monitoring.md#the-live-page)."""

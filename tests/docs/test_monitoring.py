@@ -11,8 +11,9 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 from tests.compliance.real_servers import SEES, make_plan
-from tests.docs.test_documents import DOCS
+from tests.docs.test_documents import DOCS, table
 
+from muxrl.orchestrator.config.trackers import TRACKERS
 from muxrl.servers.server import PolicyServer
 
 METRIC = re.compile(r"(muxrl_\w+)(?:\{([^}]*)\})?")
@@ -108,3 +109,10 @@ def test_the_table_names_all_that_a_server_gives(given: dict[str, Given]) -> Non
     assert named.keys() == shown.keys()
     for name, labels in named.items():
         assert not shown[name] or labels == shown[name], name
+
+
+def test_every_tracker_has_a_row_with_what_installs_it() -> None:
+    rows = [row for row in table(DOCS / "monitoring.md", "Trackers") if len(row) == 3]
+    shown = {row[0]: row[1] for row in rows[:-1]}
+    assert shown == {f"`{n}`": f"`pip install 'muxrl[{t.extra}]'`" for n, t in TRACKERS.items()}
+    assert rows[-1][:2] == ["`package.module:name`", "you"]
