@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from muxrl.client.multiplexer import MultiplexingClient
-from muxrl.orchestrator.gateway.front import Gateway
+from muxrl.orchestrator.gateway.gateway import Gateway
 from muxrl.servers.network.listening import Network
 
 logger = logging.getLogger(__name__)

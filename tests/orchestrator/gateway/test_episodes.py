@@ -14,7 +14,7 @@ from tests.client.scripted_servers import Server, refusing
 
 from muxrl.client import MultiplexingClient
 from muxrl.orchestrator.gateway.episodes import GatewayEpisodes
-from muxrl.orchestrator.gateway.front import merged_spec
+from muxrl.orchestrator.gateway.gateway import merged_spec
 from muxrl.orchestrator.gateway.open_episode import Asked, Evaluation
 from muxrl.protocol.errors import (
     EpisodeGone,

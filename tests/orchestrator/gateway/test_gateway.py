@@ -1,4 +1,4 @@
-"""The front of a gateway: one thread that asks, and others that hold it, evaluate and stop it."""
+"""A gateway: one thread that asks, and others that hold it, evaluate and stop it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tests.client.scripted_servers import Server
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.errors import ServerLost
-from muxrl.orchestrator.gateway import front
-from muxrl.orchestrator.gateway.front import Gateway
+from muxrl.orchestrator.gateway.gateway import Gateway
 from muxrl.orchestrator.gateway.open_episode import Evaluation
 from muxrl.protocol.messages import (
     Aborted,
@@ -101,7 +100,7 @@ def becomes(is_so: Callable[[], bool]) -> bool:
 def test_an_idle_episode_expires_while_others_play(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "_LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("muxrl.orchestrator.gateway.gateway._LOOK_EVERY_S", 0.2)
     asked.gateway.episodes._spec = msgspec.structs.replace(
         asked.gateway.spec, episode_timeout_s=0.3
     )
