@@ -39,13 +39,14 @@ _HEAD = """\
 
 An experiment is one YAML file with what differs from these defaults. Keys can also be given on the
 command line: `muxrl launch tag seed=3 servers.qmix.port=9900`. `muxrl check CONFIG` finds mistakes.
-Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`. Of several choices
-the first is the default. A `null` means "not used". Keys with keys of their own are
-sections. `settings: {}` clears the base's settings, on the command line `servers.ppo.settings={}`
-the file's; `stop={}` restores the defaults. Keys with ↻ may change when a run is
-[resumed](reliability.md#what-may-change). Those of `(sweep)` are for [sweeps](sweeps.md). Editors
-complete and check a config with `# yaml-language-server: $schema=FILE` as its first line;
-`muxrl schema experiment > FILE` (or `sweep`) writes it.
+
+- Of several choices the first is the default; `null` means "not used". Keys with ↻ may change when
+  a run is [resumed](reliability.md#what-may-change). `(sweep)` is for [sweeps](sweeps.md).
+- Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`.
+- `settings: {}` clears the base's settings, `servers.ppo.settings={}` on the command line the
+  file's; `stop={}` restores the defaults.
+- Editors complete and check a config with `# yaml-language-server: $schema=FILE` as its first line;
+  `muxrl schema experiment > FILE` (or `sweep`) writes it.
 """
 
 
