@@ -40,8 +40,9 @@ _HEAD = """\
 An experiment is one YAML file with what differs from these defaults. Keys can also be given on the
 command line: `muxrl launch tag seed=3 servers.qmix.port=9900`. `muxrl check CONFIG` finds mistakes.
 
-- Of several choices the first is the default; `null` means "not used". Keys with ↻ may change when
-  a run is [resumed](reliability.md#what-may-change). `(sweep)` is for [sweeps](sweeps.md).
+- Behind a key is its default, or choices, the default first; `null` means "not used". Keys with ↻
+  may change when a run is [resumed](reliability.md#what-may-change). `(sweep)` is for
+  [sweeps](sweeps.md).
 - Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`.
 - `settings: {}` clears the base's settings, `servers.ppo.settings={}` on the command line the
   file's; `stop={}` restores the defaults.
@@ -55,13 +56,12 @@ def markdown() -> str:
     parts = [_HEAD]
     for cls, where in SECTIONS.items():
         parts.append(f"\n## {f'`{where}`' if where else 'Top level'}\n\n{inspect.getdoc(cls)}\n\n")
-        parts.append("| key | default | meaning |\n|---|---|---|\n")
         for field in (one for one in fields(cls) if one.name in cls.__annotations__):
             path = f"{where}.{field.name}".lstrip(".")
             shown = _shown(hints_of(cls)[field.name], field)
             if not (path in SECTIONS.values() and shown == "below"):
                 mark = "↻" * use_of(ExperimentConfig, path.split(".")).may_change
-                parts.append(f"| `{field.name}`{mark} | {shown} | {meanings(cls)[field.name]} |\n")
+                parts.append(f"- `{field.name}`{mark} ({shown}): {meanings(cls)[field.name]}\n")
     return "".join(parts)
 
 

@@ -148,15 +148,15 @@ def test_the_index_lists_every_algorithm() -> None:
 
 
 def test_settings_are_documented_as_they_are_declared() -> None:
-    from muxrl.orchestrator.settings_reference import SHOWN_BY, with_tables
+    from muxrl.orchestrator.settings_reference import SHOWN_BY, with_lists
     from muxrl.servers.lookup import find, own_algorithms
 
     index = (DOCS / "algorithms.md").read_text()
     assert "<!-- common settings -->" in index
-    assert with_tables(index) == index, "the common table is not new: run make docs"
+    assert with_lists(index) == index, "the common list is not new: run make docs"
     for entry in own_algorithms():
         page = (DOCS / "algorithms" / f"{entry.name.lower()}.md").read_text()
-        assert with_tables(page) == page, f"{entry.name}'s table is not new: run make docs"
+        assert with_lists(page) == page, f"{entry.name}'s list is not new: run make docs"
         if entry.name in SHOWN_BY:
             others = find(SHOWN_BY[entry.name]).settings()
             assert others == others | entry.settings(), entry.name
