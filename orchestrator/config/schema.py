@@ -141,14 +141,12 @@ class EvaluationConfig:
     """Env steps after which an evaluation episode is truncated."""
     num_envs: AboveZero[int | None] = None
     """Environments in the evaluation's process; null: `simulation.num_envs_per_process`, up to 8
-    (with `vector_env` one). For the evaluation at the end, they are made once simulations have
-    closed theirs."""
+    (with `vector_env` one)."""
     should_compare_untrained: bool | None = None
     """Whether the evaluation at the end also plays each server's untrained policies. null: unless
     the simulation is external."""
     should_explore: bool = False
-    """Whether stochastic policies (PPO, SAC) are sampled; false: their likeliest action. Others are
-    greedy or without noise in any case."""
+    """Whether stochastic policies (PPO, SAC) are sampled; false: their likeliest action."""
     seed: Seed[int | None] = None
     """Seed of each evaluation's first episode. null: from the run's `seed`, so that runs of one
     seed play the same episodes, and others do not."""
