@@ -81,7 +81,7 @@ night: setup ## Runs long tests, of what other tests hold in fewer cases.
 benchmark: setup ## Measures the step path; more arguments with ARGS="--rounds 3".
 	$(BIN)/python benchmarks/step_path.py $(ARGS)
 
-docs: setup ## Writes docs/config.md, settings' tables, openapi.json and schemas from the source.
+docs: setup ## Writes docs/config.md, lists of settings, openapi.json and schemas from the source.
 	$(BIN)/python -m muxrl.orchestrator.config_reference
 	$(BIN)/python -m muxrl.orchestrator.json_schema
 	$(BIN)/python -m muxrl.orchestrator.settings_reference

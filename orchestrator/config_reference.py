@@ -39,13 +39,15 @@ _HEAD = """\
 
 An experiment is one YAML file with what differs from these defaults. Keys can also be given on the
 command line: `muxrl launch tag seed=3 servers.qmix.port=9900`. `muxrl check CONFIG` finds mistakes.
-Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`. Of several choices
-the first is the default. A `null` means "not used". Keys with keys of their own are
-sections. `settings: {}` clears the base's settings, on the command line `servers.ppo.settings={}`
-the file's; `stop={}` restores the defaults. Keys with ↻ may change when a run is
-[resumed](reliability.md#what-may-change). Those of `(sweep)` are for [sweeps](sweeps.md). Editors
-complete and check a config with `# yaml-language-server: $schema=FILE` as its first line;
-`muxrl schema experiment > FILE` (or `sweep`) writes it.
+
+- Behind a key is its default, or choices, the default first; `null` means "not used". Keys with ↻
+  may change when a run is [resumed](reliability.md#what-may-change). `(sweep)` is for
+  [sweeps](sweeps.md).
+- Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`.
+- `settings: {}` clears the base's settings, `servers.ppo.settings={}` on the command line the
+  file's; `stop={}` restores the defaults.
+- Editors complete and check a config with `# yaml-language-server: $schema=FILE` as its first line;
+  `muxrl schema experiment > FILE` (or `sweep`) writes it.
 """
 
 
@@ -54,13 +56,12 @@ def markdown() -> str:
     parts = [_HEAD]
     for cls, where in SECTIONS.items():
         parts.append(f"\n## {f'`{where}`' if where else 'Top level'}\n\n{inspect.getdoc(cls)}\n\n")
-        parts.append("| key | default | meaning |\n|---|---|---|\n")
         for field in (one for one in fields(cls) if one.name in cls.__annotations__):
             path = f"{where}.{field.name}".lstrip(".")
             shown = _shown(hints_of(cls)[field.name], field)
             if not (path in SECTIONS.values() and shown == "below"):
                 mark = "↻" * use_of(ExperimentConfig, path.split(".")).may_change
-                parts.append(f"| `{field.name}`{mark} | {shown} | {meanings(cls)[field.name]} |\n")
+                parts.append(f"- `{field.name}`{mark} ({shown}): {meanings(cls)[field.name]}\n")
     return "".join(parts)
 
 

@@ -1,8 +1,8 @@
-"""Writes the tables of settings on the algorithms' pages from the declarations in their configs.
+"""Writes the lists of settings on the algorithms' pages from the declarations in their configs.
 
     python -m muxrl.orchestrator.settings_reference
 
-A table stands below ``<!-- settings of NAME -->``. What several algorithms declare alike stands
+A list stands below ``<!-- settings of NAME -->``. What several algorithms declare alike stands
 once, below ``<!-- common settings -->``. A test compares the committed pages.
 """
 
@@ -19,31 +19,29 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = [DOCS / "algorithms.md", *(DOCS / "algorithms").glob("*.md")]
 SHOWN_BY = {"VDN": "QMIX", "QPLEX": "QMIX", "IQL": "QMIX", "HAPPO": "MAPPO"}
 """Algorithms whose settings stand on another one's page."""
-_HEAD = "| setting | default | meaning |\n|---|---|---|\n"
-_TABLE = re.compile(r"(<!-- (?:settings of (\w+)|common settings) -->\n\n)(?:\|.*\n)*")
+_LIST = re.compile(r"(<!-- (?:settings of (\w+)|common settings) -->\n\n)(?:- .*\n)*")
 
 
-def table(algorithm: str) -> str:
-    """Returns the table of an algorithm's settings, less the common ones, with the head."""
+def settings_list(algorithm: str) -> str:
+    """Returns the list of an algorithm's settings, less the common ones."""
     meaning_of = find(algorithm).meanings()
     common = _common()
     defaults = find(algorithm).settings()
     own = {n: v for n, v in defaults.items() if (n, meaning_of[n]) not in common}
-    return _HEAD + "".join(f"| `{n}` | `{v}` | {meaning_of[n]} |\n" for n, v in own.items())
+    return "".join(f"- `{n}` (`{v}`): {meaning_of[n]}\n" for n, v in own.items())
 
 
-def common_table() -> str:
-    """Returns the table of the settings that three pages would show alike, with the head."""
-    rows = (
-        f"| `{name}` | {_defaults(name, owners)} | {meaning} |\n"
+def common_list() -> str:
+    """Returns the list of the settings that three pages would show alike."""
+    return "".join(
+        f"- `{name}` ({_defaults(name, owners)}): {meaning}\n"
         for (name, meaning), owners in sorted(_common().items())
     )
-    return _HEAD + "".join(rows)
 
 
-def with_tables(page: str) -> str:
-    """Returns the text of a page with its tables made anew."""
-    return _TABLE.sub(lambda f: f[1] + (table(f[2]) if f[2] else common_table()), page)
+def with_lists(page: str) -> str:
+    """Returns the text of a page with its lists made anew."""
+    return _LIST.sub(lambda f: f[1] + (settings_list(f[2]) if f[2] else common_list()), page)
 
 
 @cache
@@ -68,4 +66,4 @@ def _defaults(name: str, owners: list[str]) -> str:
 
 if __name__ == "__main__":
     for path in PAGES:
-        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(with_lists(path.read_text(encoding="utf-8")), encoding="utf-8")

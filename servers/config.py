@@ -62,19 +62,18 @@ class LimitsConfig:
     max_abs_reward: AboveZero[float | None] = 1e12
     """Largest absolute reward of an agent in a step; null: any finite one."""
     max_abs_observation: AboveZero[float | None] = 1e15
-    """Largest absolute number in a real Box of an observation or a global state; null: any finite
-    one."""
+    """Largest absolute number in a real Box of an observation, or in a global state; null: any
+    finite one."""
     episode_timeout_s: AboveZero[float] = 1800.0
-    """An episode without a message for so long is truncated. An idle HTTP connection is kept for as
-    long."""
+    """Silence after which an episode is truncated, and an HTTP connection closed."""
     tombstone_s: NotNegative[float] = 2700.0
     """How long an ended episode is remembered, to answer a repeated end; the last 100,000."""
 
 
 @dataclass
 class RestartsConfig:
-    """How often a process that died, raised or is silent is restarted; `servers.SERVER.restarts`
-    has the same keys."""
+    """How often a process that died, raised or is silent is restarted; so
+    `servers.SERVER.restarts`."""
 
     max: NotNegative[int] = 3
     """Restarts within `within_s`; one more ends the run."""
@@ -87,8 +86,7 @@ class ServerConfig:
     """One policy server: an algorithm, its agents, and how they share policies."""
 
     algorithm: str = ""
-    """PPO (""), A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL, MASAC, MADDPG;
-    without learning RANDOM, SCRIPTED, FROZEN, POOL; or your own, as "package.module:Class"."""
+    """An [algorithm's](algorithms.md) name, "" for PPO, or "package.module:Class" of your own."""
     agents: Apart[list[str]] = field(default_factory=list)
     """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
     label: Apart[str] = ""
@@ -100,60 +98,56 @@ class ServerConfig:
     token: Secret[str] = ""
     """Bearer token that clients must send; "": none (loopback only)."""
     policies: dict[str, list[str]] = field(default_factory=dict)
-    """Policy id to the agents (or groups) that share it, as names or patterns; empty: one policy
-    "default" if all have the same spaces, else one for each, as always where an algorithm's agents
-    share none (HAPPO)."""
+    """Policy id to the agents or groups that share it, as names or patterns; empty: one policy
+    "default" if all have the same spaces (HAPPO: never), else one for each."""
     groups: dict[str, list[str]] = field(default_factory=dict)
-    """Team name to its members, as names or patterns; for joint algorithms, and for MAPPO and
-    HAPPO, whose members get the team's reward and share its state."""
+    """[Team](algorithms.md#teams) to its members, as names or patterns."""
     team_reward: Literal["sum", "mean"] = "sum"
     """How the members' rewards become the team's."""
     late_members: Literal["refuse", "allow"] = "refuse"
-    """If a team first acts in an episode without all members: "refuse", or "allow" for members that
-    take turns or join late."""
+    """Whether a team may first act in an episode without all members, which take turns or join
+    late."""
     use_global_state: bool = True
-    """Whether a mixer or a central critic reads the global state, if the simulation sends one or
-    its agents observe it (key "state"); false: the members' observations side by side."""
+    """Whether a mixer or a central critic reads the global state, if there is one; false: the
+    members' observations side by side."""
     settings: Adjustable[dict[str, Any]] = field(default_factory=dict)
     """Settings of the algorithm; see its [page](algorithms.md)."""
     action_bounds: list[float] = field(default_factory=list)
-    """[lowest, highest] for Box actions without bounds on one side or both; an integer type's
-    are none."""
+    """[lowest, highest] for Box actions without bounds; those of an integer type are none."""
     model: dict[str, Any] = field(default_factory=dict)
     """Network settings: fields of RLlib's DefaultModelConfig; with `rl_module` its model_config."""
     rl_module: str = ""
     """"package.module:Class" of your own RLModule; "": RLlib's default networks."""
     scale_observations: Literal["images", "bounded", "none"] = "images"
-    """What is scaled to 0..1 by the bounds of its space: "images" (a Box of uint8 in three
-    dimensions), "bounded": every Box with bounds on both sides, or "none"."""
+    """What is scaled to 0..1 by the bounds of its space: "images": Boxes of uint8 in three
+    dimensions; "bounded": all numbers with bounds on both sides, up to a million."""
     normalize_observations: bool = False
-    """Whether observations are normalised by their running mean and standard deviation in training,
-    within ±10. Checkpoints and exported policies contain these."""
+    """Whether each number of the observations is normalised by its running mean and deviation in
+    training, within ±10; see [Algorithms](algorithms.md#scaled-and-normalised)."""
     frame_stack: int = 1
-    """How many of an agent's last observations a network reads, vectors end to end, images by
-    channel; the first is repeated. Not action masks and the global state."""
+    """How many of an agent's last observations a network reads; see [Stacked
+    frames](algorithms.md#stacked-frames)."""
     normalize_rewards: bool = False
-    """Whether an on-policy algorithm divides rewards by the running standard deviation of the
-    discounted return, within ±10. Reported returns are raw."""
+    """Whether an on-policy algorithm divides rewards by the running deviation of the discounted
+    return, within ±10. Reported returns are raw."""
     while_learning: Adjustable[WhileLearning] = "auto"
-    """"wait" holds simulations during an update, "serve" acts with the last weights; "auto": wait
-    for on-policy, serve for off-policy algorithms."""
+    """"wait" holds simulations during an update, "serve" acts with the last weights, "auto" waits
+    for on-policy algorithms."""
     max_policy_lag: Adjustable[Annotated[int, _LAG]] = 1
     """With "serve": batches that may be complete or in learning before acting has to wait."""
     callbacks: Adjustable[str] = ""
     """"package.module:Class" with `shape_rewards`, `on_episode` or `on_update`; see
     [callbacks](own-trainer.md#callbacks)."""
     initialize_from: str = ""
-    """Run directory (its last checkpoint's server of the same id) or folder of a checkpoint for the
-    first weights; all else is fresh."""
+    """Run directory (the server of the same id) or folder of a checkpoint, for the [first
+    weights](algorithms.md#checkpoints)."""
     initialize_policies: dict[str, str] = field(default_factory=dict)
-    """With `initialize_from`: policy id to that of the checkpoint, where names differ."""
+    """Policy id to that of this checkpoint, where names differ."""
     initialize_only: Literal["all", "actor"] = "all"
-    """With `initialize_from`: "actor" leaves critics, mixers and targets fresh, for a team of
-    another size, if the actor reads no agent's id."""
+    """"actor" leaves critics, mixers and targets fresh."""
     on_server_loss: Adjustable[Literal["wait", "random", "stop"]] = "wait"
-    """"wait": it is restarted from the newest checkpoint, and simulations wait; "random": its
-    agents act at random until it is back; "stop": the run ends."""
+    """"wait": simulations wait until it is restarted from the newest checkpoint; "random": its
+    agents act at random meanwhile; "stop": the run ends."""
     restarts: Free[RestartsConfig] = field(default_factory=RestartsConfig)
     """How often it is restarted."""
     resources: Free[ResourcesConfig] = field(default_factory=ResourcesConfig)
@@ -162,8 +156,8 @@ class ServerConfig:
     """Refusals and expiry."""
 
     command: Adjustable[list[str]] = field(default_factory=list)
-    """Program and arguments of a [server of your own](own-trainer.md#a-process-of-its-own), in
-    place of `algorithm`; "{address}" becomes where it has to listen."""
+    """Program and arguments of a [server of your own](own-trainer.md#a-process-of-its-own);
+    "{address}" becomes where it has to listen."""
     address: Free[str] = ""
     """"host:port" of one that runs already."""
 

@@ -59,41 +59,37 @@ class SimulationConfig:
     environment, 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID', 'open_spiel:GAME', or 'external': you
     start it, or `command`."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the environment; an RLlib class gets them as its config. "{index}" in them is
-    the copy's number, from 0 over all training processes, then the evaluation's;
-    "{5000 + 2*index}" is a port for each."""
+    """Arguments of the environment; an RLlib class gets them as its config. "{index}" is the copy's
+    number, from 0 over all training processes, then the evaluation's; "{5000 + 2*index}" is a port
+    for each."""
     metrics: dict[str, str] = field(default_factory=dict)
-    """Key of the infos to how an episode's numbers become one: last, sum, mean, max or min; "max of
-    sum" and the like say how those of agents do. See [Metrics](concepts.md#metrics); not for
-    'external'."""
+    """Key of the infos to what counts of an episode: last, sum, mean, max or min. See
+    [Metrics](concepts.md#metrics); not for 'external'."""
     parameters: Adjustable[dict[str, Any]] = field(default_factory=dict)
-    """Name to what each episode is given in `reset(options=...)`: a number, a schedule over env
-    steps, lessons, or what is drawn. See [Curriculum](concepts.md#curriculum)."""
+    """What `reset(options=...)` gets in each episode. See [Curriculum](concepts.md#curriculum)."""
     respawn: Literal["refuse", "same_id", "same_step", "new_ids"] = "refuse"
-    """How agents return after their end in the same episode (not in turn-based environments):
-    "refuse": not; "same_id": in a later step, of 'external' in any; "same_step": the observation in
-    the step of their end is the next life's first; "new_ids": under undeclared ids, which take the
-    places of declared agents of their kind that have ended. A team ends with its last member. Not
-    for LSTMs."""
+    """How agents come back in the episode in which they ended: "refuse": not; "same_id": in a later
+    step, of 'external' in any; "same_step": the observation in the step of their end is the next
+    life's first; "new_ids": under undeclared ids, in the place of agents of their kind that have
+    ended. A team ends with its last member. Not for LSTMs, nor in turn-based environments."""
     on_bad_value: Adjustable[Literal["stop", "episode"]] = "stop"
-    """What a number ends that is not finite, or beyond `limits`: "stop": the simulation's process
-    (see `restarts`); "episode": the episode, which is closed before that step and counted."""
+    """What a number ends that is not finite, or beyond `limits`: the simulation's process (see
+    `restarts`), or the episode, which is closed before that step and counted."""
     record: Free[Annotated[float, _SHARE]] = 0.0
-    """Share of the training episodes that is kept, in 0..1; see [What was
+    """Share of training episodes that is kept; see [What was
     played](concepts.md#what-was-played). Not for 'external'."""
     num_processes: Adjustable[AboveZero[int]] = 1
     """Simulation processes."""
     num_envs_per_process: Adjustable[AboveZero[int]] = 1
     """Environments of each process; they share every message."""
     vector_env: bool = False
-    """Whether `env` makes one environment that steps all `num_envs_per_process` copies at once; it
-    gets that number as `num_envs`. See [Vector environments](client.md#vector-environments)."""
+    """Whether `env` makes one environment of all `num_envs_per_process` copies. See [Vector
+    environments](environments.md#vector-environments)."""
     num_cpus: Free[NotNegative[float]] = 0.5
-    """Logical CPUs reserved by each process in a sweep or on a cluster, for placement only."""
+    """Logical CPUs that each process reserves in a sweep or on a cluster, for placement only."""
     inference_mode: Adjustable[Any] = "remote"
-    """Who chooses training actions: "remote": the servers; "local": the simulations, with the
-    servers' networks; or a dict by server, "remote" for the others. Not for 'external'. See [Local
-    inference](client.md#local-inference)."""
+    """Who chooses training actions: "remote": servers; "local": simulations; or a dict by server.
+    Not for 'external'. See [Local inference](client.md#local-inference)."""
     update_interval_s: Adjustable[NotNegative[float | None]] = 0.0
     """With "local": least time between two pulls of weights; null: only at a server's start."""
     restarts: Free[RestartsConfig] = field(default_factory=RestartsConfig)
@@ -105,8 +101,8 @@ class SimulationConfig:
     gateway: Free[GatewayConfig] = field(default_factory=GatewayConfig)
     """Only for 'external'."""
     command: Free[list[str]] = field(default_factory=list)
-    """Only for 'external': program and arguments, of which `num_processes` are started with the
-    run. {gateway} becomes the gateway's address, http://host:port, and {index} 0, 1, ... Empty: you
+    """Only for 'external': program and arguments, started `num_processes` times with the run.
+    {gateway} becomes the gateway's address, http://host:port, and {index} 0, 1, ... Empty: you
     start it."""
 
 
@@ -115,18 +111,17 @@ class StopConfig:
     """When a run ends: at the first of these."""
 
     env_steps: AboveZero[int | None] = None
-    """Steps of all environments together. No episode begins after them; open ones are played to
-    their ends, for checkpoint.hold_s at most; in a vector environment, cut."""
+    """Steps of all environments together. Then open episodes are played to their ends, for
+    checkpoint.hold_s at most; in a vector environment they are cut."""
     time_s: AboveZero[float | None] = None
     """Seconds since the first env step."""
     iterations: AboveZero[int | None] = None
     """Training iterations of every server."""
     episode_return: dict[str, _Number] = field(default_factory=dict)
-    """Server to return; the run ends when all reach theirs: the mean over the server's agents, of
+    """Server to return; the run ends when all reach theirs: the mean over the server's agents and
     the last 100 training episodes, at least 20."""
     metric_at_least: dict[str, _Number] = field(default_factory=dict)
-    """Metric to value, such as {win: 0.9}; the run ends when all reach theirs: the mean of the last
-    100 training episodes that have it, at least 20; that of the episode, else the mean over all
+    """Metric to value, such as {win: 0.9}; likewise, of the episode, else the mean over all
     agents."""
     metric_at_most: dict[str, _Number] = field(default_factory=dict)
     """The same for metrics that should fall, such as {travel_s: 300}."""
@@ -146,21 +141,18 @@ class EvaluationConfig:
     """Env steps after which an evaluation episode is truncated."""
     num_envs: AboveZero[int | None] = None
     """Environments in the evaluation's process; null: `simulation.num_envs_per_process`, up to 8
-    (with `vector_env` one).
-    They are made for the first evaluation; for the one at the end, after those of the simulations
-    are closed."""
+    (with `vector_env` one)."""
     should_compare_untrained: bool | None = None
-    """Whether the evaluation at the end also plays each server's untrained policies, for as many
-    episodes. null: unless the simulation is external."""
+    """Whether the evaluation at the end also plays each server's untrained policies. null: unless
+    the simulation is external."""
     should_explore: bool = False
-    """Whether stochastic policies (PPO, A2C) are sampled; false: their likeliest action.
-    Value-based ones (QMIX) are greedy, deterministic ones (MADDPG) without noise in any case."""
+    """Whether stochastic policies (PPO, SAC) are sampled; false: their likeliest action."""
     seed: Seed[int | None] = None
-    """Seed of the first episode of every evaluation. null: 10,000 and a million for each unit of
-    the run's `seed`, so that runs of one seed play the same episodes, and others do not."""
+    """Seed of each evaluation's first episode. null: from the run's `seed`, so that runs of one
+    seed play the same episodes, and others do not."""
     parameters: Adjustable[dict[str, Any]] = field(default_factory=dict)
-    """Of `simulation.parameters`, those that are others here: a number, or what is drawn from each
-    episode's seed. The rest: a schedule's last value, the last lesson, and what is drawn."""
+    """Those of `simulation.parameters` that are others here: a number, or what is drawn. See
+    [Curriculum](concepts.md#curriculum)."""
 
 
 TOTAL = "total"
@@ -178,9 +170,8 @@ class BestConfig:
     keep: AboveZero[int] = 1
     """How many: checkpoints/best, checkpoints/best-2 and so on."""
     name: str = RETURN
-    """"return", a key of `simulation.metrics`, "episode_length" or "truncated". A metric with `of`
-    a server or role: the mean over its agents, else that of the episode; with "total": that of the
-    episode, else the mean over all agents."""
+    """"return", a key of `simulation.metrics`, "episode_length" or "truncated"; see
+    [Sweeps](sweeps.md#the-metric)."""
     mode: Literal["max", "min"] = "max"
     """What is better."""
 
@@ -200,14 +191,12 @@ class CheckpointConfig:
     keep_every_env_steps: AboveZero[int | None] = None
     """Snapshots: one is written at each multiple, where episodes end, and kept for good."""
     best: BestConfig | None = None
-    """Which are kept in addition for their evaluations; one is then written before each
-    evaluation."""
+    """Which are kept for their evaluations; one is then written before each."""
     replay_max_mib: NotNegative[int | None] = 1024
-    """Largest replay in a server's checkpoint; a larger one is left out, and a resumed run fills it
-    again. null: any."""
+    """Largest replay in a checkpoint; a resumed run fills a larger one again. null: any."""
     hold_s: NotNegative[float] = 10.0
-    """Seconds in which simulations may end their episodes before all servers save; then they pause
-    between two steps."""
+    """Seconds in which episodes may end before servers save; then simulations pause between two
+    steps."""
 
 
 @dataclass
@@ -215,14 +204,11 @@ class TimeoutsConfig:
     """How long the run waits for its own processes, in seconds."""
 
     start_s: AboveZero[float] = 120.0
-    """For the servers to listen. Simulations wait for a lost server for start_s and report_s
-    together."""
+    """For the servers to listen."""
     report_s: AboveZero[float] = 60.0
-    """For the report of a process, due about once a second; then it is killed and restarted (see
-    `restarts`)."""
+    """For a process's report, due about once a second; then it is killed and restarted."""
     step_s: AboveZero[float] = 1800.0
-    """For one step or reset of a simulation; then its process is killed and restarted. See also
-    `limits.episode_timeout_s`."""
+    """For one step or reset of a simulation; likewise. See also `limits.episode_timeout_s`."""
     make_env_s: AboveZero[float] = 600.0
     """For one environment to be made."""
     update_s: AboveZero[float] = 600.0
@@ -240,14 +226,14 @@ class ExperimentConfig:
     name: Apart[str] = ""
     """Name of the experiment and of its run directories; "": the config file's."""
     base: Apart[str] = ""
-    """Experiment whose keys hold where this one says nothing: as a sweep's `base`."""
+    """Experiment whose keys hold where this one says nothing."""
     seed: Apart[Seed[int]] = 0
     """Seed of all servers and simulations."""
     runs_dir: Free[str] = "runs"
     """Parent of the run directories."""
     storage_path: Free[str | None] = None
-    """URI, such as s3://bucket/runs, under which a copy of the run directory is kept up to date: at
-    each checkpoint, and at the end."""
+    """URI, such as s3://bucket/runs, for a [copy](cluster.md#a-copy-elsewhere) of the run
+    directory."""
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     """The environment and its copies."""
     servers: dict[str, ServerConfig] = field(default_factory=dict)
@@ -265,7 +251,7 @@ class ExperimentConfig:
     trackers: Free[list[str]] = field(default_factory=lambda: ["tensorboard"])
     """Names of [trackers](monitoring.md#trackers), or "package.module:name"."""
     watch: Free[bool] = False
-    """Whether a live page of the run (in a sweep's `experiment`: of the sweep) is served on this
-    machine; its address is printed. See [Monitoring](monitoring.md#the-live-page)."""
+    """Whether a [live page](monitoring.md#the-live-page) of the run, or sweep, is served; its
+    address is printed."""
     address: Free[str] = ""
     """Ray cluster to join, such as "auto" or "ray://head:10001"; "": this machine."""

@@ -39,10 +39,10 @@ class AssignmentsConfig:
     listed: list[Any] = field(default_factory=list)
     """Further assignments: mappings of role to template, or canonical strings."""
     exclude: list[dict[str, Any]] = field(default_factory=list)
-    """Mappings of role to a template, a pattern or a list of them; assignments that match all of a
-    mapping are left out."""
+    """Mappings of role to a template, a pattern or a list of them; what matches all of one is left
+    out."""
     require: list[dict[str, Any]] = field(default_factory=list)
-    """Only assignments that match one of these mappings are kept."""
+    """Likewise; what matches none is left out."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class MetricConfig:
     of: str = "total"
     """A server or role: the mean return over its agents; "total": the sum over all agents."""
     source: Literal["evaluation", "training"] = "evaluation"
-    """Evaluation episodes, or recent training episodes; before the first evaluation always the
+    """Evaluation episodes (before the first evaluation, recent training episodes), or always the
     latter."""
     mode: Literal["max", "min"] = "max"
     """What is better."""
@@ -105,20 +105,20 @@ class SweepConfig:
     name: str = ""
     """Name of the sweep and of its directories; "": the file's."""
     base: str = ""
-    """Experiment of all trials: the name of a packaged config, or a path from the sweep's folder or
-    the current one. "": `experiment` has all."""
+    """Experiment of all trials: a packaged config, or a path from the sweep's folder or the current
+    one. "": `experiment` has all."""
     experiment: ExperimentConfig = field(default_factory=ExperimentConfig)
     """An experiment's keys, in addition to `base`."""
     roles: dict[str, list[str]] = field(default_factory=dict)
-    """Role to its agents, as names or patterns. Each role gets a server of its name in place of the
-    base's servers for these agents. Empty: the base's servers stay."""
+    """[Role](sweeps.md#roles-and-templates) to its agents, as names or patterns. Empty: the base's
+    servers stay."""
     algorithms: dict[str, AlgorithmTemplate] = field(default_factory=dict)
     """Template name to the keys of a role's server."""
     assignments: AssignmentsConfig = field(default_factory=AssignmentsConfig)
     """Which templates serve which roles."""
     parameters: dict[str, ParameterConfig] = field(default_factory=dict)
-    """Key to its values: of an experiment (`servers.prey.settings.lr`), or of a template
-    (`algorithms.qmix.settings.lr`), only where that is used."""
+    """Key to its values: of the experiment (`servers.prey.settings.lr`), or of a template where it
+    is used (`algorithms.qmix.settings.lr`)."""
     seeds: list[Seed[int]] = field(default_factory=list)
     """Seeds, each with each assignment and setting; empty: the base's."""
     num_samples: AboveZero[int] = 1
@@ -132,15 +132,14 @@ class SweepConfig:
     searcher: str = "random"
     """"random": all is drawn before the start; "optuna": by the results of earlier trials."""
     max_concurrent: AboveZero[int | None] = None
-    """Trials at the same time; null: as many as there are CPUs for. With a number, a local Ray
-    declares as many CPUs as they need."""
+    """Trials at the same time; null: as many as there are CPUs for."""
     report_interval_s: AboveZero[float] = 5.0
-    """Seconds between two reports of a trial to Tune, at most."""
+    """Seconds between a trial's reports to Tune."""
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Ray Tune's callbacks, "package.module:name" to arguments:
-    `{"ray.air.integrations.mlflow:MLflowLoggerCallback": {experiment_name: tag}}`."""
+    """Ray Tune's callbacks, "package.module:name" to
+    [arguments](sweeps.md#trackers-and-callbacks)."""
     calibration_s: NotNegative[float] = 10.0
-    """Seconds that `--dry-run` plays each assignment, to estimate the sweep's time; 0: not."""
+    """Seconds that `--dry-run` plays each assignment; 0: not."""
     sweeps_dir: str = "sweeps"
     """Parent of the sweep directories."""
     address: str = ""

@@ -10,7 +10,7 @@ A declaration is as a config's (`muxrl.servers.declared`):
 
 A trainer whose class has such a class as its attribute ``Settings`` is made with one of its
 instances. A subclass may declare a setting again, or assign another default.
-`muxrl.orchestrator.settings_reference` makes the tables on the algorithms' pages from these lines.
+`muxrl.orchestrator.settings_reference` makes the lists on the algorithms' pages from these lines.
 """
 
 from __future__ import annotations

@@ -167,15 +167,15 @@ def test_the_index_says_from_what_and_for_whom_each_learns() -> None:
 
 
 def test_settings_are_documented_as_they_are_declared() -> None:
-    from muxrl.orchestrator.settings_reference import SHOWN_BY, with_tables
+    from muxrl.orchestrator.settings_reference import SHOWN_BY, with_lists
     from muxrl.servers.lookup import find, own_algorithms
 
     index = (DOCS / "algorithms.md").read_text()
     assert "<!-- common settings -->" in index
-    assert with_tables(index) == index, "the common table is not new: run make docs"
+    assert with_lists(index) == index, "the common list is not new: run make docs"
     for entry in own_algorithms():
         page = (DOCS / "algorithms" / f"{entry.name.lower()}.md").read_text()
-        assert with_tables(page) == page, f"{entry.name}'s table is not new: run make docs"
+        assert with_lists(page) == page, f"{entry.name}'s list is not new: run make docs"
         if entry.name in SHOWN_BY:
             others = find(SHOWN_BY[entry.name]).settings()
             assert others == others | entry.settings(), entry.name
@@ -221,7 +221,7 @@ LISTS: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("algorithms", "as it is; {} need bounds"): lambda one: (
         takes(one, BOUNDED) and not takes(one, Box((1,)))
     ),
-    ("algorithms", "optionally for {}. The"): is_grouped,
+    ("algorithms", "optionally for {}, whose"): is_grouped,
     ("algorithms", "| {} | episodes: first"): has("num_episodes_before_learning"),
     ("algorithms", "| {} | env steps: first"): has("num_steps_sampled_before_learning_starts"),
     ("algorithms", "| {} | steps of a team"): has("num_steps_before_learning"),
@@ -229,12 +229,10 @@ LISTS: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("algorithms", "`tanh`; {} have `relu`"): lambda one: (
         one.model_settings().get("fcnet_activation") == "relu"
     ),
-    ("algorithms", "networks of {} recurrent"): lambda one: one.memory() == "LSTM",
+    ("algorithms", "makes {} recurrent"): lambda one: one.memory() == "LSTM",
     ("client", "| {} | MLPs"): lambda one: one.seating.reads_no_others,
     ("client", "| {} | GRU and"): lambda one: one.seating.actions is TeamChoices,
     ("concepts", "members of a {} group"): is_grouped,
-    ("config", "`algorithm` | `''` | {}; without"): lambda one: True,
-    ("config", "and for {}, whose members"): is_grouped,
     ("export", "float32 | {}: the value of each"): lambda one: one.make.scores_name == "q_values",
 }
 
@@ -245,11 +243,10 @@ def spelled(text: str) -> str:
 
 
 def test_lists_of_algorithms_name_all_that_they_are_true_of() -> None:
-    from muxrl.orchestrator.settings_reference import _TABLE
+    from muxrl.orchestrator.settings_reference import _LIST
     from muxrl.servers.lookup import own_algorithms
 
-    pages = {page.stem: _TABLE.sub("", page.read_text()) for page in DOCS.glob("*.md")}
-    pages["config"] = pages["config"].replace('PPO ("")', "PPO")
+    pages = {page.stem: _LIST.sub("", page.read_text()) for page in DOCS.glob("*.md")}
     own = own_algorithms()
     name = rf"\b(?:{'|'.join(one.name for one in own)})\b"
     several = rf"{name}(?:(?:,| and| or|, and)\s{name})*"

@@ -60,7 +60,7 @@ PROMISES: dict[str, dict[str, list[str]]] = {
         "| the orchestrator is killed by SIGKILL |": [
             f"{FAULTS}/test_resume_faults.py::test_a_run_of_which_everything_is_killed_is_resumed",
         ],
-        "| a process or machine dies [on a cluster](#on-several-machines) |": [
+        "| a process or machine dies [on a cluster](cluster.md) |": [
             f"{FAULTS}/test_two_machines.py::test_a_process_that_is_started_again_is_on_the_machine_where_it_was",
             f"{FAULTS}/test_two_machines.py::test_a_machine_that_shares_no_disk_dies_and_its_server_goes_on_elsewhere",
             f"{FAULTS}/test_two_machines.py::test_a_server_that_listens_on_all_addresses_is_found_from_another_machine",

@@ -1,5 +1,7 @@
 """The committed reference is what the code says."""
 
+import re
+
 from muxrl.orchestrator.config_reference import DOCUMENT, SECTIONS, markdown
 
 
@@ -15,10 +17,10 @@ def test_every_field_has_a_row():
         section = page.split(f"\n## {f'`{where}`' if where else 'Top level'}\n")[1].split("\n## ")[
             0
         ]
-        rows = [line for line in section.splitlines() if line.startswith("| `")]
+        rows = [line for line in section.splitlines() if line.startswith("- `")]
         own = cls.__annotations__  # without inherited ones
         sections = {path.rpartition(".")[2] for path in SECTIONS.values() if path}
         shown = {line.split("`")[1] for line in rows}
         assert shown <= own.keys()
         assert own.keys() - shown <= sections
-        assert all(line.count(" | ") == 2 for line in rows)
+        assert all(re.fullmatch(r"- `\w+`↻? \(.+?\): \S.+", line) for line in rows)

@@ -2,7 +2,7 @@
 
 Sweeps of games whose true values are known are made up as files, and read and judged as those of
 real runs are: by `compare`, by `report` over seeds and over episodes, and by a head to head. The
-numbers that the night's test prints stand in docs/comparisons.md.
+numbers that the night's test prints stand in docs/paper.md.
 """
 
 from __future__ import annotations
