@@ -2,9 +2,9 @@
 
 A plain step is observations, and rewards of those who act. Those of several episodes in which the
 same agents act are rows of one `StepRows` for each server; that of one episode alone is a `Step`,
-which servers read as fast. What else happens is kept beside the table (`Untold`), and goes with the
-next message to the server that it concerns, in an item of its own; so does what fits no array:
-whose it is, the server says.
+which servers read as fast. What else happens is kept apart (`Untold`), and goes with the next
+message to the server that it concerns, in an item of its own; so does what fits no array: whose it
+is, the server says.
 """
 
 from __future__ import annotations

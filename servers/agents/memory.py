@@ -26,7 +26,7 @@ class Memory:
 
     Attributes:
         began: bool ``[slots, seats]``, whether a seat has observed in its life.
-        owed: ``[slots, seats]``, rewards of seats for their last action, until they observe again.
+        owed: ``[slots, seats]``, rewards of a seat's last action, until it observes again.
         discounted: ``[slots, seats]``, discounted sums of scaled rewards.
         last_actions: float32 ``[slots, agents]``, the last action of each member of a team as its
             network chose it, -1 before the first.
