@@ -1,7 +1,7 @@
 """The engine that chooses actions: one pass for each policy over all that waits.
 
 A policy is asked for the rows of any number of episodes and agents at once (`Asked`), and answers
-with as many (`Answer`). What it is, its `Acting` knows: a trainer, a script, the
+with as many (`Acted`). What it is, its `Acting` knows: a trainer, a script, the
 networks of a checkpoint, or whoever of a pool plays an episode.
 """
 
@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,20 +23,10 @@ from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.parts import Part
 from muxrl.servers.episodes.blocks import Block, Chosen, Logged, shaped
 from muxrl.servers.episodes.trajectories import concatenated, flat
+from muxrl.servers.trainers.interface import Acted
 
 TORCH_DRAWS = threading.RLock()
 """Held while torch's global generator has somebody's own state: servers may share a process."""
-
-
-class Answer(NamedTuple):
-    """What a policy says to ``B`` rows."""
-
-    actions: Any
-    """``[B, ...]``."""
-    outputs: Mapping[str, Any]
-    """Recorded with them, by name: ``[B, ...]``, or a dict of such."""
-    states: Any = None
-    """Recurrent states, a dict of ``[B, ...]``; None where the policy has none."""
 
 
 class Asked(msgspec.Struct, gc=False):
@@ -73,14 +63,10 @@ class Asked(msgspec.Struct, gc=False):
 
     def observations(self, keys: Sequence[str] | None = None) -> Any:
         """Returns them, an array ``[B, ...]`` or a dict; of a dict these keys, all with None."""
-        found = []
-        for block, j in zip(self.blocks, self.parts, strict=True):
-            seen = block.observations[j]
-            if keys is None:
-                found.append(flat(seen))
-            else:
-                found.append({key: flat(seen[key]) for key in keys})
-        return found[0] if len(found) == 1 else concatenated(found)
+        seen = [block.observations[j] for block, j in zip(self.blocks, self.parts, strict=True)]
+        if keys is not None:
+            seen = [{key: one[key] for key in keys} for one in seen]
+        return flat(seen[0]) if len(seen) == 1 else concatenated([flat(one) for one in seen])
 
     def states(self, initial: Callable[[], Any]) -> Any:
         """Returns recurrent states, a dict of arrays ``[B, ...]``.
@@ -150,7 +136,7 @@ class Acting(ABC):
     lock: AbstractContextManager[Any] = contextlib.nullcontext()
 
     @abstractmethod
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, asked: Asked) -> Acted:
         """Answers the rows of one pass; recurrent states are only read and returned."""
 
     def act(self, blocks: Sequence[Block]) -> list[tuple[list[Chosen], int]]:
@@ -177,12 +163,12 @@ class Acting(ABC):
         with self.lock:
             for places in passes.values():
                 asked = _asked([blocks[i] for i, _ in places], [j for _, j in places])
-                answer = self.answer(asked)
+                acted = self.answer(asked)
                 first = 0
                 for i, j in places:
                     lead = len(blocks[i]), blocks[i].served.parts[j].num_seats
                     rows = slice(first, first := first + lead[0] * lead[1])
-                    chosen[i][j] = Chosen(*(shaped(part, rows, lead) for part in answer))
+                    chosen[i][j] = _chosen(acted, rows, lead)
             version = self.weights_seq_no
         return [(own, version) for own in chosen]
 
@@ -197,11 +183,7 @@ class Acting(ABC):
             one.is_untrained,
             () if block.logged is None else block.logged[number],
         )
-        actions, outputs, states = self.answer(asked)
-        lead = len(block.slots), one.num_seats
-        return Chosen(
-            shaped(actions, None, lead), shaped(outputs, None, lead), shaped(states, None, lead)
-        )
+        return _chosen(self.answer(asked), None, (len(block.slots), one.num_seats))
 
     def pass_of(self, block: Block) -> Any:
         """Returns what is equal for blocks that are asked together, beside policy and mode."""
@@ -214,6 +196,14 @@ class Acting(ABC):
     @abstractmethod
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Puts its random generators where those of `get_random_state` were."""
+
+
+def _chosen(acted: Acted, rows: slice | None, lead: tuple[int, int]) -> Chosen:
+    return Chosen(
+        shaped(acted.actions, rows, lead),
+        shaped(acted.outputs, rows, lead),
+        shaped(acted.states, rows, lead),
+    )
 
 
 def _asked(blocks: Sequence[Block], parts: Sequence[int]) -> Asked:

@@ -79,6 +79,8 @@ class StepCheck:
     ) -> None:
         self._max_reward = math.inf if max_abs_reward is None else max_abs_reward
         self._max_observation = math.inf if max_abs_observation is None else max_abs_observation
+        self._safe_square = self._max_observation**2
+        """What a sum of squares is below if no number is too large."""
         self._agents = agents
         self._agents_return = agents_return
         self._observation_spaces = {a: agent.observation_space for a, agent in agents.items()}
@@ -121,8 +123,10 @@ class StepCheck:
             self._log_probs(message.logged_log_probs, logged) if message.logged_log_probs else {}
         )
         rewards = self._rewards(message.rewards, returns)
-        terminated, truncated = self._ended(message)
-        done = agents_done | terminated | truncated if terminated or truncated else agents_done
+        terminated, truncated, done = NOBODY, NOBODY, agents_done
+        if message.terminations or message.truncations:
+            terminated, truncated = self._ended(message)
+            done = agents_done | terminated | truncated
         late = (
             self._late_rewards(message.late_rewards, rewards, returns, done)
             if message.late_rewards
@@ -187,7 +191,7 @@ class StepCheck:
             if (
                 type(value) is np.ndarray
                 and (value.shape, value.dtype) == vectors.get(agent_id)
-                and within(value, self._max_observation)
+                and (value.dot(value) < self._safe_square or within(value, self._max_observation))
             ):  # the usual one, as `conform` does it, in half the time
                 conformed[agent_id] = value
                 continue
@@ -303,8 +307,6 @@ class StepCheck:
 
     def _ended(self, message: Step | EndEpisode) -> tuple[AgentIds, AgentIds]:
         """Returns the agents that a message terminates, and those that it only truncates."""
-        if not message.terminations and not message.truncations:
-            return NOBODY, NOBODY
         terminated = {agent_id for agent_id, is_set in message.terminations.items() if is_set}
         truncated = {agent_id for agent_id, is_set in message.truncations.items() if is_set}
         for agent_id in terminated | truncated:

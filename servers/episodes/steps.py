@@ -131,7 +131,8 @@ class Steps:
         table, mode = self._table, self._table.modes[slot]
         seats: Seats = mode.seats
         done = table.done_agents(slot) if table.num_done[slot] else NOBODY
-        step = self._check.step(item, done, self._returns_before(item, slot))
+        returns = self._returns_before(item, slot) if self._has_large_rewards else {}
+        step = self._check.step(item, done, returns)
         seen_agents = step.observations
         if len(seen_agents) == len(table.agents) and not mode.untrained:
             served = seats.everybody
@@ -207,7 +208,7 @@ class Steps:
             )
         if table.is_waiting(slot):
             raise OutOfOrder(unanswered(item.episode_id, t, "end"))
-        returns = self._returns_before(item, slot)
+        returns = self._returns_before(item, slot) if self._has_large_rewards else {}
         step = self._check.end(item, table.done_agents(slot), returns)
         record = table.records[slot] if mode.is_training and t else None
         change = self._ends.find(slot, mode.seats, step)
@@ -221,8 +222,8 @@ class Steps:
         return table.returns_of(slot), is_env_step
 
     def _returns_before(self, item: Step | EndEpisode, slot: int) -> Mapping[str, float]:
-        """Returns what an episode's agents have earned; nothing where no sum can be too large."""
-        if not (item.rewards or item.late_rewards) or not self._has_large_rewards:
+        """Returns what an episode's agents have earned, if they earn more."""
+        if not (item.rewards or item.late_rewards):
             return {}
         table = self._table
         return dict(zip(table.agents, table.returns[slot].tolist(), strict=True))

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.servers.acting import Acting, Answer, Asked
+from muxrl.servers.acting import Acting, Asked
 from muxrl.servers.agents.dense_policy import DensePolicy, Stack
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.blocks import Seats
 from muxrl.servers.episodes.trajectories import at
+from muxrl.servers.trainers.interface import Acted
 
 
 def form_of(seats: Mapping[str, Seat], acting: Acting) -> Any:
@@ -49,7 +50,7 @@ class Alike:
         """Has the networks stacked anew: some have other weights, or will not act again."""
         self._acting = []
 
-    def answer(self, asked: Asked, acting: Sequence[Any]) -> Answer:
+    def answer(self, asked: Asked, acting: Sequence[Any]) -> Acted:
         """Returns the actions that each member would choose for its rows alone.
 
         Args:
@@ -74,7 +75,7 @@ class Alike:
                 noise[i] = one.noise(logits.shape[1:], is_training=asked.is_training)
             actions[places] = (logits - np.log(noise)).argmax(axis=-1)
         asked.put_logged(actions)
-        return Answer(actions, {})
+        return Acted(actions, {})
 
     def _stack(self, more: list[Any]) -> None:
         if more:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.spaces import Space
-from muxrl.servers.acting import Acting, Answer, Asked
+from muxrl.servers.acting import Acting, Asked
 from muxrl.servers.agents.dense_policy import DensePolicy
 from muxrl.servers.agents.keys import STATE
 from muxrl.servers.agents.observing import Observing
@@ -31,6 +31,7 @@ from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.failures import TrainerFailed
+from muxrl.servers.trainers.interface import Acted
 from muxrl.servers.trainers.lookup import find_trainer
 
 _OF_STATES = ("state_size", "use_global_state", "late_members")
@@ -311,7 +312,7 @@ class FrozenActing(Acting):
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         self._actors.set_random_state(state)
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, asked: Asked) -> Acted:
         asked.should_explore = self._should_explore
         with self._actors.lock:
             return self._actors.answer(asked)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from muxrl.protocol.spaces import Discrete
 from muxrl.protocol.suggestions import listed
 from muxrl.protocol.values import conform
-from muxrl.servers.acting import Answer, Asked
+from muxrl.servers.acting import Asked
 from muxrl.servers.agents.keys import STATE
 from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.seats import Seat
@@ -27,6 +27,7 @@ from muxrl.servers.fixed_names import FIXED_NAMES, FROZEN
 from muxrl.servers.fixed_policies.frozen import Critics, FrozenPolicies, open_policies, plan_of
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.entry import OWN, asked_of, drawn_observation
+from muxrl.servers.trainers.interface import Acted
 from muxrl.servers.trainers.lookup import find_trainer, registered
 
 
@@ -209,7 +210,7 @@ class LoadedPolicy:
     def _look(self, observation: Any) -> Look:
         return self._episode.look(self._conforming({self._agent_id: observation}))
 
-    def _answer(self, asked: Asked) -> Answer:
+    def _answer(self, asked: Asked) -> Acted:
         with self._inference.lock:
             return self._inference.answer(asked)
 

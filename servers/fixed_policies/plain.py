@@ -24,7 +24,7 @@ from muxrl.protocol.values import (
     conform,
     sample_action,
 )
-from muxrl.servers.acting import Acting, Answer, Asked
+from muxrl.servers.acting import Acting, Asked
 from muxrl.servers.agents.action_forms import ActionForm
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.agents.masks import has_action_mask, none_available
@@ -38,6 +38,7 @@ from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import STATE, Kept, no_state
+from muxrl.servers.trainers.interface import Acted
 
 Policy = Callable[[Any], Any]
 """From an agent's observation to its action; called once for each step that the agent acts in."""
@@ -143,7 +144,7 @@ class PlainActing(Acting):
         self._training_seeds.bit_generator.state = state["training"]
         self._evaluation_seeds.bit_generator.state = state["evaluation"]
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, asked: Asked) -> Acted:
         observations = asked.observations()
         agents, states = asked.agents(), asked.states(no_state)[STATE]
         rows = asked.episodes()
@@ -158,7 +159,7 @@ class PlainActing(Acting):
             else:
                 action = self._checked(agents[i], observations[i], action, t)
             actions[i], policies[i] = action, Kept(policy)
-        return Answer(actions, {}, {STATE: policies})
+        return Acted(actions, {}, {STATE: policies})
 
     def _ask(
         self, agent_id: str, observation: Any, state: Kept | None, t: int, block: Block, row: int

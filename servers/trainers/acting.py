@@ -13,7 +13,7 @@ import numpy as np
 from muxrl.protocol.messages import PolicyNetwork
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import choices, from_gymnasium
-from muxrl.servers.acting import Acting, Answer, Asked
+from muxrl.servers.acting import Acting, Asked
 from muxrl.servers.agents.dense_policy import DensePolicy
 from muxrl.servers.agents.keys import ACTION_MASK, ALIVE, NO_ACTION, OBS
 from muxrl.servers.agents.log_probs import IS_LOGGED, LOG_PROB
@@ -163,25 +163,23 @@ class Actors(Acting):
 
     # --- acting -------------------------------------------------------------------------
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, asked: Asked) -> Acted:
         policy_id = asked.policy_id
         rows = self._rows(asked, self._keys[policy_id])
         acted = self.ask(policy_id, rows, is_untrained=asked.is_untrained)
-        actions, outputs = acted.actions, acted.outputs
         if asked.logged:
-            asked.put_logged(actions)
-            self._note_logged(asked, outputs)
-        if not self._is_trusted:
-            outputs = {**outputs, IS_LOGGED: _are_logged(asked, rows)}
-        states = None
-        if self._initial[policy_id]:
-            states = acted.states
-        elif acted.states is not None:
+            asked.put_logged(acted.actions)
+            self._note_logged(asked, acted.outputs)
+        if self._is_trusted:
+            return acted
+        outputs = {**acted.outputs, IS_LOGGED: _are_logged(asked, rows)}
+        states = acted.states
+        if not self._initial[policy_id] and states is not None:
             kept = np.empty(len(rows), object)
-            for i, state in enumerate(acted.states):
+            for i, state in enumerate(states):
                 kept[i] = Kept(state)
             states = {STATE: kept}
-        return Answer(actions, outputs, states)
+        return Acted(acted.actions, outputs, states)
 
     def _note_logged(self, asked: Asked, outputs: Mapping[str, Any]) -> None:
         """Puts the probabilities with which clients chose actions in the place of the policy's.
