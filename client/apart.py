@@ -30,7 +30,7 @@ _SUBREAPER = 36
 """Linux's PR_SET_CHILD_SUBREAPER: whose parent has ended is this process's child."""
 
 
-class Apart(Generic[R]):
+class ProcessCall(Generic[R]):
     """Calls a function of a module in another process, which finds modules where this one does.
 
     Args:
@@ -51,7 +51,7 @@ class Apart(Generic[R]):
             )
         self._conn.send((function, arguments))
 
-    def __enter__(self) -> Apart[R]:
+    def __enter__(self) -> ProcessCall[R]:
         return self
 
     def __exit__(self, *error: object) -> None:

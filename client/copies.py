@@ -14,7 +14,7 @@ from muxrl.client.adapters.simulation import SimulationError
 from muxrl.client.episode_metrics import MetricCollector
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.protocol.user_errors import told, user_frame
+from muxrl.protocol.user_errors import one_line, user_frame
 
 T = TypeVar("T")
 
@@ -29,12 +29,12 @@ class SimulationFailed(RuntimeError):
     place: str = ""
 
     @classmethod
-    def of(cls, verb: str, error: BaseException, cure: str = "") -> SimulationFailed:
+    def of(cls, verb: str, error: BaseException, remedy: str = "") -> SimulationFailed:
         """Returns what to raise from an exception in one of the simulation's methods."""
-        story = str(error) if isinstance(error, SimulationError) else told(error)
-        failed = cls(f"{story}, in {verb}() of the simulation{cure}")
+        text = str(error) if isinstance(error, SimulationError) else one_line(error)
+        failed = cls(f"{text}, in {verb}() of the simulation{remedy}")
         frame = user_frame(error)
-        failed.place = f"{frame.filename}:{frame.lineno} {type(error)}" if frame else story
+        failed.place = f"{frame.filename}:{frame.lineno} {type(error)}" if frame else text
         if isinstance(error, OSError):  # from outside, and may be gone the next time
             failed.place = ""
         return failed
@@ -65,7 +65,7 @@ class Copies(ABC):
         AssignmentError: an agent belongs to no server.
     """
 
-    begin_when_told: ClassVar[bool]
+    begin_on_request: ClassVar[bool]
     """Whether each begins an episode, with a seed, when it is told, and is stepped by itself. Else
     all are stepped together, and begin their episodes by themselves."""
 
@@ -137,5 +137,5 @@ class Copies(ABC):
         try:
             return simulation.state()
         except (Exception, SystemExit) as error:
-            cure = ", asked for the global state; with use_global_state: false servers do without"
-            raise SimulationFailed.of("state", error, cure) from error
+            remedy = ", asked for the global state; with use_global_state: false servers do without"
+            raise SimulationFailed.of("state", error, remedy) from error

@@ -201,7 +201,7 @@ class EnvLoop(HeldLoop):
 
     def _play(self, on_episode: OnEpisode, should_stop: Callable[[], bool]) -> None:
         copies, table = self._copies, self._table
-        if not copies.begin_when_told:
+        if not copies.begin_on_request:
             self._reset_all()
         self._begin_free()
         while True:
@@ -215,7 +215,7 @@ class EnvLoop(HeldLoop):
                 return
             self._outbox = Outbox()
             again = self._leave(asked, lost, bad, on_episode) if lost or bad else ()
-            if not again or copies.begin_when_told:
+            if not again or copies.begin_on_request:
                 self._step(again, on_episode)
                 self._begin_free()
 
@@ -225,7 +225,7 @@ class EnvLoop(HeldLoop):
         ready: Sequence[int] = range(copies.num)
         if again or np.count_nonzero(is_open) < copies.num:
             ready = [copy for copy in np.flatnonzero(is_open).tolist() if copy not in again]
-        num_claimed = self._claim(len(ready), is_one_step=not copies.begin_when_told)
+        num_claimed = self._claim(len(ready), is_one_step=not copies.begin_on_request)
         if not num_claimed and ready:
             return
         num_before = copies.num_env_steps
@@ -251,7 +251,7 @@ class EnvLoop(HeldLoop):
         table, copies = self._table, self._copies
         if np.count_nonzero(table.is_open) == copies.num:
             return
-        if copies.begin_when_told and (self._is_holding or self._has_no_more):
+        if copies.begin_on_request and (self._is_holding or self._has_no_more):
             return
         for copy in np.flatnonzero(~table.is_open).tolist():
             if not (copies.may_begin(copy) and self._has_seeds):
@@ -268,7 +268,7 @@ class EnvLoop(HeldLoop):
     def _begin(self, copy: int, parameters: Parameters | None = None) -> None:
         """Begins an episode with the copy's seed."""
         copies, seed, episode = self._copies, self._seed_of[copy], None
-        if copies.begin_when_told and self._client.gives_parameters:
+        if copies.begin_on_request and self._client.gives_parameters:
             episode = self._open_alone(copy)
             parameters = episode.parameters
         if parameters is None:
@@ -304,7 +304,7 @@ class EnvLoop(HeldLoop):
                 continue
             num_steps, seed = self._copies.num_steps(copy), self._seed_of[copy]
             if episode.episode_id in lost:
-                self._is_partial[copy] |= not self._copies.begin_when_told and num_steps > 0
+                self._is_partial[copy] |= not self._copies.begin_on_request and num_steps > 0
                 self._begin(copy)
                 again.append(copy)
             elif self._mode == "eval":  # its place among the seeds stays
@@ -326,7 +326,7 @@ class EnvLoop(HeldLoop):
         if self._is_partial[copy]:
             return
         self.num_episodes += 1
-        seed = self._seed_of[copy] if copies.begin_when_told else None
+        seed = self._seed_of[copy] if copies.begin_on_request else None
         on_episode(EpisodeResult.of(episode, num_steps, seed, metrics, self._parameters_of[copy]))
 
     # --- held by another thread ---------------------------------------------------------
@@ -334,7 +334,7 @@ class EnvLoop(HeldLoop):
     @property
     def _is_between_episodes(self) -> bool:
         # Copies that begin by themselves never end all at a time.
-        return not (self._copies.begin_when_told and self._table.is_open.any())
+        return not (self._copies.begin_on_request and self._table.is_open.any())
 
     def _tell_played(self) -> None:
         try:

@@ -26,8 +26,8 @@ RETURN_AGAINST = "return_against_"
 
 
 @dataclass
-class Untold:
-    """What one server has not been told of an episode, beside rewards; it is rare."""
+class Pending:
+    """What one server has not been sent of an episode, besides rewards; it is rare."""
 
     rewards: dict[str, Any] = field(default_factory=dict)
     """Those that are no numbers: the server refuses them."""
@@ -129,12 +129,14 @@ class Episode:
         """Leaves it, and returns an abort for every server that may hold it open."""
         self.leave()
         abort = AbortEpisode(self.episode_id, reason)
-        told = {server_id: abort for server_id in self._specs if server_id not in self._over_on}
-        self._over_on.update(told)
-        return told
+        sent = {server_id: abort for server_id in self._specs if server_id not in self._over_on}
+        self._over_on.update(sent)
+        return sent
 
-    def hear(self, server_id: str, item: AnyItem, reply: AnyReply) -> Mapping[int, Refused] | None:
-        """Takes in the answer to a start, an end, or to what is repeated to keep it alive."""
+    def handle(
+        self, server_id: str, item: AnyItem, reply: AnyReply
+    ) -> Mapping[int, Refused] | None:
+        """Receives the answer to a start, an end, or to what is repeated to keep it alive."""
         if isinstance(reply, Refused):
             if isinstance(item, StartEpisode):  # what is open there may be another client's
                 self._over_on.add(server_id)

@@ -1,4 +1,4 @@
-"""What is counted of open episodes, and what their servers have not been told yet, by slot."""
+"""What is counted of open episodes, and what their servers have not been sent yet, by slot."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.episode import Episode, Untold
+from muxrl.client.assignment import Assignment, Index, check_by_agent
+from muxrl.client.episode import Episode, Pending
 from muxrl.client.errors import EpisodeMisuse
-from muxrl.client.lineups import Index, Lineups, check_by_agent
-from muxrl.client.step_values import got, told
+from muxrl.client.step_values import as_text, got
 from muxrl.protocol.values import Mismatch, number
 
 NONE: Mapping[Any, Any] = {}
-_PLAIN = Untold()
+_PLAIN = Pending()
 
 
 class EpisodeColumns:
     """Columns of ``A`` agents on ``S`` servers, for the episodes in ``N`` slots.
 
     Args:
-        lineups: of the servers' agents.
+        assignment: of the servers' agents.
     """
 
-    def __init__(self, lineups: Lineups) -> None:
-        self._lineups = lineups
-        self._servers = list(lineups.specs.items())
-        num_servers, num_agents = len(self._servers), len(lineups.agents)
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._servers = list(assignment.specs.items())
+        num_servers, num_agents = len(self._servers), len(assignment.agents)
         self.by_slot: list[Episode | None] = []
         self.is_open: NDArray[np.bool_] = np.zeros(0, bool)
         """``[N]``: which slots have an episode."""
         self.t: NDArray[np.int64] = np.zeros((num_servers, 0), np.int64)
-        """``[S, N]``: how many steps a server has been told."""
-        self._told_at: NDArray[np.float64] = np.zeros((num_servers, 0))
+        """``[S, N]``: how many steps a server has been sent."""
+        self._sent_at: NDArray[np.float64] = np.zeros((num_servers, 0))
         """``[S, N]``: when (monotonic)."""
         self._rewards: NDArray[np.float64] = np.zeros((0, num_agents))
         """``[N, A]``: sums since the agent's server was told."""
@@ -48,7 +48,7 @@ class EpisodeColumns:
         self._fresh: dict[int, Mapping[str, Any] | None] = {}
         """By slot, rewards that followed from the last step, and are in no column yet; None: they
         are, and more may follow."""
-        self._untold: dict[int, dict[int, Untold]] = {}
+        self._pending: dict[int, dict[int, Pending]] = {}
         """By slot, then by place of the server: what is rare."""
         self._done: dict[int, set[str]] = {}
         """By slot: members of teams that have ended, and have not come back."""
@@ -63,7 +63,7 @@ class EpisodeColumns:
         self.by_slot += [None] * num_more
         self.is_open = np.pad(self.is_open, slots)
         self.t = np.pad(self.t, ((0, 0), slots))
-        self._told_at = np.pad(self._told_at, ((0, 0), slots))
+        self._sent_at = np.pad(self._sent_at, ((0, 0), slots))
         self._rewards = np.pad(self._rewards, columns)
         self._is_paid = np.pad(self._is_paid, columns)
         self._returns = np.pad(self._returns, columns)
@@ -73,12 +73,12 @@ class EpisodeColumns:
         self._reward_at, self._reward_bytes = _elements(self._rewards), _bytes(self._rewards)
         self._is_paid_at, self._is_paid_bytes = _elements(self._is_paid), _bytes(self._is_paid)
         self._return_at = _elements(self._returns)
-        self._t_at, self._told_at_at = _elements(self.t), _elements(self._told_at)
+        self._t_at, self._sent_at_at = _elements(self.t), _elements(self._sent_at)
 
     def _clear_rewards(self, slots: Sequence[int], where: Index, columns: Sequence[slice]) -> None:
-        """Forgets rewards of which a server has been told."""
+        """Forgets rewards of which a server has been sent."""
         if len(slots) == 1:
-            first = slots[0] * len(self._lineups.agents)
+            first = slots[0] * len(self._assignment.agents)
             for some in columns:
                 begin, end = first + some.start, first + some.stop
                 self._reward_bytes[8 * begin : 8 * end] = bytes(8 * (end - begin))
@@ -92,7 +92,7 @@ class EpisodeColumns:
         """Begins to count anew."""
         self._fresh.pop(slot, None)
         self.t[:, slot] = 0
-        self._told_at[:, slot] = now
+        self._sent_at[:, slot] = now
         self._rewards[slot] = self._returns[slot] = 0.0
         self._is_paid[slot] = self._is_known[slot] = False
 
@@ -115,8 +115,8 @@ class EpisodeColumns:
         if type(rewards) is not dict:
             check_by_agent("rewards", rewards)
         if not (terminations or truncations or final_observations):
-            is_first = slot not in self._fresh and slot not in self._untold
-            if is_first and tuple(rewards) in self._lineups.known:
+            is_first = slot not in self._fresh and slot not in self._pending
+            if is_first and tuple(rewards) in self._assignment.known:
                 self._fresh[slot] = dict(rewards)
                 return
         self._settle(slot)
@@ -125,10 +125,10 @@ class EpisodeColumns:
         for flags, is_truncation in ((terminations, False), (truncations, True)):
             for agent_id, is_set in flags.items():
                 if is_set and agent_id != "__all__":
-                    self._log_end(slot, self._lineups.name(agent_id), is_truncation)
+                    self._log_end(slot, self._assignment.name(agent_id), is_truncation)
         for agent_id, observation in final_observations.items():
-            agent_id = self._lineups.name(agent_id)
-            mine = self._untold_of(slot, agent_id)
+            agent_id = self._assignment.name(agent_id)
+            mine = self._pending_of(slot, agent_id)
             # The first one given is that of the agent's end, as a server that knew of it would say.
             is_over = agent_id in mine.terminations or agent_id in mine.truncations
             if not (is_over and agent_id in mine.final_observations):
@@ -142,16 +142,16 @@ class EpisodeColumns:
             self._add_rewards(slot, rewards)
 
     def _add_rewards(self, slot: int, rewards: Mapping[str, Any]) -> None:
-        column_of = self._lineups.column_of
+        column_of = self._assignment.column_of
         first = slot * len(column_of)
-        untold = self._untold.get(slot)
+        pending = self._pending.get(slot)
         reward_at, is_paid_at, return_at = self._reward_at, self._is_paid_at, self._return_at
         for agent_id, reward in rewards.items():
             column = column_of.get(agent_id)
             if column is None:
-                agent_id = self._lineups.name(agent_id)
+                agent_id = self._assignment.name(agent_id)
                 column = column_of[agent_id]
-            if untold is not None or type(reward) is not float:
+            if pending is not None or type(reward) is not float:
                 reward = self._log_rare(slot, agent_id, reward)
                 if reward is None:
                     continue
@@ -163,8 +163,8 @@ class EpisodeColumns:
     def log_late(self, slot: int, rewards: Mapping[str, float]) -> None:
         """Keeps rewards that came later than an end of their agent, see `Step`."""
         for agent_id, reward in rewards.items():
-            late = self._untold_of(slot, agent_id).late_rewards
-            column = self._lineups.column_of[agent_id]
+            late = self._pending_of(slot, agent_id).late_rewards
+            column = self._assignment.column_of[agent_id]
             late[agent_id] = late.get(agent_id, 0.0) + reward
             self._returns[slot, column] += reward
             self._is_known[slot, column] = True
@@ -188,10 +188,10 @@ class EpisodeColumns:
                 raise EpisodeMisuse(f"rewards of {unknown}, who are not among the agents")
             if mine.shape != (num_copies,) or mine.dtype.kind not in "fiub":
                 raise EpisodeMisuse(
-                    f"rewards of agent {agent_id!r} have to be {told((num_copies,), 'float64')}"
+                    f"rewards of agent {agent_id!r} have to be {as_text((num_copies,), 'float64')}"
                     f"{got(mine)}"
                 )
-            earned[:, self._lineups.column_of[agent_id]] = mine
+            earned[:, self._assignment.column_of[agent_id]] = mine
         acts = self._acts_in_arrays
         if np.count_nonzero(self.is_open) < num_copies:
             acts &= self.is_open[:, None]
@@ -204,28 +204,28 @@ class EpisodeColumns:
 
     def _log_rare(self, slot: int, agent_id: str, reward: Any) -> float | None:
         """Returns a reward as a number; None: it is late, or none, and is kept apart."""
-        place = self._lineups.place_of[agent_id]
-        untold = self._untold.get(slot, NONE).get(place)
-        is_late = untold is not None and agent_id in untold.late
+        place = self._assignment.place_of[agent_id]
+        pending = self._pending.get(slot, NONE).get(place)
+        is_late = pending is not None and agent_id in pending.late
         try:
             value = reward if type(reward) is float else number(reward)
             if is_late:
                 # A server that knew of the end would not credit it to an action either.
                 self.log_late(slot, {agent_id: value})
         except (Mismatch, TypeError):
-            untold = self._untold_of(slot, agent_id)
-            (untold.late_rewards if is_late else untold.rewards)[agent_id] = reward
+            pending = self._pending_of(slot, agent_id)
+            (pending.late_rewards if is_late else pending.rewards)[agent_id] = reward
             return None
         return None if is_late else value
 
     def _log_end(self, slot: int, agent_id: str, is_truncation: bool) -> None:
-        untold = self._untold_of(slot, agent_id)
-        if agent_id in untold.late:
+        pending = self._pending_of(slot, agent_id)
+        if agent_id in pending.late:
             return
-        (untold.truncations if is_truncation else untold.terminations)[agent_id] = True
-        if is_truncation and agent_id not in untold.terminations and (one := self.by_slot[slot]):
+        (pending.truncations if is_truncation else pending.terminations)[agent_id] = True
+        if is_truncation and agent_id not in pending.terminations and (one := self.by_slot[slot]):
             one.is_truncated = True
-        _, spec = self._servers[self._lineups.place_of[agent_id]]
+        _, spec = self._servers[self._assignment.place_of[agent_id]]
         group = spec.agents[agent_id].group
         members = [agent_id]
         if group is not None:  # which earns until its last member ends
@@ -234,12 +234,12 @@ class EpisodeColumns:
             members = spec.groups.get(group, members)
             if not done.issuperset(members):
                 return
-        untold.ended.update(members)
+        pending.ended.update(members)
 
-    def _untold_of(self, slot: int, agent_id: str) -> Untold:
-        of_servers, place = self._untold.setdefault(slot, {}), self._lineups.place_of[agent_id]
+    def _pending_of(self, slot: int, agent_id: str) -> Pending:
+        of_servers, place = self._pending.setdefault(slot, {}), self._assignment.place_of[agent_id]
         if place not in of_servers:
-            of_servers[place] = Untold()
+            of_servers[place] = Pending()
         return of_servers[place]
 
     def wants_state_at_end(self, slot: int) -> bool:
@@ -247,33 +247,33 @@ class EpisodeColumns:
         return any(
             self._servers[place][1].state_size is not None
             and one.truncations.keys() - one.terminations.keys()
-            for place, one in self._untold.get(slot, NONE).items()
+            for place, one in self._pending.get(slot, NONE).items()
         )
 
-    def _take(self, slot: int, place: int) -> tuple[dict[str, Any], Untold]:
-        """Returns what a server is to be told of an episode: rewards, and what is rare."""
+    def _pop_pending(self, slot: int, place: int) -> tuple[dict[str, Any], Pending]:
+        """Returns what a server is to be sent of an episode: rewards, and what is rare."""
         self._settle(slot)
-        whole, first = self._lineups.wholes[place], slot * len(self._lineups.agents)
+        whole, first = self._assignment.wholes[place], slot * len(self._assignment.agents)
         mine = slice(first + whole.start, first + whole.stop)
         is_paid = self._is_paid_at[mine].tolist()
-        agents, of_all = self._lineups.agents[whole], self._reward_at[mine].tolist()
+        agents, of_all = self._assignment.agents[whole], self._reward_at[mine].tolist()
         if all(is_paid):
             rewards = dict(zip(agents, of_all, strict=True))
         else:
             rewards = dict(itertools.compress(zip(agents, of_all, strict=True), is_paid))
-        of_servers = self._untold.get(slot)
-        untold = of_servers.pop(place, None) if of_servers else None
-        if untold is None:
+        of_servers = self._pending.get(slot)
+        pending = of_servers.pop(place, None) if of_servers else None
+        if pending is None:
             return rewards, _PLAIN
         if not of_servers:
-            del self._untold[slot]
-        return rewards | untold.rewards, untold
+            del self._pending[slot]
+        return rewards | pending.rewards, pending
 
     def returns_of(self, slot: int) -> dict[str, float]:
         """Returns the sum of each agent's rewards so far, of those that have acted or were paid."""
         self._settle(slot)
         is_known = (self._is_known[slot] | self._is_paid[slot]).tolist()
-        of_all = zip(self._lineups.agents, self._returns[slot].tolist(), is_known, strict=True)
+        of_all = zip(self._assignment.agents, self._returns[slot].tolist(), is_known, strict=True)
         return {agent_id: value for agent_id, value, is_there in of_all if is_there}
 
 

@@ -67,7 +67,7 @@ class MetricCollector:
         self._columns: dict[tuple[str, str], _Column] = {}
 
     def add(self, infos: Mapping[str, Any], copy: int = 0) -> None:
-        """Takes in the infos of a step of one copy.
+        """Receives the infos of a step of one copy.
 
         Raises:
             SimulationError: an info is no dict, or a metric no number.
@@ -90,7 +90,7 @@ class MetricCollector:
     def add_arrays(
         self, infos: Mapping[str, Mapping[str, Any]], is_over: np.ndarray | None = None
     ) -> None:
-        """Takes in the infos of a step of all copies; see `VectorStep`.
+        """Receives the infos of a step of all copies; see `VectorStep`.
 
         Args:
             infos: where there is a ``final_info``, the others of a copy whose episode is over are
@@ -207,12 +207,12 @@ def _number(name: str, who: str, value: Any) -> float | None:
         if isinstance(value, str):
             raise TypeError
     except (TypeError, ValueError):
-        cure = "leave it out of simulation.metrics, or have the simulation give a number"
+        remedy = "leave it out of simulation.metrics, or have the simulation give a number"
         if isinstance(value, Mapping) and value:
-            cure = f"name what is in it, such as '{name}/{next(iter(value))}'"
+            remedy = f"name what is in it, such as '{name}/{next(iter(value))}'"
         raise SimulationError(
             f"metric {name!r} in the info of {who!r} is {value!r:.80}; expected a number or None; "
-            f"{cure}"
+            f"{remedy}"
         ) from None
     return number if math.isfinite(number) else None
 

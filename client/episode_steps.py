@@ -1,8 +1,8 @@
-"""What servers are told of the steps of open episodes: in rows, or one by one.
+"""What servers are sent of the steps of open episodes: in rows, or one by one.
 
 A plain step is observations, and rewards of those who act. Those of several episodes in which the
 same agents act are rows of one `StepRows` for each server; that of one episode alone is a `Step`,
-which servers read as fast. What else happens is kept apart (`Untold`), and goes with the next
+which servers read as fast. What else happens is kept apart (`Pending`), and goes with the next
 message to the server that it concerns, in an item of its own; so does what fits no array: whose it
 is, the server says.
 """
@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.vector_simulation import Rows
-from muxrl.client.episode_columns import NONE, EpisodeColumns
-from muxrl.client.errors import EpisodeMisuse
-from muxrl.client.lineups import (
+from muxrl.client.assignment import (
+    Assignment,
     Index,
-    Lineups,
     Part,
     Split,
     cells,
     index_of,
 )
+from muxrl.client.episode_columns import NONE, EpisodeColumns
+from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.outbox import Outbox
 from muxrl.client.step_values import InArrays, InDicts, StepValues
 from muxrl.client.transport import Transport
@@ -37,7 +37,7 @@ from muxrl.protocol.episode import unanswered
 from muxrl.protocol.messages import AnyItem, Step, StepRows
 from muxrl.protocol.rows import NotInRows, each_array, empty
 
-_TOLD_PER_TIMEOUT = 3
+_SENT_PER_TIMEOUT = 3
 """How often a server is told of an open episode, at least, in its `episode_timeout_s`."""
 
 Logged = tuple[Mapping[str, Any], Mapping[str, float]]
@@ -49,14 +49,14 @@ class EpisodeSteps(EpisodeColumns):
 
     Args:
         transports: by server id.
-        lineups: of the servers' agents.
+        assignment: of the servers' agents.
     """
 
-    def __init__(self, transports: Mapping[str, Transport], lineups: Lineups) -> None:
-        super().__init__(lineups)
-        self._transports = [transports[server_id] for server_id in lineups.specs]
+    def __init__(self, transports: Mapping[str, Transport], assignment: Assignment) -> None:
+        super().__init__(assignment)
+        self._transports = [transports[server_id] for server_id in assignment.specs]
         self._longest_silence_s = [
-            spec.episode_timeout_s / _TOLD_PER_TIMEOUT or math.inf for _, spec in self._servers
+            spec.episode_timeout_s / _SENT_PER_TIMEOUT or math.inf for _, spec in self._servers
         ]
         self._ids: list[str] = []
         self._split_of: list[Split | None] = []
@@ -84,7 +84,7 @@ class EpisodeSteps(EpisodeColumns):
     ) -> None:
         """Adds the next step of some episodes; `actions` has what is answered.
 
-        A server without an acting agent that was told nothing for long is told its last item once
+        A server without an acting agent that was sent nothing for long is sent its last item once
         more, which changes nothing but that the episode does not expire there.
 
         Args:
@@ -102,7 +102,7 @@ class EpisodeSteps(EpisodeColumns):
             self._check_answered(slots, "observe")
         if len(slots) == 1:
             slot = slots[0]
-            split, seen = self._lineups.find(observations[0])
+            split, seen = self._assignment.find(observations[0])
             outbox.asked.append(partial(self._interrupt, slots))
             answered = self.actions[slot] = {}
             alone = InDicts([seen], states or [None], [answered])
@@ -113,7 +113,7 @@ class EpisodeSteps(EpisodeColumns):
                 self._add_rewards(slot, rewards)
             self._ask(outbox, split, slots, index_of(slots), alone, logged)
             return
-        found = [self._lineups.find(one) for one in observations]
+        found = [self._assignment.find(one) for one in observations]
         outbox.asked.append(partial(self._interrupt, slots))
         actions: list[dict[str, Any]] = [{} for _ in slots]
         for slot, own in zip(slots, actions, strict=True):
@@ -152,7 +152,7 @@ class EpisodeSteps(EpisodeColumns):
         Raises:
             EpisodeMisuse: an agent is missing, or its array is of another shape or type.
         """
-        num_copies, split = len(self.by_slot), self._lineups.split(agents)
+        num_copies, split = len(self.by_slot), self._assignment.split(agents)
         if agents != self._agents_in_arrays:
             self._agents_in_arrays = agents
             for part in split.parts:
@@ -173,7 +173,7 @@ class EpisodeSteps(EpisodeColumns):
             here = agents if are_all else tuple(itertools.compress(agents, present[slot].tolist()))
             groups.setdefault(here, []).append(slot)
         for here, slots in groups.items():
-            split, where = self._lineups.split(here), index_of(slots)
+            split, where = self._assignment.split(here), index_of(slots)
             self._acts_in_arrays[cells(where, split.columns)] = True
             values = InArrays(observations, state, where, num_copies, self.actions_in_arrays, own)
             self._ask(outbox, split, slots, where, values, NONE)
@@ -195,15 +195,15 @@ class EpisodeSteps(EpisodeColumns):
             is_as_before = splits[where].count(split) == num
         else:
             is_as_before = [splits[slot] for slot in slots].count(split) == num
-        goes_alone = is_one and not values.are_arrays
+        is_single = is_one and not values.are_arrays
         # Of a first step nobody is paid in arrays, whose rewards follow from steps.
         is_plain = (is_as_before or values.are_arrays) and split.is_of_all
-        if is_plain and not (self._untold or logged or goes_alone):
+        if is_plain and not (self._pending or logged or is_single):
             self._add_rows(outbox, split.parts, slots, where, values, paid)
         else:
             for part in split.parts:
                 alone: Sequence[int] = range(num)
-                if self._transports[part.place].takes_rows and not goes_alone:
+                if self._transports[part.place].takes_rows and not is_single:
                     alone = self._find_rare(part, slots, where, logged)
                 if not alone:
                     self._add_rows(outbox, [part], slots, where, values)
@@ -226,15 +226,15 @@ class EpisodeSteps(EpisodeColumns):
         if paid is None:
             self._clear_rewards(slots, where, split.wholes)
         if is_one:
-            t_at, told_at_at, num_slots = self._t_at, self._told_at_at, len(self.by_slot)
+            t_at, sent_at_at, num_slots = self._t_at, self._sent_at_at, len(self.by_slot)
             for part in split.parts:
                 cell = slots[0] + part.place * num_slots
                 t_at[cell] += 1
-                told_at_at[cell] = now
+                sent_at_at[cell] = now
         else:
             asked = cells(split.places, where)
             self.t[asked] += 1
-            self._told_at[asked] = now
+            self._sent_at[asked] = now
         if split.idle:
             self._pass_over(outbox, split.idle, slots, where, now)
 
@@ -246,7 +246,7 @@ class EpisodeSteps(EpisodeColumns):
         Returns:
             Whether it is plain; else nothing has changed.
         """
-        if self._split_of[slot] is not split or slot in self._untold:
+        if self._split_of[slot] is not split or slot in self._pending:
             return False
         if len(rewards) != len(split.agents) or not split.is_of_all:
             return False
@@ -256,7 +256,7 @@ class EpisodeSteps(EpisodeColumns):
             return False
         if [type(reward) for reward in paid].count(float) < len(paid):
             return False
-        first, return_at = slot * len(self._lineups.agents), self._return_at
+        first, return_at = slot * len(self._assignment.agents), self._return_at
         for column, reward in zip(split.acting, paid, strict=True):
             return_at[first + column] += reward
         (seen,), (state,) = values.observations, values.given_states
@@ -271,9 +271,9 @@ class EpisodeSteps(EpisodeColumns):
                 dict(zip(agents, paid[part.acting], strict=True)),
                 state=None if part.spec.state_size is None else state,
             )
-            outbox.add(part.server_id, item, partial(values.hear_step, part, 0))
+            outbox.add(part.server_id, item, partial(values.handle_step, part, 0))
             t_at[cell] = t + 1
-            self._told_at_at[cell] = now
+            self._sent_at_at[cell] = now
         if slot in self._done:
             self._done[slot].difference_update(split.agents)
         if split.idle:
@@ -293,7 +293,7 @@ class EpisodeSteps(EpisodeColumns):
         if (
             len(slots) > 1
             and split.is_of_all
-            and not (self._untold or logged)
+            and not (self._pending or logged)
             and [splits[slot] for slot in slots].count(split) == len(slots)
             and all(self._transports[part.place].takes_rows for part in split.parts)
         ):
@@ -314,15 +314,15 @@ class EpisodeSteps(EpisodeColumns):
     def _find_rare(
         self, part: Part, slots: Sequence[int], where: Index, logged: Mapping[int, Logged]
     ) -> Sequence[int]:
-        """Returns the rows in which more is to be told than observations, and their agents' rewards
+        """Returns the rows in which more is to be sent than observations, and their agents' rewards
         since the step before."""
-        untold = self._untold
+        pending = self._pending
         rare: set[int] = set()
-        if untold or logged:
+        if pending or logged:
             rare.update(
                 row
                 for row, slot in enumerate(slots)
-                if slot in logged or part.place in untold.get(slot, NONE)
+                if slot in logged or part.place in pending.get(slot, NONE)
             )
         t = self.t[part.place, where]
         if np.count_nonzero(t) < len(slots):
@@ -354,7 +354,7 @@ class EpisodeSteps(EpisodeColumns):
                 item = StepRows(
                     episode_ids=ids,
                     t=self.t[part.place, where].copy(),
-                    observations=[values.stacked(kind) for kind in part.lineup.observed],
+                    observations=[values.stacked(kind) for kind in part.layout.observed],
                     agents=part.named,
                     rewards=mine.copy(),
                     state=None if size is None else values.states(size),
@@ -367,7 +367,7 @@ class EpisodeSteps(EpisodeColumns):
                     self._add_alone(outbox, part, slot, row, values, NONE)
                 self._clear_rewards(slots, where, [part.whole])
                 continue
-            outbox.add(part.server_id, item, partial(values.hear_rows, part))
+            outbox.add(part.server_id, item, partial(values.handle_rows, part))
 
     def _add_alone(
         self,
@@ -378,25 +378,25 @@ class EpisodeSteps(EpisodeColumns):
         values: StepValues,
         logged: Mapping[int, Logged],
     ) -> None:
-        rewards, untold = self._take(slot, part.place)
+        rewards, pending = self._pop_pending(slot, part.place)
         self._is_known[slot, part.whole] |= self._is_paid[slot, part.whole]
         item = Step(
             self._ids[slot],
             int(self.t[part.place, slot]),
             values.seen(row, part),
             rewards,
-            untold.terminations,
-            untold.truncations,
-            untold.final_observations,
+            pending.terminations,
+            pending.truncations,
+            pending.final_observations,
             state=None if part.spec.state_size is None else values.state_of(row),
-            late_rewards=untold.late_rewards,
+            late_rewards=pending.late_rewards,
         )
         if slot in logged:
             item.logged_actions, item.logged_log_probs = (
                 {str(a): one for a, one in given.items() if str(a) in item.observations}
                 for given in logged[slot]
             )
-        outbox.add(part.server_id, item, partial(values.hear_step, part, row))
+        outbox.add(part.server_id, item, partial(values.handle_step, part, row))
 
     def _pass_over(
         self,
@@ -406,14 +406,14 @@ class EpisodeSteps(EpisodeColumns):
         where: Index,
         now: float,
     ) -> None:
-        """Takes in that servers have no part in a step."""
+        """Notes that servers have no part in a step."""
         for place in places:
-            if self._untold:
+            if self._pending:
                 for slot in slots:
-                    untold = self._untold.get(slot, NONE).get(place)
-                    if untold is not None:
-                        untold.late |= untold.ended
-            is_silent = now - self._told_at[place, where] > self._longest_silence_s[place]
+                    pending = self._pending.get(slot, NONE).get(place)
+                    if pending is not None:
+                        pending.late |= pending.ended
+            is_silent = now - self._sent_at[place, where] > self._longest_silence_s[place]
             if np.count_nonzero(is_silent):
                 for row in np.flatnonzero(is_silent).tolist():
                     self.keep_alive(outbox, slots[row], now, [place])
@@ -421,7 +421,7 @@ class EpisodeSteps(EpisodeColumns):
     def keep_alive(
         self, outbox: Outbox, slot: int, now: float, places: Iterable[int] | None = None
     ) -> bool:
-        """Repeats the last item for servers that were told nothing for too long.
+        """Repeats the last item for servers that were sent nothing for too long.
 
         Args:
             outbox: where items are added.
@@ -436,8 +436,8 @@ class EpisodeSteps(EpisodeColumns):
         assert episode is not None
         items: dict[str, AnyItem] = {}
         for place in range(len(self._servers)) if places is None else places:
-            if now - self._told_at[place, slot] > self._longest_silence_s[place]:
-                self._told_at[place, slot] = now
+            if now - self._sent_at[place, slot] > self._longest_silence_s[place]:
+                self._sent_at[place, slot] = now
                 server_id, t = self._servers[place][0], int(self.t[place, slot])
                 items[server_id] = (
                     Step(episode.episode_id, t - 1, {}) if t else episode.start_on(server_id)

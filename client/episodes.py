@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from muxrl.client.assignment import Assignment
 from muxrl.client.episode import Episode
 from muxrl.client.episode_columns import NONE
 from muxrl.client.episode_steps import EpisodeSteps
 from muxrl.client.errors import EpisodeMisuse
-from muxrl.client.lineups import Lineups
 from muxrl.client.outbox import Outbox
 from muxrl.client.transport import Transport
 from muxrl.protocol.messages import AnyItem, EndEpisode, Mode
@@ -26,7 +26,7 @@ class Episodes(EpisodeSteps):
 
     Args:
         transports: by server id.
-        lineups: of the servers' agents.
+        assignment: of the servers' agents.
         by_id: all open episodes of the client, these included.
         prefix: with which the ids begin that are made here.
         num_slots: N; more are made where an episode begins without a slot of its own.
@@ -35,12 +35,12 @@ class Episodes(EpisodeSteps):
     def __init__(
         self,
         transports: Mapping[str, Transport],
-        lineups: Lineups,
+        assignment: Assignment,
         by_id: dict[str, Episode],
         prefix: str = "",
         num_slots: int = 0,
     ) -> None:
-        super().__init__(transports, lineups)
+        super().__init__(transports, assignment)
         self._by_id = by_id
         self._prefix = prefix
         self._free: set[int] = set()
@@ -81,7 +81,9 @@ class Episodes(EpisodeSteps):
                 self._grow(len(self.by_slot) or 8)
             slot = min(self._free)
         self._free.discard(slot)
-        episode = Episode(self, slot, episode_id, self._lineups.specs, mode, should_explore, seed)
+        episode = Episode(
+            self, slot, episode_id, self._assignment.specs, mode, should_explore, seed
+        )
         self._by_id[episode_id] = self.by_slot[slot] = episode
         self._ids[slot], self._split_of[slot] = episode_id, None
         self.is_open[slot] = True
@@ -120,32 +122,32 @@ class Episodes(EpisodeSteps):
             self._check_answered([slot], "end")
         if is_truncated and observations:
             episode.is_truncated = True
-        if slot in self._untold:
+        if slot in self._pending:
             self.log(slot, NONE, final_observations=observations)
             observations = NONE
-        lineups = self._lineups
+        assignment = self._assignment
         last: dict[int, dict[str, Any]] = {}
         for agent_id, observation in observations.items():
-            agent_id = lineups.name(agent_id)
-            last.setdefault(lineups.place_of[agent_id], {})[agent_id] = observation
+            agent_id = assignment.name(agent_id)
+            last.setdefault(assignment.place_of[agent_id], {})[agent_id] = observation
         of_episode = {
             name: {str(a): n for a, n in one.items()} if isinstance(one, Mapping) else one
             for name, one in (metrics or {}).items()
         }
         items: dict[str, AnyItem] = {}
         for place, (server_id, spec) in enumerate(self._servers):
-            rewards, untold = self._take(slot, place)
+            rewards, pending = self._pop_pending(slot, place)
             items[server_id] = EndEpisode(
                 episode.episode_id,
                 int(self.t[place, slot]),
                 is_truncated,
                 rewards,
-                untold.terminations,
-                untold.truncations,
-                last.get(place, untold.final_observations),
+                pending.terminations,
+                pending.truncations,
+                last.get(place, pending.final_observations),
                 None if spec.state_size is None else state,
                 of_episode,
-                untold.late_rewards,
+                pending.late_rewards,
             )
         outbox.add_all(episode, items)
         outbox.ended.append(episode)
@@ -156,7 +158,7 @@ class Episodes(EpisodeSteps):
         """Lets another episode have a slot; see `Episode.leave`."""
         self.by_slot[slot], self.is_open[slot] = None, False
         self._fresh.pop(slot, None)
-        self._untold.pop(slot, None)
+        self._pending.pop(slot, None)
         self._done.pop(slot, None)
         self._unanswered.discard(slot)
         self._free.add(slot)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.client.adapters.dict_env import Respawn
-from muxrl.client.adapters.env_state import told_of
+from muxrl.client.adapters.env_state import raised_by
 from muxrl.client.adapters.factory import Copy, make_simulation, make_vector_simulation, naming
 from muxrl.client.adapters.sides import with_sides
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
@@ -105,7 +105,7 @@ def look(
         if is_whole:
             notes += first.find_gaps()
             again = _Play(simulation, options, {})
-            again.play(len(first.told) - 1)
+            again.play(len(first.shown) - 1)
             if getattr(simulation, "takes_seed", True):
                 notes += first.find_difference(again)
     finally:
@@ -162,16 +162,16 @@ def look_at_batch(subject: Subject) -> None:
                 actions[agent] = stack(space, [sample_action(space, s, rng) for s in seen], (2,))
             with _calling("step()"):
                 observations = vector.step(actions).observations
-        if vector.is_told_to_reset:
+        if vector.resets_on_request:
             vector.reset_some(np.array([True, False]), observations)
         vector.close()
 
 
 class _Play:
-    """An episode of random actions, and what was told in it.
+    """An episode of random actions, and what was seen in it.
 
     Attributes:
-        told: of the reset and of each step: what, of which agent, and its value, or a hash of it.
+        shown: of the reset and of each step: what, of which agent, and its value, or a hash of it.
         state_problem: see `Found`.
     """
 
@@ -181,7 +181,7 @@ class _Play:
         options: Mapping[str, float] | None,
         metrics: Mapping[str, str],
     ) -> None:
-        self.told: list[dict[tuple[str, str], Any]] = []
+        self.shown: list[dict[tuple[str, str], Any]] = []
         self.state_problem: str = getattr(simulation, "state_problem", "")
         self._simulation, self._options = simulation, options
         self._metrics = MetricCollector(metrics)
@@ -189,7 +189,7 @@ class _Play:
         self._is_over, self._has_time = False, True
         self._num_actions: Counter[str] = Counter()
         self._num_unpaid: Counter[str] = Counter()
-        self._owed: set[str] = set()
+        self._awaits_reward: set[str] = set()
         """Agents that have acted and had no reward since."""
 
     def play(self, num_steps: int) -> None:
@@ -203,7 +203,7 @@ class _Play:
         with _calling("reset()"):
             given = {"options": self._options} if self._options else {}
             observations, _ = simulation.reset(0, **given)
-        actions = self._take("reset()", observations)
+        actions = self._read_step("reset()", observations)
         if not self.state_problem:
             try:
                 with _calling("state()"):
@@ -218,26 +218,26 @@ class _Play:
             with _calling(where):
                 result = simulation.step(actions)
             self._pay(result, actions)
-            actions = self._take(where, result.observations, result)
+            actions = self._read_step(where, result.observations, result)
             self._is_over = result.is_over
 
-    def _take(
+    def _read_step(
         self, where: str, observations: Mapping[str, Any], result: StepResult | None = None
     ) -> dict[str, Any]:
         """Judges what came, and returns the actions that follow."""
-        told: dict[tuple[str, str], Any] = {}
-        seen = self._judge(where, "observation", observations, told)
+        shown: dict[tuple[str, str], Any] = {}
+        seen = self._judge(where, "observation", observations, shown)
         if result is not None:
-            self._judge(where, "last observation", result.final_observations, told)
+            self._judge(where, "last observation", result.final_observations, shown)
             for agent, reward in result.rewards.items():
                 if not math.isfinite(reward):
                     raise SimulationError(f"{where} gave agent {agent!r} the reward {reward}")
-                told["reward", agent] = reward
-            told.update({("termination", agent): True for agent in result.terminations})
-            told.update({("truncation", agent): True for agent in result.truncations})
+                shown["reward", agent] = reward
+            shown.update({("termination", agent): True for agent in result.terminations})
+            shown.update({("truncation", agent): True for agent in result.truncations})
             for infos in (*result.earlier_infos, result.infos):
                 self._metrics.add(infos)
-        self.told.append(told)
+        self.shown.append(shown)
         actions: dict[str, Any] = {}
         for agent in sorted(seen):
             try:
@@ -248,7 +248,7 @@ class _Play:
         return actions
 
     def _judge(
-        self, where: str, what: str, given: Mapping[str, Any], told: dict[tuple[str, str], Any]
+        self, where: str, what: str, given: Mapping[str, Any], shown: dict[tuple[str, str], Any]
     ) -> dict[str, Any]:
         judged = {}
         for agent, value in given.items():
@@ -259,21 +259,21 @@ class _Play:
                     f"{where} gave agent {agent!r} an observation that is not in its space: "
                     f"{mismatch}"
                 ) from None
-            told[what, agent] = hash(pickle.dumps(seen))
+            shown[what, agent] = hash(pickle.dumps(seen))
         return judged
 
     def _pay(self, result: StepResult, actions: Mapping[str, Any]) -> None:
         self._num_actions.update(actions.keys())
-        self._num_unpaid.update(self._owed & actions.keys())
-        self._owed |= actions.keys()
-        self._owed -= result.rewards.keys()
-        ended = self._owed if result.is_over else result.terminations.keys()
-        self._num_unpaid.update(self._owed & ended)
-        self._owed -= ended
+        self._num_unpaid.update(self._awaits_reward & actions.keys())
+        self._awaits_reward |= actions.keys()
+        self._awaits_reward -= result.rewards.keys()
+        ended = self._awaits_reward if result.is_over else result.terminations.keys()
+        self._num_unpaid.update(self._awaits_reward & ended)
+        self._awaits_reward -= ended
 
     def find_gaps(self) -> Iterator[str]:
         """Yields a sentence for what was missing in the episode."""
-        num_steps = len(self.told) - 1
+        num_steps = len(self.shown) - 1
         if not self._is_over:
             within = f"{_MOST_S:g} s ({num_steps:,} steps)" if not self._has_time else (
                 f"{num_steps:,} steps")  # fmt: skip
@@ -293,20 +293,20 @@ class _Play:
 
     def find_difference(self, again: _Play) -> Iterator[str]:
         """Yields a sentence if an episode of the same seed and actions was another one."""
-        for t, (one, other) in enumerate(zip(self.told, again.told, strict=False)):
+        for t, (one, other) in enumerate(zip(self.shown, again.shown, strict=False)):
             for what, agent in sorted(one.keys() | other.keys()):
-                first, second = (told.get((what, agent)) for told in (one, other))
+                first, second = (shown.get((what, agent)) for shown in (one, other))
                 if first == second:
                     continue
-                story = "differs"
+                difference = "differs"
                 if None in (first, second):
-                    story = "is there in one of them alone"
+                    difference = "is there in one of them alone"
                 elif what == "reward":
-                    story = f"is {first:g} in one and {second:g} in the other"
+                    difference = f"is {first:g} in one and {second:g} in the other"
                 where = f"in step {t}" if t else "after reset(seed=0)"
                 yield (
                     f"two episodes with one seed and the same actions are not the same: {where} "
-                    f"the {what} of agent {agent!r} {story}; draw all that is random from a "
+                    f"the {what} of agent {agent!r} {difference}; draw all that is random from a "
                     "generator that reset() makes of its seed, else runs cannot be repeated"
                 )
                 return
@@ -315,13 +315,13 @@ class _Play:
 @contextlib.contextmanager
 def _calling(where: str) -> Iterator[None]:
     """Says what takes long, as nothing else is printed yet, and what was raised."""
-    story = f"the environment's {where} has taken {_SLOW_S:g} s so far; what does it wait for?"
-    timer = threading.Timer(_SLOW_S, logger.warning, (story,))
+    difference = f"the environment's {where} has taken {_SLOW_S:g} s so far; what does it wait for?"
+    timer = threading.Timer(_SLOW_S, logger.warning, (difference,))
     timer.daemon = True
     timer.start()
     try:
         yield
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise SimulationError(told_of(where, error)) from error
+        raise SimulationError(raised_by(where, error)) from error
     finally:
         timer.cancel()

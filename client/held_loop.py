@@ -54,7 +54,7 @@ class HeldLoop(ABC):
             return self._changed.wait_for(lambda: self._is_held or not self._is_playing, timeout_s)
 
     def release(self) -> None:
-        """Lets the loop go on: open episodes where they stand, and those that are due begin."""
+        """Lets the loop continue: open episodes where they stand, and those that are due begin."""
         with self._changed:
             self._is_holding = False
             self._changed.notify_all()

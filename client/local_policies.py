@@ -3,7 +3,7 @@
 Actions are chosen as the server chooses them: drawn from logits, or the highest value but for
 exploration; all agents that share a policy in one pass. An agent alone is read as a team of one.
 What a member reads is made as the server makes it (`muxrl.servers.agents.teams`), and its recurrent
-state is kept here. The server is told that state with what was played, and goes on from it.
+state is kept here. The server is told that state with what was played, and continues from it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class LocalPolicies:
         return chosen
 
     def follow(self, step: Asked, actions: Mapping[str, int]) -> None:
-        """Takes in a step whose actions were chosen elsewhere, if it `has_memory`."""
+        """Receives a step whose actions were chosen elsewhere, if it `has_memory`."""
         for team in self._acting(step):
             self._values(self._policy_of[team], [(team, step, Chosen({}, {}))])
         step.memory.last_actions.update(actions)

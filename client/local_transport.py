@@ -5,7 +5,7 @@ until the server is spoken to: with a start, an end or an abort, with the step t
 server's next batch, and after a fraction of a second. Then it is told all, and chooses the actions
 of that message's steps, as without local inference. A server that learns holds these messages as it
 holds others, and the first step after an update is its own. Nothing is dropped in silence: steps
-that could not be told are counted, logged, and refused where their episode goes on.
+that could not be told are counted, logged, and refused where their episode continues.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LONGEST_S = 0.2
 _MOST_BYTES = 1 << 20
 """Likewise: half of what a server reads that is not one array (`MAX_PLAIN_BYTES` there)."""
 _AGENT_BYTES = 200
-"""Of what a step says of an agent, beside arrays."""
+"""Of what a step says of an agent, besides arrays."""
 
 
 class _Played:
@@ -112,7 +112,7 @@ class LocalTransport(Around):
         self._refused: dict[str, Refused] = {}
         """What a server said of an episode that had no item in that frame."""
         self._items: Sequence[AnyItem] = ()
-        self._told: list[AnyItem] = []
+        self._sent: list[AnyItem] = []
         """The frame that was sent last."""
         self._is_acting = False
         """Whether it answers the items by itself."""
@@ -146,8 +146,8 @@ class LocalTransport(Around):
         self._spec = spec = self._transport.fetch_spec(patience_s)
         weights = self._transport.fetch_weights()
         if weights.problem:
-            story = no_local_inference(spec.server_id, spec.algorithm, weights.problem)
-            raise ServerUnavailable(story, server_id=spec.server_id)
+            text = no_local_inference(spec.server_id, spec.algorithm, weights.problem)
+            raise ServerUnavailable(text, server_id=spec.server_id)
         self._policies = LocalPolicies(spec, weights, self._seed)
         self._pulled_at = time.monotonic()
         most_bytes = min(_MOST_BYTES, spec.max_message_bytes // 2 or _MOST_BYTES)
@@ -172,7 +172,7 @@ class LocalTransport(Around):
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         if self._is_acting:
             return self._act()
-        replies = self._hear(patience_s)
+        replies = self._handle(patience_s)
         self._update_if_due()
         return replies
 
@@ -192,14 +192,14 @@ class LocalTransport(Around):
         self._pull()
 
     def tell_played(self) -> None:
-        """Tells the server what was played and it has not been told yet.
+        """Tells the server what was played and it has not been sent yet.
 
         Raises:
             ServerUnavailable: it does not answer.
         """
         if self._num_kept:
             self._tell([])
-            self._hear(None)
+            self._handle(None)
 
     def _pull(self) -> None:
         self._policies.load(self._transport.fetch_weights())
@@ -207,7 +207,7 @@ class LocalTransport(Around):
         self._pulled_at = time.monotonic()
 
     def _update_if_due(self) -> None:
-        """Pulls weights if others are known of; all that was played has been told."""
+        """Pulls weights if others are known of; all that was played has been sent."""
         if self._is_doubtful:
             self._pull()
         interval_s = self._update_interval_s
@@ -239,15 +239,15 @@ class LocalTransport(Around):
         """Sends what was played, and these items."""
         version = self._policies.version
         played = [e.take(i, version) for i, e in self._episodes.items() if e.steps]
-        self._told = [*played, *items]
+        self._sent = [*played, *items]
         self._num_kept = self._num_transitions = 0
         try:
-            self._transport.send(self._told)
+            self._transport.send(self._sent)
         except ServerUnavailable:
             self._lose()
             raise
 
-    def _hear(self, patience_s: float | None) -> list[AnyReply]:
+    def _handle(self, patience_s: float | None) -> list[AnyReply]:
         """Returns the replies to items that were not made here."""
         try:
             replies = self._transport.receive(patience_s)
@@ -257,15 +257,15 @@ class LocalTransport(Around):
         return self._sort(replies)
 
     def _lose(self) -> None:
-        """Notes that what was played may never have arrived; its episodes cannot go on."""
+        """Notes that what was played may never have arrived; its episodes cannot continue."""
         self._is_doubtful = True
-        for item in self._told:
+        for item in self._sent:
             if isinstance(item, PlayedSteps):
-                story = (
+                text = (
                     f"server {self._spec.server_id!r} was lost, and with it {len(item.steps)} "
                     f"steps of episode {item.episode_id} that were played here"
                 )
-                refusal = Refused(item.episode_id, code=EpisodeGone.code, message=story)
+                refusal = Refused(item.episode_id, code=EpisodeGone.code, message=text)
                 self._note_lost(item, refusal)
 
     def _note_lost(self, item: PlayedSteps, refusal: Refused) -> None:
@@ -275,15 +275,15 @@ class LocalTransport(Around):
         logger.warning("up to %d steps are not recorded: %s", len(item.steps), refusal.message)
 
     def _sort(self, replies: Sequence[AnyReply]) -> list[AnyReply]:
-        """Takes in the replies to what was told; returns those to items that were not made here.
+        """Receives the replies to what was told; returns those to items that were not made here.
 
         Where what was played was refused, so is the next item of its episode.
         """
-        if len(replies) != len(self._told):  # the frame was refused as a whole
+        if len(replies) != len(self._sent):  # the frame was refused as a whole
             self._lose()
             return list(replies)
         others: list[AnyReply] = []
-        for item, reply in zip(self._told, replies, strict=True):
+        for item, reply in zip(self._sent, replies, strict=True):
             episode_id = item.episode_id
             if isinstance(reply, Recorded):
                 self._newest = reply.weights_seq_no
@@ -310,7 +310,7 @@ class LocalTransport(Around):
         return others
 
     def _follow(self, item: Step, reply: Actions, episode: _Played) -> None:
-        """Takes in a step that the server has acted in."""
+        """Receives a step that the server has acted in."""
         episode.t += 1
         if self._policies.has_memory:
             agents = self._spec.agents

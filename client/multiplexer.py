@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from muxrl.client.assignment import Assignment, check_by_agent, given_by_agent
 from muxrl.client.episode import Episode
 from muxrl.client.episode_steps import Logged
 from muxrl.client.episodes import Episodes
 from muxrl.client.errors import AssignmentError, ClientError, EpisodeAborted, EpisodeMisuse
 from muxrl.client.http import HttpTransport
-from muxrl.client.lineups import Lineups, check_by_agent, given_by_agent
 from muxrl.client.local_transport import InferenceMode, InferenceModes, LocalTransport
 from muxrl.client.network_transport import UPDATE_TIMEOUT_S
 from muxrl.client.outbox import Outbox
@@ -98,7 +98,7 @@ class MultiplexingClient:
                     raise TypeError(f"server {server!r}: {expected}")
                 self._servers.join(name, transport_to, inference)
             inference.check_names(self.specs)
-            self._lineups = Lineups(self.specs)
+            self._assignment = Assignment(self.specs)
             self._servers.say_connected([s for _, s in named if isinstance(s, str)])
         except (ClientError, TypeError):
             self.close()
@@ -146,7 +146,7 @@ class MultiplexingClient:
         episode = self.table.begin(
             outbox, mode=mode, should_explore=should_explore, episode_id=given_id
         )
-        self._tell(outbox)
+        self._send(outbox)
         self.parameters, self.is_evaluation = episode.parameters, episode.is_evaluation
         return episode.episode_id
 
@@ -217,7 +217,7 @@ class MultiplexingClient:
         outbox = Outbox()
         table, slots = self.table, [episode.slot for episode in episodes]
         table.step(outbox, slots, observations, states, dict(zip(slots, logged, strict=False)))
-        self._tell(outbox)
+        self._send(outbox)
         return [table.actions[slot] for slot in slots]
 
     def log_action(
@@ -322,7 +322,7 @@ class MultiplexingClient:
             state=state,
             metrics=given_by_agent("metrics", metrics),
         )
-        self._tell(outbox)
+        self._send(outbox)
 
     def abort_episode(self, episode_id: EpisodeId | Sequence[EpisodeId], reason: str = "") -> None:
         """Closes an episode, or several, early everywhere; servers keep them as truncated."""
@@ -386,7 +386,9 @@ class MultiplexingClient:
 
     def check_agents(self, agents: Iterable[str]) -> None:
         """Raises `AssignmentError` unless each of these agents belongs to a server."""
-        missing = [agent_id for agent_id in agents if str(agent_id) not in self._lineups.server_of]
+        missing = [
+            agent_id for agent_id in agents if str(agent_id) not in self._assignment.server_of
+        ]
         if missing:
             raise AssignmentError(
                 f"agents {missing} belong to no server; "
@@ -396,11 +398,11 @@ class MultiplexingClient:
     def new_table(self, num_slots: int) -> Episodes:
         """Returns a table of episodes, for a loop that has a slot for each of its simulations."""
         return Episodes(
-            self._transports, self._lineups, self._episodes, self._episode_prefix, num_slots
+            self._transports, self._assignment, self._episodes, self._episode_prefix, num_slots
         )
 
     def exchange(self, outbox: Outbox) -> dict[str, EpisodeAborted]:
-        """Sends every server its frame, then takes in all answers.
+        """Sends every server its frame, then receives all answers.
 
         Returns:
             The episodes that a server refused or lost, by id; they are closed on all servers.
@@ -428,16 +430,16 @@ class MultiplexingClient:
                 self._episodes.pop(episode.episode_id, None)
                 if episode.mismatches:
                     self.num_mismatches += 1
-                    for story in episode.mismatches:
-                        logger.error("counts differ: %s", story)
-            if self._servers.owed:
-                self._servers.send_owed(outbox.items)
+                    for text in episode.mismatches:
+                        logger.error("counts differ: %s", text)
+            if self._servers.pending_aborts:
+                self._servers.send_pending(outbox.items)
             return failures
 
     def _open_among(self, episode_ids: Iterable[str]) -> list[Episode]:
         return [self._episodes[one] for one in episode_ids if one in self._episodes]
 
-    def _tell(self, outbox: Outbox) -> None:
+    def _send(self, outbox: Outbox) -> None:
         """Exchanges the items of some episodes; raises if a server refuses one."""
         for failure in self.exchange(outbox).values():
             raise failure

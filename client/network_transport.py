@@ -260,21 +260,21 @@ class NetworkTransport(Transport, abc.ABC):
 
     def _recover(
         self,
-        trouble: Exception,
+        failure: Exception,
         outage: _Outage,
-        heard: list[AnyReply] | None = None,
+        received: list[AnyReply] | None = None,
     ) -> list[AnyReply]:
         """Sends the frame again and again until its answer comes.
 
         Args:
-            trouble: why it did not come.
+            failure: why it did not come.
             outage: since when, and for how long it may last.
-            heard: the answer of a server that is stopping: it starts no episodes any more.
+            received: the answer of a server that is stopping: it starts no episodes any more.
         """
         while True:
             try:
-                if not (isinstance(trouble, TimeoutError) and self._is_learning(outage)):
-                    self._pause(outage, trouble)
+                if not (isinstance(failure, TimeoutError) and self._is_learning(outage)):
+                    self._pause(outage, failure)
                     self._drop()
                     if outage.is_noted:
                         self._check_is_the_same(outage)
@@ -282,17 +282,17 @@ class NetworkTransport(Transport, abc.ABC):
                 waiting_s = outage.clipped(self._silence_s) + self._carry_s
                 replies = self._decode(self._await(waiting_s))
             except (Broken, TimeoutError) as error:
-                trouble = error
+                failure = error
                 continue
             except MalformedMessage as error:
                 raise self._unreadable(error) from None
             # What the old process answered counts: a new one does not know the episodes.
-            heard = replies if heard is None else _latest(heard, replies)
-            if not self._is_ending(heard):
+            received = replies if received is None else _latest(received, replies)
+            if not self._is_ending(received):
                 if outage.is_noted:
                     logger.warning("%s is back after %.1f s", self._name, outage.elapsed_s)
-                return heard
-            trouble = Broken("it is stopping")
+                return received
+            failure = Broken("it is stopping")
 
     def _check_is_the_same(self, outage: _Outage) -> None:
         """Compares the server that came back with the one that was lost.
@@ -337,26 +337,26 @@ class NetworkTransport(Transport, abc.ABC):
         outage.since = now
         return True
 
-    def _pause(self, outage: _Outage, trouble: Exception) -> None:
+    def _pause(self, outage: _Outage, failure: Exception) -> None:
         """Waits before another attempt; the first one comes at once.
 
         Raises:
             ServerLost: patience is over.
         """
-        story = str(trouble) or "it answers GET /v1/status, but not this message"
+        detail = str(failure) or "it answers GET /v1/status, but not this message"
         if outage.num_attempts and (outage.is_over or self._has_given_up.is_set()):
             self._drop()
             hint = "" if self._spec is None else " start_episode() waits for it again"
             raise ServerLost(
                 f"{self._name} is lost: no answer for {outage.elapsed_s:.1f} s (patience_s is "
-                f"{outage.patience_s:g}), tried {outage.num_attempts + 1} times; {story}; is it "
+                f"{outage.patience_s:g}), tried {outage.num_attempts + 1} times; {detail}; is it "
                 f"running?{hint}",
                 server_id=self._server_id,
             )
         if outage.num_attempts and not outage.is_noted:
             outage.is_noted = True
             logger.warning(
-                "%s: %s; trying again for up to %g s", self._name, story, outage.patience_s
+                "%s: %s; trying again for up to %g s", self._name, detail, outage.patience_s
             )
         self._has_given_up.wait(outage.next_pause_s())
 
@@ -398,8 +398,8 @@ class NetworkTransport(Transport, abc.ABC):
         """
         if code == 200:
             return body
-        story = f"it answered {code}: {_story_of(body)}"
-        raise Broken(story) if code in _GATEWAY_CODES else self._unavailable(story)
+        detail = f"it answered {code}: {_reason_of(body)}"
+        raise Broken(detail) if code in _GATEWAY_CODES else self._unavailable(detail)
 
     @property
     def _server_id(self) -> str:
@@ -414,8 +414,8 @@ class NetworkTransport(Transport, abc.ABC):
     def _unreadable(self, error: MalformedMessage) -> ServerUnavailable:
         return self._unavailable(f"its answer cannot be read: {error}")
 
-    def _unavailable(self, story: str) -> ServerUnavailable:
-        return ServerUnavailable(f"{self._name}: {story}", server_id=self._server_id)
+    def _unavailable(self, detail: str) -> ServerUnavailable:
+        return ServerUnavailable(f"{self._name}: {detail}", server_id=self._server_id)
 
 
 class _Outage:
@@ -486,7 +486,7 @@ def _latest(old: list[AnyReply], new: list[AnyReply]) -> list[AnyReply]:
     ]
 
 
-def _story_of(body: bytes) -> str:
+def _reason_of(body: bytes) -> str:
     """Returns the message of a refusal's body; the beginning of any other body."""
     try:
         return decode_json(body, Refused).message

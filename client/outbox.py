@@ -9,8 +9,8 @@ from typing import Any
 from muxrl.client.episode import Episode
 from muxrl.protocol.messages import AnyItem, EndEpisode, Refused, StepRows
 
-Hear = Callable[[Any, Any], Mapping[int, Refused] | None]
-"""Takes in an item and its reply; returns what is refused of several episodes, by row."""
+Handler = Callable[[Any, Any], Mapping[int, Refused] | None]
+"""Receives an item and its reply; returns what is refused of several episodes, by row."""
 
 
 class Outbox:
@@ -18,32 +18,32 @@ class Outbox:
 
     def __init__(self) -> None:
         self.items: dict[str, list[AnyItem]] = {}
-        self.hearers: dict[str, list[Hear]] = {}
-        """Who takes in the answers to these."""
+        self.handlers: dict[str, list[Handler]] = {}
+        """Who receives the answers to these."""
         self.ended: list[Episode] = []
         """Episodes of which the servers are told the end."""
         self.asked: list[Callable[[], None]] = []
-        """Take in that answers to steps never came."""
+        """Notes that answers to steps never came."""
 
-    def add(self, server_id: str, item: AnyItem, hear: Hear) -> None:
+    def add(self, server_id: str, item: AnyItem, handle: Handler) -> None:
         """Adds an item for a server."""
         items = self.items.get(server_id)
         if items is None:
-            self.items[server_id], self.hearers[server_id] = [item], [hear]
+            self.items[server_id], self.handlers[server_id] = [item], [handle]
         else:
             items.append(item)
-            self.hearers[server_id].append(hear)
+            self.handlers[server_id].append(handle)
 
     def add_all(self, episode: Episode, items: Mapping[str, AnyItem]) -> None:
         """Adds an item for each of some servers, by server id, whose answers an episode hears."""
         for server_id, item in items.items():
-            self.add(server_id, item, partial(episode.hear, server_id))
+            self.add(server_id, item, partial(episode.handle, server_id))
 
-    def take(self, other: Outbox) -> None:
+    def merge(self, other: Outbox) -> None:
         """Adds all that is in another one."""
         for server_id, items in other.items.items():
-            for item, hear in zip(items, other.hearers[server_id], strict=True):
-                self.add(server_id, item, hear)
+            for item, handle in zip(items, other.handlers[server_id], strict=True):
+                self.add(server_id, item, handle)
         self.ended += other.ended
         self.asked += other.asked
 
@@ -53,19 +53,19 @@ class Outbox:
         ends = Outbox()
         ends.ended = self.ended
         for server_id, items in self.items.items():
-            for item, hear in zip(items, self.hearers[server_id], strict=True):
+            for item, handle in zip(items, self.handlers[server_id], strict=True):
                 if isinstance(item, EndEpisode):
-                    ends.add(server_id, item, hear)
+                    ends.add(server_id, item, handle)
         return ends
 
     @property
     def episode_ids(self) -> set[str]:
         """Of all episodes that are told of."""
-        told: set[str] = set()
+        sent: set[str] = set()
         for items in self.items.values():
             for item in items:
                 if isinstance(item, StepRows):
-                    told.update(item.episode_ids)
+                    sent.update(item.episode_ids)
                 else:
-                    told.add(item.episode_id)
-        return told
+                    sent.add(item.episode_id)
+        return sent

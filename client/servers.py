@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from muxrl.client.episode import Episode
 from muxrl.client.errors import AssignmentError, EpisodeAborted, ServerUnavailable, failure_of
 from muxrl.client.local_transport import InferenceModes
-from muxrl.client.outbox import Hear, Outbox
+from muxrl.client.outbox import Handler, Outbox
 from muxrl.client.transport import Transport
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import (
@@ -34,7 +34,7 @@ class Servers:
     def __init__(self) -> None:
         self.transports: dict[str, Transport] = {}
         self.specs: dict[str, ServerSpec] = {}
-        self.owed: dict[str, list[AnyItem]] = {}
+        self.pending_aborts: dict[str, list[AnyItem]] = {}
         """Aborts for servers that were lost, until they are spoken to again."""
 
     def join(self, name: str | None, transport: Transport, inference: InferenceModes) -> None:
@@ -80,16 +80,16 @@ class Servers:
             else:
                 names.append(server_id)
         number = "server" if len(names) == 1 else f"{len(names)} servers:"
-        story = f"connected to {', '.join(addresses)}, {number} {', '.join(names)}"
-        logger.info(story)
+        text = f"connected to {', '.join(addresses)}, {number} {', '.join(names)}"
+        logger.info(text)
         if not logger.hasHandlers():
-            sys.stderr.write(f"{story}\n")
+            sys.stderr.write(f"{text}\n")
 
     def ask(self, outbox: Outbox) -> tuple[dict[str, EpisodeAborted], dict[str, ServerUnavailable]]:
-        """Sends every server its frame, then takes in all answers.
+        """Sends every server its frame, then receives all answers.
 
         Returns:
-            Why episodes cannot go on, by id, and the servers that do not answer.
+            Why episodes cannot continue, by id, and the servers that do not answer.
         """
         lost: dict[str, ServerUnavailable] = {}
         for server_id, items in outbox.items.items():
@@ -104,16 +104,16 @@ class Servers:
             try:
                 # Where one is lost, no patience is left for others.
                 replies = self.transports[server_id].receive(0.0 if lost else None)
-                self._hear(server_id, items, outbox.hearers[server_id], replies, failures)
+                self._handle(server_id, items, outbox.handlers[server_id], replies, failures)
             except ServerUnavailable as error:
                 lost[server_id] = error
         return failures, lost
 
-    def _hear(
+    def _handle(
         self,
         server_id: str,
         items: Sequence[AnyItem],
-        hearers: Sequence[Hear],
+        handlers: Sequence[Handler],
         replies: Sequence[AnyReply],
         failures: dict[str, EpisodeAborted],
     ) -> None:
@@ -125,7 +125,7 @@ class Servers:
                 )
             replies = list(replies) * len(items)  # of the frame as a whole
         for i, reply in enumerate(replies):
-            item, hear = items[i], hearers[i]
+            item, handle = items[i], handlers[i]
             if (reply.episode_id != item.episode_id or type(reply) is Actions) and not _is_answer(
                 item, reply
             ):
@@ -136,7 +136,7 @@ class Servers:
                     server_id=server_id,
                 )
             try:
-                refused = hear(item, reply)
+                refused = handle(item, reply)
             except MalformedMessage as error:
                 raise ServerUnavailable(
                     f"server {server_id!r} answered steps with what is no answer: {error}",
@@ -156,14 +156,14 @@ class Servers:
         aborts: dict[str, list[AnyItem]] = {}
         for episode in episodes:
             for server_id, item in episode.aborts(reason[:500]).items():
-                whose = self.owed if server_id in without else aborts
+                whose = self.pending_aborts if server_id in without else aborts
                 whose.setdefault(server_id, []).append(item)
         self._send_aborts(aborts)
 
-    def send_owed(self, server_ids: Collection[str]) -> None:
+    def send_pending(self, server_ids: Collection[str]) -> None:
         """Sends those of these servers that were lost what they have missed."""
-        for server_id in self.owed.keys() & set(server_ids):
-            self._send_aborts({server_id: self.owed.pop(server_id)})
+        for server_id in self.pending_aborts.keys() & set(server_ids):
+            self._send_aborts({server_id: self.pending_aborts.pop(server_id)})
 
     def _send_aborts(self, aborts: Mapping[str, list[AnyItem]]) -> None:
         """Sends one message a server, all before any answer is awaited; raises nothing."""
@@ -178,7 +178,7 @@ class Servers:
                     call(server_id)
                 except ServerUnavailable as error:
                     reached.remove(server_id)
-                    self.owed.setdefault(server_id, []).extend(aborts[server_id])
+                    self.pending_aborts.setdefault(server_id, []).extend(aborts[server_id])
                     logger.warning("episodes could not be aborted: %s", error)
 
 

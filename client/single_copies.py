@@ -19,7 +19,7 @@ class SingleCopies(Copies):
         client, metrics: see `Copies`.
     """
 
-    begin_when_told = True
+    begin_on_request = True
 
     def __init__(
         self,

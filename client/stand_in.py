@@ -53,7 +53,7 @@ class StandIn(Around):
         self._server_id: str
         self._episodes: set[str] = set()
         """Those that are played at random."""
-        self._owed: list[AbortEpisode] = []
+        self._pending: list[AbortEpisode] = []
         """For the server when it is back: it may have been out of reach, and hold episodes open."""
         self._is_lost = threading.Event()
         self._is_closed = threading.Event()
@@ -85,23 +85,23 @@ class StandIn(Around):
         self._is_own = [is_lost or item.episode_id in self._episodes for item in items]
         theirs = [item for item, is_own in zip(items, self._is_own, strict=True) if not is_own]
         if theirs:
-            self._server.send([*self._owed, *theirs])
+            self._server.send([*self._pending, *theirs])
 
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
-        heard: list[AnyReply] = []
+        received: list[AnyReply] = []
         if not all(self._is_own):
             try:
-                heard = self._server.receive(patience_s)
+                received = self._server.receive(patience_s)
             except ServerLost:
                 self._lose()
                 raise
-            if len(heard) != len(self._owed) + self._is_own.count(False):
-                return heard  # the frame was refused as a whole
-            heard = heard[len(self._owed) :]
-            self._owed = []
+            if len(received) != len(self._pending) + self._is_own.count(False):
+                return received  # the frame was refused as a whole
+            received = received[len(self._pending) :]
+            self._pending = []
         if not any(self._is_own):
-            return heard
-        rest = iter(heard)
+            return received
+        rest = iter(received)
         return [
             self._answer(item) if is_own else next(rest)
             for item, is_own in zip(self._items, self._is_own, strict=True)
@@ -118,7 +118,7 @@ class StandIn(Around):
     def _answer(self, item: AnyItem) -> AnyReply:
         if item.episode_id not in self._episodes:  # it was open on the server that is lost
             if isinstance(item, AbortEpisode):
-                self._owed.append(item)
+                self._pending.append(item)
                 return Aborted(item.episode_id)
             return Refused(
                 item.episode_id,

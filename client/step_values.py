@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.vector_simulation import Rows
+from muxrl.client.assignment import Index, Part, index_of
 from muxrl.client.errors import EpisodeMisuse
-from muxrl.client.lineups import Index, Part, index_of
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
 from muxrl.protocol.rows import Kind, NotInRows, each_array, put, row_of, stack
@@ -55,18 +55,18 @@ class StepValues(ABC):
         """Returns the global state of one episode."""
 
     @abstractmethod
-    def take(self, kind: Kind, rows: Any) -> None:
+    def store(self, kind: Kind, rows: Any) -> None:
         """Stores the actions ``[E, A, ...]`` of a kind of agents."""
 
     @abstractmethod
-    def take_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
+    def store_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
         """Stores the actions of some agents in one episode.
 
         Raises:
             MalformedMessage: one is missing.
         """
 
-    def hear_rows(self, part: Part, item: StepRows, reply: Any) -> Mapping[int, Refused] | None:
+    def handle_rows(self, part: Part, item: StepRows, reply: Any) -> Mapping[int, Refused] | None:
         """Stores a server's answer to rows; returns what the server refused, by row.
 
         Raises:
@@ -74,12 +74,12 @@ class StepValues(ABC):
         """
         num_rows = len(item.episode_ids)
         if type(reply) is ActionRows and not reply.replies:
-            kinds = part.lineup.acted
+            kinds = part.layout.acted
             if len(reply.actions) != len(kinds):
                 raise MalformedMessage("it has rows of another number of kinds of actions")
             for kind, rows in zip(kinds, reply.actions, strict=True):
                 _check_rows(kind.space, rows, (num_rows, len(kind.agents)))
-                self.take(kind, rows)
+                self.store(kind, rows)
             return None
         if isinstance(reply, Refused):  # as a whole
             return dict.fromkeys(range(num_rows), reply)
@@ -90,15 +90,15 @@ class StepValues(ABC):
             if isinstance(one, Refused):
                 refused[row] = one
             else:
-                self.take_of(row, part.agents, one)
+                self.store_of(row, part.agents, one)
         return refused
 
-    def hear_step(
+    def handle_step(
         self, part: Part, row: int, item: Step, reply: Any
     ) -> Mapping[int, Refused] | None:
         """Does so with the answer to a step of one of the episodes."""
         if type(reply) is Actions:
-            self.take_of(row, part.agents, reply)
+            self.store_of(row, part.agents, reply)
             return None
         if isinstance(reply, Refused):
             return {0: reply}
@@ -186,7 +186,7 @@ class InDicts(StepValues):
     def state_of(self, row: int) -> Any:
         return self.given_states[row]
 
-    def take(self, kind: Kind, rows: Any) -> None:
+    def store(self, kind: Kind, rows: Any) -> None:
         agents = kind.agents
         if type(kind.space) is Discrete:
             rows = rows.tolist()
@@ -199,7 +199,7 @@ class InDicts(StepValues):
         for actions, own in zip(self.actions, rows, strict=True):
             actions.update(zip(agents, own, strict=True))
 
-    def take_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
+    def store_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
         if len(reply.actions) < len(agents):
             raise MalformedMessage(f"actions of {list(reply.actions)} came for {list(agents)}")
         self.actions[row].update(reply.actions)
@@ -262,14 +262,14 @@ class InArrays(StepValues):
     def states(self, size: int) -> NDArray[np.float32]:
         shape = self._num_copies, size
         if not isinstance(self._state, np.ndarray) or self._state.shape != shape:
-            expected = told(shape, "float32")
+            expected = as_text(shape, "float32")
             raise EpisodeMisuse(f"the state has to be {expected}{got(self._state)}")
         return np.ascontiguousarray(self._state[self._copies], np.float32)
 
     def seen(self, row: int, part: Part) -> dict[str, Any]:
         if part.place not in self._stacked:
-            self._stacked[part.place] = [self.stacked(kind) for kind in part.lineup.observed]
-        kinds = zip(part.lineup.observed, self._stacked[part.place], strict=True)
+            self._stacked[part.place] = [self.stacked(kind) for kind in part.layout.observed]
+        kinds = zip(part.layout.observed, self._stacked[part.place], strict=True)
         return {
             agent_id: row_of(kind.space, rows, (row, place))
             for kind, rows in kinds
@@ -279,7 +279,7 @@ class InArrays(StepValues):
     def state_of(self, row: int) -> Any:
         return None if self._state is None else self._state[self._copy(row)]
 
-    def take(self, kind: Kind, rows: Any) -> None:
+    def store(self, kind: Kind, rows: Any) -> None:
         for place, agent_id in enumerate(kind.agents):
             mine = _column(kind.space, rows, place)
             if self._is_whole:
@@ -287,7 +287,7 @@ class InArrays(StepValues):
             else:
                 put(self._writable(agent_id), self._copies, mine)
 
-    def take_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
+    def store_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
         copy = self._copy(row)
         for agent_id in agents:
             try:
@@ -305,7 +305,7 @@ class InArrays(StepValues):
         if isinstance(space, DictSpace):
             for agent_id, one in zip(agents, values, strict=True):
                 if not isinstance(one, Mapping) or one.keys() != space.spaces.keys():
-                    raise _misfit(agent_id, f"a dict of {list(space.spaces)}", one)
+                    raise _mismatch(agent_id, f"a dict of {list(space.spaces)}", one)
             return {
                 key: self._joined(sub, [one[key] for one in values], agents)
                 for key, sub in space.spaces.items()
@@ -313,7 +313,7 @@ class InArrays(StepValues):
         if isinstance(space, TupleSpace):
             for agent_id, one in zip(agents, values, strict=True):
                 if not isinstance(one, tuple | list) or len(one) != len(space.spaces):
-                    raise _misfit(agent_id, f"a tuple of {len(space.spaces)} arrays", one)
+                    raise _mismatch(agent_id, f"a tuple of {len(space.spaces)} arrays", one)
             return [
                 self._joined(sub, [one[i] for one in values], agents)
                 for i, sub in enumerate(space.spaces)
@@ -325,7 +325,7 @@ class InArrays(StepValues):
         for place, (agent_id, one) in enumerate(zip(agents, values, strict=True)):
             mine = one if isinstance(one, np.ndarray) else np.asarray(one)
             if mine.shape != whole or (mine.dtype != dtype and not _widens(mine.dtype, dtype)):
-                raise _misfit(agent_id, told(whole, dtype.name), one)
+                raise _mismatch(agent_id, as_text(whole, dtype.name), one)
             joined[:, place] = mine if self._is_whole else mine[copies]
         return joined
 
@@ -345,13 +345,13 @@ def _column(space: Space, rows: Any, place: int) -> Rows:
     return rows[:, place]
 
 
-def _misfit(agent_id: str, expected: str, came: Any) -> EpisodeMisuse:
+def _mismatch(agent_id: str, expected: str, came: Any) -> EpisodeMisuse:
     return EpisodeMisuse(
         f"observations of agent {agent_id!r} in all copies have to be {expected}{got(came)}"
     )
 
 
-def told(shape: tuple[int, ...], dtype: str) -> str:
+def as_text(shape: tuple[int, ...], dtype: str) -> str:
     """Returns how an array is called that is expected."""
     return f"an array of {dtype}, shape {shape}"
 

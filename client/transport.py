@@ -51,7 +51,7 @@ class Transport(Protocol):
     """Steps that were played in the server's place, and of which it may know nothing."""
 
     def tell_played(self) -> None:
-        """Tells the server what was played in its place and it has not been told yet.
+        """Tells the server what was played in its place and it has not been sent yet.
 
         Raises:
             ServerUnavailable: it does not answer.

@@ -27,7 +27,7 @@ class VectorCopies(Copies):
         client, metrics: see `Copies`.
     """
 
-    begin_when_told = False
+    begin_on_request = False
 
     def __init__(
         self, simulation: VectorSimulation, client: MultiplexingClient, metrics: Mapping[str, str]

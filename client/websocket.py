@@ -60,7 +60,7 @@ class _Connection:
             request.headers.update(headers)
             self._protocol.send_request(request)
             self._flush()
-            self._shake_hands()
+            self._handshake()
             if self._protocol.handshake_exc is not None:
                 raise self._protocol.handshake_exc
         except BaseException as error:
@@ -106,7 +106,7 @@ class _Connection:
         self._socket.settimeout(timeout_s)  # a system call
         self._timeout_s = timeout_s
 
-    def _shake_hands(self) -> None:
+    def _handshake(self) -> None:
         """Reads the answer to the request: to its end, or, if it is a refusal, its body, too."""
         head = self._receive_some()
         while _END_OF_HEAD not in head and len(head) < _READ_BYTES:
@@ -117,7 +117,7 @@ class _Connection:
         head, end, rest = head.partition(_END_OF_HEAD)
         self._feed(head + end)
         if self._protocol.state is OPEN:
-            self._take(rest)
+            self._receive(rest)
             return
         if rest:
             self._feed(rest)
@@ -126,7 +126,7 @@ class _Connection:
 
     def _read(self) -> None:
         data = self._receive_some()
-        self._take(data)
+        self._receive(data)
         if not data:
             self._feed(b"")
         if self._messages:  # which came before a close
@@ -134,10 +134,12 @@ class _Connection:
         if not data or self._protocol.state in (State.CLOSING, State.CLOSED):
             if isinstance(self._protocol.parser_exc, PayloadTooBig):
                 raise MalformedMessage(str(self._protocol.parser_exc))
-            said = self._protocol.close_rcvd
-            raise Broken(f"the server closed the connection{f', saying {said}' if said else ''}")
+            closing = self._protocol.close_rcvd
+            raise Broken(
+                f"the server closed the connection{f', saying {closing}' if closing else ''}"
+            )
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         for frame in self._frames.cut(data):
             if isinstance(frame, bytes):
                 self._messages.append(frame)

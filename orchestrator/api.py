@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from muxrl.orchestrator.config import ConfigSource, Overrides, load_config, prepare
 from muxrl.orchestrator.config.checks import check
-from muxrl.orchestrator.doing import said_on
+from muxrl.orchestrator.doing import shown_on
 from muxrl.orchestrator.launch.background import BackgroundRun, start_resumed, start_run
 from muxrl.orchestrator.launch.lasting_output import lasting_output
 from muxrl.orchestrator.launch.result import RunResult
@@ -71,7 +71,7 @@ def launch(
             win, and an empty mapping clears what is there.
         run_dir: the run's directory, which must not exist yet; None makes one under the
             experiment's `runs_dir`.
-        resume: goes on with a run that has ended in any way, from its newest checkpoint.
+        resume: continues a run that has ended in any way, from its newest checkpoint.
         show_progress: whether to print what `muxrl launch` prints, live table and report; None: in
             a terminal and in a notebook.
         wait: False returns at once, with a `BackgroundRun` that says how the run stands, stops it,
@@ -121,7 +121,7 @@ def _shown(show_progress: bool | None) -> Iterator[Console | None]:
         if not show_progress:
             yield None
             return
-        with said_on(sys.stdout):
+        with shown_on(sys.stdout):
             yield console
 
 
@@ -144,7 +144,7 @@ def sweep(
             or samples, or a larger budget.
         sweep_dir: the sweep's directory, which must not exist yet; None makes one under its
             `sweeps_dir`.
-        resume: goes on with a sweep: finished trials are kept, all others go on
+        resume: continues a sweep: finished trials are kept, all others continue
             from their newest checkpoint, or begin again where there is none.
         show_progress: whether to print what `muxrl sweep` prints, a table of trials; None: as for
             `launch`.

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from muxrl.orchestrator.commands.command import Command, check_installed, parse
-from muxrl.orchestrator.doing import doing, is_terminal, said_on
+from muxrl.orchestrator.doing import doing, is_terminal, shown_on
 from muxrl.orchestrator.errors import ConfigError, ExitCode, Refused, exit_code_of, is_expected
 from muxrl.orchestrator.launch.lasting_output import (
     forget_lost_readers,
@@ -64,7 +64,7 @@ def _run(argv: Sequence[str]) -> int:
                 # A file of its own, which `quiet` does not redirect; results are not mixed with it.
                 copy = stack.enter_context(lasting_copy(1 if command.is_long else 2))
                 if command.says == "always" or is_terminal(copy):
-                    stack.enter_context(said_on(copy))
+                    stack.enter_context(shown_on(copy))
                     doing("loading packages")
             return _execute(args)
     except BrokenPipeError:

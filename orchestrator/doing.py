@@ -1,7 +1,7 @@
 """What muxrl is doing while somebody waits, in a line: "evaluation: 40 of 100 episodes".
 
 Whoever makes others wait calls `doing`; it says nothing unless the process was asked to, by
-`said_on`. So a run can be watched from its command, and is silent in a trial of a sweep.
+`shown_on`. So a run can be watched from its command, and is silent in a trial of a sweep.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TextIO, cast
 PLAIN_INTERVAL_S = 10.0
 """Between lines where there is no terminal: few lines in CI logs, and signs of life."""
 
-_hearers: list[Callable[[str, str], None]] = []
+_listeners: list[Callable[[str, str], None]] = []
 _what = _part = ""
 
 
@@ -29,27 +29,27 @@ def doing(what: str, part: str = "") -> None:
     """
     global _what, _part
     _what, _part = what, part
-    going_on("")
+    progress("")
 
 
-def going_on(within: str) -> None:
+def progress(within: str) -> None:
     """Says how far the part is that was said last, such as "40 of 100 episodes"."""
-    if _hearers:
-        _hearers[-1](_what, ", ".join(filter(None, (_part, within))))
+    if _listeners:
+        _listeners[-1](_what, ", ".join(filter(None, (_part, within))))
 
 
 @contextlib.contextmanager
-def unsaid() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """Leaves the terminal to a display of its own while the ``with`` block lasts."""
-    _hearers.append(lambda what, how_far: None)
+    _listeners.append(lambda what, how_far: None)
     try:
         yield
     finally:
-        _hearers.pop()
+        _listeners.pop()
 
 
 @contextlib.contextmanager
-def said_on(stream: TextIO) -> Iterator[None]:
+def shown_on(stream: TextIO) -> Iterator[None]:
     """Has `doing` write to a stream while the ``with`` block lasts.
 
     In a terminal it is one line, which the next one replaces, and which is gone when anything else
@@ -57,20 +57,20 @@ def said_on(stream: TextIO) -> Iterator[None]:
     `PLAIN_INTERVAL_S`.
     """
     if not is_terminal(stream):
-        _hearers.append(_Lines(stream))
+        _listeners.append(_Lines(stream))
         try:
             yield
         finally:
-            _hearers.pop()
+            _listeners.pop()
         return
     line = _TerminalLine(stream)
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _Erasing(each, line)) for each in before)
-    _hearers.append(line)
+    _listeners.append(line)
     try:
         yield
     finally:
-        _hearers.pop()
+        _listeners.pop()
         line.erase()
         sys.stdout, sys.stderr = before
 
@@ -84,12 +84,12 @@ class _Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._what = ""
-        self._said_at = 0.0
+        self._shown_at = 0.0
 
     def __call__(self, what: str, how_far: str) -> None:
-        if what == self._what and time.monotonic() - self._said_at < PLAIN_INTERVAL_S:
+        if what == self._what and time.monotonic() - self._shown_at < PLAIN_INTERVAL_S:
             return
-        self._what, self._said_at = what, time.monotonic()
+        self._what, self._shown_at = what, time.monotonic()
         self._stream.write(_text(what, how_far) + "\n")
         self._stream.flush()
 

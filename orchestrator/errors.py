@@ -9,7 +9,7 @@
     │   ├── NotASweepDirectory  2  the same for a sweep
     │   ├── NotALeagueDirectory 2  the same for a league
     │   ├── OtherFormat         2  a newer muxrl wrote the run or sweep: update this one
-    │   ├── CannotResume        2  the run cannot go on, or be repeated, in this way
+    │   ├── CannotResume        2  the run cannot continue, or be repeated, in this way
     │   ├── CannotEvaluate      2  the run cannot be evaluated in this way
     │   ├── CannotCompare       2  the runs cannot be compared in this way
     │   ├── CannotExport        2  a policy cannot become a file
@@ -22,10 +22,10 @@
     │   ├── NoPlace             1  the Ray cluster has no room: wait, or reserve less
     │   ├── NotShared           1  a machine of it does not see the run's directory: share it
     │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk
-    ├── NotEnded                1  a run or sweep that was told to end still goes on
+    ├── NotEnded                1  a run or sweep that was told to end still continues
     ├── Silent                  1  a process of the run does not answer; it is killed
     │   └── Outdated            1  a sound one has to be made anew, since another has moved
-    ├── NotSaved                1  a checkpoint is not whole; the run goes on
+    ├── NotSaved                1  a checkpoint is not whole; the run continues
     ├── NotExported             1  a policy's file does not act as its server does
     ├── CannotTrack             1  a tracker failed while it was told of a finished run
     ├── RunIsRunning            1  another process watches over this run: wait, or stop it
@@ -145,7 +145,7 @@ class OtherFormat(Refused):
 
 
 class CannotResume(Refused):
-    """The run cannot go on in this way; the sentence says what stands in the way."""
+    """The run cannot continue in this way; the sentence says what stands in the way."""
 
 
 class CannotEvaluate(Refused):
@@ -186,8 +186,8 @@ class RunFailed(OrchestratorError):
         place: where it raised, if that is known: the same one twice is no accident.
     """
 
-    def __init__(self, story: str, place: str = "") -> None:
-        super().__init__(story)
+    def __init__(self, detail: str, place: str = "") -> None:
+        super().__init__(detail)
         self.place = place
 
 
@@ -229,7 +229,7 @@ class CannotRecord(RunFailed):
 
 
 class NotEnded(OrchestratorError):
-    """A run or sweep was told to end, and still goes on; the sentence names its process."""
+    """A run or sweep was told to end, and still runs; the sentence names its process."""
 
 
 class Silent(OrchestratorError):

@@ -21,7 +21,7 @@ from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.league.schema import LeagueConfig
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.declared import Check, KeysOf, bare, hints_of, meanings, said
+from muxrl.servers.declared import Check, KeysOf, bare, hints_of, meanings, metadata
 from muxrl.servers.fixed_policies import FIXED
 from muxrl.servers.lookup import own_algorithms
 from muxrl.servers.trainers.lookup import registered
@@ -57,8 +57,8 @@ def schema_text(kind: str, *, installed: bool = True) -> str:
     root = KINDS[kind]
     definitions: dict[str, Schema] = {}
     names = [*(e.name for e in own_algorithms()), *(f.name for f in FIXED)]
-    brought = registered().items()
-    trainers = {n for n, path in brought if installed or path.startswith("muxrl.")} - {*names}
+    entries = registered().items()
+    trainers = {n for n, path in entries if installed or path.startswith("muxrl.")} - {*names}
     definitions["algorithm"] = {
         "anyOf": [
             {"enum": [*names, *sorted(trainers)]},
@@ -113,12 +113,12 @@ def _define(cls: type, definitions: dict[str, Schema]) -> None:
 
 def _of(kind: Any, definitions: dict[str, Schema]) -> Schema:
     """Returns the schema of an annotation."""
-    given = next(said(kind, KeysOf), None)
+    given = next(metadata(kind, KeysOf), None)
     return _of_type(given.cls if given else bare(kind), definitions) | _bounds(kind)
 
 
 def _bounds(kind: Any) -> Schema:
-    return {keyword: bound for check in said(kind, Check) for keyword, bound in check.bounds}
+    return {keyword: bound for check in metadata(kind, Check) for keyword, bound in check.bounds}
 
 
 def _of_type(kind: Any, definitions: dict[str, Schema]) -> Schema:
@@ -164,8 +164,8 @@ def _object(properties: Mapping[str, Schema]) -> Schema:
 
 
 def _or_later(kinds: list[str]) -> Schema:
-    told = f"expected {' or '.join(kinds)}"  # what editors say; else they would say the pattern
-    return {"type": [*kinds, "string"], "pattern": _LATER, "patternErrorMessage": told}
+    expected = f"expected {' or '.join(kinds)}"  # what editors say; else they would say the pattern
+    return {"type": [*kinds, "string"], "pattern": _LATER, "patternErrorMessage": expected}
 
 
 def _called(name: str) -> Schema:

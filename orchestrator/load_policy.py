@@ -24,8 +24,8 @@ class Policies(dict[str, "LoadedPolicy | OnnxPolicy"]):
         self.left_out: dict[str, str] = {}
 
     def __missing__(self, agent_id: str) -> Any:
-        story = self.left_out.get(agent_id, f"there are policies of {', '.join(self)}")
-        raise KeyError(f"agent {agent_id!r} has no policy here: {story}")
+        reason = self.left_out.get(agent_id, f"there are policies of {', '.join(self)}")
+        raise KeyError(f"agent {agent_id!r} has no policy here: {reason}")
 
 
 def load_policy(path: str | Path) -> Policies:
@@ -65,8 +65,8 @@ def load_policy(path: str | Path) -> Policies:
     if not checkpoints:
         policies.update(load_onnx(path))
     if policies.left_out and not policies:
-        stories = "; ".join(dict.fromkeys(policies.left_out.values()))
-        raise AlgorithmProblem(f"{str(path)!r} has no policy to load: {stories}")
+        reasons = "; ".join(dict.fromkeys(policies.left_out.values()))
+        raise AlgorithmProblem(f"{str(path)!r} has no policy to load: {reasons}")
     if not policies:
         raise FileNotFoundError(
             f"{str(path)!r} is no run with a checkpoint, no checkpoint, and has no ONNX files of "

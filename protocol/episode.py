@@ -42,7 +42,7 @@ def is_repeat(episode_id: str, awaited: int, t: int) -> bool:
 
 
 def unanswered(episode_id: str, t: int, what: str) -> str:
-    """Returns why an episode cannot go on: the actions of its last step are not there yet.
+    """Returns why an episode cannot continue: the actions of its last step are not there yet.
 
     Args:
         episode_id: its id.

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from muxrl.protocol.messages import ERROR_STORY_CHARS, ServerSpec
+from muxrl.protocol.messages import MAX_REASON_CHARS, ServerSpec
 from muxrl.protocol.spaces import Space, leaf_type, parts_of
 
 _VALUE_BYTES = 26
@@ -26,7 +26,7 @@ _LEAST_ITEMS = 64
 _LEAST_BYTES = 1 << 20
 MOST_BYTES = 64 << 20
 """Of a default: more has to be asked for, unless a single item needs it."""
-_REPLY_BYTES = 3 * ERROR_STORY_CHARS + _ITEM_BYTES
+_REPLY_BYTES = 3 * MAX_REASON_CHARS + _ITEM_BYTES
 """Of a reply without actions: of a refusal."""
 
 

@@ -377,5 +377,5 @@ class Stopping(msgspec.Struct):
     status: Literal["stopping"] = "stopping"
 
 
-ERROR_STORY_CHARS = 2_000
+MAX_REASON_CHARS = 2_000
 """Maximum length of a refusal's message: enough for a sentence, not for a traceback."""

@@ -40,7 +40,7 @@ _NOT_OF_CLASSES = {
 class Endpoint(NamedTuple):
     """A path with a method.
 
-    `answers`: what may come with a 200, any object if empty. `codes`: its refusals, beside those
+    `answers`: what may come with a 200, any object if empty. `codes`: its refusals, besides those
     that every request may get. `handler`: of a server, what answers it.
     """
 
@@ -72,7 +72,7 @@ def openapi(endpoints: Collection[Endpoint]) -> Schema:
     paths: dict[str, Schema] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method] = _operation(endpoint, schemas)
-    stories = {cls.code: inspect.getdoc(cls) for cls in REFUSALS} | _NOT_OF_CLASSES
+    meanings = {cls.code: inspect.getdoc(cls) for cls in REFUSALS} | _NOT_OF_CLASSES
     return {
         "openapi": "3.1.0",
         "info": {
@@ -88,8 +88,8 @@ def openapi(endpoints: Collection[Endpoint]) -> Schema:
         "components": {
             "schemas": {**schemas, "Value": _VALUE},
             "responses": {
-                str(code): {"description": story, "content": _json(Refused)}
-                for code, story in sorted(stories.items())
+                str(code): {"description": meaning, "content": _json(Refused)}
+                for code, meaning in sorted(meanings.items())
             },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },

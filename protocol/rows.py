@@ -51,7 +51,7 @@ class Kind:
     Attributes:
         space: theirs.
         agents: in the order of the rows.
-        places: of these agents in the lineup.
+        places: of these agents in the layout.
     """
 
     space: Space
@@ -72,7 +72,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Lineup:
+class Layout:
     """The agents that act in each of some steps.
 
     Args:
@@ -198,22 +198,22 @@ def row_of(space: Space, rows: Any, index: tuple[int, ...]) -> Any:
     return rows[index].item() if isinstance(space, Discrete) else rows[(*index, ...)]
 
 
-def singles(lineup: Lineup, item: StepRows) -> list[Step]:
-    """Returns what rows say as a step of each episode; the rows are of this lineup."""
+def singles(layout: Layout, item: StepRows) -> list[Step]:
+    """Returns what rows say as a step of each episode; the rows are of this layout."""
     steps = []
     for row, (episode_id, t) in enumerate(zip(item.episode_ids, item.t.tolist(), strict=True)):
         observations = {}
-        for kind, rows in zip(lineup.observed, item.observations, strict=True):
+        for kind, rows in zip(layout.observed, item.observations, strict=True):
             for i, agent_id in enumerate(kind.agents):
                 observations[agent_id] = row_of(kind.space, rows, (row, i))
         rewards = {}
         if item.rewards is not None and (t or item.rewards[row].any()):
-            rewards = dict(zip(lineup.agents, item.rewards[row].tolist(), strict=True))
+            rewards = dict(zip(layout.agents, item.rewards[row].tolist(), strict=True))
         steps.append(
             Step(
                 episode_id,
                 t,
-                {a: observations[a] for a in lineup.agents},
+                {a: observations[a] for a in layout.agents},
                 rewards,
                 state=None if item.state is None else item.state[row],
             )

@@ -15,20 +15,20 @@ _OWN = tuple(
 _INSTALLED = ("<", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
-def told(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Returns an exception in one line, with the file and line of the user's code it came from."""
     frame = user_frame(error)
     text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     if frame is None:
         return text
     line = f": {frame.line}" if text == type(error).__name__ and frame.line else ""
-    told = f"{text} ({os.path.basename(frame.filename)}, line {frame.lineno}{line})"
+    one_line = f"{text} ({os.path.basename(frame.filename)}, line {frame.lineno}{line})"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        told += (
+        one_line += (
             "; another program has the port, or another copy of the environment: each copy gets "
             "its own where simulation.kwargs count them, as in '{5000 + index}'"
         )
-    return told
+    return one_line
 
 
 def user_frame(error: BaseException) -> traceback.FrameSummary | None:

@@ -186,7 +186,7 @@ class Acting(ABC):
         return _chosen(self.answer(asked), None, (len(block.slots), one.num_seats))
 
     def pass_of(self, block: Block) -> Any:
-        """Returns what is equal for blocks that are asked together, beside policy and mode."""
+        """Returns what is equal for blocks that are asked together, besides policy and mode."""
         return None
 
     @abstractmethod

@@ -11,7 +11,7 @@ from muxrl.servers.acting import Acting, Asked
 from muxrl.servers.agents.memory import Slots
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan
-from muxrl.servers.episodes.blocks import Block, Seats, ServedLineup
+from muxrl.servers.episodes.blocks import Block, Seats, ServedLayout
 from muxrl.servers.episodes.table import keep
 
 _HERE: Slots = slice(0, 1)
@@ -55,21 +55,21 @@ class Alone:
         Raises:
             ValueMismatch: an action mask forbids every action.
         """
-        served = self._seats.lineup(tuple(a for a in self._agents if a in observations))
+        served = self._seats.layout(tuple(a for a in self._agents if a in observations))
         return self._look(served, observations, state)
 
-    def look_at_nobody(self, seat: Seat) -> Look:
+    def look_at_none(self, seat: Seat) -> Look:
         """Returns what a team reads where none of its members is asked."""
-        return self._look(self._seats.lineup_of(seat, ()), {}, None)
+        return self._look(self._seats.layout_of(seat, ()), {}, None)
 
     def look_as(self, seat: Seat, observations: Mapping[str, Any], state: Any) -> Look:
         """Returns what another seat of an agent would read in its place."""
         agents = tuple(a for a in self._agents if a in observations)
-        return self._look(self._seats.lineup_of(seat, agents), observations, state)
+        return self._look(self._seats.layout_of(seat, agents), observations, state)
 
-    def _look(self, served: ServedLineup, observations: Mapping[str, Any], state: Any) -> Look:
-        nobody = np.zeros((1, len(self._agents)), bool)
-        seen = self._seats.see(served, observations, state, 0, nobody)
+    def _look(self, served: ServedLayout, observations: Mapping[str, Any], state: Any) -> Look:
+        none_departed = np.zeros((1, len(self._agents)), bool)
+        seen = self._seats.see(served, observations, state, 0, none_departed)
         read = [one.observe(seen) for one in served.parts]
         block = Block(None, self._seats, served, [""], [0], _HERE, [0], read)
         return Look(block, seen.newest)
@@ -82,7 +82,7 @@ class Alone:
         return states
 
     def act(self, acting: Acting, look: Look) -> dict[str, Any]:
-        """Acts greedily, and goes on to the next step; returns the actions by agent."""
+        """Acts greedily, and continues to the next step; returns the actions by agent."""
         block, memory = look.block, self._seats.memory
         (chosen,) = acting.act([block])
         block.finish(*chosen)

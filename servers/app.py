@@ -3,7 +3,7 @@
 What happens to a frame: `PolicyServerApp.answer` has the episodes record its items, the gate of the
 `Feed` may hold it, the `Batcher` computes its actions, and `Frame.finish` sends its answers.
 An exception becomes the answer to its item; the other items, the other episodes and the connection
-go on. `muxrl.servers.network.websocket` and `muxrl.servers.network.http` are the transports.
+continue. `muxrl.servers.network.websocket` and `muxrl.servers.network.http` are the transports.
 """
 
 from __future__ import annotations
@@ -298,10 +298,10 @@ async def expire_episodes(store: EpisodeStore) -> None:
             expired = store.expire(time.monotonic())
             store.problem = ""
         except Exception as error:  # nothing else would report it
-            story = f"idle episodes could not be closed: {type(error).__name__}: {error}"
-            if story != store.problem:
-                logger.exception("%s", story)
-            store.problem = story
+            reason = f"idle episodes could not be closed: {type(error).__name__}: {error}"
+            if reason != store.problem:
+                logger.exception("%s", reason)
+            store.problem = reason
             continue
         if expired:
             some = ", ".join(expired[:_IDLE_EXPIRIES_LOGGED])

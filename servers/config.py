@@ -17,9 +17,9 @@ from muxrl.protocol.spaces import Space
 from muxrl.servers.declared import (
     AboveZero,
     Adjustable,
-    Apart,
     Check,
     Free,
+    NotInResults,
     NotNegative,
     Secret,
     between,
@@ -87,9 +87,9 @@ class ServerConfig:
 
     algorithm: str = ""
     """An [algorithm's](algorithms.md) name, "" for PPO, or "package.module:Class" of your own."""
-    agents: Apart[list[str]] = field(default_factory=list)
+    agents: NotInResults[list[str]] = field(default_factory=list)
     """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
-    label: Apart[str] = ""
+    label: NotInResults[str] = ""
     """Name in assignments and results, such as "ppo_lstm"; "": the algorithm's."""
     host: Free[str] = "127.0.0.1"
     """Address to listen on; anything but loopback requires a token."""

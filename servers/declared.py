@@ -1,4 +1,4 @@
-"""What the declaration of a config's key or of an algorithm's setting says beside its type.
+"""What the declaration of a config's key or of an algorithm's setting says besides its type.
 
 A declaration is an annotated line of a class with its description as a docstring below:
 
@@ -89,7 +89,7 @@ Adjustable = Annotated[T, Use(may_change=True)]
 """May change when a run is resumed, and shapes its results."""
 Free = Annotated[T, Use(may_change=True, shapes_results=False)]
 """May change, and no result depends on it."""
-Apart = Annotated[T, Use(shapes_results=False)]
+NotInResults = Annotated[T, Use(shapes_results=False)]
 """Cannot change in a run, and is compared in ways of its own: names, agents, seeds."""
 Secret = Annotated[T, Use(may_change=True, shapes_results=False, is_secret=True)]
 """Free, and never written down."""
@@ -107,14 +107,14 @@ def bare(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def said(kind: Any, what: type[T]) -> Iterator[T]:
-    """Yields what is said beside a type of some class, the innermost first."""
+def metadata(kind: Any, what: type[T]) -> Iterator[T]:
+    """Yields what is said besides a type of some class, the innermost first."""
     return (one for one in getattr(kind, "__metadata__", ()) if isinstance(one, what))
 
 
 def of_mapping(kind: Any) -> Any:
     """Returns the type that a mapping of it has: without what is said beside it, and ``None``."""
-    given = next(said(kind, KeysOf), None)
+    given = next(metadata(kind, KeysOf), None)
     kind = given.cls if given else bare(kind)
     args = [one for one in get_args(kind) if one is not types.NoneType]
     is_optional = get_origin(kind) in (Union, types.UnionType) and len(args) == 1
@@ -146,7 +146,7 @@ def use_of(schema: type, path: Sequence[Any]) -> Use:
     found = Use()
     for key in path:
         kind = below(kind, key)
-        found = next(said(kind, Use), found)
+        found = next(metadata(kind, Use), found)
     return found
 
 
@@ -164,7 +164,7 @@ def keys_of(schema: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 def value_problem(value: Any, kind: Any) -> str:
     """Returns what is wrong with a value of a type: "is 0, must be above 0"; "" for nothing."""
-    checks: list[Check | Form] = [*said(kind, Check), *said(kind, Form)]
+    checks: list[Check | Form] = [*metadata(kind, Check), *metadata(kind, Form)]
     problems = [check.find(value) for check in reversed(checks)]  # the narrowest is the outermost
     if isinstance(value, list) and (args := get_args(bare(kind))):
         problems += [value_problem(one, args[0]) for one in value]

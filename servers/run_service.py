@@ -1,4 +1,4 @@
-"""What a run asks of a server beside its episodes: report, save, finish, abort.
+"""What a run asks of a server besides its episodes: report, save, finish, abort.
 
 `muxrl.protocol.run_messages` has the same as requests, for a server in a process that the run
 reaches over the network only.
@@ -65,7 +65,7 @@ class RunService:
         return RunReport(self._server.status(), records, cpu_s, activity, latencies)
 
     def finish(self, timeout_s: float, taken: int = 0) -> RunReport:
-        """Ends learning; the server goes on acting with its last weights. Returns a `report`.
+        """Ends learning; the server continues acting with its last weights. Returns a `report`.
 
         Raises:
             StillLearning: the update under way takes longer than that.

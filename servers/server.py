@@ -147,7 +147,7 @@ class PolicyServer:
         return not self._owns_network or self._network.stop(timeout_s)
 
     def finish_training(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
-        """Ends learning; the server goes on acting with its last weights, for evaluation.
+        """Ends learning; the server continues acting with its last weights, for evaluation.
 
         Raises:
             StillLearning: the current update takes longer than that.
@@ -168,7 +168,7 @@ class PolicyServer:
             logger.warning("%d episodes closed as truncated: their simulation was lost", num)
 
     async def _serve(self) -> None:
-        """Goes on beside the network, in its thread."""
+        """Runs beside the network, in its thread."""
         # Without it, MKL's tanh of a handful of numbers wakes a thread for every core (milliseconds
         # instead of 2 µs).
         limit_torch_threads(self.plan.resources.num_torch_threads)
@@ -294,7 +294,7 @@ def serve_forever(
     Args:
         plan: the server.
         run_dir: where its checkpoint goes, each in place of the one before; None: none is written.
-        resume: whether it goes on from its newest checkpoint in `run_dir`. Without it, a folder
+        resume: whether it continues from its newest checkpoint in `run_dir`. Without it, a folder
             that has one is refused, since it would be overwritten.
         interval_s: seconds from one checkpoint to the next; None: only one at the end.
     """
@@ -309,7 +309,7 @@ def serve_forever(
     folder = run_dir / "checkpoints" / plan.server_id if run_dir else None
     with contextlib.ExitStack() as stack:
         try:
-            plan = _going_on(plan, run_dir, resume=resume)
+            plan = _to_resume(plan, run_dir, resume=resume)
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
                 taken = functools.partial(_taken, folder, plan.server_id)
@@ -358,15 +358,15 @@ def _taken(folder: Path, server_id: str) -> ServerProblem:
 
 
 def _save(server: PolicyServer, checkpoint: Path) -> None:
-    """Writes a checkpoint while the server goes on; one that cannot be written is logged."""
+    """Writes a checkpoint while the server continues; one that cannot be written is logged."""
     try:
         server.policies.save(checkpoint)
     except (StillLearning, ServerProblem, OSError) as error:
         logger.warning("no checkpoint, and the next one when it is due: %s", error)
 
 
-def _going_on(plan: ServerPlan, run_dir: Path | None, *, resume: bool) -> ServerPlan:
-    """Returns the plan with the checkpoint that it goes on from, if it is to.
+def _to_resume(plan: ServerPlan, run_dir: Path | None, *, resume: bool) -> ServerPlan:
+    """Returns the plan with the checkpoint that it continues from, if it is to.
 
     Raises:
         ServerProblem: there is none, or one that would be overwritten.

@@ -127,7 +127,7 @@ class Serving:
         )
 
     def _check(self, asked: BeginRun) -> PlanProblems:
-        """Says what is wrong with a plan; no trainer is made beside those that learn."""
+        """Says what is wrong with a plan; no trainer is made besides those that learn."""
         try:
             self._planned(asked, makes_trainers=self._server is None)
         except (ServerProblem, msgspec.ValidationError) as error:
@@ -138,7 +138,7 @@ class Serving:
         """Serves a plan from now on.
 
         Raises:
-            ValueMismatch: the trainer cannot be made for it; what was served goes on.
+            ValueMismatch: the trainer cannot be made for it; what was served continues.
         """
         with self._lock:
             try:

@@ -47,7 +47,7 @@ _BARE = re.compile(r"\d|^(true|false)$", re.IGNORECASE)
 """In a text that may be meant as something else."""
 
 
-class _Misfit(Exception):
+class _Mismatch(Exception):
     """A value is not of a type."""
 
 
@@ -61,7 +61,7 @@ def kind_of(annotation: Any, default: Any) -> Any:
     """
     if not isinstance(annotation, str) and annotation is not inspect.Parameter.empty:
         kind = Union[annotation, None] if default is None else annotation  # noqa: UP007, of objects
-        with contextlib.suppress(_Misfit, TypeError):  # which it may be whatever the user wrote
+        with contextlib.suppress(_Mismatch, TypeError):  # which it may be whatever the user wrote
             if default is not inspect.Parameter.empty:
                 _read(default, kind)
             return kind
@@ -85,8 +85,8 @@ def read_as(what: str, value: Any, kind: Any, *, converts: bool = False) -> Any:
     """
     try:
         return _read(value, kind, converts)
-    except _Misfit:
-        raise AlgorithmProblem(f"{what} {misfit(value, kind)}") from None
+    except _Mismatch:
+        raise AlgorithmProblem(f"{what} {mismatch(value, kind)}") from None
 
 
 def check_kind(what: str, value: Any, default: Any) -> None:
@@ -113,9 +113,9 @@ def _read(value: Any, kind: Any, converts: bool = False) -> Any:
         return _read(value, args[0], converts)
     if origin in (Union, types.UnionType):
         for one in args:
-            with contextlib.suppress(_Misfit):
+            with contextlib.suppress(_Mismatch):
                 return _read(value, one, converts)
-        raise _Misfit
+        raise _Mismatch
     if origin in _LISTS and isinstance(value, list | tuple):
         kinds = args if _is_fixed(origin, args) else (*args, Any)[:1] * len(value)
         if len(kinds) == len(value):
@@ -133,7 +133,7 @@ def _read(value: Any, kind: Any, converts: bool = False) -> Any:
         return float(value) if converts and origin is float else value
     elif converts:
         return _converted(value, origin)
-    raise _Misfit
+    raise _Mismatch
 
 
 def _converted(value: Any, cls: Any) -> Any:
@@ -147,7 +147,7 @@ def _converted(value: Any, cls: Any) -> Any:
     elif cls in (int, float) and isinstance(value, str):
         with contextlib.suppress(ValueError):
             return cls(value)
-    raise _Misfit
+    raise _Mismatch
 
 
 def _fits(value: Any, cls: Any, *, is_number: bool) -> bool:
@@ -176,11 +176,11 @@ def _is_fixed(origin: Any, args: tuple[Any, ...]) -> bool:
     return origin is tuple and bool(args) and args[-1] is not ...
 
 
-def misfit(value: Any, kind: Any) -> str:
+def mismatch(value: Any, kind: Any) -> str:
     """Returns the end of a refusal: what values the type has, what came, and what to write."""
     kind = bare(kind)
     got = f", got {_in_words(value)}{_remedy(value, kind)}"
-    with contextlib.suppress(_Misfit):
+    with contextlib.suppress(_Mismatch):
         unquoted, problem = without_quotes(value)
         _read(unquoted, kind)
         got = f", but {problem}" if problem else got

@@ -77,7 +77,7 @@ class AutoresetEnv:
         self.possible_agents = agents.possible_agents
         self.observation_spaces, self.action_spaces = agents.observed, agents.acted
         self._mode = self._autoreset_mode()
-        self._ended = self._nobody()
+        self._ended = self._none()
         """Agents that are done, in episodes that are not over."""
         self._waiting = np.zeros(self.num_copies, bool)
         self._options_of: Callable[[int], Mapping[str, float]] | None = None
@@ -136,7 +136,7 @@ class AutoresetEnv:
 
     def ask_options(self, options_of: Callable[[int], Mapping[str, float]]) -> None:
         """See `VectorSimulation.ask_options`."""
-        if not self.is_told_to_reset:
+        if not self.resets_on_request:
             raise SimulationError(
                 f"with autoreset_mode {self._mode!r} its copies reset by themselves, so that "
                 "simulation.parameters cannot be given; make it with 'Disabled'"
@@ -144,7 +144,7 @@ class AutoresetEnv:
         self._options_of = options_of
 
     @property
-    def is_told_to_reset(self) -> bool:
+    def resets_on_request(self) -> bool:
         """Whether copies begin again by `reset_some`, and not by themselves."""
         return self._mode == "Disabled"
 
@@ -193,8 +193,8 @@ class AutoresetEnv:
         observations = self._observed(seen, "step()")
         rewards = {a: self._vector(one, "reward", a) for a, one in self._by_agent(paid).items()}
         infos = infos if isinstance(infos, Mapping) else {}
-        told = self._infos(infos)
-        self._add_masks(told, observations)
+        by_agent = self._infos(infos)
+        self._add_masks(by_agent, observations)
         terminated = self._flags(ended, "termination")
         done = terminated | self._flags(cut, "truncation")
         is_over: NDArray[np.bool_] = np.zeros(self.num_copies, bool)
@@ -211,7 +211,7 @@ class AutoresetEnv:
                 self._ended |= done
             is_over = np.asarray(self._ended.all(1))
             cut = done & ~terminated
-            final_observations = self._finals(done, cut, is_over, observations, infos, told)
+            final_observations = self._finals(done, cut, is_over, observations, infos, by_agent)
         if self._returns_at_once:
             self._ended &= is_over[:, None]
             self._before = copied(observations)
@@ -220,9 +220,9 @@ class AutoresetEnv:
             self._ended &= ~is_over[:, None]
             if (states := self._final_states(infos)) is not None:
                 final_states = {copy: states[copy] for copy in over}
-            if self.is_told_to_reset:  # the reset may write into what the step returned
-                rewards, told, final_observations, final_states = copied(
-                    (rewards, told, final_observations, final_states)
+            if self.resets_on_request:  # the reset may write into what the step returned
+                rewards, by_agent, final_observations, final_states = copied(
+                    (rewards, by_agent, final_observations, final_states)
                 )
                 observations = self.reset_some(is_over, observations)
         return VectorStep(
@@ -233,7 +233,7 @@ class AutoresetEnv:
             terminated ^ done,
             is_over,
             final_observations,
-            told,
+            by_agent,
             final_states,
         )
 
@@ -276,11 +276,11 @@ class AutoresetEnv:
 
     def _autoreset_mode(self) -> str:
         metadata = getattr(self._env, "metadata", None) or {}
-        said = metadata.get("autoreset_mode", "Disabled" if self._has_dicts else None)
-        mode = getattr(said, "value", said)
+        chosen = metadata.get("autoreset_mode", "Disabled" if self._has_dicts else None)
+        mode = getattr(chosen, "value", chosen)
         if mode not in _MODES:
             raise SimulationError(
-                f"metadata['autoreset_mode'] of the vector environment is {said!r}; expected one "
+                f"metadata['autoreset_mode'] of the vector environment is {chosen!r}; expected one "
                 f"of {list(_MODES)}, which say how a copy begins its next episode"
             )
         return str(mode)
@@ -310,7 +310,7 @@ class AutoresetEnv:
             )
         return array.reshape(self.num_copies)
 
-    def _nobody(self) -> NDArray[np.bool_]:
+    def _none(self) -> NDArray[np.bool_]:
         # So laid out, it is faster to ask of each copy about all of its agents.
         return np.zeros((len(self._ids), self.num_copies), bool).T
 
@@ -318,7 +318,7 @@ class AutoresetEnv:
         """Returns flags by copy and agent, bool ``[N, A]``."""
         if not isinstance(given, Mapping):  # the same of all agents
             given = dict.fromkeys(self.possible_agents, given)
-        flags = self._nobody()
+        flags = self._none()
         places = {agent: place for place, agent in enumerate(self.possible_agents)}
         named = {str(agent): one for agent, one in given.items()}
         if unknown := [agent for agent in named if agent not in self._ids]:
@@ -336,7 +336,7 @@ class AutoresetEnv:
         is_over: NDArray[np.bool_],
         observations: Mapping[str, Rows],
         infos: Mapping[str, Any],
-        told: Mapping[str, Any],
+        by_agent: Mapping[str, Any],
     ) -> dict[int, dict[str, Any]]:
         """Returns the last observations of those who are done now, by copy."""
         finals: dict[int, dict[str, Any]] = {}
@@ -345,7 +345,7 @@ class AutoresetEnv:
                 a for a, is_done in zip(self._ids, done[copy].tolist(), strict=True) if is_done
             ]
             if self._returns_at_once and not is_over[copy]:  # what is observed is the next life's
-                finals[copy] = self._last_of_lives(copy, agents, cut[copy], told)
+                finals[copy] = self._last_of_lives(copy, agents, cut[copy], by_agent)
                 continue
             if self._mode != "SameStep" or not is_over[copy]:
                 finals[copy] = {a: row(observations[a], copy) for a in agents}
@@ -359,7 +359,7 @@ class AutoresetEnv:
                 rows = self._observed(given, "step(), in final_obs,")
                 last = {a: row(one, copy) for a, one in rows.items()}
             finals[copy] = {a: last[a] for a in agents}
-            final_infos = {a: told.get(a, {}).get("final_info") or {} for a in agents}
+            final_infos = {a: by_agent.get(a, {}).get("final_info") or {} for a in agents}
             self._masks.add({a: info_of(i, copy) for a, i in final_infos.items()}, finals[copy])
         return finals
 
@@ -368,13 +368,13 @@ class AutoresetEnv:
         copy: int,
         agents: Iterable[str],
         cut: NDArray[np.bool_],
-        told: Mapping[str, Any],
+        by_agent: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Returns what agents that are back at once observed last: as infos say, or, of those that
         were truncated, before the step."""
         finals = {}
         for agent in agents:
-            info = info_of(told.get(agent, {}), copy)
+            info = info_of(by_agent.get(agent, {}), copy)
             if LAST in info:
                 finals[agent] = info[LAST]
             elif cut[self.possible_agents.index(agent)]:

@@ -20,7 +20,7 @@ from muxrl.client.adapters.places import ALL, LAST, Places
 from muxrl.client.adapters.raw_values import Five, plain_reward, read_reset, read_step
 from muxrl.client.adapters.simulation import COMMON, SimulationError, StepResult
 from muxrl.protocol.spaces import ACTION_MASK_KEY
-from muxrl.protocol.user_errors import told
+from muxrl.protocol.user_errors import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class DictEnv:
         SimulationError: see `AgentSpaces`.
     """
 
-    speaks_by_agent: ClassVar[bool] = True
+    is_by_agent: ClassVar[bool] = True
     """Whether what it returns from reset and step are dicts by agent."""
     lists_agents: ClassVar[bool] = False
     """Whether it says in `agents` who is there: nobody else is, and an episode ends with them."""
@@ -76,7 +76,7 @@ class DictEnv:
         self.takes_seed = True
         """Whether its reset does, as far as is known."""
         self._agents = AgentSpaces(ids, observation_space, action_space)
-        self._told_of = {**self._agents.names, COMMON: COMMON}
+        self._name_of = {**self._agents.names, COMMON: COMMON}
         """Names in infos, by the environment's."""
         self.possible_agents = self._agents.possible_agents
         self.observation_spaces, self.action_spaces = self._agents.observed, self._agents.acted
@@ -94,7 +94,7 @@ class DictEnv:
         """What those observe who are to act."""
         self._before: StepResult | None = None
         """What happened before anybody was observed; the first step joins it."""
-        self._has_said = self._is_closed = False
+        self._has_warned = self._is_closed = False
         self._masks = InfoMasks(
             self.observation_spaces, self.action_spaces, lambda: self._begin()[1]
         )
@@ -175,7 +175,7 @@ class DictEnv:
     def _begin(
         self, seed: int | None = None, options: Mapping[str, float] | None = None
     ) -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
-        given = read_reset(self._reset_env(seed, options), is_by_agent=self.speaks_by_agent)
+        given = read_reset(self._reset_env(seed, options), is_by_agent=self.is_by_agent)
         return self._read_reset(*given)
 
     def step(self, actions: dict[str, Any]) -> StepResult:
@@ -204,7 +204,7 @@ class DictEnv:
         names, places, live = self._agents.names, self._places, self._live
         if places is None:
             given = self._step_env(actions)
-            step = self._read_step(read_step(given, is_by_agent=self.speaks_by_agent), live)
+            step = self._read_step(read_step(given, is_by_agent=self.is_by_agent), live)
         else:
             given = self._step_env(places.env_actions(actions))
             step = self._read_step(read_step(given, is_by_agent=True), places.taken)
@@ -226,7 +226,7 @@ class DictEnv:
             done, is_over = self._find_done(step)
             observations, finals = self._sort(step, done, is_over)
             result = StepResult(observations, earned, {}, {}, finals, plain_infos, is_over)
-            result = self._take_out(done, actions, result)
+            result = self._remove_actions(done, actions, result)
         if not are_the_same:
             self._acting = {}
             for agent, name in live.items():
@@ -299,7 +299,7 @@ class DictEnv:
             )
         return observations, finals
 
-    def _take_out(
+    def _remove_actions(
         self, done: Mapping[Hashable, bool], actions: Collection[Hashable], result: StepResult
     ) -> StepResult:
         """Takes those that are done out of the episode; adds that, and what they observed last."""
@@ -324,8 +324,8 @@ class DictEnv:
         return result._replace(is_over=is_over)
 
     def _say_last_known(self, agent: Hashable) -> None:
-        if not self._has_said:
-            self._has_said = True
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "agent %r was truncated between two of its steps without a last observation, as "
                 "others may be: its value is bootstrapped from what it observed last",
@@ -340,7 +340,7 @@ class DictEnv:
         Raises:
             SimulationError: see `InfoMasks.refuse`.
         """
-        names, unread = self._told_of, self._masks.unread
+        names, unread = self._name_of, self._masks.unread
         plain: dict[str, Any] = {}
         for agent, info in infos.items():
             if (name := names.get(agent)) is not None:
@@ -369,7 +369,7 @@ class DictEnv:
         try:
             close()
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code may raise anything
-            self._note(f"its close() raised {told(error)}; it counts as closed")
+            self._note(f"its close() raised {one_line(error)}; it counts as closed")
 
     def _note(self, sentence: str) -> None:
         self.notes.append(sentence)

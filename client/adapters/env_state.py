@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.simulation import SimulationError
-from muxrl.protocol.user_errors import told
+from muxrl.protocol.user_errors import one_line
 
 
 def find_state_size(env: Any, reset: Callable[[], Any]) -> tuple[int | None, str]:
@@ -33,7 +33,7 @@ def find_state_size(env: Any, reset: Callable[[], Any]) -> tuple[int | None, str
     except NotImplementedError:  # another stub, or a wrapper's
         return None, ""
     except (Exception, SystemExit) as error:  # noqa: BLE001  # nobody may want to read it
-        return None, told_of("state()", error)
+        return None, raised_by("state()", error)
 
 
 def read_state(env: Any, size: int | None = None) -> NDArray[np.float32]:
@@ -59,6 +59,6 @@ def read_state(env: Any, size: int | None = None) -> NDArray[np.float32]:
     return state
 
 
-def told_of(where: str, error: BaseException) -> str:
+def raised_by(where: str, error: BaseException) -> str:
     """Returns in one line what became of a call of one of the environment's methods."""
-    return str(error) if isinstance(error, SimulationError) else f"{where} raised {told(error)}"
+    return str(error) if isinstance(error, SimulationError) else f"{where} raised {one_line(error)}"

@@ -33,7 +33,7 @@ from muxrl.client.adapters.vector_simulation import OnlyCopy
 from muxrl.client.adapters.vmas_env import VmasEnv
 from muxrl.protocol.own_modules import NoSuchName, find_by_name, submodules
 from muxrl.protocol.suggestions import did_you_mean
-from muxrl.protocol.user_errors import told
+from muxrl.protocol.user_errors import one_line
 
 OF_LISTS = (
     "RLlib's VectorMultiAgentEnv takes and returns lists of dicts by agent, and not arrays; name "
@@ -198,7 +198,9 @@ def naming(env: str, doing: str) -> Iterator[None]:
     except SimulationError as error:
         raise SimulationError(f"simulation {env!r}: {error}") from error.__cause__
     except (Exception, SystemExit) as error:  # the user's environment may raise anything
-        raise SimulationError(f"simulation {env!r}: {doing} failed with {told(error)}") from error
+        raise SimulationError(
+            f"simulation {env!r}: {doing} failed with {one_line(error)}"
+        ) from error
 
 
 def adapt_vector(env: Any, respawn: Respawn = "refuse") -> AutoresetEnv:
@@ -336,7 +338,7 @@ def _find(module_name: str, attribute: str) -> Callable[..., Any]:
         hint = did_you_mean(missing, known, most=3)
         raise SimulationError(f"no module {missing!r}{hint}") from error
     except (Exception, SystemExit) as error:  # the user's module may raise anything
-        raise SimulationError(f"importing {module_name!r} failed with {told(error)}") from error
+        raise SimulationError(f"importing {module_name!r} failed with {one_line(error)}") from error
     if isinstance(found, ModuleType):
         raise SimulationError(
             f"{attribute!r} is a module; name the factory or class in it, as "
@@ -372,7 +374,7 @@ def _call(factory: Callable[..., Any], kwargs: Mapping[str, Any], copy: Copy) ->
         raise
     except (Exception, SystemExit) as error:  # the user's factory may raise anything
         raise SimulationError(
-            f"making it with kwargs {kwargs} failed with {told(error)}"
+            f"making it with kwargs {kwargs} failed with {one_line(error)}"
         ) from error
 
 

@@ -21,7 +21,7 @@ class GymnasiumEnv(DictEnv):
         env: a `gymnasium.Env`, or whatever behaves like one.
     """
 
-    speaks_by_agent = False
+    is_by_agent = False
 
     def __init__(self, env: Any) -> None:
         spaces = lambda _: env.observation_space, lambda _: env.action_space

@@ -43,7 +43,7 @@ class GymnasiumMultiAgent(DictEnv):
         env: a `gymnasium.Env` of which `has_a_part_for_each_agent` is true.
     """
 
-    speaks_by_agent = False
+    is_by_agent = False
 
     def __init__(self, env: Any) -> None:
         self._actions: dict[Hashable, Any] = {}

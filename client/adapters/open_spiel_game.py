@@ -90,7 +90,7 @@ class OpenSpielGame:
         self._state = self._game.new_initial_state()
         self._have_acted: set[str] = set()
         self._returns = [0.0] * len(self.possible_agents)
-        return self._until_somebody_acts(), {}
+        return self._until_an_agent_acts(), {}
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
@@ -110,7 +110,7 @@ class OpenSpielGame:
             state.apply_actions(chosen)
         else:
             state.apply_action(chosen[state.current_player()])
-        observations = self._until_somebody_acts()
+        observations = self._until_an_agent_acts()
         agents, before, self._returns = self.possible_agents, self._returns, state.returns()
         is_over = state.is_terminal()
         rewards = {
@@ -123,7 +123,7 @@ class OpenSpielGame:
         ended = dict.fromkeys(agents, True) if is_over else {}
         return StepResult(observations, rewards, ended, {}, {}, {}, is_over)
 
-    def _until_somebody_acts(self) -> dict[str, Any]:
+    def _until_an_agent_acts(self) -> dict[str, Any]:
         """Draws what chance does; returns what those observe who act next."""
         state = self._state
         while state.is_chance_node():

@@ -16,7 +16,7 @@ from muxrl.client.adapters.simulation import SimulationError
 
 
 class PettingZooAEC(DictEnv):
-    """A step is one agent's action, and goes on until another live agent is to act.
+    """A step is one agent's action, and continues until another live agent is to act.
 
     Done agents, which PettingZoo wants stepped with None, are stepped here. An agent's reward is
     that of `env.last()`: the sum since it last acted, given at its turn or when it is done.

@@ -16,7 +16,7 @@ from muxrl.client.adapters.simulation import COMMON, SimulationError
 logger = logging.getLogger(__name__)
 
 _MAX_FORMER = 1_000
-"""Agents that may be paid after their end. An episode may go on for ever, under ever new ids."""
+"""Agents that may be paid after their end. An episode may continue for ever, under ever new ids."""
 ALL = "__all__"
 LAST = "final_observation"
 """In the infos of an agent that ends and is observed again in one step: what it observed last."""
@@ -57,7 +57,7 @@ class Places:
         is_over = terminateds.get(ALL) or truncateds.get(ALL)
         done = {a for a in self.taken if terminateds.get(a) or truncateds.get(a)}
         earned = self._placed(rewards)
-        told = earned, self._placed(terminateds), self._placed(truncateds)
+        outcome = earned, self._placed(terminateds), self._placed(truncateds)
         plain_infos = self._placed(infos)
         others = {
             agent: reward
@@ -66,7 +66,7 @@ class Places:
         }
         if is_over:  # all observations are last ones, and nobody new begins
             self._add(others, earned, lives)
-            return self._placed(given), *told, plain_infos
+            return self._placed(given), *outcome, plain_infos
         for agent in done:
             self._former_place.pop(agent, None)  # else it would not be among the newest
             place = self._former_place[agent] = self.taken.pop(agent)
@@ -77,7 +77,7 @@ class Places:
         seen = {self._find(a, lives): value for a, value in given.items() if a not in done}
         if others:
             self._add(others, earned, lives)
-        return seen, *told, plain_infos
+        return seen, *outcome, plain_infos
 
     def _add(
         self,

@@ -140,7 +140,7 @@ class PolicyClient:
         if episode_id in self._episodes:
             raise EpisodeMisuse(f"episode {episode_id} is open already")
         mode = "train" if training_enabled else "eval"
-        started = self._tell("start", episode_id, {"mode": mode, "should_explore": should_explore})
+        started = self._send("start", episode_id, {"mode": mode, "should_explore": should_explore})
         self._episodes[episode_id] = _Episode()
         self.parameters = started.get("parameters", {})
         self.is_evaluation = started.get("is_evaluation", False)
@@ -235,7 +235,7 @@ class PolicyClient:
         episode.final_observations.update(_by_agent("last observations", observations))
         fields = {"t": episode.t, "is_truncated": truncated, "state": state}
         fields["metrics"] = _by_agent("metrics", metrics)
-        reply = self._tell("end", episode_id, {**fields, **episode.pending()})
+        reply = self._send("end", episode_id, {**fields, **episode.pending()})
         del self._episodes[str(episode_id)]
         if reply["type"] != "ended":  # it was aborted before
             raise EpisodeLost(
@@ -249,7 +249,7 @@ class PolicyClient:
     def abort_episode(self, episode_id: str, reason: str = "") -> None:
         """Closes an episode early; what was recorded counts as truncated."""
         self._find(episode_id)
-        self._tell("abort", episode_id, {"reason": reason})
+        self._send("abort", episode_id, {"reason": reason})
         del self._episodes[str(episode_id)]
 
     def close(self) -> None:
@@ -285,12 +285,12 @@ class PolicyClient:
     def _step(self, episode_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         episode = self._find(episode_id)
         item = {"t": episode.t, **fields, **episode.pending()}
-        actions: dict[str, Any] = self._tell("step", episode_id, item)["actions"]
+        actions: dict[str, Any] = self._send("step", episode_id, item)["actions"]
         episode.t += 1
         episode.clear()
         return actions
 
-    def _tell(self, kind: str, episode_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _send(self, kind: str, episode_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the reply to one item; if there is none, or a refusal, the episode is over."""
         self._check_user()
         episode_id = str(episode_id)
@@ -302,9 +302,9 @@ class PolicyClient:
         limit = self.spec.get("max_message_bytes", 0)
         try:
             if 0 < limit < len(body):  # the server would close the connection on it
-                story = f"{kind} of episode {episode_id}: {len(body)} bytes are over the limit of "
-                story += f"{limit} bytes (limits.max_message_bytes)"
-                reply: dict[str, Any] = {"type": "refused", "code": 413, "message": story}
+                detail = f"{kind} of episode {episode_id}: {len(body)} bytes are over the limit of "
+                detail += f"{limit} bytes (limits.max_message_bytes)"
+                reply: dict[str, Any] = {"type": "refused", "code": 413, "message": detail}
             else:
                 answer = self._exchange("POST", "/v1/step", body, is_start=kind == "start")
                 reply = answer["replies"][0] if "replies" in answer else answer
@@ -312,8 +312,8 @@ class PolicyClient:
             self._episodes.pop(episode_id, None)
             raise
         is_refused = reply["type"] == "refused"
-        told = (episode_id, item.get("t") if reply["type"] == "actions" else None)
-        if (reply.get("episode_id"), reply.get("t")) != told and not is_refused:
+        answered = (episode_id, item.get("t") if reply["type"] == "actions" else None)
+        if (reply.get("episode_id"), reply.get("t")) != answered and not is_refused:
             self._drop()
             self._episodes.pop(episode_id, None)
             raise ServerUnavailable(
@@ -323,7 +323,7 @@ class PolicyClient:
         if not is_refused:
             return reply
         if reply["code"] not in (410, 423) and kind in ("step", "end"):
-            self._tell("abort", episode_id, {"reason": reply["message"][:500]})
+            self._send("abort", episode_id, {"reason": reply["message"][:500]})
         self._episodes.pop(episode_id, None)
         if reply["code"] == 410:
             raise EpisodeLost(reply["message"], episode_id)
@@ -375,7 +375,7 @@ class PolicyClient:
     def _exchange_alone(
         self, method: str, path: str, body: bytes, is_start: bool
     ) -> dict[str, Any]:
-        began_at = heard_at = time.monotonic()
+        began_at = received_at = time.monotonic()
         pause_s = 0.0
         while True:
             try:
@@ -387,15 +387,15 @@ class PolicyClient:
                 return answer
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
-                trouble = error
-            if isinstance(trouble, socket.timeout) and self._is_learning(began_at):
-                heard_at = time.monotonic()
+                failure = error
+            if isinstance(failure, socket.timeout) and self._is_learning(began_at):
+                received_at = time.monotonic()
                 continue
-            away_s = time.monotonic() - heard_at
+            away_s = time.monotonic() - received_at
             if away_s >= self._patience_s and pause_s:  # tried twice at least
                 raise ServerLost(
                     f"server {self._url.netloc} is lost: no answer for {away_s:.1f} s (patience_s "
-                    f"is {self._patience_s:g}); {trouble!r}; is it running?"
+                    f"is {self._patience_s:g}); {failure!r}; is it running?"
                 )
             time.sleep(min(pause_s, max(0.0, self._patience_s - away_s)))
             pause_s = min(2.0, max(0.05, 2 * pause_s))
@@ -446,9 +446,9 @@ class PolicyClient:
             raise OSError(f"it answered {response.status}: {data[:200]!r}")
         is_refused_item = response.status in (400, 413)
         if not isinstance(answer, dict) or not (response.status == 200 or is_refused_item):
-            said = answer.get("message") if isinstance(answer, dict) else repr(data[:200])
+            shown = answer.get("message") if isinstance(answer, dict) else repr(data[:200])
             raise ServerUnavailable(
-                f"server {self._url.netloc} answered {response.status} to {method} {path}: {said}"
+                f"server {self._url.netloc} answered {response.status} to {method} {path}: {shown}"
             )
         return answer
 
@@ -459,7 +459,7 @@ class PolicyClient:
 
 
 class _Episode:
-    """Its next step, and what the server is to be told with it."""
+    """Its next step, and what the server is to be sent with it."""
 
     def __init__(self) -> None:
         self.t = 0

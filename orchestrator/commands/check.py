@@ -53,7 +53,7 @@ def check(
     from muxrl.orchestrator.supervise.own_server import ask_own_servers
 
     check_gpus(experiment.config)
-    problems, unasked = ask_own_servers([experiment.servers])
+    problems, deferred = ask_own_servers([experiment.servers])
     if problems:
         raise ConfigError(list(problems))
     if yaml:
@@ -64,15 +64,15 @@ def check(
 
     for sentence in describe_replays(experiment):
         sys.stdout.write(f"{sentence}\n")
-    for sentence in (*experiment.warnings, *unasked):
+    for sentence in (*experiment.warnings, *deferred):
         sys.stdout.write(f"warning: {sentence}\n")
 
 
 def _budget_text(config: ExperimentConfig) -> str:
     """Returns what ends the run, as ", until it has ..."; "" if nothing does."""
     limits = {name: limit for name, limit in vars(config.stop).items() if limit}
-    told = [f"{n}: {x:,}" if isinstance(x, int) else f"{n}: {x}" for n, x in limits.items()]
-    return f"; it stops at {', '.join(told)}" if told else ""
+    sentences = [f"{n}: {x:,}" if isinstance(x, int) else f"{n}: {x}" for n, x in limits.items()]
+    return f"; it stops at {', '.join(sentences)}" if sentences else ""
 
 
 def _check_sweep(config: str, overrides: Sequence[str]) -> None:
@@ -164,16 +164,16 @@ def _describe_gateway(experiment: Experiment) -> Iterator[str]:
     yield f"simulations connect to one gateway, {gateway.host}:{gateway.port or '(any free port)'}"
     evaluation = experiment.config.evaluation
     num_learning = len(experiment.servers) - len(experiment.fixed_servers)
-    told = []
+    sentences = []
     if evaluation.interval_env_steps:
         num = evaluation.num_episodes * (1 + num_learning)
-        told.append(f"{num:,} every {evaluation.interval_env_steps:,} env steps")
+        sentences.append(f"{num:,} every {evaluation.interval_env_steps:,} env steps")
     if evaluation.final_num_episodes:
         others = 2 if compares_untrained(experiment.config) else 1
         num = evaluation.final_num_episodes * (1 + others * num_learning)
-        told.append(f"{num:,} at the end")
-    if told:
-        yield f"evaluations take episodes of theirs: {', '.join(told)}"
+        sentences.append(f"{num:,} at the end")
+    if sentences:
+        yield f"evaluations take episodes of theirs: {', '.join(sentences)}"
 
 
 def _describe_reading(plan: ServerPlan) -> Iterator[str]:

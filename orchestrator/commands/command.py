@@ -76,14 +76,14 @@ class Command:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Adds an argument for each parameter."""
-        told = {
+        known = {
             name: rest for name, *rest in _ARGUMENT.findall(inspect.getdoc(self.function) or "")
         }
         kinds = get_type_hints(self.function, include_extras=True)
         alternatives = (*self.at_most_one, *self.one_of)
         group: argparse._ArgumentGroup | None = None
         for name, parameter in inspect.signature(self.function).parameters.items():
-            short, placeholder, text = told.get(name, ("", "", ""))  # of nothing under -OO
+            short, placeholder, text = known.get(name, ("", "", ""))  # of nothing under -OO
             is_option, default = parameter.kind is parameter.KEYWORD_ONLY, parameter.default
             how = _how(kinds[name], default, is_option=is_option)
             if placeholder:

@@ -66,7 +66,7 @@ class Player:
     run_path: Path | None = None
     """Of the run; it tells players of one label apart."""
     resume_from: str = ""
-    """Checkpoint with which a process of its own goes on."""
+    """Checkpoint with which a process of its own continues."""
     should_explore: bool = False
     """Whether such a process is to draw its actions."""
 
@@ -125,7 +125,7 @@ def frozen_of(
     """Returns `frozen` of a run.
 
     Raises:
-        CannotCompare: there is no such checkpoint, or a team has members beside the agents.
+        CannotCompare: there is no such checkpoint, or a team has members besides the agents.
     """
     whose = RunDirectory(run.path), run.config, server_id, agents, checkpoint
     try:

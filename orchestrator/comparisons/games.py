@@ -61,11 +61,11 @@ def scored(returns: Sequence[Floats], **about: Any) -> Match:
 
 def key_of(seating: Mapping[str, Player], seeds: range) -> str:
     """Returns what tells a game from all others: who plays, with which weights, which episodes."""
-    told = [
+    players = [
         [role, who.label, who.home, who.run_path, who.should_explore, *_served(who)]
         for role, who in sorted(seating.items())
     ]
-    text = json.dumps([told, seeds.start, len(seeds)], default=str)
+    text = json.dumps([players, seeds.start, len(seeds)], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

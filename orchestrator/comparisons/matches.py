@@ -53,7 +53,7 @@ Snapshots = Mapping[int, Mapping[RecordedRun, str]]
 
 
 @dataclass(frozen=True)
-class Lineup:
+class Profile:
     """Who plays each role: a contestant's policies, or a baseline's.
 
     Attributes:
@@ -107,22 +107,22 @@ def play_head_to_head(
     arena.check_interchangeable(interchangeable or [next(iter(roles))])
     pairs, notes = _pairs(contestants)
     stages = [(stage(n), names) for n, names in (snapshots or {}).items()]
-    lineups = [
-        _lineup(c, roles, pairs, should_explore, checkpoint, *at)
+    profiles = [
+        _profile(c, roles, pairs, should_explore, checkpoint, *at)
         for c in contestants
         for at in (stages if stages and c.learns else [("", {})])
     ]
     random = random_players(contestants[0].runs[0], roles)
-    lineups += _baselines(lineups, random, scripts, len(pairs))
+    profiles += _baselines(profiles, random, scripts, len(pairs))
     starts = _first_seeds(contestants[0], pairs, num_episodes)
     known = {} if known is None else known
     games: dict[str, Game] = {}
     meetings: dict[tuple[object, ...], tuple[dict[str, Subject], dict[str, Any]]] = {}
-    for pair, ours, theirs, role in product(range(len(pairs)), lineups, lineups, roles):
+    for pair, ours, theirs, role in product(range(len(pairs)), profiles, profiles, roles):
         if role not in ours.players[pair] or not set(roles) <= {role, *theirs.players[pair]}:
             continue
         player, others = ours.players[pair][role], theirs.players[pair]
-        # Random players are the same in every lineup, so they meet each opponent once.
+        # Random players are the same in every profile, so they meet each opponent once.
         meeting = (role, player, tuple(_rest(others, role)), pair)
         if meeting in meetings:
             continue
@@ -183,7 +183,7 @@ def check_equal_training(runs: Sequence[RecordedRun], checkpoint: str) -> None:
         if run.learns and not checkpoint.isdecimal():  # which says it
             place = CheckpointFolder(run.path / "checkpoints").find()
             num = Manifest.read(place).env_steps if place else run.points[-1].env_steps
-            # An episode that goes on beyond the end of training is nobody's advantage.
+            # An episode that continues beyond the end of training is nobody's advantage.
             trained[run] = min(num, run.config.stop.env_steps or num)
     if not trained:
         return
@@ -215,12 +215,12 @@ def find_snapshots(runs: Sequence[RecordedRun]) -> Snapshots:
             saved[run] = {n // (every or 1) * (every or 1): str(n) for n in found}
     common = sorted(set.intersection(*map(set, saved.values()))) if saved else []
     if len(common) < 2:
-        told = "; ".join(
+        stages_text = "; ".join(
             f"{run.name!r} has {listed(names.values())}" for run, names in saved.items()
         )
         raise CannotCompare(
             "snapshots are compared where all runs that learn have at least two at the same env "
-            f"steps, and they have {len(common)} in common: {told or 'no run learns'}; set "
+            f"steps, and they have {len(common)} in common: {stages_text or 'no run learns'}; set "
             "checkpoint.keep_every_env_steps"
         )
     return {n: {run: names[n] for run, names in saved.items()} for n in common}
@@ -255,7 +255,7 @@ def _first_seeds(
     return found
 
 
-def _lineup(
+def _profile(
     contestant: Contestant,
     roles: Roles,
     pairs: Sequence[Mapping[str, int]],
@@ -263,7 +263,7 @@ def _lineup(
     checkpoint: str,
     suffix: str,
     names: Mapping[RecordedRun, str],
-) -> Lineup:
+) -> Profile:
     runs = dict(zip(contestant.seeds, contestant.runs, strict=True))
 
     def player(run: RecordedRun, role: str) -> Player:
@@ -278,7 +278,7 @@ def _lineup(
         # What was not trained is the same at all env steps.
         return found if found.run else replace(found, label=found.label.removesuffix(suffix))
 
-    return Lineup(
+    return Profile(
         contestant.name + suffix,
         tuple(
             {role: player(runs[pair[contestant.name]], role) for role in roles} for pair in pairs
@@ -287,35 +287,35 @@ def _lineup(
 
 
 def _baselines(
-    lineups: Sequence[Lineup], random: Mapping[str, Player], scripts: Scripts, num_pairs: int
-) -> list[Lineup]:
+    profiles: Sequence[Profile], random: Mapping[str, Player], scripts: Scripts, num_pairs: int
+) -> list[Profile]:
     """Random players in every role, and in their roles the scripted ones that no run has."""
-    found = [Lineup(RANDOM, (random,) * num_pairs)]
+    found = [Profile(RANDOM, (random,) * num_pairs)]
     known = {
         (player.home, player.label)
-        for lineup in lineups
-        for players in lineup.players
+        for profile in profiles
+        for players in profile.players
         for player in players.values()
         if player.run is None
     }
     for label, players in scripts.items():
         alone = {role: who for role, who in players.items() if (role, label) not in known}
         if alone:
-            found.append(Lineup(label, (alone,) * num_pairs))
+            found.append(Profile(label, (alone,) * num_pairs))
     return found
 
 
-def _about(role: str, ours: Lineup, theirs: Lineup, pair: int) -> dict[str, Any]:
+def _about(role: str, ours: Profile, theirs: Profile, pair: int) -> dict[str, Any]:
     """Returns what is known of a match before it is played."""
     player, rest = ours.players[pair][role], _rest(theirs.players[pair], role)
     return {
         "role": role,
         "player": player.label,
-        "player_lineup": RANDOM if player.label == RANDOM else ours.label,
+        "player_contestant": RANDOM if player.label == RANDOM else ours.label,
         "others": " | ".join(
             who.label if len(rest) == 1 else f"{who.label} {who.home}" for who in rest
         ),
-        "others_lineup": RANDOM if all(who.label == RANDOM for who in rest) else theirs.label,
+        "others_contestant": RANDOM if all(who.label == RANDOM for who in rest) else theirs.label,
         "run": player.run_path,
         "other_run": next((who.run_path for who in rest if who.run_path is not None), None),
         "pair": pair,

@@ -67,11 +67,11 @@ def judge_client(
         network.stop(_STOP_S)
     if code == 0:
         notes.kept("exit")
-    elif code is not None and not server.has_said_over:
+    elif code is not None and not server.has_ended_run:
         notes.broken("exit", "exit code 0", f"exit code {code}")
     elif not server.has_seen_enough.is_set():
         notes.broken("exit", f"an end within {timeout_s:g} s", "it was ended")
-    server.finish(was_ended=code is None or (server.has_said_over and code != 0))
+    server.finish(was_ended=code is None or (server.has_ended_run and code != 0))
     return notes.verdicts()
 
 

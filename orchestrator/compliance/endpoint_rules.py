@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from muxrl.orchestrator.compliance.rules import Rules
-from muxrl.orchestrator.compliance.subject import ANSWER_S, Subject, heard
+from muxrl.orchestrator.compliance.subject import ANSWER_S, Subject, received
 from muxrl.orchestrator.compliance.verdicts import Broken, Skipped, expect
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.message_sizes import needed_items
@@ -183,7 +183,7 @@ def text_frames(server: Subject) -> None:
     """a text frame is JSON and is answered as JSON"""
     with server.websocket() as websocket:
         items = [{"type": t, "episode_id": server.new_id()} for t in ("start", "abort")]
-        kinds = [type(reply) for reply in heard(websocket, json.dumps({"items": items}))]
+        kinds = [type(reply) for reply in received(websocket, json.dumps({"items": items}))]
         expect(kinds == [Started, Aborted], "started, aborted", kinds)
 
 
@@ -192,11 +192,11 @@ def malformed_frames(server: Subject) -> None:
     """a malformed frame is refused, and the WebSocket stays open"""
     with server.websocket() as websocket:
         for frame in ("{", "", b"", b"\xc1", b"\x81\xa5items"):
-            replies = heard(websocket, frame)
+            replies = received(websocket, frame)
             is_refused = [isinstance(r, Refused) and r.code == 400 for r in replies]
             expect(is_refused == [True], "one refusal with code 400", replies)
         text = json.dumps({"items": [{"type": "abort", "episode_id": server.new_id()}]})
-        expect(isinstance(heard(websocket, text)[0], Aborted), "aborted", "something else")
+        expect(isinstance(received(websocket, text)[0], Aborted), "aborted", "something else")
 
 
 @RULES.of("limits")

@@ -51,7 +51,7 @@ def actions(server: Subject) -> None:
     if len(server.agents) > 1:
         first, rest = server.agents[:1], server.agents[1:]
         with contextlib.suppress(Skipped):  # one team, of which any members may be asked
-            first, rest = server.two_apart()
+            first, rest = server.two_disjoint()
         for some in (first, rest):
             _are_actions_of(server, episode.step(some), some)
 
@@ -127,7 +127,7 @@ def whole_steps(server: Subject) -> None:
     wrong = episode.next(rewards={agent_id: 5.0, "nobody at all": 1.0})
     replies = server.say(wrong, other.next(rewards={agent_id: 1.0}))
     refused(replies[0], 422)
-    acted(replies[1])  # the others of its frame go on
+    acted(replies[1])  # the others of its frame continue
     episode.step(rewards={agent_id: 1.0})
     for each in (episode, other):
         ended(server.ask(EndEpisode(each.id, 2)), 2, {agent_id: 1.0})
@@ -148,7 +148,7 @@ def rewards(server: Subject) -> None:
 @RULES.of("rule 5", is_needed=True)
 def late_agents(server: Subject) -> None:
     """an agent may appear in mid-episode"""
-    first, rest = server.two_apart()
+    first, rest = server.two_disjoint()
     episode = server.start()
     episode.step(first)
     _are_actions_of(server, episode.step(), first + rest)
@@ -266,10 +266,10 @@ def both_ends(server: Subject) -> None:
 @RULES.of("rule 8", is_needed=True)
 def unknown_episodes(server: Subject) -> None:
     """a step or end of what is unknown, or over, is a 410"""
-    nobody = server.new_id()
+    unknown_id = server.new_id()
     seen = server.observe()
-    refused(server.ask(Step(nobody, 0, seen, state=server.state)), 410)
-    refused(server.ask(EndEpisode(nobody, 0)), 410)
+    refused(server.ask(Step(unknown_id, 0, seen, state=server.state)), 410)
+    refused(server.ask(EndEpisode(unknown_id, 0)), 410)
     for close in (EndEpisode, AbortEpisode):
         episode = server.start()
         server.ask(EndEpisode(episode.id, 0) if close is EndEpisode else AbortEpisode(episode.id))

@@ -16,8 +16,8 @@ RULES = (*endpoint_rules.RULES, *episode_rules.RULES, *value_rules.RULES)
 def judge(rule: Rule, subject: Subject) -> Verdict:
     """Tries one rule, over HTTP and, if it has items, over the WebSocket, too."""
 
-    def verdict(outcome: Literal["ok", "broken", "skipped"], story: str = "") -> Verdict:
-        return Verdict(rule.where, rule.text, outcome, story, rule.is_needed)
+    def verdict(outcome: Literal["ok", "broken", "skipped"], detail: str = "") -> Verdict:
+        return Verdict(rule.where, rule.text, outcome, detail, rule.is_needed)
 
     for over_websocket in (False, True) if rule.has_items else (False,):
         subject.over_websocket = over_websocket

@@ -49,7 +49,7 @@ _MOST_EPISODES = 20
 """After which the run is over, for a program that plays until then."""
 HELD_S = 0.5
 _CUT, _HELD, _GONE, _REFUSED = 1, 2, 3, 4
-_TROUBLE_AT = 1
+_FAULT_AT = 1
 """The step of an episode at which its trouble is made."""
 _LATER_S = 0.1
 _MAX_EPISODES = 256
@@ -67,7 +67,7 @@ class _Episode:
     done: frozenset[str] = frozenset()
     is_closed: bool = False
     is_gone: bool = False
-    is_owed: bool = False
+    is_pending: bool = False
     """Whether an answer was lost, or is held back."""
 
 
@@ -113,7 +113,7 @@ class StrictServer(PolicyServerApp):
             status=lambda: Status("strict", "ready", num_open_episodes=self.store.num_open),
         )
         self.has_seen_enough = threading.Event()
-        self.has_said_over = False
+        self.has_ended_run = False
         """Whether it has refused a start since the run was over."""
         self._notes = notes
         self._cut = cut
@@ -135,7 +135,7 @@ class StrictServer(PolicyServerApp):
                 self._notes.kept("closed")
             elif not (episode.is_gone or was_ended):
                 self._notes.broken("closed", f"an end or abort of {episode_id}", "none")
-            if episode.is_owed and not was_ended:
+            if episode.is_pending and not was_ended:
                 again = f"t={episode.t - 1} of {episode_id} again"
                 self._notes.broken("repeats", again, "it did not come")
 
@@ -145,27 +145,27 @@ class StrictServer(PolicyServerApp):
         self._notes.kept("messages")
         if self._is_replying:
             self._notes.broken("turns", "the next frame after the answer", "it came before")
-        troubles = {self._trouble_of(item) for item in items}
+        faults = {self._fault_of(item) for item in items}
         loop = asyncio.get_running_loop()
 
         def answered(replies: list[AnyReply]) -> None:
-            if _CUT in troubles:
+            if _CUT in faults:
                 loop.call_later(_LATER_S, self._reply, reply, replies)  # nobody hears it
-            elif _HELD in troubles:
+            elif _HELD in faults:
                 loop.call_later(HELD_S, self._release, items, reply, replies)
             else:
                 self._reply(reply, replies)
 
         super().answer(items, answered, is_alone=is_alone)
-        if troubles & {_CUT, _HELD}:
-            self._owe(items, True)
-        if _CUT in troubles:
+        if faults & {_CUT, _HELD}:
+            self._set_pending(items, True)
+        if _CUT in faults:
             self._cut()
 
-    def _owe(self, items: list[AnyItem], is_owed: bool) -> None:
+    def _set_pending(self, items: list[AnyItem], is_pending: bool) -> None:
         for item in items:
             if item.episode_id in self._episodes:
-                self._episodes[item.episode_id].is_owed = is_owed
+                self._episodes[item.episode_id].is_pending = is_pending
 
     def _reply(self, reply: Answered, replies: list[AnyReply]) -> None:
         # A frame that came too early is answered within this call.
@@ -176,16 +176,16 @@ class StrictServer(PolicyServerApp):
             self._is_replying = False
 
     def _release(self, items: list[AnyItem], reply: Answered, replies: list[AnyReply]) -> None:
-        self._owe(items, False)
+        self._set_pending(items, False)
         self._notes.kept("turns")
         self._reply(reply, replies)
 
-    def _trouble_of(self, item: AnyItem) -> int | None:
+    def _fault_of(self, item: AnyItem) -> int | None:
         """Returns the trouble that an item makes, if it is the first time."""
         episode = self._episodes.get(item.episode_id)
-        if episode is None or not isinstance(item, Step) or item.t != _TROUBLE_AT:
+        if episode is None or not isinstance(item, Step) or item.t != _FAULT_AT:
             return None
-        return episode.number if episode.t == _TROUBLE_AT and not episode.is_gone else None
+        return episode.number if episode.t == _FAULT_AT and not episode.is_gone else None
 
     # --- items --------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class StrictServer(PolicyServerApp):
         episode = self._episodes.get(item.episode_id)
         try:
             if isinstance(item, StartEpisode) and episode is None:
-                self._make_trouble(item)
+                self._make_fault(item)
             elif episode is not None:
                 self._look(item, episode, now)
         except ProtocolError as error:
@@ -203,17 +203,17 @@ class StrictServer(PolicyServerApp):
             self._notes.kept("starts")
             self._episodes.setdefault(item.episode_id, _Episode(len(self._episodes)))
         elif episode is not None and not isinstance(outcome, Refused):
-            self._take(item, episode)
+            self._accept(item, episode)
         return outcome
 
-    def _make_trouble(self, item: StartEpisode) -> None:
+    def _make_fault(self, item: StartEpisode) -> None:
         """Refuses a start if it is too late, and the fifth one once.
 
         Raises:
             RunOver, NotServing: it is refused.
         """
         if len(self._episodes) >= _MOST_EPISODES:
-            self.has_said_over = True
+            self.has_ended_run = True
             raise RunOver("the run has ended: all has been seen")
         if any(episode.is_gone for episode in self._episodes.values()):
             self._notes.kept("410")
@@ -237,26 +237,26 @@ class StrictServer(PolicyServerApp):
         if not isinstance(item, Step) or episode.is_closed:
             return
         if item.t == episode.t - 1:
-            if episode.is_owed:
-                episode.is_owed = False
+            if episode.is_pending:
+                episode.is_pending = False
                 self._notes.kept("repeats")
             is_sign_of_life = not (item.observations or item.rewards)
             if not is_sign_of_life and encode_json(item) != encode_json(episode.last):
                 self._notes.broken("repeats", f"the same again: {episode.last}", item)
         elif item.t == episode.t:
-            if episode.is_owed:
+            if episode.is_pending:
                 self._notes.broken("turns", "nothing before the answer", item)
-            if episode.number == _GONE and item.t == _TROUBLE_AT:
+            if episode.number == _GONE and item.t == _FAULT_AT:
                 episode.is_gone = True
                 self.store.accept(AbortEpisode(item.episode_id), now)
-                story = f"episode {item.episode_id} is unknown here; was the server restarted?"
-                raise EpisodeGone(story)
+                detail = f"episode {item.episode_id} is unknown here; was the server restarted?"
+                raise EpisodeGone(detail)
             if back := sorted(item.observations.keys() & episode.done):
                 self._notes.broken("done", "observations of who is not done", f"one of {back}")
             if not item.observations:
                 self._notes.broken("values", "an observation in each step", "none")
 
-    def _take(self, item: AnyItem, episode: _Episode) -> None:
+    def _accept(self, item: AnyItem, episode: _Episode) -> None:
         """Notes what was right in an item that was not refused."""
         if isinstance(item, Step):
             self._notes.kept("order")
@@ -283,7 +283,7 @@ class StrictServer(PolicyServerApp):
             if episode.done:
                 self._notes.kept("done")
             return
-        episode.is_owed = False  # it was closed without the answer, as whoever gives up does
+        episode.is_pending = False  # it was closed without the answer, as whoever gives up does
         episode.is_closed = True
         if len(self._episodes) >= ENOUGH_EPISODES:
             self.has_seen_enough.set()

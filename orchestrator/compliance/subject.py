@@ -154,7 +154,7 @@ class Subject:
     def _by_websocket(self, items: Collection[AnyItem]) -> list[AnyReply]:
         if self._websocket is None:
             self._websocket = self._stack.enter_context(self.websocket())
-        return heard(self._websocket, encode(Batch(list(items))))
+        return received(self._websocket, encode(Batch(list(items))))
 
     # --- episodes -----------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Subject:
                 return agent_id, does
         raise Skipped("no agent observes an action mask")
 
-    def two_apart(self) -> tuple[list[str], list[str]]:
+    def two_disjoint(self) -> tuple[list[str], list[str]]:
         """Returns an agent with its team, and the rest."""
         group = self.spec.agents[self.agents[0]].group
         members = self.spec.groups.get(group, []) if group else []
@@ -320,7 +320,7 @@ def same(reply: AnyReply, other: AnyReply) -> bool:
     return encode_json(reply) == encode_json(other)
 
 
-def heard(websocket: ClientConnection, frame: bytes | str) -> list[AnyReply]:
+def received(websocket: ClientConnection, frame: bytes | str) -> list[AnyReply]:
     """Returns the replies to a frame, which have to come in its own encoding."""
     try:
         websocket.send(frame)

@@ -70,15 +70,15 @@ def observation_bounds(server: Subject) -> None:
 @RULES.of("refusals")
 def unknown_agents(server: Subject) -> None:
     """an agent that is not the server's is refused by its name"""
-    nobody = "nobody at all"
+    unknown_id = "nobody at all"
     seen = server.observe()
     for fields in (
-        {"observations": seen | {nobody: next(iter(seen.values()))}},
-        {"rewards": {nobody: 1.0}},
-        {"terminations": {nobody: True}},
+        {"observations": seen | {unknown_id: next(iter(seen.values()))}},
+        {"rewards": {unknown_id: 1.0}},
+        {"terminations": {unknown_id: True}},
     ):
         refusal = refused(server.ask(server.start().next(**fields)), 422)
-        expect(refusal.agent_id == nobody, f"agent_id {nobody!r}", refusal)
+        expect(refusal.agent_id == unknown_id, f"agent_id {unknown_id!r}", refusal)
 
 
 @RULES.of("refusals")

@@ -39,13 +39,13 @@ _SECTIONS = {
 
 
 class Verdict(NamedTuple):
-    """What became of a rule. `where`: its place on the page. `story`: why it is not ok, or "".
+    """What became of a rule. `where`: its place on the page. `detail`: why it is not ok, or "".
     `is_needed`: see `Rule`."""
 
     where: str
     rule: str
     outcome: Literal["ok", "broken", "skipped"]
-    story: str = ""
+    detail: str = ""
     is_needed: bool = True
 
     @property
@@ -87,7 +87,7 @@ def _lines(verdicts: Sequence[Verdict], width: int) -> list[str]:
     for verdict in verdicts:
         lines.append(f"{verdict.outcome:7}  {verdict.where:{width}}  {verdict.rule}")
         see = f"; see {verdict.section}" if verdict.outcome == "broken" else ""
-        lines += textwrap.wrap(verdict.story + see, 100, initial_indent=" " * 9,
+        lines += textwrap.wrap(verdict.detail + see, 100, initial_indent=" " * 9,
                                subsequent_indent=" " * 9)  # fmt: skip
     return lines
 

@@ -300,18 +300,18 @@ def _server_problems(
     yield from access_problems(f"server {server_id!r}", f"set servers.{server_id}.token", server)
 
 
-def access_problems(who: str, cure: str, listener: ServerConfig | GatewayConfig) -> Iterator[str]:
+def access_problems(who: str, remedy: str, listener: ServerConfig | GatewayConfig) -> Iterator[str]:
     """Yields a sentence for each reason why strangers could use what listens there.
 
     Args:
         who: listens.
-        cure: how it is given a token.
+        remedy: how it is given a token.
         listener: its settings.
     """
     if not is_loopback(listener.host) and not listener.token:
         yield (
             f"{who}: listens on {listener.host!r}, which other machines can reach, "
-            f"without a token; {cure}, or the host to 127.0.0.1"
+            f"without a token; {remedy}, or the host to 127.0.0.1"
         )
     if 0 < len(listener.token) < _MIN_TOKEN_CHARS:
         yield (

@@ -53,7 +53,7 @@ def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> Simulation
         raise ConfigError(problems)
     from muxrl.client import first_look
     from muxrl.client.adapters import SimulationError
-    from muxrl.client.apart import Apart
+    from muxrl.client.apart import ProcessCall
     from muxrl.client.episode_parameters import draw
 
     ends = {name: at_the_end(given) for name, given in simulation.parameters.items()}
@@ -67,16 +67,16 @@ def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> Simulation
         dict(simulation.metrics),
     )
     try:
-        with Apart(first_look.look_at, subject, is_whole) as looking:
+        with ProcessCall(first_look.look_at, subject, is_whole) as looking:
             found = looking.result()
         if simulation.vector_env and simulation.num_envs_per_process > 1:
-            with Apart(first_look.look_at_batch, subject) as looking:
+            with ProcessCall(first_look.look_at_batch, subject) as looking:
                 looking.result()
         num_copies = simulation.num_processes * simulation.num_envs_per_process
         if is_whole and num_copies > 1 and not simulation.vector_env:
-            with Apart(first_look.begin, subject, 1) as other:
+            with ProcessCall(first_look.begin, subject, 1) as other:
                 other.result()
-                with Apart(first_look.begin, subject, 0) as one:
+                with ProcessCall(first_look.begin, subject, 0) as one:
                     one.result()
     except SimulationError as error:
         sentence = " ".join(str(error).split()).removeprefix("simulation ")

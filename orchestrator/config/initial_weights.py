@@ -42,7 +42,7 @@ def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:
         checkpoint = Checkpoint.open(path)
     except AlgorithmProblem as problem:
         return "", [str(problem)]
-    return str(checkpoint.path), list(_misfits(given, checkpoint.about, plan))
+    return str(checkpoint.path), list(_mismatches(given, checkpoint.about, plan))
 
 
 def _are_same(ours: Any, theirs: Any) -> bool:
@@ -52,7 +52,7 @@ def _are_same(ours: Any, theirs: Any) -> bool:
     return False
 
 
-def _misfits(given: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator[str]:
+def _mismatches(given: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator[str]:
     """Yields a sentence for each policy that the checkpoint lacks, or has for what is observed or
     done in another way; and one for another algorithm."""
     if str(about.get("algorithm")).lower() != plan.algorithm.lower():

@@ -147,8 +147,8 @@ def load_base(folder: Path, base: Any, above: tuple[Path, ...] = ()) -> Experime
     """
     if not isinstance(base, str) or not base:  # another type is an error of the config itself
         return ExperimentConfig()
-    beside = folder / base
-    return _load_file(beside if beside.is_file() else base, (), above)
+    sibling = folder / base
+    return _load_file(sibling if sibling.is_file() else base, (), above)
 
 
 def _load_file(
@@ -197,7 +197,7 @@ def load_structured(
         tree = merged(tree, override) if isinstance(override, dict) else tree
     reading = Reading(tree, type(defaults))
     problems: list[tuple[int, str]] = []
-    for path, sentence in reading.misfits.items():
+    for path, sentence in reading.mismatches.items():
         texts = [text for text, override in given if sets(override, path)]
         line = _line(lines, path)
         if texts:
@@ -219,7 +219,7 @@ def set_values(config: T, values: Mapping[str, Any]) -> tuple[T, list[str]]:
 
     Args:
         config: a dataclass of a schema.
-        values: key path, such as ``"servers.qmix.settings.lr"``, to its value; a mapping goes on
+        values: key path, such as ``"servers.qmix.settings.lr"``, to its value; a mapping continues
             top of what is there, and an empty one clears it.
     """
     if not values:
@@ -228,7 +228,7 @@ def set_values(config: T, values: Mapping[str, Any]) -> tuple[T, list[str]]:
     for key_path, value in values.items():
         tree = merged(tree, nested(key_path.split("."), value))
     reading = Reading(tree, type(config))
-    return reading.config, [*reading.misfits.values()]
+    return reading.config, [*reading.mismatches.values()]
 
 
 def _line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
@@ -280,7 +280,7 @@ def read_written(text: str, schema: type[T], source: str = "") -> T:
         for path in secrets(tree, schema):
             _set_token(tree, path, "")
         reading = Reading(tree, schema)
-        problem = next(iter(reading.misfits.values()), "")
+        problem = next(iter(reading.mismatches.values()), "")
     except (OmegaConfBaseException, AttributeError, ValueError, yaml.YAMLError) as error:
         problem = first_line(error)
     if problem:
@@ -291,8 +291,8 @@ def read_written(text: str, schema: type[T], source: str = "") -> T:
 
 def secrets(tree: Tree, schema: type) -> dict[KeyPath, str]:
     """Returns what an experiment, sweep or league says that is never written down."""
-    said = leaves(tree)
-    return {path: value for path, value in said if value and use_of(schema, path).is_secret}
+    stated = leaves(tree)
+    return {path: value for path, value in stated if value and use_of(schema, path).is_secret}
 
 
 def _set_token(tree: Tree, path: KeyPath, token: str) -> None:

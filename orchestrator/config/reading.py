@@ -31,12 +31,12 @@ from muxrl.servers.declared import (
     below,
     hints_of,
     keys_of,
+    metadata,
     of_mapping,
-    said,
     use_of,
     value_problem,
 )
-from muxrl.servers.setting_values import AlgorithmProblem, misfit, read_as
+from muxrl.servers.setting_values import AlgorithmProblem, mismatch, read_as
 from muxrl.servers.trainers.brought_settings import where_it_went
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Reading(Generic[T]):
 
     Attributes:
         config: an object of the class; keys with mistakes have their defaults.
-        misfits: the sentence of each mistake by its path, in the order of the tree.
+        mismatches: the sentence of each mistake by its path, in the order of the tree.
 
     Args:
         tree: mappings of mappings, with interpolations.
@@ -63,7 +63,7 @@ class Reading(Generic[T]):
         self._schema = schema
         self._root: Any = None
         self._has_interpolations = False
-        self.misfits: dict[KeyPath, str] = {}
+        self.mismatches: dict[KeyPath, str] = {}
         self.config: T = self._keys(tree, schema, ())
         if not self._has_interpolations:
             return
@@ -71,13 +71,13 @@ class Reading(Generic[T]):
             defaults = asdict(cast(Any, self.config))
             self._root = OmegaConf.create(merged(defaults, tree, clears=False))
         except OmegaConfBaseException as error:
-            self.misfits[()] = grammar_problem(error)
+            self.mismatches[()] = grammar_problem(error)
             return
-        self.misfits.clear()
+        self.mismatches.clear()
         self.config = self._keys(tree, schema, ())
 
     def _note(self, path: KeyPath, sentence: str) -> Any:
-        self.misfits[path] = f"{dotted(path)}: {sentence}"
+        self.mismatches[path] = f"{dotted(path)}: {sentence}"
         return _LEFT_OUT
 
     def _closed(self, value: Any, path: KeyPath) -> Any:
@@ -110,19 +110,19 @@ class Reading(Generic[T]):
             return value
         if isinstance(value, Mapping) and is_section:
             config = self._keys(value, inner, path)
-            return self._entries(value, Any, path) if any(said(kind, KeysOf)) else config
-        num = len(self.misfits)
+            return self._entries(value, Any, path) if any(metadata(kind, KeysOf)) else config
+        num = len(self.mismatches)
         if isinstance(value, Mapping) and (get_origin(inner) is dict or inner is Any):
             value = self._entries(value, inner, path)
         elif is_section and not (value is None and NoneType in get_args(bare(kind))):
-            return self._note(path, misfit(value, kind))
+            return self._note(path, mismatch(value, kind))
         else:
             try:
                 value = read_as(f"{dotted(path)}:", value, kind, converts=True)
             except AlgorithmProblem as error:
-                self.misfits[path] = str(error)
+                self.mismatches[path] = str(error)
                 return _LEFT_OUT
-        problem = value_problem(value, kind) if len(self.misfits) == num else ""
+        problem = value_problem(value, kind) if len(self.mismatches) == num else ""
         return self._note(path, problem) if problem else value
 
     def _entries(self, tree: Mapping[Any, Any], kind: Any, path: KeyPath) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Reading(Generic[T]):
             if kind is Any or isinstance(key, str):
                 found[key] = self._read(value, below(kind, key), (*path, key))
             else:
-                self._note((*path, key), f"the key {misfit(key, str)}")
+                self._note((*path, key), f"the key {mismatch(key, str)}")
         return {key: value for key, value in found.items() if value is not _LEFT_OUT}
 
     def _keys(self, tree: Mapping[Any, Any], cls: Any, path: KeyPath) -> Any:

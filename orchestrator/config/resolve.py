@@ -195,8 +195,8 @@ def local_inference_problems(experiment: Experiment) -> Iterator[str]:
     modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
     for server_id, plan in experiment.servers.items():
         if modes.is_local(server_id) and (problem := find_local_problem(plan)):
-            story = no_local_inference(server_id, plan.algorithm, problem)
-            yield f"simulation.inference_mode: {story}"
+            reason = no_local_inference(server_id, plan.algorithm, problem)
+            yield f"simulation.inference_mode: {reason}"
 
 
 def compares_untrained(config: ExperimentConfig) -> bool:

@@ -11,10 +11,10 @@ from muxrl.servers.config import Port, RestartsConfig, ServerConfig
 from muxrl.servers.declared import (
     AboveZero,
     Adjustable,
-    Apart,
     Check,
     Form,
     Free,
+    NotInResults,
     NotNegative,
     Secret,
     between,
@@ -94,9 +94,9 @@ class SimulationConfig:
     """With "local": least time between two pulls of weights; null: only at a server's start."""
     restarts: Free[RestartsConfig] = field(default_factory=RestartsConfig)
     """Of each simulation process, and of the evaluation."""
-    agents: Apart[dict[str, ExternalAgentConfig]] = field(default_factory=dict)
+    agents: NotInResults[dict[str, ExternalAgentConfig]] = field(default_factory=dict)
     """Agent, or several as "driver_{0..9}", to its spaces; only for 'external'."""
-    state_size: Apart[AboveZero[int | None]] = None
+    state_size: NotInResults[AboveZero[int | None]] = None
     """Length of the global state; only for 'external'. null: none is sent."""
     gateway: Free[GatewayConfig] = field(default_factory=GatewayConfig)
     """Only for 'external'."""
@@ -223,11 +223,11 @@ class TimeoutsConfig:
 class ExperimentConfig:
     """One run: a simulation, the servers that learn from it, and when to stop."""
 
-    name: Apart[str] = ""
+    name: NotInResults[str] = ""
     """Name of the experiment and of its run directories; "": the config file's."""
-    base: Apart[str] = ""
+    base: NotInResults[str] = ""
     """Experiment whose keys hold where this one says nothing."""
-    seed: Apart[Seed[int]] = 0
+    seed: NotInResults[Seed[int]] = 0
     """Seed of all servers and simulations."""
     runs_dir: Free[str] = "runs"
     """Parent of the run directories."""

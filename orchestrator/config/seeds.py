@@ -6,7 +6,7 @@ import numpy as np
 
 from muxrl.orchestrator.config.schema import ExperimentConfig
 
-_FIRST, _APART = 10_000, 1_000_000
+_FIRST, _STRIDE = 10_000, 1_000_000
 """Of evaluations' episodes: the first one's seed in a run of seed 0, and how far those of the next
 seed are away."""
 _SEEDS = 2**31
@@ -26,4 +26,4 @@ def derive_seed(seed: int, *names: str) -> int:
 def evaluation_seed(config: ExperimentConfig) -> int:
     """Returns the seed of the first episode of every evaluation of a run."""
     given = config.evaluation.seed
-    return (_FIRST + _APART * config.seed) % _SEEDS if given is None else given
+    return (_FIRST + _STRIDE * config.seed) % _SEEDS if given is None else given

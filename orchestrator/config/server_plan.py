@@ -66,7 +66,9 @@ class ServerResolver:
             algorithm = find(config.algorithm).configured(config)
         except ValueError as error:
             # Of its settings it is said already, with a way out; not that torch is not installed.
-            if not any(said.startswith(f"server {self.server_id!r}: ") for said in self.problems):
+            if not any(
+                stated.startswith(f"server {self.server_id!r}: ") for stated in self.problems
+            ):
                 self._refuse(error)
             return None
         if config.callbacks and not algorithm.learns:

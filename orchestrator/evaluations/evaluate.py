@@ -286,7 +286,7 @@ def _algorithm(plan: ServerPlan, server: ServerConfig, checkpoint: str) -> str:
 def _shown(path: Path, folder: RunDirectory) -> str:
     """Returns a checkpoint's path by its env steps, relative to the run's if it is in there.
 
-    A run can be moved, and go on: then another one is the last.
+    A run can be moved, and continue: then another one is the last.
     """
     root, path = folder.path.resolve(), path.resolve()
     return str(path.relative_to(root) if path.is_relative_to(root) else path)

@@ -209,9 +209,9 @@ def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[Row]]]:
     shown = {server.returns.agents for server in result.servers.values()}
     for title, found in (("teams", result.groups), ("roles", result.roles)):
         # Those with the same agents as a server or a team have the same numbers.
-        news = {name: returns for name, returns in found.items() if returns.agents not in shown}
-        shown |= {returns.agents for returns in news.values()}
-        yield title, [_row(name, returns) for name, returns in news.items()]
+        new = {name: returns for name, returns in found.items() if returns.agents not in shown}
+        shown |= {returns.agents for returns in new.values()}
+        yield title, [_row(name, returns) for name, returns in new.items()]
     yield "agents", [_row(name, returns) for name, returns in result.agents.items()]
     if len(result.servers) > 1:
         yield "everybody", [_row("all agents", result.everybody)]

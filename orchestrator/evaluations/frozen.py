@@ -101,7 +101,7 @@ class Frozen(NamedTuple):
 
     server: ServerConfig
     resume_from: str = ""
-    """Checkpoint with which a process of its own goes on."""
+    """Checkpoint with which a process of its own continues."""
 
 
 def frozen(
@@ -126,7 +126,7 @@ def frozen(
             any case.
 
     Raises:
-        CannotEvaluate: the run has no such checkpoint, or a team has members beside `agents`.
+        CannotEvaluate: the run has no such checkpoint, or a team has members besides `agents`.
         AlgorithmProblem: the checkpoint cannot be read.
     """
     server = dataclasses.replace(config.servers[server_id], agents=list(agents))
@@ -279,7 +279,7 @@ def from_checkpoint(
         is_its_own: whether the checkpoint is the server's, which has its bounds and its label.
 
     Raises:
-        CannotEvaluate: one of the teams has members beside `agents`.
+        CannotEvaluate: one of the teams has members besides `agents`.
         AlgorithmProblem: the checkpoint cannot be read.
     """
     checkpoint = Checkpoint.open(path)

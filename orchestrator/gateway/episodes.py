@@ -24,9 +24,9 @@ from muxrl.orchestrator.gateway.metrics import metrics_of
 from muxrl.orchestrator.gateway.open_episode import (
     Asked,
     Evaluation,
+    Forwarded,
     GatewayCounts,
     OpenEpisode,
-    Told,
 )
 from muxrl.orchestrator.gateway.refusals import refusal_of
 from muxrl.protocol import errors
@@ -57,7 +57,7 @@ _REMEMBERED = 10_000
 _SILENT_S = 30.0
 """As long as a client's patience: after that a simulation is thought to be lost, unless the steps
 of its episode take long."""
-_STORY_CHARS = 500
+_MAX_REASON_CHARS = 500
 """Of why one is over, which is told again where the first answer was lost."""
 
 
@@ -78,7 +78,7 @@ class GatewayEpisodes:
         """The newest training episodes that ended; a thread that takes them pops each."""
         self.num_over = 0
         """Episodes that are over, however they ended, evaluations too."""
-        self.unheard: set[str] = set()
+        self.unconfirmed: set[str] = set()
         """Open episodes whose simulation does not know yet that all are refused."""
         self.refusal: ProtocolError | None = None
         """Of all episodes, from now on."""
@@ -95,10 +95,10 @@ class GatewayEpisodes:
         self._check = StepCheck(
             spec.agents, spec.state_size, needs_state=False, agents_return=agents_return
         )
-        self._max_told = needed_items(spec.max_episodes)  # which a server takes in one frame
+        self._max_forwarded = needed_items(spec.max_episodes)  # which a server takes in one frame
         self._num_ending = 0
         """Open episodes whose ends the servers are told in this round."""
-        self._heard: set[str] = set()
+        self._received: set[str] = set()
         """Episodes of which the items that are being answered are."""
         self._open: dict[str, OpenEpisode] = {}
         self._ledger = Ledger("gateway", "", self._open, _REMEMBERED)
@@ -137,24 +137,24 @@ class GatewayEpisodes:
         for one in asked:
             if one.answer is None:
                 queues.setdefault(one.item.episode_id, deque()).append(one)
-        self._heard = set(queues)
+        self._received = set(queues)
         while queues:
             self._answer_round(queues, now)
 
     def _answer_round(self, queues: dict[str, deque[Asked]], now: float) -> None:
         """Answers the first items of each episode, which leave its queue."""
-        told: list[Told] = []
+        forwarded: list[Forwarded] = []
         aborts: list[Asked] = []
         self._num_ending = 0
         for episode_id, queue in list(queues.items()):
             has_begun = False
-            while queue and len(told) < self._max_told:
+            while queue and len(forwarded) < self._max_forwarded:
                 one, item = queue[0], queue[0].item
-                goes_on = isinstance(item, Step | EndEpisode)
-                if self._is_beyond(item, told):
+                continues = isinstance(item, Step | EndEpisode)
+                if self._is_beyond(item, forwarded):
                     queue.clear()
                     break
-                if has_begun and not goes_on:
+                if has_begun and not continues:
                     break
                 queue.popleft()
                 if isinstance(item, AbortEpisode):
@@ -167,25 +167,25 @@ class GatewayEpisodes:
                     one.answer = error
                     continue
                 if prepared is not None:
-                    told.append(prepared)
+                    forwarded.append(prepared)
                     has_begun = True
-                    if goes_on:
+                    if continues:
                         break
             if not queue:
                 del queues[episode_id]
         if aborts:
             self._abort(aborts)
-        for client in dict.fromkeys(one.episode.client for one in told):
-            self._exchange(client, [one for one in told if one.episode.client is client])
+        for client in dict.fromkeys(one.episode.client for one in forwarded):
+            self._exchange(client, [one for one in forwarded if one.episode.client is client])
 
-    def _is_beyond(self, item: AnyItem, told: Sequence[Told]) -> bool:
+    def _is_beyond(self, item: AnyItem, forwarded: Sequence[Forwarded]) -> bool:
         """Whether a step has to wait, since with those that are told all is played."""
         episode = self._open.get(item.episode_id)
         if not isinstance(item, Step) or episode is None or not episode.is_training:
             return False
-        if self.counts.num_env_steps + len(told) < self.most_env_steps:  # nearly always
+        if self.counts.num_env_steps + len(forwarded) < self.most_env_steps:  # nearly always
             return False
-        steps = (t for t in told if t.episode.is_training and isinstance(t.asked.item, Step))
+        steps = (t for t in forwarded if t.episode.is_training and isinstance(t.asked.item, Step))
         num_env_steps = self.counts.num_env_steps + sum(1 for _ in steps)
         return num_env_steps >= self.most_env_steps and item.t == episode.t
 
@@ -193,23 +193,23 @@ class GatewayEpisodes:
 
     def _prepare(
         self, asked: Asked, item: StartEpisode | Step | EndEpisode | PlayedSteps, now: float
-    ) -> Told | None:
-        """Takes in an item; returns what the servers have to be told, None if it is answered.
+    ) -> Forwarded | None:
+        """Receives an item; returns what the servers have to be told, None if it is answered.
 
         Raises:
             ProtocolError: it is refused, and nothing of it is kept.
         """
-        buried = self._ledger.answer_of(item.episode_id)
-        if isinstance(item, EndEpisode) and isinstance(buried, Ended):
-            asked.answer = buried
+        earlier = self._ledger.answer_of(item.episode_id)
+        if isinstance(item, EndEpisode) and isinstance(earlier, Ended):
+            asked.answer = earlier
             return None
         if self.refusal is not None:
-            self.unheard -= {item.episode_id, ""}
+            self.unconfirmed -= {item.episode_id, ""}
             raise self.refusal
         if isinstance(item, StartEpisode):
             return self._start(asked, item, now)
-        if isinstance(item, EndEpisode) and buried is not None:
-            asked.answer = buried
+        if isinstance(item, EndEpisode) and earlier is not None:
+            asked.answer = earlier
             return None
         if isinstance(item, PlayedSteps):
             raise errors.ValueMismatch("a gateway takes no steps in which a client acted by itself")
@@ -220,7 +220,7 @@ class GatewayEpisodes:
             return self._step(asked, item, episode)
         return self._end(asked, item, episode)
 
-    def _start(self, asked: Asked, item: StartEpisode, now: float) -> Told | None:
+    def _start(self, asked: Asked, item: StartEpisode, now: float) -> Forwarded | None:
         episode_id = item.episode_id
         known = self._open.get(episode_id)
         if known is not None and known.t <= 1 and known.started_by == item:
@@ -235,7 +235,7 @@ class GatewayEpisodes:
         if item.untrained:
             raise errors.ValueMismatch("a gateway has no untrained agents; ask their server")
         if self._evaluation is not None and not self._evaluation.to_begin:
-            self._take_back(self._evaluation, now)
+            self._give_up_silent(self._evaluation, now)
         mode, client, evaluation, condition = item.mode, self._client, None, 0
         should_explore: bool | Mapping[str, bool] | None = item.should_explore
         if mode == "train" and self._evaluation is not None and self._evaluation.to_begin:
@@ -260,15 +260,15 @@ class GatewayEpisodes:
             self.counts.num_env_steps, now,
         )  # fmt: skip
         self._open[episode_id] = episode
-        return Told(asked, episode, lambda: episode.started, outbox)
+        return Forwarded(asked, episode, lambda: episode.started, outbox)
 
-    def _take_back(self, evaluation: Evaluation, now: float) -> None:
+    def _give_up_silent(self, evaluation: Evaluation, now: float) -> None:
         """Closes the evaluation's episodes whose simulation seems lost, for others to play them."""
         silent = [
             episode_id
             for episode_id, one in self._open.items()
             if one.evaluation is evaluation
-            and episode_id not in self._heard
+            and episode_id not in self._received
             and now - one.last_seen > max(_SILENT_S, 10.0 * one.longest_step_s)
         ]
         if any(self._open[e].num_trained < self.counts.num_env_steps for e in silent):
@@ -276,7 +276,7 @@ class GatewayEpisodes:
             return
         self._close(silent, "it was silent for long, and another simulation plays its evaluation")
 
-    def _step(self, asked: Asked, item: Step, episode: OpenEpisode) -> Told | None:
+    def _step(self, asked: Asked, item: Step, episode: OpenEpisode) -> Forwarded | None:
         if is_repeat(item.episode_id, episode.t, item.t):
             if episode.last_answer is None:
                 raise OutOfOrder(f"t={item.t} of episode {item.episode_id} is being answered")
@@ -291,7 +291,7 @@ class GatewayEpisodes:
             episode.evaluation.num_truncated[episode.condition] += 1
             outbox = Outbox()
             table.end(outbox, slot, checked.observations, is_truncated=True, state=checked.state)
-            return Told(asked, episode, lambda: self._truncated(episode), outbox)
+            return Forwarded(asked, episode, lambda: self._truncated(episode), outbox)
         if episode.evaluation is not None:
             logged = episode.evaluation.logged_agents[episode.condition]
             logged.update(checked.logged_actions)
@@ -309,9 +309,9 @@ class GatewayEpisodes:
                 self.counts.num_agent_steps += len(actions)
             return episode.last_answer
 
-        return Told(asked, episode, answered, step=checked)
+        return Forwarded(asked, episode, answered, step=checked)
 
-    def _end(self, asked: Asked, item: EndEpisode, episode: OpenEpisode) -> Told:
+    def _end(self, asked: Asked, item: EndEpisode, episode: OpenEpisode) -> Forwarded:
         if is_repeat(item.episode_id, episode.t, item.t):
             raise OutOfOrder(
                 f"episode {item.episode_id} has had t={item.t}, and ends after {episode.t} steps",
@@ -333,13 +333,15 @@ class GatewayEpisodes:
         )
         self._num_ending += 1
 
-        return Told(asked, episode, lambda: self._ended(episode, metrics, "it has ended"), outbox)
+        return Forwarded(
+            asked, episode, lambda: self._ended(episode, metrics, "it has ended"), outbox
+        )
 
     def _ended(self, episode: OpenEpisode, metrics: EpisodeMetrics, why: str) -> Ended:
-        """Takes in that the servers know of an episode's end."""
+        """Notes that the servers know of an episode's end."""
         joint = episode.joint
         ended = Ended(joint.episode_id, episode.t, joint.returns)
-        self._bury(joint.episode_id, ended, why)
+        self._record_end(joint.episode_id, ended, why)
         played = EpisodeResult.of(joint, episode.t, None, metrics, episode.parameters)
         if episode.evaluation is not None:
             episode.evaluation.add(episode.condition, played)
@@ -353,12 +355,12 @@ class GatewayEpisodes:
         self._ended(episode, {}, f"{why} (evaluation.max_episode_steps); begin another one")
         return self._ledger.gone(episode.joint.episode_id)
 
-    def _repeat(self, asked: Asked, episode: OpenEpisode, answer: AnyReply) -> Told | None:
+    def _repeat(self, asked: Asked, episode: OpenEpisode, answer: AnyReply) -> Forwarded | None:
         """Answers what was answered before, and has servers that were told nothing for long hear
         of the episode, which would expire there."""
         outbox = Outbox()
         if episode.client.table.keep_alive(outbox, episode.joint.slot, time.monotonic()):
-            return Told(asked, episode, lambda: answer, outbox)
+            return Forwarded(asked, episode, lambda: answer, outbox)
         asked.answer = answer
         return None
 
@@ -373,11 +375,11 @@ class GatewayEpisodes:
 
     # --- what the servers say -----------------------------------------------------------
 
-    def _exchange(self, client: MultiplexingClient, told: list[Told]) -> None:
+    def _exchange(self, client: MultiplexingClient, forwarded: list[Forwarded]) -> None:
         outbox = Outbox()
-        for one in told:
-            outbox.take(one.outbox)
-        steps = [(one.episode.joint.slot, one.step) for one in told if one.step is not None]
+        for one in forwarded:
+            outbox.merge(one.outbox)
+        steps = [(one.episode.joint.slot, one.step) for one in forwarded if one.step is not None]
         try:
             client.table.step(
                 outbox,
@@ -392,16 +394,16 @@ class GatewayEpisodes:
             )
             failures = client.exchange(outbox)
         except ServerUnavailable as error:
-            for one in told:
+            for one in forwarded:
                 one.asked.answer = self._lose(one.asked, one.episode, error)
             return
         except Exception:
             self._close(
-                {one.episode.joint.episode_id for one in told},
+                {one.episode.joint.episode_id for one in forwarded},
                 "an error in the gateway, see its log",
             )
             raise
-        for one in told:
+        for one in forwarded:
             failure = failures.get(one.asked.item.episode_id)
             if failure is None:
                 one.asked.answer = one.answered()
@@ -413,22 +415,22 @@ class GatewayEpisodes:
         refusal = refusal_of(why, is_start=isinstance(asked.item, StartEpisode))
         episode_id = episode.joint.episode_id
         if self._open.get(episode_id) is episode:  # once, though several of its items may fail
-            self._bury(episode_id, Aborted(episode_id), refusal.message)
+            self._record_end(episode_id, Aborted(episode_id), refusal.message)
             self.counts.num_lost += episode.is_training and isinstance(refusal, EpisodeGone)
         return refusal
 
-    def _bury(self, episode_id: str, reply: Ended | Aborted, why: str) -> None:
+    def _record_end(self, episode_id: str, reply: Ended | Aborted, why: str) -> None:
         episode = self._open.pop(episode_id)
         if episode.evaluation is not None and not isinstance(reply, Ended):
             again = (episode.condition, episode.parameters)
             episode.evaluation.to_begin.appendleft(again)
         self.num_over += 1
-        self._ledger.bury(episode_id, reply, why[:_STORY_CHARS])
+        self._ledger.end(episode_id, reply, why[:_MAX_REASON_CHARS])
 
     # --- silence ------------------------------------------------------------------------
 
     def touch(self, asked: Iterable[Asked], now: float) -> None:
-        """Takes in that items have just been answered: who waited for that was not idle."""
+        """Notes that items have just been answered: who waited for that was not idle."""
         for one in asked:
             episode = self._open.get(one.item.episode_id)
             if episode is not None:
@@ -477,7 +479,7 @@ class GatewayEpisodes:
     def refuse_all(self, refusal: ProtocolError, *, has_clients: bool) -> None:
         """Closes all episodes, and refuses all from now on."""
         self.refusal = refusal
-        self.unheard = set(self._open) or ({""} if has_clients else set())
+        self.unconfirmed = set(self._open) or ({""} if has_clients else set())
         self._close(self._open, refusal.message)
 
     def give_up(self) -> None:
@@ -494,4 +496,4 @@ class GatewayEpisodes:
         for client, ids in by_client.items():
             client.abort_episode(ids, reason)
             for episode_id in ids:
-                self._bury(episode_id, Aborted(episode_id), reason)
+                self._record_end(episode_id, Aborted(episode_id), reason)

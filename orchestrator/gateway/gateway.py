@@ -85,9 +85,9 @@ class Gateway(Front):
         """Frames with steps beyond what may be played."""
         self._is_used_up = threading.Event()
         self._busy_since: float | None = None
-        self._heard_at = time.monotonic()
-        self._asker = threading.Thread(target=self._ask, name="gateway", daemon=True)
-        self._asker.start()
+        self._received_at = time.monotonic()
+        self._thread = threading.Thread(target=self._ask, name="gateway", daemon=True)
+        self._thread.start()
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
         if self._is_stopping:
@@ -152,7 +152,7 @@ class Gateway(Front):
             pass
 
     def release(self) -> None:
-        """Goes on to answer."""
+        """Continues to answer."""
         self._released.set()
 
     def limit(self, num_env_steps: int) -> None:
@@ -177,7 +177,7 @@ class Gateway(Front):
         """
         self._do(lambda: self.episodes.evaluate(evaluation))
         while not evaluation.is_done.wait(_LOOK_EVERY_S):
-            if self._is_stopping or time.monotonic() - self._heard_at > timeout_s:
+            if self._is_stopping or time.monotonic() - self._received_at > timeout_s:
                 break
         self._do(lambda: self.episodes.evaluate(None))
 
@@ -191,7 +191,7 @@ class Gateway(Front):
         self.release()
         deadline = time.monotonic() + timeout_s
         self._do(lambda: self.episodes.refuse_all(refusal, has_clients=self.num_connections > 0))
-        while self.episodes.unheard and time.monotonic() < deadline:
+        while self.episodes.unconfirmed and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S / 20)
 
     def stop(self) -> bool:
@@ -200,14 +200,14 @@ class Gateway(Front):
         self.episodes.give_up()
         self.release()
         self._frames.put(_Order(lambda: None, threading.Event()))
-        self._asker.join(_STOP_S)
+        self._thread.join(_STOP_S)
         self._is_used_up.set()
-        return not self._asker.is_alive()
+        return not self._thread.is_alive()
 
     def _do(self, action: Callable[[], None]) -> None:
         order = _Order(action, threading.Event())
         self._frames.put(order)
-        while not order.done.wait(_LOOK_EVERY_S) and self._asker.is_alive():
+        while not order.done.wait(_LOOK_EVERY_S) and self._thread.is_alive():
             pass
 
     # --- the asker ----------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Gateway(Front):
             taken_at = self._busy_since = time.monotonic()
             frames = [one for one in taken if isinstance(one, _Waiting)]
             if frames:
-                self._heard_at = taken_at
+                self._received_at = taken_at
             if frames or self._beyond:
                 self._answer_together([*self._beyond, *frames])
             for order in taken:
@@ -262,7 +262,7 @@ class Gateway(Front):
         together = [one for frame in frames for one in frame.asked]
         self._beyond = []
         try:
-            self.episodes.answer(together, self._heard_at)
+            self.episodes.answer(together, self._received_at)
             self.episodes.touch(together, time.monotonic())
         except Exception as error:  # noqa: BLE001, the refusals are logged; else clients would wait
             for frame in frames:

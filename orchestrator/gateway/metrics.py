@@ -1,4 +1,4 @@
-"""What a simulation says of an episode at its end, beside returns."""
+"""What a simulation says of an episode at its end, besides returns."""
 
 from __future__ import annotations
 

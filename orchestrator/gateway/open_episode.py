@@ -72,7 +72,7 @@ class Evaluation:
         self._num_left = len(self.to_begin)
 
     def add(self, condition: int, episode: EpisodeResult) -> None:
-        """Takes in an episode that has ended."""
+        """Receives an episode that has ended."""
         self.episodes[condition].append(episode)
         self._num_left -= 1
         if not self._num_left:
@@ -125,7 +125,7 @@ class Asked:
 
 
 @dataclass
-class Told:
+class Forwarded:
     """An item that the servers have to be asked about."""
 
     asked: Asked

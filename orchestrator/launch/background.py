@@ -31,7 +31,7 @@ _started: list[subprocess.Popen[bytes]] = []
 
 
 class BackgroundRun:
-    """A run that goes on while the caller does something else. Made by `launch(..., wait=False)`.
+    """A run that continues while the caller does something else. Made by `launch(..., wait=False)`.
 
     It ends with the process that started it; `stop` ends it earlier.
 
@@ -90,7 +90,7 @@ class BackgroundRun:
         Ctrl-C ends the waiting, not the run.
 
         Raises:
-            TimeoutError: it goes on after so many seconds.
+            TimeoutError: it still runs after so many seconds.
         """
         try:
             self._process.wait(timeout_s)
@@ -124,10 +124,10 @@ def start_run(experiment: Experiment, run_dir: Path | None) -> BackgroundRun:
 
 
 def start_resumed(config: ExperimentConfig, folder: RunDirectory) -> BackgroundRun:
-    """Starts a process that goes on with a run.
+    """Starts a process that continues a run.
 
     Args:
-        config: with which it goes on.
+        config: with which it continues.
         folder: the run's.
 
     Raises:

@@ -1,7 +1,7 @@
 """When a run's checkpoints are due, and how all of its servers come to save at one moment.
 
 Simulations pause (see `EnvLoop.hold`), every server writes its part between two updates, and
-metrics are noted as long as they are then. Simulations go on afterwards.
+metrics are noted as long as they are then. Simulations continue afterwards.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Checkpoints:
         look: Callable[[], Awaitable[object]],
         is_last: bool = False,
     ) -> bool:
-        """Holds the simulations, writes a checkpoint, and lets them go on.
+        """Holds the simulations, writes a checkpoint, and lets them continue.
 
         Args:
             servers: that save.

@@ -99,7 +99,7 @@ class _Evaluator(Life[ProcessReport]):
         await self.call("connect", self.servers)
         await super()._work()
 
-    def _take(self, report: ProcessReport) -> None:
+    def _receive(self, report: ProcessReport) -> None:
         self._on_report(report)
 
     def _again(self) -> str:
@@ -192,8 +192,8 @@ class Evaluations:
         if self._begins_at_once:
             self._evaluator.begin()
 
-    def take_up(self, file: Path) -> None:
-        """Goes on from the newest evaluation of a run that is resumed."""
+    def resume(self, file: Path) -> None:
+        """Continues from the newest evaluation of a run that is resumed."""
         rows = last_rows(file, EvaluationRow)
         self.latest = next((row for row in rows if row.replaced is None), None)
 
@@ -244,7 +244,7 @@ class Evaluations:
         )
 
     def note_server_restart(self, server_id: str, env_steps: int) -> None:
-        """Takes note that a server is lost, and goes on with its weights of so many env steps.
+        """Takes note that a server is lost, and continues with its weights of so many env steps.
 
         Conditions are compared, so all of an evaluation are played with the same weights.
         """
@@ -261,7 +261,7 @@ class Evaluations:
             self._evaluator.lose_soon(Outdated(why))
 
     async def report(self, wait_s: float) -> None:
-        """Takes in the report of its process, if that comes in time.
+        """Receives the report of its process, if that comes in time.
 
         Raises:
             CannotRecord: the evaluation under way could not be written down.
@@ -344,15 +344,15 @@ class Evaluations:
             first, server_id = asked[0], self._changed
             if server_id:  # a condition was played with several weights of a server
                 self._changed = ""
-                story = (
+                reason = (
                     f"server {server_id!r} was lost in it, and goes on without what no checkpoint "
                     "holds"
                 )
                 if first.replaced is not None or first.is_final:
-                    self._give_up(story)
+                    self._give_up(reason)
                     return
                 at = first.env_steps
-                logger.warning("the evaluation at %d env steps begins again: %s", at, story)
+                logger.warning("the evaluation at %d env steps begins again: %s", at, reason)
                 continue
             for row, one in zip(asked, played, strict=False):
                 self._waiting.remove(row)

@@ -124,7 +124,7 @@ def serve_experiment(experiment: Experiment) -> Iterator[Served]:
             for source in sources:  # as they begin; whoever trains brings newer ones
                 policies: Any = served.servers[source].policies
                 members: Any = served.servers[pool].policies
-                members.take(source, {}, policies.live())
+                members.sync(source, {}, policies.live())
         yield served
     finally:
         for server in served.everyone:

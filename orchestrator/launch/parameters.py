@@ -48,12 +48,12 @@ class Lessons:
         return self._lessons[self.number]
 
     def restore(self, number: int, window: Sequence[float]) -> None:
-        """Goes on from where a run was; an edited config may have fewer lessons."""
+        """Continues from where a run was; an edited config may have fewer lessons."""
         self.number = min(number, len(self._lessons) - 1)
         self.window.extend(window)
 
     def note(self, returns: Mapping[str, float], metrics: EpisodeMetrics) -> None:
-        """Takes in an episode that has ended."""
+        """Receives an episode that has ended."""
         is_last = self.number == len(self._lessons) - 1
         if is_last or metrics.get(self._name, {}).get(COMMON) != self.value:
             return
@@ -100,19 +100,19 @@ class ParameterProgress:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state`."""
+        """Continues from `state`."""
         for name in state.keys() & self._lessons.keys():
             self._lessons[name].restore(**state[name])
 
     def note(self, returns: Mapping[str, float], metrics: EpisodeMetrics) -> None:
-        """Takes in an episode that has ended."""
+        """Receives an episode that has ended."""
         for lessons in self._lessons.values():
             lessons.note(returns, metrics)
 
     def now(self, env_steps: int) -> dict[str, Any]:
         """Returns what the next episodes are given, see `muxrl.client.episode_parameters.draw`."""
-        told = {n: scheduled(g, env_steps) if is_schedule(g) else g for n, g in self._given.items()}
-        return told | {name: lessons.value for name, lessons in self._lessons.items()}
+        new = {n: scheduled(g, env_steps) if is_schedule(g) else g for n, g in self._given.items()}
+        return new | {name: lessons.value for name, lessons in self._lessons.items()}
 
 
 def scheduled(points: Sequence[Sequence[float]], env_steps: int) -> float:

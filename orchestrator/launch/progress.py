@@ -20,7 +20,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from muxrl.orchestrator.doing import PLAIN_INTERVAL_S, unsaid
+from muxrl.orchestrator.doing import PLAIN_INTERVAL_S, silenced
 from muxrl.orchestrator.reports.plain_table import plain_table
 from muxrl.protocol.messages import ServerWarning
 
@@ -114,7 +114,7 @@ class Display(abc.ABC):
         """What is written at once where it changes."""
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(unsaid())
+        self._stack.enter_context(silenced())
         self._printed_news = self._news
         if self._console.is_interactive and not self._console.is_dumb_terminal:
             # Drawn on updates alone: a thread that redraws would take time from the servers.
@@ -178,7 +178,7 @@ class Progress(Display):
         self._latest = Snapshot(time_s=0.0, stop_text=stop_text, servers=servers)
 
     def update(self, snapshot: Snapshot) -> None:
-        """Takes in how the run stands."""
+        """Notes how the run stands."""
         self._latest = snapshot
         self._changed()
 
@@ -258,8 +258,8 @@ def warned_of(warnings: Mapping[str, Sequence[ServerWarning]]) -> list[tuple[str
 
 
 def _warned(snapshot: Snapshot) -> str:
-    told = ", ".join(f"{what} {num:,}×" for what, num in snapshot.warned)
-    return told and f"warned of: {told}"
+    listed = ", ".join(f"{what} {num:,}×" for what, num in snapshot.warned)
+    return listed and f"warned of: {listed}"
 
 
 def _overall(snapshot: Snapshot) -> str:

@@ -30,7 +30,7 @@ class RunResult:
     run_dir: Path
     outcome: State
     """"done": a stop condition was reached; "failed": something died, or could not be saved;
-    "interrupted": Ctrl-C, or the process was killed. A run that was read while it goes on:
+    "interrupted": Ctrl-C, or the process was killed. A run that was read while it runs:
     "starting", "running" or "evaluating"."""
     problem: str
     """Why it is not "done", or was not evaluated, in a sentence; "" if all is well so far."""
@@ -81,8 +81,8 @@ class RunResult:
         title = f"{self.run_dir.name}: {self.outcome}, {self.env_steps:,} env steps"
         if self.report is None:
             return notebook_html(title, [self.problem], None)
-        told = [self.problem] * bool(self.problem) + [*self.report.headline]
-        return notebook_html(title, told, servers_grid(self.report), self.report.notes)
+        sentences = [self.problem] * bool(self.problem) + [*self.report.headline]
+        return notebook_html(title, sentences, servers_grid(self.report), self.report.notes)
 
     def frame(self) -> DataFrame:
         """Returns the evaluations, a row for each episode and agent; see `evaluation_frame`."""

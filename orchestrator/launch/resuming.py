@@ -67,7 +67,7 @@ def locked(folder: RunDirectory) -> Iterator[None]:
 
 
 def open_resumed(given: str | Path, place: Path | None = None) -> RunDirectory:
-    """Opens the directory of a run that is to go on.
+    """Opens the directory of a run that is to continue.
 
     Args:
         given: its path, or the URI of its copy, which is fetched.
@@ -82,7 +82,7 @@ def open_resumed(given: str | Path, place: Path | None = None) -> RunDirectory:
 
 
 def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> ExperimentConfig:
-    """Returns the config with which a run goes on.
+    """Returns the config with which a run continues.
 
     Args:
         folder: the run's directory.
@@ -170,7 +170,7 @@ def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
     )
 
 
-def how_to_go_on(folder: RunDirectory, when: str = "once the cause is mended, ") -> str:
+def how_to_resume(folder: RunDirectory, when: str = "once the cause is mended, ") -> str:
     """Says from where a run that has not come to its end, or trial, can be resumed, in a clause."""
     resume = f"launch --resume {folder.path}"
     if folder.sweep is not None:
@@ -183,21 +183,21 @@ def how_to_go_on(folder: RunDirectory, when: str = "once the cause is mended, ")
     return f"{when}'muxrl {resume}' goes on from its checkpoint at {manifest.env_steps:,} env steps"
 
 
-def take_up(
+def resume_at_checkpoint(
     experiment: Experiment, folder: RunDirectory, say: Callable[[str], object]
 ) -> tuple[Experiment, Manifest]:
-    """Takes up a run, which this process has locked, at its newest whole checkpoint.
+    """Resumes a run, which this process has locked, at its newest whole checkpoint.
 
     Checkpoints and recorded episodes after that are set aside, and the software of this process is
     written down.
 
     Args:
-        experiment: resolved from the config with which the run goes on.
+        experiment: resolved from the config with which the run continues.
         folder: the run's directory.
-        say: is told where it goes on, and what was not found there.
+        say: is told where it continues, and what was not found there.
 
     Returns:
-        The experiment with servers that go on from there, and the checkpoint's manifest.
+        The experiment with servers that continue from there, and the checkpoint's manifest.
 
     Raises:
         CannotResume: there is no whole checkpoint.
@@ -212,7 +212,7 @@ def take_up(
     CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps)
     set_episodes_aside(folder, place, manifest, experiment.config.seed)
     folder.write_versions(manifest.env_steps, env=experiment.config.simulation.env)
-    return going_on(experiment, place, manifest), manifest
+    return resumed_experiment(experiment, place, manifest), manifest
 
 
 def set_episodes_aside(folder: RunDirectory, place: Path, manifest: Manifest, seed: int) -> None:
@@ -247,11 +247,11 @@ def set_episodes_aside(folder: RunDirectory, place: Path, manifest: Manifest, se
         path.replace(path.with_name(f"{path.name}{SET_ASIDE}"))
 
 
-def going_on(experiment: Experiment, place: Path, manifest: Manifest) -> Experiment:
-    """Returns the experiment with servers that go on from a checkpoint.
+def resumed_experiment(experiment: Experiment, place: Path, manifest: Manifest) -> Experiment:
+    """Returns the experiment with servers that continue from a checkpoint.
 
     Args:
-        experiment: resolved from the config with which the run goes on.
+        experiment: resolved from the config with which the run continues.
         place: the checkpoint's folder.
         manifest: its own.
     """
@@ -265,7 +265,7 @@ def going_on(experiment: Experiment, place: Path, manifest: Manifest) -> Experim
 
 
 def write_resumed_config(folder: RunDirectory, config: ExperimentConfig, env_steps: int) -> None:
-    """Writes the config with which a run goes on, and what its policies began as, once more.
+    """Writes the config with which a run continues, and what its policies began as, once more.
 
     If it is another one, that of before is kept as ``config-until-N.yaml``. What was played after
     the checkpoint counts no more, and so do the configs that it was played with.
@@ -273,7 +273,7 @@ def write_resumed_config(folder: RunDirectory, config: ExperimentConfig, env_ste
     Args:
         folder: the run's directory.
         config: as `load_resumed_config` returned it.
-        env_steps: of the checkpoint from which the run goes on.
+        env_steps: of the checkpoint from which the run continues.
 
     Raises:
         OSError: it cannot be written.

@@ -1,7 +1,7 @@
 """The life of a run: start, evaluate, learn, save, finish, report.
 
 `Run.play` is read from top to bottom. Everything runs in processes of its own, each with a `Life`;
-this one holds the run directory and watches. A `Run` prints nothing, and goes on only while
+this one holds the run directory and watches. A `Run` prints nothing, and continues only while
 somebody iterates over it, so that a sweep can hold one in each of its trials. `whole_run` puts
 signals and a terminal around it.
 """
@@ -43,7 +43,7 @@ from muxrl.protocol.run_messages import UNTRAINED
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 1.0
-"""For the reports of a round; one that takes longer is taken in in a later round."""
+"""For the reports of a round; one that takes longer is read in a later round."""
 _LOOK_S = 0.5
 """Between two looks during an evaluation."""
 
@@ -56,7 +56,7 @@ class Run:
     Args:
         experiment: resolved.
         folder: the run's directory.
-        before: the checkpoint from which the run goes on, whose files the plans of the servers
+        before: the checkpoint from which the run continues, whose files the plans of the servers
             name; None: it is new.
         on_evaluated: called with each evaluation with all agents as learned.
         on_warned: called with each sentence that the run as a whole is warned of, which it records.
@@ -94,7 +94,7 @@ class Run:
         self.servers = Servers(
             experiment,
             self._supervisor,
-            self._records.servers.take,
+            self._records.servers.receive,
             self._note_server_restart,
             self._note_move,
         )
@@ -117,7 +117,7 @@ class Run:
         )
         self._loop = EventLoop()
         self._life: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._is_complete = False
         self._has_ended = False  # learning is over, and the last checkpoint written if it can be
         self._is_stopped = False
@@ -138,10 +138,10 @@ class Run:
                 nothing was played.
             OSError: the run directory cannot be written to.
         """
-        for _ in self._during(self._supervisor.beside(self._start(workers))):
+        for _ in self._during(self._supervisor.unless_lost(self._start(workers))):
             pass
         yield
-        yield from self._during(self._supervisor.beside(self._learn()))
+        yield from self._during(self._supervisor.unless_lost(self._learn()))
         yield from self._during(self._evaluate_at_end())
         self._is_complete = True
 
@@ -153,10 +153,10 @@ class Run:
         self._life.result()
 
     async def _wait_for_news(self, life: asyncio.Task[None]) -> None:
-        news = asyncio.ensure_future(self._news.wait())
-        await asyncio.wait([life, news], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-        news.cancel()
-        self._news.clear()
+        changed = asyncio.ensure_future(self._changed.wait())
+        await asyncio.wait([life, changed], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        changed.cancel()
+        self._changed.clear()
 
     async def _start(self, workers: Workers) -> None:
         """Starts the servers, and beside them the simulations, which connect once all listen."""
@@ -204,10 +204,10 @@ class Run:
         await self._end_playing()
 
     def _go_on_from(self, before: Manifest) -> None:
-        """Drops the metrics that came after the checkpoint from which the run goes on."""
+        """Drops the metrics that came after the checkpoint from which the run continues."""
         self._records.metrics.cut_back(before.metrics_bytes, before.env_steps)
         if self._evaluations is not None:
-            self._evaluations.take_up(self._folder.metrics / "evaluation.jsonl")
+            self._evaluations.resume(self._folder.metrics / "evaluation.jsonl")
 
     async def _evaluate_untrained(self) -> None:
         """Evaluates the policies as they begin, if evaluations are scheduled."""
@@ -233,7 +233,7 @@ class Run:
         self._records.warn_late()
         if self._evaluations is not None:
             await self._evaluate_if_due(self._evaluations)
-        self._simulations.tell(self._parameters())
+        self._simulations.set_parameters(self._parameters())
         self._allow()
         self._record()
         if self.servers.restarting:
@@ -296,7 +296,7 @@ class Run:
         if evaluations is not None and (is_wanted or not self.experiment.is_external):
             self._enter("evaluating")
             try:
-                await self._supervisor.beside(self._evaluate_final(evaluations))
+                await self._supervisor.unless_lost(self._evaluate_final(evaluations))
                 self.not_evaluated = evaluations.given_up
             except RunFailed as error:  # what was learned is saved, and paid for
                 kept = "" if self._checkpoints.lost else "; all that was learned is kept"
@@ -331,7 +331,7 @@ class Run:
     # --- what is looked after -----------------------------------------------------------
 
     async def _look(self) -> None:
-        """Takes in the reports that come soon."""
+        """Receives the reports that come soon."""
         self._supervisor.workers.check()
         looks = [self.servers.report(_ANSWER_S), self._simulations.report(_ANSWER_S)]
         if self._evaluations is not None:
@@ -355,11 +355,11 @@ class Run:
     def _record(self) -> None:
         servers, alarm = self.servers, self._checkpoints.problem
         self._records.write(servers.statuses, servers.restarting, servers.lost_s, alarm)
-        self._news.set()
+        self._changed.set()
 
     def _enter(self, state: State) -> None:
         self.status.enter(state, self.tally.env_steps)
-        self._news.set()
+        self._changed.set()
 
     def _allow(self) -> None:
         """Lets simulations play up to the budget, evaluation or snapshot, and wait for that.

@@ -1,4 +1,4 @@
-"""What a run writes down of itself while it goes on: counts, metrics, its status, its warnings."""
+"""What a run writes down of itself while it runs: counts, metrics, its status, its warnings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muxrl.orchestrator.trackers.tracking import Tracking
 from muxrl.protocol.messages import ServerWarning, Status
 from muxrl.servers.episodes.warnings import Warnings
 
-_TELLING_EPISODES = 20
+_MIN_EPISODES = 20
 """By then it is known how long episodes are, more or less."""
 
 
@@ -32,7 +32,7 @@ class RunRecords:
     Args:
         experiment: resolved.
         folder: the run's directory.
-        before: the checkpoint from which the run goes on; None: it is new.
+        before: the checkpoint from which the run continues; None: it is new.
         on_warned: called with each sentence that the run as a whole is warned of.
 
     Raises:
@@ -66,7 +66,7 @@ class RunRecords:
             self.warnings.restore(one for one in status.warnings.get("", ()) if one.text)
         at = (before.env_steps, before.metrics_bytes) if before else ()
         self._trackers = Tracking(folder, experiment.config.trackers, *at)
-        self.metrics = MetricsWriter(folder, self._trackers.take)
+        self.metrics = MetricsWriter(folder, self._trackers.receive)
         self.servers = ServerReports(experiment, self.metrics, self.tally)
         self._is_warned_late = not experiment.may_be_warned_late
         self.warn(experiment.warnings)
@@ -111,7 +111,7 @@ class RunRecords:
 
     def warn_late(self) -> None:
         """Warns of what depends on how long episodes are, as soon as that is known; once."""
-        if self._is_warned_late or self.tally.num_episodes < _TELLING_EPISODES:
+        if self._is_warned_late or self.tally.num_episodes < _MIN_EPISODES:
             return
         from muxrl.orchestrator.config.warnings import find_late  # it imports Gymnasium
 

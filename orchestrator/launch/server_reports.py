@@ -37,20 +37,20 @@ class ServerReports:
         self._iterations: dict[str, IterationRow] = {}  # the newest of each server
         self._latencies = LatencyRecords()
 
-    def take(self, server_id: str, report: ServerReport) -> None:
-        """Takes in a report, and writes its records down."""
-        said = report.said
-        self._tally.cpu.of[server_id] = said.cpu_s
-        seconds: dict[str, Any] = {name: round(s, 3) for name, s in said.activity.items()}
+    def receive(self, server_id: str, report: ServerReport) -> None:
+        """Receives a report, and writes its records down."""
+        content = report.content
+        self._tally.cpu.of[server_id] = content.cpu_s
+        seconds: dict[str, Any] = {name: round(s, 3) for name, s in content.activity.items()}
         self._states[server_id] = ServerState(
             **seconds,
-            num_refused=said.status.num_refused,
-            num_env_steps=said.status.num_env_steps,
-            num_logged_actions=said.status.num_logged_actions,
-            weights_seq_no=said.status.weights_seq_no,
+            num_refused=content.status.num_refused,
+            num_env_steps=content.status.num_env_steps,
+            num_logged_actions=content.status.num_logged_actions,
+            weights_seq_no=content.status.weights_seq_no,
         )
-        self._latencies.take(server_id, said.latencies)
-        for record in said.records:
+        self._latencies.receive(server_id, content.latencies)
+        for record in content.records:
             self._metrics.server(server_id, record)
             self._iterations[server_id] = convert(finite(record), IterationRow)
 

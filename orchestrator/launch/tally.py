@@ -31,7 +31,7 @@ class StepRate:
         self._points: deque[tuple[float, int]] = deque()
 
     def add(self, time_s: float, steps: int) -> float:
-        """Takes in a reading and returns the steps per second."""
+        """Receives a reading and returns the steps per second."""
         self._points.append((time_s, steps))
         while time_s - self._points[0][0] > _RATE_WINDOW_S and len(self._points) > 2:
             self._points.popleft()
@@ -65,7 +65,7 @@ _KEPT = (
     *("time_s", "env_steps", "num_episodes", "num_mismatches", "num_lost_episodes"),
     *("num_lost_steps", "num_bad_episodes", "num_restarts", "num_random_episodes", "has_played"),
 )
-"""What a run that is resumed goes on from; where an older run lacks it, it begins anew."""
+"""What a run that is resumed continues from; where an older run lacks it, it begins anew."""
 
 
 _MAX_NAMES = 1_000
@@ -130,7 +130,7 @@ class Tally:
         self._rate.add(self.time_s, self.env_steps)
 
     def state(self) -> dict[str, Any]:
-        """Returns what `restore` needs to go on from here, as JSON can hold it."""
+        """Returns what `restore` needs to continue from here, as JSON can hold it."""
         self._settle()
         return {
             **{name: copy(getattr(self, name)) for name in _KEPT},
@@ -142,7 +142,7 @@ class Tally:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state`; before `begin`."""
+        """Continues from `state`; before `begin`."""
         for name in _KEPT:
             setattr(self, name, copy(state.get(name, getattr(self, name))))
         self._resumed_from = self.env_steps
@@ -317,7 +317,7 @@ class LatencyRecords:
         self._newest: dict[str, Mapping[str, Sequence[int]]] = {}
         self._recorded: dict[str, Mapping[str, Sequence[int]]] = {}
 
-    def take(self, server_id: str, counts: Mapping[str, Sequence[int]]) -> None:
+    def receive(self, server_id: str, counts: Mapping[str, Sequence[int]]) -> None:
         """Takes what a server reports; see `muxrl.servers.server.PolicyServer.latencies`."""
         self._newest[server_id] = counts
 

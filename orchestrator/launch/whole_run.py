@@ -19,9 +19,9 @@ from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.progress import Progress
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.resuming import (
-    how_to_go_on,
+    how_to_resume,
     locked,
-    take_up,
+    resume_at_checkpoint,
     write_resumed_config,
 )
 from muxrl.orchestrator.launch.run import Run
@@ -31,7 +31,7 @@ from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.supervise import fork_server
 from muxrl.orchestrator.supervise.gpus import check_gpus
 from muxrl.orchestrator.supervise.local import Workers, workers_for
-from muxrl.orchestrator.supervise.page_process import page_beside
+from muxrl.orchestrator.supervise.page_process import page_of
 from muxrl.orchestrator.supervise.ray_session import ray_session
 from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals, interruptible
 
@@ -54,7 +54,7 @@ def run_experiment(
         experiment: resolved.
         run_dir: the run's directory, which must not exist yet, or which `make_folder` has made;
             None makes one under the experiment's `runs_dir`.
-        show_progress: whether to show the run's state while it goes on.
+        show_progress: whether to show the run's state while it runs.
         console: where to write what is going on; None: nowhere.
         hidden_metrics: how the names of those begin that are not written there; "": none.
 
@@ -75,7 +75,7 @@ def resume_experiment(
     show_progress: bool = False,
     console: Console | None = None,
 ) -> RunResult:
-    """Goes on with a run from its newest whole checkpoint, however it ended.
+    """Continues a run from its newest whole checkpoint, however it ended.
 
     Args:
         experiment: resolved from `load_resumed_config`.
@@ -92,8 +92,8 @@ def resume_experiment(
     check_gpus(experiment.config)
     say = (console or Console(quiet=True)).print
     with locked(folder):
-        tell = functools.partial(say, soft_wrap=True, highlight=False)
-        experiment, manifest = take_up(experiment, folder, tell)
+        print_line = functools.partial(say, soft_wrap=True, highlight=False)
+        experiment, manifest = resume_at_checkpoint(experiment, folder, print_line)
         write_resumed_config(folder, experiment.config, manifest.env_steps)
         return _run(experiment, folder, manifest, show_progress, console)
 
@@ -113,7 +113,7 @@ def _run(
     problem = ""
     with (
         interruptible(),
-        page_beside(folder.path, experiment.config.watch, say),
+        page_of(folder.path, experiment.config.watch, say),
         contextlib.closing(Run(experiment, folder, before, on_warned=warner(console))) as run,
     ):
         with contextlib.ExitStack() as cleanup:
@@ -135,13 +135,13 @@ def _run(
                 raise
             finally:
                 run.stop(is_meant=outcome == "interrupted")
-        result = run.end(outcome, problem, how_to_go_on)
+        result = run.end(outcome, problem, how_to_resume)
         if result.report is not None and console is not None:
             from muxrl.orchestrator.reports.report import print_report
 
             print_report(result.report, console, hidden_metrics)
         if result.outcome == "interrupted" and run.has_started:
-            say(how_to_go_on(folder, ""), soft_wrap=True, highlight=False)
+            say(how_to_resume(folder, ""), soft_wrap=True, highlight=False)
         say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     return result
 

@@ -49,11 +49,11 @@ def seatings(league: League, entries: Sequence[Entry]) -> Iterator[tuple[str, Se
     for head in heads(league):
         rows = [entry for entry in entries if entry.role in league.alike(head)]
         for row in (*rows, None):
-            for others in _lineups(league, head, entries):
+            for others in _assignment(league, head, entries):
                 yield head, {head: row, **others}
 
 
-def _lineups(league: League, head: str, entries: Sequence[Entry]) -> list[Seating]:
+def _assignment(league: League, head: str, entries: Sequence[Entry]) -> list[Seating]:
     """Returns who plays the other roles: of each round its k-th players together, and random."""
     roles = [role for role in league.agents if role != head]
     found: dict[tuple[Entry | None, ...], Seating] = {}
@@ -70,8 +70,8 @@ def _lineups(league: League, head: str, entries: Sequence[Entry]) -> list[Seatin
         for k in range(max(map(len, new.values()))):
             seated: dict[str, Entry | None] = {}
             for role, known in those.items():
-                nobody_new = known[-1] if known else None
-                seated[role] = new[role][k % len(new[role])] if new[role] else nobody_new
+                last_known = known[-1] if known else None
+                seated[role] = new[role][k % len(new[role])] if new[role] else last_known
             found.setdefault(tuple(seated.values()), seated)
     found[(None,) * len(roles)] = dict.fromkeys(roles)
     return list(found.values())
@@ -156,9 +156,9 @@ def meet(league: League, folder: LeagueDirectory, last: int) -> HeadToHead:
                 [subject.returns(played[_key(seating)])],
                 role=role,
                 player=name,
-                player_lineup=name,
+                player_contestant=name,
                 others=against,
-                others_lineup=against,
+                others_contestant=against,
                 run=own.run if own else None,
                 other_run=others.run if others else None,
                 pair=0,

@@ -29,7 +29,7 @@ def load_league(source: str | Path | Mapping[str, Any], overrides: Overrides = (
 
 
 def load_resumed_league(file: Path, overrides: Overrides = ()) -> LeagueConfig:
-    """Reads what `to_yaml` wrote, to go on with the league.
+    """Reads what `to_yaml` wrote, to continue the league.
 
     Args:
         file: of the league's directory.

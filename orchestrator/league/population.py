@@ -1,7 +1,7 @@
 """Who is in a league: its members as templates of servers, and the archive of their past.
 
 Everything is read from what the rounds have left on disk, so that a league which is resumed knows
-what one that goes on does.
+what one that continues does.
 """
 
 from __future__ import annotations
@@ -148,12 +148,12 @@ def _template(config: LeagueConfig, name: str, number: int) -> tuple[AlgorithmTe
     if is_fixed(template.algorithm):
         found.append(f"members.{name}.server: {template.algorithm} does not learn; it is no member")
     if config.exploit.role == member.role and not list(_parameter_problems(config)):
-        said = flat(member.server)
+        stated = flat(member.server)
         for key, parameter in config.exploit.parameters.items():
             value = draw(key, parameter, number, config.experiment.seed)
             changed, problems = set_values(template, {key: value})
             found += [f"exploit.parameters.{problem}" for problem in problems]
-            template = template if key in said else changed
+            template = template if key in stated else changed
     return template, found
 
 

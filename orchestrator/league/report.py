@@ -169,7 +169,7 @@ def _trained_grid(rows: Sequence[Trained]) -> Grid:
 def _as_json(
     tables: tuple[CrossPlay, ...], trained: Sequence[Trained], folder: LeagueDirectory
 ) -> dict[str, Any]:
-    def told(values: Mapping[str, Any]) -> dict[str, Any]:
+    def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
         return {
             k: from_folder(v, folder.path) if isinstance(v, Path) else v for k, v in values.items()
         }
@@ -185,4 +185,4 @@ def _as_json(
         }
         for table in tables
     }
-    return finite({"format": 1, "roles": roles, "rounds": list(map(told, map(vars, trained)))})
+    return finite({"format": 1, "roles": roles, "rounds": list(map(as_json, map(vars, trained)))})

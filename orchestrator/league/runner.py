@@ -89,7 +89,7 @@ def start_league(
 def resume_league(
     league_dir: Path, overrides: Overrides = (), *, console: Console | None = None
 ) -> LeagueResult:
-    """Goes on with a league from the trial or games at which it ended.
+    """Continues a league from the trial or games at which it ended.
 
     Args:
         league_dir: its directory.

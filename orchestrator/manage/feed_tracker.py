@@ -42,7 +42,7 @@ def feed(folder: RunDirectory, name: str) -> tuple[int, str]:
 
     Raises:
         NotARunDirectory, MalformedMetrics: a file is absent or broken.
-        RunIsRunning: the run goes on.
+        RunIsRunning: it is running.
         CannotTrack: the tracker has failed.
     """
     run = describe(folder)
@@ -52,7 +52,7 @@ def feed(folder: RunDirectory, name: str) -> tuple[int, str]:
         try:
             session = Session(name, run)
             for file, record in new_rows(folder, {}):
-                session.take(file, record)
+                session.receive(file, record)
                 num_rows += 1
             session.end(state)
         except MalformedMetrics:

@@ -1,4 +1,4 @@
-"""The logs of a run's processes, read once or followed while the run goes on."""
+"""The logs of a run's processes, read once or followed while the run lasts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muxrl.orchestrator.records.run_status import read_status
 from muxrl.protocol.suggestions import similar_or_known
 
 _INTERVAL_S = 0.2
-_PIECE_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 """Read at once, so that a log of gigabytes takes no memory."""
 
 
@@ -78,10 +78,10 @@ class Logs:
                 if file.seek(0, 2) < offset:
                     offset = 0  # it was begun anew
                 file.seek(offset)
-                while piece := file.read(_PIECE_BYTES):
-                    whole, newline, rest = piece.rpartition(b"\n")
+                while chunk := file.read(_CHUNK_BYTES):
+                    whole, newline, rest = chunk.rpartition(b"\n")
                     if not newline:
-                        if len(rest) < _PIECE_BYTES and not is_last:
+                        if len(rest) < _CHUNK_BYTES and not is_last:
                             break
                         whole = rest  # the last line, or one as long as a piece
                     offset += len(whole) + len(newline)
@@ -100,11 +100,11 @@ def _start_of_last_lines(path: Path, num_lines: int) -> int:
             file.seek(max(0, end - 1))
             found = -1 if file.read(1) == b"\n" else 0  # the one at the end begins no line
             while start > 0:
-                size = min(_PIECE_BYTES, start)
+                size = min(_CHUNK_BYTES, start)
                 start = file.seek(start - size)
-                piece = file.read(size)
-                at = len(piece)
-                while (at := piece.rfind(b"\n", 0, at)) >= 0:
+                chunk = file.read(size)
+                at = len(chunk)
+                while (at := chunk.rfind(b"\n", 0, at)) >= 0:
                     found += 1
                     if found == num_lines:
                         return start + at + 1

@@ -38,7 +38,7 @@ def stop(path: Path, timeout_s: float, say: Callable[[str], None]) -> tuple[bool
 
     Raises:
         CannotStop: nothing was done.
-        NotEnded: it still goes on.
+        NotEnded: it still runs.
         NotARunDirectory, NotASweepDirectory: it is none, or a file of it is broken.
     """
     how: Callable[[], str]
@@ -91,7 +91,7 @@ def _stop_run(
 
 
 def _how(folder: RunDirectory, status: RunStatus) -> str:
-    """Says how a run ended, and from where it can go on."""
+    """Says how a run ended, and from where it can continue."""
     if not status.has_ended:
         text = f"its process {status.pid} ended without a last word"
     else:

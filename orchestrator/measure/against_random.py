@@ -14,7 +14,7 @@ import numpy as np
 
 from muxrl.orchestrator.measure.rliable import interquartile_mean
 from muxrl.orchestrator.measure.statistics import (
-    NO_LUCK,
+    NO_VARIANCE,
     Estimate,
     Floats,
     Unit,
@@ -22,7 +22,7 @@ from muxrl.orchestrator.measure.statistics import (
     difference_interval,
     estimate_of,
     mean_interval,
-    shared_luck,
+    shared_variance,
 )
 from muxrl.orchestrator.measure.subjects import Measured
 
@@ -122,8 +122,10 @@ def against_random(
             return interval(pairs, is_proportion=False), _means(pairs)
         by_seed = _means(learned) - _means(others)
         if unit is Unit.SEEDS:
-            luck = shared_luck(learned) + shared_luck(others) if are_shared else NO_LUCK
-            return mean_interval([by_seed], luck), by_seed
+            shared = (
+                shared_variance(learned) + shared_variance(others) if are_shared else NO_VARIANCE
+            )
+            return mean_interval([by_seed], shared), by_seed
         return difference_interval(_known(learned), _known(others)), by_seed
 
     advantage, by_seed = compare(random) if random is not None else (None, np.empty(0))

@@ -28,7 +28,7 @@ _UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
 
 _MAX_CONFLICTS = 3
 """Told of two runs."""
-_SPEAKS_OF = {
+_MEANING = {
     Unit.SEEDS: "they speak of training again, with other seeds",
     Unit.EPISODES: "they speak of these policies, in other episodes",
 }
@@ -126,7 +126,7 @@ class Report:
             "Return: sum of an agent's rewards in an episode, mean over the server's agents. "
             + (_RANDOM_RULE if any(server.learns for server in self.servers) else "")
             + (_UNTRAINED_RULE if self.has_untrained else "")
-            + f"Intervals: 95 % over {self.interval_unit}: {_SPEAKS_OF[self.unit]}. "
+            + f"Intervals: 95 % over {self.interval_unit}: {_MEANING[self.unit]}. "
             + "Train return: exploration included, recent episodes."
         )
 
@@ -191,11 +191,11 @@ def results_of(runs: Sequence[RecordedRun], *, over_episodes: bool = False) -> R
     if not runs:
         raise ValueError("a report needs at least one run")
     for one, other in combinations(runs, 2):
-        told = differences(one, other, "")
+        why = differences(one, other, "")
         if one.servers != other.servers or one.assignment != other.assignment:
-            told = [f"assignment {one.assignment!r} against {other.assignment!r}"]
-        if told:
-            raise DifferentRuns(one.name, other.name, listed(told, _MAX_CONFLICTS))
+            why = [f"assignment {one.assignment!r} against {other.assignment!r}"]
+        if why:
+            raise DifferentRuns(one.name, other.name, listed(why, _MAX_CONFLICTS))
     unit = Unit.SEEDS if len(runs) > 1 and not over_episodes else Unit.EPISODES
     servers = tuple(server_result(runs, server_id, unit) for server_id in runs[0].servers)
     metrics = tuple(metric_results(runs, unit))

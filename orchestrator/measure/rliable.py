@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from muxrl.orchestrator.measure.statistics import (
-    NO_LUCK,
+    NO_VARIANCE,
     NORMAL,
     NUM_RESAMPLES,
     Estimate,
@@ -51,7 +51,7 @@ def _middle_mean(values: Floats) -> Floats:
 
 def interquartile_mean_interval(
     strata: Sequence[ArrayLike],
-    luck: Variance = NO_LUCK,
+    shared: Variance = NO_VARIANCE,
     *,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
@@ -62,7 +62,7 @@ def interquartile_mean_interval(
 
     Args:
         strata: one array ``[num_runs]`` for each task, on one scale.
-        luck: as for `mean_interval`.
+        shared: as for `mean_interval`.
         seed: of the resampling, so that a report can be reproduced to the last digit.
         num_resamples: more make the ends steadier, not the interval narrower.
 
@@ -81,7 +81,7 @@ def interquartile_mean_interval(
     drawn = np.concatenate(
         [a[rng.integers(len(a), size=(num_resamples, len(a)))] for a in arrays], axis=1
     )
-    low, high = estimate + widened(_middle_mean(drawn) - estimate, num, len(arrays), luck)
+    low, high = estimate + widened(_middle_mean(drawn) - estimate, num, len(arrays), shared)
     return Estimate(estimate, float(low), float(high))
 
 
@@ -123,8 +123,8 @@ def probability_of_improvement(
         sizes = np.maximum(1.0, share * np.array(wins.shape))
         num_pairs += wins.size
         more = sizes.mean() - 1
-        apart = 1 + more * ((1 - _PLACES) / (2 - _PLACES) + _PLACES / (1 + _PLACES))
-        variance += _PLACES * (1 - _PLACES) * apart / sizes.prod() / len(first) ** 2
+        separate = 1 + more * ((1 - _PLACES) / (2 - _PLACES) + _PLACES / (1 + _PLACES))
+        variance += _PLACES * (1 - _PLACES) * separate / sizes.prod() / len(first) ** 2
     if any(all(len(scores) == 1 for scores in of_tasks) for of_tasks in runs):
         return Estimate(estimate, math.nan, math.nan)
     reach = NORMAL * np.sqrt(variance) + 0.5 / num_pairs

@@ -132,9 +132,9 @@ def notes_of(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> It
                 f"run {run.name}: no episode ended, so that there are no returns and no metrics; "
                 "its episodes are longer than the run, or the simulation ends none"
             )
-        elif unheard := [m for m in run.metrics if m not in run.metric_names]:
+        elif absent := [m for m in run.metrics if m not in run.metric_names]:
             yield (
-                f"run {run.name}: no episode had {', '.join(map(repr, unheard))}, which "
+                f"run {run.name}: no episode had {', '.join(map(repr, absent))}, which "
                 "simulation.metrics asks for; do the simulation's infos have them?"
             )
         status = run.status

@@ -4,7 +4,7 @@ What an interval speaks of is its `Unit`. Over *episodes* it speaks of the polic
 trained: had they played other episodes, what would the mean be? Over *seeds* it speaks of training
 again: each run counts as one number, its mean over its episodes. Evaluations of different seeds
 play different episodes, so the luck of the episodes is in how the runs differ. Where runs played
-the same episodes all the same, what these have in common is added (`shared_luck`).
+the same episodes all the same, what these have in common is added (`shared_variance`).
 
 Numbers come as *strata*, one array for each seed (or for each set of opponents): the mean is the
 mean of the strata's means, so every stratum has the same weight. Intervals are Student's t with
@@ -78,10 +78,10 @@ class Variance:
         parts = self.value**2 / self.freedom + other.value**2 / other.freedom
         return Variance(total, total**2 / parts if parts > 0 else self.freedom)
 
-    def share(self, luck: Variance) -> float:
-        """The part that this one is of its sum with `luck`: how many of the runs count as
-        independent, if `luck` is what they have in common."""
-        total = self.value + luck.value
+    def share(self, shared: Variance) -> float:
+        """The part that this one is of its sum with `shared`: how many of the runs count as
+        independent, if `shared` is what they have in common."""
+        total = self.value + shared.value
         return self.value / total if total > 0 else 1.0
 
     @property
@@ -95,16 +95,16 @@ class Variance:
         return Estimate(mean, mean - reach, mean + reach)
 
 
-NO_LUCK = Variance(0.0, math.inf)
+NO_VARIANCE = Variance(0.0, math.inf)
 """Of runs that share no episodes."""
 
 
-def mean_interval(strata: Sequence[ArrayLike], luck: Variance = NO_LUCK) -> Estimate:
+def mean_interval(strata: Sequence[ArrayLike], shared: Variance = NO_VARIANCE) -> Estimate:
     """The mean of the strata's means, with its interval.
 
     Args:
         strata: one array ``[num_numbers]`` each.
-        luck: the variance that all of them have in common, see `shared_luck`.
+        shared: the variance that all of them have in common, see `shared_variance`.
 
     Returns:
         The estimate; NaN at both ends if a stratum has one number, whose variance is unknown.
@@ -113,7 +113,7 @@ def mean_interval(strata: Sequence[ArrayLike], luck: Variance = NO_LUCK) -> Esti
         ValueError: there is no stratum, an empty one, or a number that is not finite.
     """
     arrays = checked_strata(strata, "mean")
-    return (variance_of(arrays) + luck).around(_mean(arrays))
+    return (variance_of(arrays) + shared).around(_mean(arrays))
 
 
 def difference_interval(strata: Sequence[ArrayLike], other_strata: Sequence[ArrayLike]) -> Estimate:
@@ -148,10 +148,10 @@ def estimate_of(
     if unit is Unit.EPISODES:
         return wilson_interval(known) if is_proportion else mean_interval(known)
     means = [checked(run).mean() for run in known]
-    luck = shared_luck(runs) if share_episodes else NO_LUCK
+    shared = shared_variance(runs) if share_episodes else NO_VARIANCE
     if not is_proportion:
-        return mean_interval([means], luck)
-    variance = variance_of([np.array(means)]) + luck
+        return mean_interval([means], shared)
+    variance = variance_of([np.array(means)]) + shared
     return _wilson(float(np.mean(means)), variance, sum(map(len, known)), variance.quantile)
 
 
@@ -170,7 +170,7 @@ def are_won_or_lost(returns: Sequence[Floats]) -> bool:
     return len(known) >= _LEAST_WON_OR_LOST and np.unique(known).tolist() == [0.0, 1.0]
 
 
-def shared_luck(runs: Sequence[Floats]) -> Variance:
+def shared_variance(runs: Sequence[Floats]) -> Variance:
     """The variance of a mean over runs that comes of the episodes they all played.
 
     That the third episode was an easy one for everybody does not show in how the runs differ. It is
@@ -185,7 +185,7 @@ def shared_luck(runs: Sequence[Floats]) -> Variance:
     table = table[:, np.isfinite(table).all(axis=0)]
     num_runs, num_episodes = table.shape
     if num_runs < 2 or num_episodes < 2:
-        return NO_LUCK
+        return NO_VARIANCE
     by_episode = table.mean(axis=0)
     rest = table - table.mean(axis=1, keepdims=True) - by_episode + table.mean()
     residual = float((rest**2).sum()) / ((num_runs - 1) * (num_episodes - 1))
@@ -240,7 +240,9 @@ def variance_of(strata: Sequence[Floats]) -> Variance:
     return Variance(float(np.sum(parts)) / len(strata) ** 2, float(freedom))
 
 
-def widened(deviations: Floats, num: int, num_strata: int, luck: Variance = NO_LUCK) -> Floats:
+def widened(
+    deviations: Floats, num: int, num_strata: int, shared: Variance = NO_VARIANCE
+) -> Floats:
     """The ends of an interval, from how a statistic deviates in resamples: ``[2, ...]``.
 
     A plain percentile interval is too narrow in small samples. Deviations are widened by
@@ -251,13 +253,13 @@ def widened(deviations: Floats, num: int, num_strata: int, luck: Variance = NO_L
         deviations: ``[num_resamples, ...]``.
         num: numbers that were drawn from, N.
         num_strata: in which they were drawn, K.
-        luck: as for `mean_interval`.
+        shared: as for `mean_interval`.
     """
     deviations = deviations * math.sqrt(num / (num - num_strata))
     freedom = float(num - num_strata)
-    if luck.value > 0:
-        freedom = (Variance(float(deviations.var()), freedom) + luck).freedom
-        noise = np.random.default_rng(1).normal(0.0, math.sqrt(luck.value), deviations.shape)
+    if shared.value > 0:
+        freedom = (Variance(float(deviations.var()), freedom) + shared).freedom
+        noise = np.random.default_rng(1).normal(0.0, math.sqrt(shared.value), deviations.shape)
         deviations = deviations + noise
     factor = float(stdtrit(freedom, _TAIL)) / NORMAL
     return np.quantile(deviations * factor, [1 - _TAIL, _TAIL], axis=0)

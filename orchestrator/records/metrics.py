@@ -29,7 +29,7 @@ from muxrl.orchestrator.storage.json_files import finite
 
 Row = TypeVar("Row")
 
-_PIECE_BYTES = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 """Read at a time from the end: holds the newest rows of most files."""
 
 
@@ -97,11 +97,11 @@ def _line_ends(file: IO[bytes]) -> Iterator[int]:
     """Yields the place after each newline, the last one first, then 0."""
     begin = file.seek(0, os.SEEK_END)
     while begin:
-        end, begin = begin, max(0, begin - _PIECE_BYTES)
+        end, begin = begin, max(0, begin - _CHUNK_BYTES)
         file.seek(begin)
-        piece = file.read(end - begin)
-        newline = len(piece)
-        while (newline := piece.rfind(b"\n", 0, newline)) >= 0:
+        chunk = file.read(end - begin)
+        newline = len(chunk)
+        while (newline := chunk.rfind(b"\n", 0, newline)) >= 0:
             yield begin + newline + 1
     yield 0
 
@@ -145,20 +145,20 @@ class MetricsWriter:
 
     Args:
         run_directory: where to; rows of an earlier process are kept and added to.
-        take: is called with each row that was written, after the name of its file; never raises.
+        emit: is called with each row that was written, after the name of its file; never raises.
     """
 
     def __init__(
         self,
         run_directory: RunDirectory,
-        take: Callable[[str, Mapping[str, Any]], None] | None = None,
+        emit: Callable[[str, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self._folder = run_directory.metrics
         self._files: dict[str, IO[bytes]] = {}
         self._is_closed = False
         self.recorded_env_steps = 0
         """Those of the newest joint row."""
-        self._take = take
+        self._emit = emit
 
     def server(self, server_id: str, row: Mapping[str, Any]) -> None:
         """Appends one training iteration to ``<server_id>.jsonl``.
@@ -257,8 +257,8 @@ class MetricsWriter:
             _write_line(file, line.encode())
         except OSError as error:
             raise CannotRecord(path, error, self.recorded_env_steps) from error
-        if self._take is not None:
-            self._take(name, record)
+        if self._emit is not None:
+            self._emit(name, record)
         return record
 
 

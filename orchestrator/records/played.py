@@ -50,7 +50,7 @@ _PARAMETER = "parameter."
 _VALUES = ("observation", "action", "final_observation")
 
 
-Take = Callable[[list[Row], Mapping[str, float]], None]
+Emit = Callable[[list[Row], Mapping[str, float]], None]
 """Gets the rows of an episode, and its parameters."""
 
 
@@ -64,7 +64,7 @@ class _Episode:
         self._t, self._seen = 0, observations
         self._rows: list[Row] = []
 
-    def add(self, actions: Mapping[str, Any], result: StepResult, take: Take) -> None:
+    def add(self, actions: Mapping[str, Any], result: StepResult, emit: Emit) -> None:
         """Adds what followed from actions; hands all on at the end."""
         done = result.terminations.keys() | result.truncations.keys()
         for agent in dict.fromkeys((*self._seen, *result.rewards, *sorted(done))):
@@ -84,7 +84,7 @@ class _Episode:
         self._t += 1
         self._seen = result.observations
         if result.is_over:
-            take(self._rows, self._parameters)
+            emit(self._rows, self._parameters)
 
 
 class Recorded(Around):
@@ -92,18 +92,18 @@ class Recorded(Around):
 
     Args:
         simulation: what is played.
-        take: gets them.
+        emit: gets them.
         wants: whether an episode with this seed is recorded.
     """
 
     def __init__(
         self,
         simulation: Simulation,
-        take: Take,
+        emit: Emit,
         wants: Callable[[int | None], bool] = lambda seed: True,
     ) -> None:
         super().__init__(simulation)
-        self._take, self._wants = take, wants
+        self._emit, self._wants = emit, wants
         self._episode: _Episode | None = None
 
     def reset(
@@ -116,7 +116,7 @@ class Recorded(Around):
     def step(self, actions: dict[str, Any]) -> StepResult:
         result: StepResult = self._inside.step(actions)
         if self._episode:
-            self._episode.add(actions, result, self._take)
+            self._episode.add(actions, result, self._emit)
         return result
 
 
@@ -124,10 +124,10 @@ class RecordedVector(Around):
     """Does so with the episodes of a `VectorSimulation`'s copies; see `Recorded`."""
 
     def __init__(
-        self, simulation: VectorSimulation, take: Take, wants: Callable[[int | None], bool]
+        self, simulation: VectorSimulation, emit: Emit, wants: Callable[[int | None], bool]
     ) -> None:
         super().__init__(simulation)
-        self._take, self._wants = take, wants
+        self._emit, self._wants = emit, wants
         self._episodes: dict[int, _Episode] = {}
         """By copy."""
         self._observations: Mapping[str, Rows] = {}
@@ -152,7 +152,7 @@ class RecordedVector(Around):
         self._observations = step.observations
         for copy, here in acting.items():
             chosen = {a: copied(row(actions[a], copy)) for a in itertools.compress(agents, here)}
-            self._episodes[copy].add(chosen, step.of_copy(copy, agents, chosen), self._take)
+            self._episodes[copy].add(chosen, step.of_copy(copy, agents, chosen), self._emit)
             if step.is_over[copy]:
                 del self._episodes[copy]
         return step

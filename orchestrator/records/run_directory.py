@@ -202,7 +202,7 @@ class RunDirectory(Folder):
         its packages as ``packages.txt``.
 
         Args:
-            resumed_at: env steps at which this process goes on with the run. What was written
+            resumed_at: env steps at which this process continues the run. What was written
                 before then moves into the list ``earlier``, with its ``until_env_steps``.
             env: as the config names the environment.
         """

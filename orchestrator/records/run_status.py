@@ -5,7 +5,7 @@
     state       starting, running, evaluating; done, failed, interrupted
     cause       why it failed or was interrupted, in a sentence; "" otherwise
     started_at  ISO 8601, UTC
-    ended_at    the same; null while it goes on
+    ended_at    the same; null while it runs
     host, pid   the process that watches over the run
     pid_started when that process started, as its system counts; tells it from a later one
     ends_on_sigterm  whether SIGTERM to that process ends the run cleanly

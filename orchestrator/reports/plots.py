@@ -122,10 +122,10 @@ class Panel:
         axes.set_title(self.title, pad=5 + 10.5 * num_lines, **_TITLE)
         if self.subtitle:
             where = {"xy": (0, 1), "xycoords": "axes fraction", "xytext": (0, 4)}
-            said = axes.annotate(
+            stated = axes.annotate(
                 self.subtitle, **where, textcoords="offset points", fontsize=_SMALL, color="#333333"
             )
-            said.set_in_layout(False)  # a long one may stand out, but not narrow its panel
+            stated.set_in_layout(False)  # a long one may stand out, but not narrow its panel
         if axes.get_legend_handles_labels()[0]:
             axes.legend(**_LEGEND, **_PLACE)
 

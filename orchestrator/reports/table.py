@@ -114,7 +114,7 @@ class Column:
         shown: a value as text, or lines, where that does not follow from its type.
         cell: of a row, what its cell has otherwise than the value says, by the name in `Cell`.
         css: classes: "text" for what is aligned left, "wrap" for long text, "words" for what may
-            go on in a second line between its words; by default "text" where the value is one.
+            continue in a second line between its words; by default "text" where the value is one.
         gap: as in `Cell`.
         is_whole: whether text is never folded on the terminal.
         over: what its intervals are over, if not what those of the grid are.
@@ -233,8 +233,8 @@ def spread(
     for row in _records(rows):
         if row[across] in places:
             groups.setdefault(tuple(row[name] for name in left), {})[row[across]] = row
-    firsts = [next(iter(group.values())) for group in groups.values()]
-    before, after = grid(firsts, left, columns, over), grid(firsts, right, columns, over)
+    first_rows = [next(iter(group.values())) for group in groups.values()]
+    before, after = grid(first_rows, left, columns, over), grid(first_rows, right, columns, over)
     middle = [
         [
             column[shown].of(group[place], shown) if place in group else Cell((MISSING,))
@@ -272,8 +272,8 @@ def _named(names: Names, columns: Columns) -> dict[str, Column]:
 
 
 def _heading(text: str, column: Column, values: Iterable[Any], over: str) -> str:
-    is_told = (column.over or over) and any(isinstance(value, Estimate) for value in values)
-    return f"{text}\n{unit_heading(column.over or over)}" if is_told else text
+    is_shown = (column.over or over) and any(isinstance(value, Estimate) for value in values)
+    return f"{text}\n{unit_heading(column.over or over)}" if is_shown else text
 
 
 def _records(rows: DataFrame | Iterable[Row]) -> list[Row]:

@@ -69,7 +69,7 @@ class SavedServer:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``manifest.json`` says: all that a run needs beside its servers' files to go on."""
+    """What ``manifest.json`` says: all that a run needs beside its servers' files to continue."""
 
     env_steps: int
     time_s: float
@@ -240,12 +240,12 @@ class CheckpointFolder:
                 old.parent.rename(place)
 
     def set_aside(self, after: int) -> None:
-        """Renames newer checkpoints to ``N.unused``: the run goes on from `after`, not from them.
+        """Renames newer checkpoints to ``N.unused``: the run continues from `after`, not from them.
 
         What a writer that was killed has left is removed.
 
         Args:
-            after: env steps of the checkpoint from which it goes on.
+            after: env steps of the checkpoint from which it continues.
 
         Raises:
             OSError: one cannot be moved.

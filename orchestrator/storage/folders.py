@@ -155,7 +155,7 @@ def _candidates(folder: Path, stem: str, suffix: str = "") -> Iterator[Path]:
 
 def no_such_folder(path: Path) -> str:
     """Says so, and what a folder beside it is called that may be meant."""
-    beside: list[str] = []
+    siblings: list[str] = []
     with contextlib.suppress(OSError):
-        beside = sorted(entry.name for entry in path.parent.iterdir() if entry.is_dir())
-    return f"there is no such folder{did_you_mean(path.name, beside)}"
+        siblings = sorted(entry.name for entry in path.parent.iterdir() if entry.is_dir())
+    return f"there is no such folder{did_you_mean(path.name, siblings)}"

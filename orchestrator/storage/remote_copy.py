@@ -147,7 +147,7 @@ class RemoteCopy:
 
 
 def fetch(uri: str, place: Path | None = None) -> Path:
-    """Brings back a copy of a run, which then can go on here.
+    """Brings back a copy of a run, which then can continue here.
 
     Args:
         uri: of the run's copy.

@@ -115,7 +115,7 @@ class Program:
         """Waits for its end, and ends what it has started and left; returns its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it goes on.
+            subprocess.TimeoutExpired: it still runs.
         """
         code = self._popen.wait(timeout_s)
         self._signal(signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Starts the processes of a run on the machines of a Ray cluster.
 
-For each there is an actor, an `Outpost`, which has a `Worker` on its machine and passes its calls
+For each there is an actor, an `NodeActor`, which has a `Worker` on its machine and passes its calls
 on. A machine that does not see the run's directory gets a checkpoint with the process that begins
 from it, and sends logs and checkpoints back with answers, through Ray's object store.
 """
@@ -85,7 +85,7 @@ class ClusterWorkers:
 
 
 class _Answer(NamedTuple):
-    """What an `Outpost` passes back."""
+    """What an `NodeActor` passes back."""
 
     has_raised: bool
     value: Any
@@ -105,7 +105,7 @@ class _Remote:
         self._numbers = itertools.count()
         self._log = log
         self._actor = (
-            ray.remote(Outpost)
+            ray.remote(NodeActor)
             .options(
                 max_restarts=0,
                 runtime_env={"env_vars": worker_environment()},
@@ -113,7 +113,7 @@ class _Remote:
                 enable_task_events=False,
                 **options,
             )
-            .remote(process, arguments, log, _node_id(), _brought(arguments))
+            .remote(process, arguments, log, _node_id(), _checkpoint_of(arguments))
         )
 
     def call(self, method: str, *arguments: Any) -> Future[Any]:
@@ -156,13 +156,13 @@ class _Remote:
             ray.kill(self._actor)
 
 
-class Outpost:
+class NodeActor:
     """A worker on a machine of the cluster, as a Ray actor.
 
     Args:
         process, arguments, log: see `Worker`.
         node_id: Ray's id of the machine of the run's directory.
-        brought: a reference to the checkpoint that a server begins from; []: there is none.
+        checkpoint: a reference to the checkpoint that a server begins from; []: there is none.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Outpost:
         arguments: Sequence[Any],
         log: Path,
         node_id: str,
-        brought: list[Any],
+        checkpoint: list[Any],
     ) -> None:
         import ray
 
@@ -180,9 +180,9 @@ class Outpost:
         self._sees_run = (log.parent.parent / "metrics").is_dir()  # which the orchestrator makes
         if not self._sees_run and log.exists():
             self._logged = log.stat().st_size
-        if brought and node_id != _node_id():
+        if checkpoint and node_id != _node_id():
             folder = self._here.enter_context(tempfile.TemporaryDirectory(prefix="muxrl-away-"))
-            unpack(ray.get(brought[0]), Path(folder))
+            unpack(ray.get(checkpoint[0]), Path(folder))
             plan, *rest = arguments
             where = "resume_from" if plan.resume_from else "initialize_from"
             arguments = [replace(plan, **{where: folder}), *rest]
@@ -237,7 +237,7 @@ def _node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def _brought(arguments: Sequence[Any]) -> list[Any]:
+def _checkpoint_of(arguments: Sequence[Any]) -> list[Any]:
     """Returns a reference to the checkpoint that a server begins from, for other machines."""
     import ray
 

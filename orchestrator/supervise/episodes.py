@@ -17,7 +17,7 @@ from muxrl.client.adapters import (
 )
 from muxrl.client.adapters.around import Around
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
-from muxrl.orchestrator.doing import going_on
+from muxrl.orchestrator.doing import progress
 from muxrl.orchestrator.records.conditions import Condition
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def make_copy(simulation: SimulationConfig, process: int, number: int, **more: A
         simulation: of the run.
         process: that it is for, from 0; `num_processes`: the evaluation's.
         number: of the environment among those of its process.
-        more: arguments beside the config's own.
+        more: arguments besides the config's own.
 
     Raises:
         SimulationError: it cannot be made.
@@ -244,11 +244,11 @@ def play_episodes(
 
     results: list[EpisodeResult] = []
 
-    def take(result: EpisodeResult | None = None) -> None:
+    def add(result: EpisodeResult | None = None) -> None:
         results.extend([result] if result else [])
-        going_on(f"{len(results):,} of {len(seeds):,} episodes")
+        progress(f"{len(results):,} of {len(seeds):,} episodes")
 
-    take()
+    add()
     loop = EnvLoop(
         simulations[: len(seeds)],
         client,
@@ -260,7 +260,7 @@ def play_episodes(
         metrics=metrics,
         parameters=parameters,
     )
-    loop.run(take)
+    loop.run(add)
     return sorted(results, key=lambda result: result.seed or 0)
 
 

@@ -22,7 +22,7 @@ class EventLoop:
         self._loop = asyncio.new_event_loop()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Has a coroutine go on whenever the loop runs."""
+        """Has a coroutine continue whenever the loop runs."""
         return self._loop.create_task(work)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

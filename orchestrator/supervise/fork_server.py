@@ -174,7 +174,7 @@ def main() -> None:
                 return
             if wake in ready:
                 wake.recv(4096)
-                _tell_ends(statuses)
+                _send_ends(statuses)
             if listener in ready:
                 connection = listener.accept()[0]
                 with connection, contextlib.suppress(OSError, ValueError):
@@ -229,7 +229,7 @@ def _is_single_threaded() -> bool:
 
 
 def _become(pipe: int, folder: str, log: str, environment: dict[str, str]) -> None:
-    """Goes on as the process that was asked for; does not return."""
+    """Continues as the process that was asked for; does not return."""
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -239,7 +239,7 @@ def _become(pipe: int, folder: str, log: str, environment: dict[str, str]) -> No
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        _draw_anew()
+        _draw_again()
         from muxrl.orchestrator.supervise import working
 
         working.work(pipe)
@@ -251,7 +251,7 @@ def _become(pipe: int, folder: str, log: str, environment: dict[str, str]) -> No
         os._exit(1)
 
 
-def _draw_anew() -> None:
+def _draw_again() -> None:
     """Gives this copy random numbers of its own; what is seeded is seeded after this."""
     import numpy as np
     import torch
@@ -261,7 +261,7 @@ def _draw_anew() -> None:
     torch.seed()
 
 
-def _tell_ends(statuses: dict[int, int]) -> None:
+def _send_ends(statuses: dict[int, int]) -> None:
     """Writes down how copies have ended, and ends what they have left."""
     for pid in list(statuses):
         found, how = os.waitpid(pid, os.WNOHANG)

@@ -23,13 +23,13 @@ from muxrl.orchestrator.supervise.episodes import (
     ServerAddress,
     connect,
 )
-from muxrl.orchestrator.supervise.process import reachable, settle, take_all
+from muxrl.orchestrator.supervise.process import pop_all, reachable, settle
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.orchestrator.supervise.working import Rest, in_own_thread
 
 GATEWAY = "gateway"
 """Its name in a run: of its log, in reports and messages."""
-_TOLD_S = 10.0
+_CLOSE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class GatewayProcess(FollowsServers):
         self._gateway = self._served.gateway
         self._gateway.num_restarts = self._num_restarts
         self._gateway.episodes.seed = self._parameters.seed
-        self.tell(self._parameters.training)
+        self.set_parameters(self._parameters.training)
         if self._parameters.training:
             self._gateway.spec.offers = [PARAMETERS]
         if self._is_limited:
@@ -117,7 +117,7 @@ class GatewayProcess(FollowsServers):
     def report(self) -> SimulationReport:
         """Returns what was played since the last call."""
         episodes = self._gateway.episodes
-        ended = take_all(episodes.ended)
+        ended = pop_all(episodes.ended)
         return SimulationReport(
             episodes.counts.num_env_steps,
             [episode.returns for episode in ended],
@@ -136,7 +136,7 @@ class GatewayProcess(FollowsServers):
         return Rest(lambda: self._gateway.wait_held(grace_s + timeout_s))
 
     def release(self) -> None:
-        """Lets them go on."""
+        """Lets them continue."""
         self._gateway.release()
 
     @in_own_thread
@@ -144,7 +144,7 @@ class GatewayProcess(FollowsServers):
         """Allows so many env steps more, and waits until all are used up, or training is over."""
         self._gateway.allow(num_env_steps)
 
-    def tell(self, parameters: Mapping[str, Any]) -> None:
+    def set_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Has simulations be told these at the starts of training episodes."""
         self._gateway.episodes.parameters = parameters
 
@@ -199,14 +199,14 @@ class GatewayProcess(FollowsServers):
 
     @in_own_thread
     def stop(self) -> None:
-        """Ends training; evaluations may go on."""
+        """Ends training; evaluations may continue."""
         self._gateway.end_training()
         self._should_stop.set()
 
     @in_own_thread
-    def end(self, story: str, has_ended_well: bool) -> None:
+    def end(self, reason: str, has_ended_well: bool) -> None:
         """Tells all who play that there is nothing more to play, and closes all episodes."""
         from muxrl.protocol.errors import NotServing, RunOver
 
-        self._gateway.end((RunOver if has_ended_well else NotServing)(story), _TOLD_S)
+        self._gateway.end((RunOver if has_ended_well else NotServing)(reason), _CLOSE_S)
         self._served.stop()

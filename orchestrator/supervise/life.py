@@ -54,12 +54,12 @@ class Supervisor:
         self._has_failed = asyncio.Event()
 
     def fail(self, problem: Exception) -> None:
-        """Ends whatever is done `beside` the processes: one is lost for good."""
+        """Ends whatever is done `unless_lost` the processes: one is lost for good."""
         if self._problem is None:
             self._problem = problem
             self._has_failed.set()
 
-    async def beside(self, work: Coroutine[Any, Any, T]) -> T:
+    async def unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
         """Does something as long as no process is lost for good.
 
         Raises:
@@ -123,15 +123,15 @@ class Life(ABC, Generic[R]):
         return self.call("report")
 
     @abstractmethod
-    def _take(self, report: R) -> None:
-        """Takes in a report."""
+    def _receive(self, report: R) -> None:
+        """Receives a report."""
 
     async def _leave(self, error: Exception) -> None:
         """Takes note that it is lost; what is left of the process ends next."""
 
     @abstractmethod
     def _again(self) -> str:
-        """Prepares its next start; returns how it goes on."""
+        """Prepares its next start; returns how it continues."""
 
     @property
     def who(self) -> str:
@@ -156,7 +156,7 @@ class Life(ABC, Generic[R]):
         self._task = asyncio.create_task(self._live())
 
     def end(self) -> None:
-        """Looks after it no more; its process goes on, unless it was only prepared."""
+        """Looks after it no more; its process continues, unless it was only prepared."""
         if self._prepared is not None:
             self._prepared.kill()
         if self._task is not None:
@@ -176,7 +176,7 @@ class Life(ABC, Generic[R]):
                 self._note_loss()
                 try:
                     await self._lose(error)
-                except Exception as final:  # noqa: BLE001  # raised in `Supervisor.beside`
+                except Exception as final:  # noqa: BLE001  # raised in `Supervisor.unless_lost`
                     self._supervisor.fail(final)
                     return
                 finally:
@@ -267,7 +267,7 @@ class Life(ABC, Generic[R]):
             self.caller.call(method, *arguments)
 
     async def report(self, wait_s: float, *, is_new: bool = True) -> bool:
-        """Takes in its report, if that comes in time; one that is too late means that it is lost.
+        """Receives its report, if that comes in time; one that is too late means that it is lost.
 
         Args:
             wait_s: for how long to wait.
@@ -294,7 +294,7 @@ class Life(ABC, Generic[R]):
             problem = asked.exception() or self._stuck(asked.result())
             if problem is None:
                 self.has_reported = True
-                self._take(asked.result())
+                self._receive(asked.result())
         elif time.monotonic() >= self._report_by:
             silence = f"did not answer for {self._timeouts.report_s:g} s"
             problem = Silent(f"{silence} (timeouts.report_s sets how long it may take)")
@@ -311,18 +311,18 @@ class Life(ABC, Generic[R]):
         )
 
     async def report_now(self) -> None:
-        """Takes in how things stand at this moment, if it answers soon."""
+        """Notes how things stand at this moment, if it answers soon."""
         if await self.report(ANSWER_S, is_new=False):  # what was asked for before is of before
             await self.report(ANSWER_S)
 
-    async def take_last(self) -> None:
-        """Takes in how things stand at it now, unless it is lost or does not answer soon."""
+    async def receive_last(self) -> None:
+        """Notes how things stand at it now, unless it is lost or does not answer soon."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 report = await self._request()
         except Exception:  # noqa: BLE001  # there is none
             return
-        self._take(report)
+        self._receive(report)
 
 
 @contextlib.asynccontextmanager

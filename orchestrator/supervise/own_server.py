@@ -108,7 +108,7 @@ class OwnServer:
         spec = self._first_spec()
         if "begin" in spec.offers:
             spec = self._run("begin", _asked(self.plan), self._start_s)
-        for problem in self._misfits(spec, self.plan):
+        for problem in self._mismatches(spec, self.plan):
             raise RunFailed(f"{self._who}: {problem}")
         self._offers = frozenset(spec.offers)
         return Started(self.address, os.getpid(), self._offers)
@@ -142,7 +142,7 @@ class OwnServer:
             return found
         if "begin" in spec.offers:
             return []  # it says so then
-        return [f"{self._who}: {problem}" for problem in self._misfits(spec, plan)]
+        return [f"{self._who}: {problem}" for problem in self._mismatches(spec, plan)]
 
     def _launch(self) -> None:
         command = [part.replace("{address}", self.address) for part in self.plan.command]
@@ -184,7 +184,7 @@ class OwnServer:
             )
         return self._decoded(content, ServerSpec)
 
-    def _misfits(self, spec: ServerSpec, plan: ServerPlan) -> Iterator[str]:
+    def _mismatches(self, spec: ServerSpec, plan: ServerPlan) -> Iterator[str]:
         if spec.server_id != plan.server_id:
             yield f"it calls itself {spec.server_id!r}; call it servers.{spec.server_id} here, too"
         if away := [agent for agent in plan.agents if agent not in spec.agents]:
@@ -275,10 +275,10 @@ class OwnServer:
             raise RunFailed(f"{self._who}: {type(error).__name__} at {method} {path}") from error
         if answer.status_code != 200:
             try:
-                story = msgspec.json.decode(answer.content, type=Refused).message
+                reason = msgspec.json.decode(answer.content, type=Refused).message
             except msgspec.DecodeError:
-                story = answer.text[:200]
-            got = f"{answer.status_code}: {story}"
+                reason = answer.text[:200]
+            got = f"{answer.status_code}: {reason}"
             if answer.status_code == 401:
                 got += f"; give it in servers.{self.plan.server_id}.token, or in {TOKEN}"
             raise RunFailed(f"{self._who} answered {method} {path} with {got}")
@@ -339,20 +339,20 @@ def ask_own_servers(
                 of_process = asked.setdefault(repr((plan.command, plan.address, plan.token)), {})
                 of_process.setdefault(repr(plan), (plan, []))[1].append(i)
     problems: dict[str, list[int]] = {}
-    unasked = []
+    deferred = []
     for of_process in asked.values():
         plans, places = zip(*of_process.values(), strict=True)
         try:
             found = OwnServer(with_token(plans[0])).check(plans)
         except RunFailed as error:
             if isinstance(error, ProcessEnded) and plans[0].address:
-                unasked.append(f"{error}; it is asked again when the run begins")
+                deferred.append(f"{error}; it is asked again when the run begins")
                 continue
             found = [str(error)] * len(plans)
         for problem, where in zip(found, places, strict=True):
             if problem:
                 problems.setdefault(problem, []).extend(where)
-    return problems, unasked
+    return problems, deferred
 
 
 def _asked(plan: ServerPlan) -> BeginRun:

@@ -1,4 +1,4 @@
-"""The page of a run or a sweep while it goes on, in a process of its own that cannot slow it."""
+"""The page of a run or a sweep while it runs, in a process of its own that cannot slow it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _END_S = 10.0
 _TOO_SOON_S = 10.0
 """A page that ends so soon would do so again."""
 _SERVE = (
-    "import sys, pathlib; from muxrl.orchestrator.watch.serving import serve_beside; "
-    "serve_beside(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
+    "import sys, pathlib; from muxrl.orchestrator.watch.serving import serve_page; "
+    "serve_page(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
 )
 
 
@@ -53,7 +53,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def page_beside(folder: Path, is_wanted: bool, say: Callable[..., object]) -> Iterator[None]:
+def page_of(folder: Path, is_wanted: bool, say: Callable[..., object]) -> Iterator[None]:
     """Serves the page of a directory while the ``with`` block lasts.
 
     The process ends with this one, however that ends: see `Child`. Ctrl-C ends the run first, and

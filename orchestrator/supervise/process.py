@@ -82,7 +82,7 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def take_all(queue: deque[T]) -> list[T]:
+def pop_all(queue: deque[T]) -> list[T]:
     """Empties a queue to which another thread adds meanwhile; returns what was in it."""
     found = []
     with contextlib.suppress(IndexError):

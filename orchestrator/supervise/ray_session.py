@@ -25,7 +25,7 @@ PREFIX = "muxrl-"
 _LOCK = "in_use"
 
 # Ray's Python error does not tell a cluster that wants a token from one that is not there.
-_TOKEN_CURE = (
+_TOKEN_REMEDY = (
     "; if Ray says before that an authentication token is missing, set RAY_AUTH_MODE=token for "
     "this command: `ray start` does so by itself where ~/.ray/auth_token exists, and joining does "
     "not"
@@ -87,8 +87,8 @@ def ray_session(
                 )
         except Exception as error:  # Ray may raise anything
             what = f"no Ray cluster at {address!r} to join" if address else "Ray did not start"
-            cure = _TOKEN_CURE if address and "RAY_AUTH_MODE" not in os.environ else ""
-            raise RunFailed(f"{what}: {type(error).__name__}: {error}{cure}") from error
+            remedy = _TOKEN_REMEDY if address and "RAY_AUTH_MODE" not in os.environ else ""
+            raise RunFailed(f"{what}: {type(error).__name__}: {error}{remedy}") from error
         yield None if folder is None else folder.path
 
 

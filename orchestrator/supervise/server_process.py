@@ -21,7 +21,7 @@ from muxrl.servers.config import ServerPlan
 class ServerReport(ProcessReport):
     """A server's status, and what it has trained."""
 
-    said: RunReport
+    content: RunReport
     """By the server of itself. Its records are those that nobody has taken in yet; see also
     `muxrl.servers.episodes.feed.Activity` and `muxrl.servers.server.PolicyServer.latencies`."""
 
@@ -62,14 +62,14 @@ class ServerProcess:
         self._server = PolicyServer(plan)
         self._service = RunService(self._server)
 
-    def start(self, *brought: tuple[Any, ...]) -> Started:
+    def start(self, *pool_arguments: tuple[Any, ...]) -> Started:
         """Serves and learns from now on.
 
         Args:
-            brought: to a pool, the arguments of one `take` after another.
+            pool_arguments: to a pool, the arguments of one `sync` after another.
         """
-        for one in brought:
-            self.take(*one)
+        for one in pool_arguments:
+            self.sync(*one)
         address = reachable(self._server.start())
         settle()
         self._service.begin()
@@ -81,10 +81,10 @@ class ServerProcess:
         live: LiveCheckpoint = policies.live()
         return live
 
-    def take(self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None) -> None:
-        """See `PoolPolicies.take`."""
+    def sync(self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None) -> None:
+        """See `PoolPolicies.sync`."""
         policies: Any = self._server.policies
-        policies.take(source, snapshots, live)
+        policies.sync(source, snapshots, live)
 
     def status(self) -> Status:
         """Returns the server's status."""

@@ -84,8 +84,8 @@ class Server(Life[ServerReport]):
 
     async def _start(self) -> None:
         sources = self._servers.sources.get(self.name, ())
-        brought = [await self._servers.of[source].news() for source in sources]
-        started: Started = await self.call("start", *brought)
+        sent = [await self._servers.of[source].pool_arguments() for source in sources]
+        started: Started = await self.call("start", *sent)
         self._pid, self.offers, self.has_reported = started.pid, started.offers, True
         before, self.address.address = self.address.address, started.address
         if before and before != started.address:  # on another machine
@@ -100,13 +100,13 @@ class Server(Life[ServerReport]):
     def _request(self) -> asyncio.Future[Any]:
         return self.call("report", self._num_taken)
 
-    def _take(self, report: ServerReport) -> None:
-        """Takes in a report, without the records that came before: an interrupted call, or one
+    def _receive(self, report: ServerReport) -> None:
+        """Receives a report, without the records that came before: an interrupted call, or one
         that was under way beside another, has them sent again."""
-        self.status = report.said.status
-        records = [r for r in report.said.records if r["iteration"] > self._num_taken]
-        said = structs.replace(report.said, records=records)
-        self._servers.on_report(self.name, replace(report, said=said))
+        self.status = report.content.status
+        records = [r for r in report.content.records if r["iteration"] > self._num_taken]
+        content = structs.replace(report.content, records=records)
+        self._servers.on_report(self.name, replace(report, content=content))
         if records:
             self._num_taken = records[-1]["iteration"]
 
@@ -121,20 +121,20 @@ class Server(Life[ServerReport]):
             num_restarts=self._quota.num_taken,
         )
         saved, _ = find_whole(CheckpointFolder(self._supervisor.folder.checkpoints), self.name)
-        story, manifest = "from scratch: there is no checkpoint of it", None
+        reason, manifest = "from scratch: there is no checkpoint of it", None
         if saved is not None:
             place, manifest = saved
-            story = f"from its checkpoint at {manifest.env_steps:,} env steps"
+            reason = f"from its checkpoint at {manifest.env_steps:,} env steps"
             if manifest.servers[self.name].files:
                 plan = replace(plan, resume_from=str(place / self.name), initialize_from="")
         self.plan = plan
         self._servers.on_restart(self.name, manifest)
-        return story
+        return reason
 
     # --- pools --------------------------------------------------------------------------
 
-    async def news(self, *, is_live: bool = True) -> tuple[Any, ...]:
-        """Returns what a pool is told of this server; see `PoolPolicies.take`."""
+    async def pool_arguments(self, *, is_live: bool = True) -> tuple[Any, ...]:
+        """Returns what a pool is told of this server; see `PoolPolicies.sync`."""
         live = None
         if is_live and self.caller is not None:
             # Of one that is lost just now, the pool hears again.
@@ -149,7 +149,7 @@ class Server(Life[ServerReport]):
 
     async def _follow(self, source: str, needs_live: bool) -> None:
         """Brings a pool the newest weights and snapshots of one of its servers."""
-        server, brought = self._servers.of[source], None
+        server, sent = self._servers.of[source], None
         while True:
             await asyncio.sleep(self._supervisor.config.metrics_interval_s)
             if not server.is_up.is_set() or server.status is None:
@@ -157,11 +157,11 @@ class Server(Life[ServerReport]):
             snapshots = server._snapshots()
             is_live = needs_live or not snapshots
             now = is_live and server.status.weights_seq_no, *snapshots
-            if now == brought:
+            if now == sent:
                 continue
-            brought = now
+            sent = now
             try:
-                await self.call("take", *await server.news(is_live=is_live))
+                await self.call("take", *await server.pool_arguments(is_live=is_live))
             except ProcessEnded:
                 raise
             except Exception as problem:  # noqa: BLE001  # the next ones may do better
@@ -188,7 +188,7 @@ class Server(Life[ServerReport]):
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             raise NotSaved(f"no checkpoint of server {self.name!r}: {why}") from error
-        self._take(report)
+        self._receive(report)
         written: SavedServer = saved
         return written
 
@@ -212,7 +212,7 @@ class Server(Life[ServerReport]):
             raise self.failure(Silent(f"did not answer for {timeout_s:g} s {hint}")) from None
         except Exception as error:
             raise self.failure(error) from error
-        self._take(report)
+        self._receive(report)
 
     async def _patiently(self, call: asyncio.Future[Any]) -> Any:
         """Waits for an answer as long as the server gives other signs of life.
@@ -261,7 +261,7 @@ class Server(Life[ServerReport]):
                 await self.report(ANSWER_S, is_new=False)
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(stop_s + 5.0):
-                    self._take(await self.call("finish_training", stop_s, self._num_taken))
+                    self._receive(await self.call("finish_training", stop_s, self._num_taken))
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(stop_s):
                     await self.call("stop")
@@ -274,9 +274,9 @@ class Servers:
     Args:
         experiment: resolved.
         supervisor: of the run.
-        on_report: called with each server's id and report, while the run goes on and at its end.
+        on_report: called with each server's id and report, while the run lasts and at its end.
         on_restart: called when a server is lost and started again, with its id and the manifest of
-            the checkpoint from which it goes on; None: from scratch.
+            the checkpoint from which it continues; None: from scratch.
         on_move: called with the id and address of one that listens elsewhere now.
     """
 
@@ -369,7 +369,7 @@ class Servers:
         return {server_id: server.lost_s for server_id, server in self.of.items()}
 
     async def report(self, wait_s: float, *, is_new: bool = True) -> None:
-        """Takes in the reports of all that answer in time.
+        """Receives the reports of all that answer in time.
 
         Raises:
             RunFailed: the training of one has failed.
@@ -378,7 +378,7 @@ class Servers:
         self._check_training()
 
     async def report_now(self) -> None:
-        """Takes in how things stand at this moment, of all that answer soon."""
+        """Notes how things stand at this moment, of all that answer soon."""
         await asyncio.gather(*(server.report_now() for server in self.of.values()))
         self._check_training()
 
@@ -409,7 +409,7 @@ class Servers:
                 server.send("abort_episodes", prefix)
 
     async def save(self, draft: Path, update_s: float) -> dict[str, SavedServer]:
-        """Has all servers write their checkpoints at the same time, and takes in their reports.
+        """Has all servers write their checkpoints at the same time, and receives their reports.
 
         Args:
             draft: the folder in which each makes one of its own.
@@ -420,8 +420,8 @@ class Servers:
             OSError: what another machine has sent cannot be written.
         """
         self._check_all_listen()
-        owes_none = [s.report(ANSWER_S, is_new=False) for s in self.of.values()]
-        for server, has_reported in zip(self.of, await asyncio.gather(*owes_none), strict=True):
+        have_answered = [s.report(ANSWER_S, is_new=False) for s in self.of.values()]
+        for server, has_reported in zip(self.of, await asyncio.gather(*have_answered), strict=True):
             if not has_reported:  # its iterations would be written after the checkpoint
                 raise NotSaved(f"no checkpoint: server {server!r} has not reported")
         self._check_all_listen()
@@ -447,7 +447,7 @@ class Servers:
             raise NotSaved(f"no checkpoint is written while {listed} is being started again")
 
     async def finish_training(self, update_s: float) -> None:
-        """Ends learning; the servers go on acting with their last weights.
+        """Ends learning; the servers continue acting with their last weights.
 
         Args:
             update_s: for how long to wait for the end of an update.

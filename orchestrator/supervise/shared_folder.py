@@ -21,7 +21,7 @@ PROBE_S = 120.0
 
 def has_to_share(experiment: Experiment) -> bool:
     """Whether a run has files that do not travel: episodes that are recorded, and checkpoints that
-    pools read while it goes on."""
+    pools read while it runs."""
     return bool(experiment.config.simulation.record or experiment.pool_sources)
 
 

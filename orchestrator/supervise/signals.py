@@ -4,7 +4,7 @@ All are the same: the first one raises `KeyboardInterrupt`, and all after it do 
 that begins for another reason calls `ignore_signals` first.
 
 One that comes while a module is imported raises once it is: Ray and torch catch whatever is raised
-in between, go on half imported, and crash. In the event loop of a run it raises between two
+in between, continue half imported, and crash. In the event loop of a run it raises between two
 callbacks: anywhere else it might lose one.
 """
 
@@ -92,7 +92,7 @@ def _restored_after(change: Callable[[], None]) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-_patient_until = math.inf
+_waits_until = math.inf
 """When a signal that waits for an import has waited long enough."""
 _again: threading.Timer | None = None
 """Sends the signal that waits once more."""
@@ -101,13 +101,13 @@ _loops: set[asyncio.AbstractEventLoop] = set()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    global _patient_until
+    global _waits_until
     if _is_importing(frame):
-        _patient_until = min(_patient_until, time.monotonic() + _IMPORT_S)
-        if time.monotonic() < _patient_until:
-            _tell_later(number)
+        _waits_until = min(_waits_until, time.monotonic() + _IMPORT_S)
+        if time.monotonic() < _waits_until:
+            _send_later(number)
             return
-    _patient_until = math.inf
+    _waits_until = math.inf
     if _again is not None:
         _again.cancel()
     ignore_signals()
@@ -121,16 +121,16 @@ def _raise() -> None:
     raise KeyboardInterrupt
 
 
-def _tell_later(number: int) -> None:
+def _send_later(number: int) -> None:
     global _again
 
-    def tell() -> None:
+    def send() -> None:
         global _again
         _again = None
         os.kill(os.getpid(), number)
 
     if _again is None:
-        _again = threading.Timer(_LOOK_S, tell)
+        _again = threading.Timer(_LOOK_S, send)
         _again.daemon = True
         _again.start()
 

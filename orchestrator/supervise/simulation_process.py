@@ -23,7 +23,7 @@ from muxrl.orchestrator.supervise.episodes import (
     make_vector,
     transport_to,
 )
-from muxrl.orchestrator.supervise.process import ProcessReport, settle, take_all
+from muxrl.orchestrator.supervise.process import ProcessReport, pop_all, settle
 from muxrl.orchestrator.supervise.step_clock import StepClock
 from muxrl.orchestrator.supervise.working import Rest, in_main_thread
 
@@ -81,7 +81,7 @@ class SimulationProcess(FollowsServers):
         episode_prefix: of the ids of its episodes.
         random_while_lost: servers whose agents act at random while they are lost.
         is_limited: whether it plays no more env steps than `allow` says.
-        parameters: see `tell`.
+        parameters: see `set_parameters`.
         episodes: folder of those that are recorded.
     """
 
@@ -182,7 +182,7 @@ class SimulationProcess(FollowsServers):
         """Plays until `stop` is called from another thread.
 
         Raises:
-            SimulationFailed, ClientError: this process cannot go on.
+            SimulationFailed, ClientError: this process cannot continue.
         """
         try:
             self._loop.run(on_episode=self._note, should_stop=self._should_stop.is_set)
@@ -200,7 +200,7 @@ class SimulationProcess(FollowsServers):
 
     def report(self) -> SimulationReport:
         """Returns what was played since the last call."""
-        episodes = take_all(self._episodes)
+        episodes = pop_all(self._episodes)
         cpu_s = time.process_time() - self._cpu_before_s
         num_mismatches = self._client.num_mismatches
         return SimulationReport(
@@ -210,7 +210,7 @@ class SimulationProcess(FollowsServers):
             cpu_s,
             self._seeds.num_drawn,
             self._loop.num_lost_episodes,
-            take_all(self._random_episodes),
+            pop_all(self._random_episodes),
             [episode.metrics for episode in episodes],
             self._client.num_lost_steps,
             num_bad_episodes=self._loop.num_bad_episodes,
@@ -228,7 +228,7 @@ class SimulationProcess(FollowsServers):
         return Rest(lambda: self._loop.wait_held(grace_s + timeout_s))
 
     def release(self) -> None:
-        """Lets the environments go on."""
+        """Lets the environments continue."""
         self._loop.release()
 
     def allow(self, num_env_steps: int) -> Rest:
@@ -236,7 +236,7 @@ class SimulationProcess(FollowsServers):
         self._loop.allow(num_env_steps)
         return Rest(self._loop.wait_used_up)
 
-    def tell(self, parameters: Mapping[str, Any]) -> None:
+    def set_parameters(self, parameters: Mapping[str, Any]) -> None:
         """See `EnvLoop.parameters`."""
         self._loop.parameters = parameters
 

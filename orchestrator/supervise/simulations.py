@@ -93,15 +93,15 @@ class _Played(Life[SimulationReport]):
         except Exception as error:  # else all would wait for it
             raise Silent(f"cannot play on: {type(error).__name__}: {error}") from error
 
-    def _take(self, report: SimulationReport) -> None:
-        self._all.take(self.name, report)
+    def _receive(self, report: SimulationReport) -> None:
+        self._all.receive(self.name, report)
 
     async def _leave(self, error: Exception) -> None:
         # Simulations fail when a server has died: if the run ends, it reports the cause.
         await self._all.notice_deaths()
         self._all.last_loss = str(self.failure(error))
         if not isinstance(error, Silent | ProcessEnded):  # it has raised, and still answers
-            await self.take_last()
+            await self.receive_last()
 
     async def hold(self, grace_s: float, update_s: float) -> bool:
         """Has it pause; returns whether it has, or is lost."""
@@ -161,7 +161,7 @@ class _Simulation(_Played):
                 async with asyncio.timeout(_STOP_TIMEOUT_S):
                     await asyncio.wrap_future(self.running)
         await self.report(ANSWER_S, is_new=False)
-        await self.take_last()
+        await self.receive_last()
         self.kill()
 
 
@@ -209,7 +209,7 @@ class _Gateway(_Played):
         except Silent:
             if not self._all.is_training_over:
                 raise
-        await asyncio.Event().wait()  # it may go on with evaluations
+        await asyncio.Event().wait()  # it may continue with evaluations
 
     def _again(self) -> str:
         self._all.on_restart(self.name, "")
@@ -233,7 +233,7 @@ class _Program(_Played):
             await self._run()
             gateway = self._all.gateway
             assert gateway is not None
-            await gateway.take_last()
+            await gateway.receive_last()
             # Simulators may play one episode and end; the gateway does not know who played it.
             if self._all.num_episodes == before:  # less: another gateway
                 raise Silent("ended by itself, without an episode that it played")
@@ -255,7 +255,7 @@ class Simulations:
             of the ids of its episodes; None where nobody knows them.
         notice_deaths: looks after servers that have died; see `Servers.notice_deaths`.
         num_episodes_begun: by process, of a run that is resumed.
-        parameters: see `tell`.
+        parameters: see `set_parameters`.
     """
 
     def __init__(
@@ -339,7 +339,7 @@ class Simulations:
         """
         self.grants.extend(num_env_steps)
 
-    def tell(self, parameters: Mapping[str, Any]) -> None:
+    def set_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Has the episodes that begin from now on get these, see `EnvLoop.parameters`."""
         if parameters != self.parameters:
             self.parameters = parameters
@@ -372,16 +372,16 @@ class Simulations:
                 await self.grants.used_up.wait()
 
     async def report(self, wait_s: float) -> None:
-        """Takes in the reports of all that answer in time."""
+        """Receives the reports of all that answer in time."""
         of_all = (*self._players, *self._programs)
         await asyncio.gather(*(one.report(wait_s) for one in of_all))
 
     async def report_now(self) -> None:
-        """Takes in how things stand at this moment, of all that answer soon."""
+        """Notes how things stand at this moment, of all that answer soon."""
         await asyncio.gather(*(one.report_now() for one in self._players))
 
     async def hold(self, grace_s: float, update_s: float) -> list[str]:
-        """Has all environments pause; `release` lets them go on.
+        """Has all environments pause; `release` lets them continue.
 
         A process that is started again meanwhile begins to play then, too.
 
@@ -407,7 +407,7 @@ class Simulations:
                 hold.cancel()
 
     def release(self) -> None:
-        """Lets all environments go on."""
+        """Lets all environments continue."""
         self.is_held = False
         for one in self._up():
             one.send("release")
@@ -416,7 +416,7 @@ class Simulations:
     async def stop(self) -> None:
         """Ends training, and all processes after the step they are in; again it does nothing.
 
-        External simulations, and the gateway, may go on with evaluations until `end`.
+        External simulations, and the gateway, may continue with evaluations until `end`.
         """
         await asyncio.gather(*(one.stop() for one in self._simulations))
         self._simulations = []
@@ -428,7 +428,7 @@ class Simulations:
             with contextlib.suppress(Exception):  # what ends with training is to be in the report
                 async with asyncio.timeout(ANSWER_S):
                     await gateway.call("stop")
-            await gateway.take_last()
+            await gateway.receive_last()
         self.is_held = False
         self._let_begin()
 
@@ -450,18 +450,18 @@ class Simulations:
             why = self.last_loss or f"none was ready, or could reach its servers; see {logs}"
             raise RunFailed(f"no simulation finished an env step in {time_s:.0f} s: {why}")
 
-    async def end(self, story: str, *, has_ended_well: bool) -> None:
+    async def end(self, reason: str, *, has_ended_well: bool) -> None:
         """Ends the gateway, if there is one; external simulations are told that all is over.
 
         Args:
-            story: what they are told.
+            reason: what they are told.
             has_ended_well: whether the run has come to its end, or somebody has ended it.
         """
         gateway, self.gateway = self.gateway, None
         if gateway is None:
             return
         patience_s = _STOP_TIMEOUT_S if has_ended_well else 0.0
-        ends = [gateway.call("end", story, has_ended_well)] if gateway.is_up.is_set() else []
+        ends = [gateway.call("end", reason, has_ended_well)] if gateway.is_up.is_set() else []
         ends += [one.call("stop", patience_s) for one in self._programs if one.caller is not None]
         for one in (gateway, *self._programs):
             one.end()
@@ -470,8 +470,8 @@ class Simulations:
         for one in (gateway, *self._programs):
             one.kill()
 
-    def take(self, name: str, report: SimulationReport) -> None:
-        """Takes in the report of a process."""
+    def receive(self, name: str, report: SimulationReport) -> None:
+        """Receives the report of a process."""
         self.num_episodes_begun[name] = report.num_episodes_begun
         self.grants.note(name, report.num_env_steps)
         if name == GATEWAY:

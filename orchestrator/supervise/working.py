@@ -95,11 +95,11 @@ class _Working:
         except (Exception, SystemExit) as error:
             logger.exception("%s cannot be made", process.__name__)
             self._problem = error
-        threading.Thread(target=self._take_calls, name="in order", daemon=True).start()
+        threading.Thread(target=self._run_calls, name="in order", daemon=True).start()
         while True:
             self._in_main.get()()
 
-    def _take_calls(self) -> None:
+    def _run_calls(self) -> None:
         while True:
             number, name, arguments = pickle.loads(self._calls.get())
             if self._problem is not None:

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from muxrl.orchestrator.config import Experiment, StopConfig
 from muxrl.orchestrator.config.resolve import compares_untrained
-from muxrl.orchestrator.doing import doing, unsaid
+from muxrl.orchestrator.doing import doing, silenced
 from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.launch.tally import Tally
@@ -72,7 +72,7 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
 def print_plan(plan: SweepPlan, console: Console) -> None:
     """Prints a sweep's trials, and a warning for each thing that their budget cannot give."""
     sweep = plan.config
-    for sentence in plan.unasked:
+    for sentence in plan.deferred:
         warner(console)(sentence)
     if sweep.searcher != "random":
         num_seeds = max(1, len(sweep.seeds))
@@ -182,7 +182,7 @@ def calibrate(plan: SweepPlan, process_s: float) -> Iterator[Timing]:
     for number, (assignment, num_trials) in enumerate(nums.items(), 1):
         experiment = plan.experiments[first[assignment].id]
         doing("calibration", f"{number} of {len(nums)}, {assignment}")
-        with unsaid():
+        with silenced():
             timing = _measure(
                 experiment, assignment, num_trials, plan.config.calibration_s, process_s
             )

@@ -63,17 +63,17 @@ def load_on_base(source: Any, kind: str, schema: Callable[..., C], overrides: Ov
     """
     if isinstance(source, str | Path):
         file = find_config(source, f"{kind}s")
-        tree, folder, name, said = read_yaml(file)[0], file.parent, file.stem, str(source)
+        tree, folder, name, label = read_yaml(file)[0], file.parent, file.stem, str(source)
     else:
         file = tree = plain(source)
-        folder, name, said = Path(), tree.get("name") or kind, ""
+        folder, name, label = Path(), tree.get("name") or kind, ""
         tree["name"] = name
     defaults = schema(name=name, experiment=ExperimentConfig(name=name))
     if base := override_value(overrides, "base", tree.get("base")):
         defaults.experiment = load_base(folder, base)
-    config = load_structured(file, defaults, overrides, said)
+    config = load_structured(file, defaults, overrides, label)
     if config.experiment.base:
-        raise ConfigError([f"experiment.base: a {kind} names it at its top, as base"], said)
+        raise ConfigError([f"experiment.base: a {kind} names it at its top, as base"], label)
     config.experiment.name = config.experiment.name or name
     return config
 

@@ -52,7 +52,7 @@ class SweepPlan:
     """By trial id, of the trials that are resolved."""
     is_check: bool = False
     """Whether it is made to see what is wrong, and not to be run; see `make_plan`."""
-    unasked: list[str] = field(default_factory=list)
+    deferred: list[str] = field(default_factory=list)
     """Sentences on servers that are processes of their own and cannot be asked now."""
     role_assignments: list[RoleAssignment] = field(default_factory=list)
     _facts: dict[str, SimulationFacts] = field(default_factory=dict)
@@ -116,8 +116,8 @@ class SweepPlan:
         early = {k: v for k, v in of_experiment.items() if k.startswith("simulation.")}
         late = {k: v for k, v in of_experiment.items() if k not in early}
         sweep, problems = set_values(config, of_templates)
-        experiment, misfits = set_values(copy.deepcopy(config.experiment), early)
-        problems += misfits
+        experiment, mismatches = set_values(copy.deepcopy(config.experiment), early)
+        problems += mismatches
         if not problems and roles:
             facts = self.facts(experiment.simulation)
             problems += role_problems(config.roles, facts)
@@ -131,11 +131,11 @@ class SweepPlan:
             server.port = 0
         experiment.seed = seed
         experiment.address = ""
-        experiment, misfits = set_values(experiment, late)
+        experiment, mismatches = set_values(experiment, late)
         if config.metric.source == "evaluation" and _is_baseline(experiment):
             experiment.stop = StopConfig(env_steps=1)
             experiment.evaluation.interval_env_steps = experiment.checkpoint.best = None
-        return experiment, [f"parameters: {p}" for p in (*problems, *misfits)]
+        return experiment, [f"parameters: {p}" for p in (*problems, *mismatches)]
 
 
 def _is_baseline(config: ExperimentConfig) -> bool:
@@ -214,7 +214,7 @@ def _write_out(plan: SweepPlan) -> None:
         for problem in problems:
             found.setdefault(problem, []).append(number)
     if plan.is_check and not found:
-        found, plan.unasked = ask_own_servers([one.servers for one in experiments])
+        found, plan.deferred = ask_own_servers([one.servers for one in experiments])
     if found:
         raise ConfigError([_placed(p, where, wanted) for p, where in found.items()])
     if not is_table:

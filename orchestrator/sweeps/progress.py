@@ -15,10 +15,10 @@ from muxrl.orchestrator.reports.plain_table import plain_table
 from muxrl.orchestrator.sweeps.directory import TrialRecord, counts_text
 
 _MIN_ROWS = 5
-_BESIDE_ROWS = 8
+_OTHER_ROWS = 8
 """Lines of the window that are not trials: headings, sums, and a command's own before and after."""
 
-_TELLING_PART = 0.1
+_MIN_PART = 0.1
 """Of a trial: what it took until then is mostly its start."""
 
 
@@ -52,7 +52,7 @@ class SweepProgress(Display):
         self._began_at = time.monotonic()
 
     def update(self, left_s: Mapping[str, float]) -> None:
-        """Takes in how the trials stand; by trial, how long it goes on at its present rate."""
+        """Notes how the trials stand; by trial, how long it continues at its present rate."""
         self._left_s = left_s
         self._changed()
 
@@ -69,8 +69,8 @@ class SweepProgress(Display):
         counts["waiting"] += self._num_trials - len(self._records)
         left_s = self._time_left_s()
         left = "" if not left_s else f", about {duration(left_s)} left"
-        told = counts_text({status: n for status, n in counts.items() if n})
-        return f"{told}; {duration(self._time_s)} so far{left}"
+        listed = counts_text({status: n for status, n in counts.items() if n})
+        return f"{listed}; {duration(self._time_s)} so far{left}"
 
     def _time_left_s(self) -> float | None:
         """Returns how long the rest takes at the rate so far; None: nothing is known yet."""
@@ -82,7 +82,7 @@ class SweepProgress(Display):
                 done += 1.0
             elif record.status == "running" and record.time_s and record.id in self._left_s:
                 done += record.time_s / (record.time_s + self._left_s[record.id])
-        if done < _TELLING_PART:
+        if done < _MIN_PART:
             return None
         return self._time_s * (self._num_trials - len(self._kept) - done) / done
 
@@ -115,10 +115,10 @@ class SweepProgress(Display):
         for heading in ("env steps", self._metric, "left"):
             table.add_column(heading, justify="right")
         begun = [record for record in self._records if record.status != "waiting"]
-        room = max(_MIN_ROWS, self._console.height - _BESIDE_ROWS)
-        going_on = [record for record in begun if not record.is_over]
+        room = max(_MIN_ROWS, self._console.height - _OTHER_ROWS)
+        running = [record for record in begun if not record.is_over]
         ended = [record for record in begun if record.is_over]
-        shown = [*going_on, *ended[::-1]][:room]  # of those that have ended, the last ones
+        shown = [*running, *ended[::-1]][:room]  # of those that have ended, the last ones
         for record in begun:
             if record in shown:
                 table.add_row(record.id, *self._cells(record))

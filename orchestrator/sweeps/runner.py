@@ -22,7 +22,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.supervise import fork_server
-from muxrl.orchestrator.supervise.page_process import page_beside
+from muxrl.orchestrator.supervise.page_process import page_of
 from muxrl.orchestrator.supervise.placement import beyond_every_machine, cpus_wanted, strategy
 from muxrl.orchestrator.supervise.process import worker_environment
 from muxrl.orchestrator.supervise.ray_session import ray_session
@@ -75,7 +75,7 @@ def start_sweep(
 def resume_sweep(
     sweep_dir: Path, overrides: Overrides = (), *, console: Console | None = None
 ) -> SweepResult:
-    """Goes on with a sweep: finished trials are kept, all others go on or begin again.
+    """Continues a sweep: finished trials are kept, all others continue or begin again.
 
     Args:
         sweep_dir: its directory.
@@ -99,7 +99,7 @@ def resume_sweep(
 
 
 def _resumed(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan) -> TrialRecord:
-    """Returns the record of a trial to go on with.
+    """Returns the record of a trial to continue.
 
     One that was stopped early is over. Those that are not done keep the run directory that has a
     whole checkpoint, and go on from there; without one they begin again. So do those that are done,
@@ -145,7 +145,7 @@ def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> Sw
     is_watched = plan.config.experiment.watch
     with (
         interruptible(),
-        page_beside(folder.path, is_watched, say),
+        page_of(folder.path, is_watched, say),
         contextlib.ExitStack() as cleanup,
     ):
         try:

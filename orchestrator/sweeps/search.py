@@ -82,15 +82,15 @@ class LearningSearch(TableSearch):
     def __init__(self, plan: SweepPlan, table: TrialLog) -> None:
         super().__init__(plan, table)
         self._plan, config = plan, plan.config
-        self._untold = by_setting(table.records)
-        self._num_suggestions = len(self._untold)
+        self._pending = by_setting(table.records)
+        self._num_suggestions = len(self._pending)
         spaces = [active(config.parameters, set(r.values())) for r in plan.role_assignments]
         self._optuna = Optuna(spaces, config.metric.mode, derive_seed(config.seed, "searcher"))
 
     def _next(self) -> list[TrialRecord]:
         """Returns the trials of the next suggestion that can be run."""
         while self._num_suggestions < self._plan.config.num_samples:
-            self._tell()
+            self._report()
             point = self._optuna.suggest(self._num_suggestions)
             self._num_suggestions += 1
             roles = self._plan.role_assignments[point[ROLES_KEY]]
@@ -120,13 +120,13 @@ class LearningSearch(TableSearch):
             )
             for i, seed in enumerate(seeds)
         ]
-        self._untold.append(records)
+        self._pending.append(records)
         return records
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Tells what came of the suggestions whose trials are all over by now."""
-        over = [group for group in self._untold if all(record.is_over for record in group)]
-        self._untold = [group for group in self._untold if group not in over]
+        over = [group for group in self._pending if all(record.is_over for record in group)]
+        self._pending = [group for group in self._pending if group not in over]
         for group in over:
             values = [r.metric for r in group if r.is_finished and r.metric is not None]
             number = self._plan.role_assignments.index(group[0].roles)
@@ -138,7 +138,7 @@ class Optuna:
     """optuna's TPE sampler.
 
     A suggestion depends only on its number, the seed, what is known by then and what is being
-    tried, so that a sweep that is resumed draws nothing again, and goes on as if it had not been
+    tried, so that a sweep that is resumed draws nothing again, and continues as if it had not been
     cut where its trials run one by one.
 
     Args:
@@ -170,7 +170,7 @@ class Optuna:
         return point
 
     def tell(self, point: Point, value: float | None) -> None:
-        """Takes in what came of a point, of this beginning or an earlier one; None if it failed."""
+        """Receives what came of a point, of this beginning or an earlier one; None if it failed."""
         from optuna.trial import FixedTrial, TrialState, create_trial
 
         state = TrialState.FAIL if value is None else TrialState.COMPLETE

@@ -20,7 +20,7 @@ from ray import tune
 
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.errors import RunFailed, RunIsRunning
-from muxrl.orchestrator.launch.resuming import how_to_go_on, locked, take_up
+from muxrl.orchestrator.launch.resuming import how_to_resume, locked, resume_at_checkpoint
 from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
@@ -87,13 +87,13 @@ class Trial(tune.Trainable):
         self._run: Run | None = None
         self._rounds: Iterator[None] = iter(())
         self._is_over = False
-        self._untold: deque[EvaluationRow] = deque()
-        self._told: EvaluationRow | None = None
+        self._queued: deque[EvaluationRow] = deque()
+        self._reported: EvaluationRow | None = None
         """The evaluation that was reported last."""
         self._cleanup = contextlib.ExitStack()
 
     def step(self) -> dict[str, Any]:
-        """Lets the run go on until the next report is due, or its end.
+        """Lets the run continue until the next report is due, or its end.
 
         Raises:
             RunFailed: it has failed, with the sentence for the sweep's table.
@@ -123,9 +123,9 @@ class Trial(tune.Trainable):
         self._lock()
         before: Manifest | None = None
         if has_begun:
-            experiment, before = take_up(experiment, self._folder, logger.warning)
+            experiment, before = resume_at_checkpoint(experiment, self._folder, logger.warning)
             self._folder.write_config(to_yaml(named.config))  # its budget may be a larger one
-        self._run = Run(experiment, self._folder, before, self._untold.append, logger.warning)
+        self._run = Run(experiment, self._folder, before, self._queued.append, logger.warning)
         self._rounds = self._run.play(workers_for(experiment.config))
         return self._run
 
@@ -158,12 +158,12 @@ class Trial(tune.Trainable):
                 if run.unsaved:
                     raise RunFailed("; ".join(run.unsaved))
             # One by one: schedulers compare trials at the same evaluations, fast and slow ones.
-            if is_told := bool(self._untold):
-                self._told = self._untold.popleft()
-            is_finished = self._is_over and not self._untold
-            if is_told or is_finished or time.monotonic() >= due_at:
+            if is_reported := bool(self._queued):
+                self._reported = self._queued.popleft()
+            is_finished = self._is_over and not self._queued
+            if is_reported or is_finished or time.monotonic() >= due_at:
                 # Of a resumed run, before a new one, the newest of before.
-                result = self._result(run, self._told or run.evaluated, is_new=is_told)
+                result = self._result(run, self._reported or run.evaluated, is_new=is_reported)
                 return result | ({IS_FINISHED: True, "done": True} if is_finished else {})
 
     def _result(
@@ -207,7 +207,7 @@ class Trial(tune.Trainable):
             return cause
         self._is_over = True
         if status in ("done", "failed"):
-            cause = run.end(status, cause, how_to_go_on).problem
+            cause = run.end(status, cause, how_to_resume).problem
         else:
             run.end("interrupted", "ended by the sweep")
         if run.unsaved and status != "failed":  # a trial is not done without it

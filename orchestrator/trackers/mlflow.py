@@ -41,7 +41,7 @@ class MLflow:
     """One run of an experiment; assignment and sweep are tags, the config's leaves parameters."""
 
     def start(self, run: TrackedRun) -> str:
-        """Begins a run, or goes on with it.
+        """Begins a run, or continues it.
 
         Returns:
             Its id.

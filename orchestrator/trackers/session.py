@@ -57,7 +57,7 @@ class Session:
 
     Args:
         name: of the tracker, as in the config.
-        run: to be tracked. Of one that is resumed the tracker's run goes on, if it has begun.
+        run: to be tracked. Of one that is resumed the tracker's run continues, if it has begun.
     """
 
     def __init__(self, name: str, run: TrackedRun) -> None:
@@ -73,7 +73,7 @@ class Session:
             note.parent.mkdir(exist_ok=True)
             note.write_text(f"{self.known_as}\n", encoding="utf-8")
 
-    def take(self, name: str, record: Mapping[str, Any]) -> None:
+    def receive(self, name: str, record: Mapping[str, Any]) -> None:
         """Logs a row of ``metrics/NAME.jsonl``."""
         if row := numbers(name, record, self._roles):
             self._tracker.log(row, int(record["env_steps"]))
@@ -101,7 +101,7 @@ def end_state(folder: RunDirectory) -> str:
     return status.state if status is not None and status.has_ended else "interrupted"
 
 
-def state_to_tell(folder: RunDirectory) -> str:
+def state_at_end(folder: RunDirectory) -> str:
     """Returns `end_state`; "interrupted" where it cannot be read, which is logged."""
     try:
         return end_state(folder)
@@ -115,7 +115,7 @@ def describe(folder: RunDirectory, resumed_at: int | None = None) -> TrackedRun:
 
     Args:
         folder: the run's directory.
-        resumed_at: env steps at which it goes on; None: it is new, or over.
+        resumed_at: env steps at which it continues; None: it is new, or over.
 
     Raises:
         NotARunDirectory: its ``plan.json`` or ``config.yaml`` is absent or broken.
@@ -218,8 +218,8 @@ def main() -> None:
             while not is_last:
                 is_last = is_over.wait(_INTERVAL_S)
                 for name, record in new_rows(folder, lengths):
-                    session.take(name, record)
-            session.end(state_to_tell(folder))
+                    session.receive(name, record)
+            session.end(state_at_end(folder))
         except Exception as error:  # noqa: BLE001  # a tracker may raise anything
             traceback.print_exc()
             answer.write(describe_failure(error))

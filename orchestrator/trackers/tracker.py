@@ -23,7 +23,7 @@ class TrackedRun:
     group: str = ""
     """The directory of the sweep that the run is a trial of; "" if of none."""
     resumed_at: int | None = None
-    """Env steps at which the run goes on: what comes after them replaces what came before."""
+    """Env steps at which the run continues: what comes after them replaces what came before."""
     known_as: str = ""
     """What `Tracker.start` returned before the run was resumed; "" the first time."""
 
@@ -41,7 +41,7 @@ class Tracker(Protocol):
     """
 
     def start(self, run: TrackedRun) -> str:
-        """Begins the tracker's run, or goes on with `TrackedRun.known_as`.
+        """Begins the tracker's run, or continues `TrackedRun.known_as`.
 
         Returns:
             What the tracker knows the run by.

@@ -1,4 +1,4 @@
-"""A run's trackers while it goes on: each gets every row, and none can end or hold the run."""
+"""A run's trackers while it runs: each gets every row, and none can end or hold the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from muxrl.orchestrator.config.trackers import is_local
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.child import Child
-from muxrl.orchestrator.trackers.session import Session, describe, state_to_tell
+from muxrl.orchestrator.trackers.session import Session, describe, state_at_end
 from muxrl.orchestrator.user_modules import worker_variables
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Tracking:
     Args:
         folder: the run's directory, with its plan and config.
         names: of the trackers, as in the config.
-        resumed_at: env steps at which the run goes on; None: it is new.
+        resumed_at: env steps at which the run continues; None: it is new.
         lengths: bytes of each file of metrics up to there.
 
     Raises:
@@ -51,9 +51,9 @@ class Tracking:
     ) -> None:
         self._folder = folder
         self._sessions: dict[str, Session] = {}
-        self._beside: list[_Beside] = []
+        self._processes: list[_Process] = []
         self._to_start = [name for name in names if not is_local(name)]
-        self._told_before = resumed_at, dict(lengths or {})
+        self._sent_before = resumed_at, dict(lengths or {})
         if not names:
             return
         run = describe(folder, resumed_at)
@@ -61,33 +61,33 @@ class Tracking:
             with self._guarded(name):
                 self._sessions[name] = Session(name, run)
 
-    def take(self, name: str, record: Mapping[str, Any]) -> None:
+    def receive(self, name: str, record: Mapping[str, Any]) -> None:
         """Takes a row of ``metrics/NAME.jsonl``, where processes beside the run find it."""
         for tracker, session in list(self._sessions.items()):
             with self._guarded(tracker):
-                session.take(name, record)
+                session.receive(name, record)
         self._start()
-        for beside in self._beside:
-            beside.check()
+        for each in self._processes:
+            each.check()
 
     def _start(self) -> None:
         """Starts the processes, once: before its first row a run that is resumed cuts its files."""
         names, self._to_start = self._to_start, []
-        self._beside += [_Beside(name, self._folder, *self._told_before) for name in names]
+        self._processes += [_Process(name, self._folder, *self._sent_before) for name in names]
 
     def close(self) -> None:
         """Hands over the report, and waits until all is written or given up."""
         self._start()
-        state = state_to_tell(self._folder)
+        state = state_at_end(self._folder)
         for tracker, session in list(self._sessions.items()):
             with self._guarded(tracker):
                 session.end(state)
-        for beside in self._beside:
-            beside.close()
+        for each in self._processes:
+            each.close()
         deadline = time.monotonic() + _END_S
-        for beside in self._beside:  # side by side
-            beside.wait(max(0.0, deadline - time.monotonic()))
-        self._sessions, self._beside = {}, []
+        for each in self._processes:  # side by side
+            each.wait(max(0.0, deadline - time.monotonic()))
+        self._sessions, self._processes = {}, []
 
     @contextlib.contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
@@ -105,7 +105,7 @@ class Tracking:
                 session.abandon()
 
 
-class _Beside:
+class _Process:
     """A tracker's process, which can be slow, hang or crash. Nothing here raises.
 
     What Weights & Biases and MLflow do is theirs: they wait for servers, start threads and
@@ -115,7 +115,7 @@ class _Beside:
     Args:
         name: of the tracker.
         folder: of the run.
-        resumed_at: env steps at which the run goes on; None: it is new.
+        resumed_at: env steps at which the run continues; None: it is new.
         lengths: bytes of each file of metrics that it was told before.
     """
 
@@ -173,9 +173,11 @@ class _Beside:
         process, self._process = self._process, None
         assert process is not None
         with process:
-            said = process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
+            output = (
+                process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
+            )
         if process.returncode != 0:
-            self._leave(said or f"its process died ({process.returncode})")
+            self._leave(output or f"its process died ({process.returncode})")
 
     def _leave(self, cause: str) -> None:
         self._process = None

@@ -23,7 +23,7 @@ class WeightsAndBiases:
     """One run of a project; the assignment is a tag, a sweep a group."""
 
     def start(self, run: TrackedRun) -> str:
-        """Begins a run, or goes on with it.
+        """Begins a run, or continues it.
 
         Returns:
             Its id.

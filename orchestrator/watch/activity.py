@@ -13,7 +13,7 @@ simulations wait for its update; waiting: they wait for another server, or for a
 it has not reported since the row before; lost: it is being started again."""
 
 
-_MOST_STRETCHES = 300
+_MOST_SPANS = 300
 _UNKNOWN = ServerState()
 
 
@@ -25,7 +25,7 @@ class Activities:
     """
 
     def __init__(self, server_ids: Sequence[str]) -> None:
-        self._strips = {server_id: Thinned(_joined, _MOST_STRETCHES) for server_id in server_ids}
+        self._strips = {server_id: Thinned(_joined, _MOST_SPANS) for server_id in server_ids}
         self._num_refused = dict.fromkeys(server_ids, 0)
         self._before = JointRow(env_steps=0)
 
@@ -54,7 +54,7 @@ class Activities:
             seconds = (_short(row_s * part) for part in parts)
             strip.add((_short(begin_s), _short(end_s), *seconds))
 
-    def stretches(self, server_id: str) -> Sequence[Point]:
+    def spans(self, server_id: str) -> Sequence[Point]:
         """Returns ``(begin_s, end_s, seconds in each of STATES)``."""
         return self._strips[server_id].points
 

@@ -124,7 +124,7 @@ class RunView:
             "learns": server.learns,
             "is_played_by_others": bool(state and state.num_logged_actions),
             "agents": server.agents,
-            "strip": joint.activities.stretches(server_id),
+            "strip": joint.activities.spans(server_id),
             "num_refused": joint.activities.num_refused(server_id),
             "lag": iterations.lags.points,
             "latency": joint.latencies[server_id].points,

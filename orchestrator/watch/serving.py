@@ -27,7 +27,7 @@ def serve(root: Path, listening: socket.socket) -> None:
         _server(root).run(sockets=[listening])
 
 
-def serve_beside(root: Path, descriptor: int) -> None:
+def serve_page(root: Path, descriptor: int) -> None:
     """Serves the page in a `Child` of another process, as long as that lives.
 
     Args:

@@ -11,7 +11,7 @@ import msgspec
 from muxrl.orchestrator.errors import MalformedMetrics
 from muxrl.orchestrator.records.metrics import whole_lines
 
-_PIECE_BYTES = 4 * 2**20
+_CHUNK_BYTES = 4 * 2**20
 """Read at a time, up to a line's end: half a second of parsing, so that a page comes up while long
 files are read."""
 _REMEMBERED_BYTES = 256
@@ -32,7 +32,7 @@ class Tail(Generic[T]):
 
     Args:
         path: the file, which may come later.
-        make: makes what takes the rows: at first, and again where the file does not go on from
+        make: makes what takes the rows: at first, and again where the file does not continue from
             what was read (a run that is resumed cuts its metrics back).
         kind: of the rows, see `muxrl.orchestrator.records.rows`.
     """
@@ -72,7 +72,7 @@ class Tail(Generic[T]):
             file.seek(self._num_bytes - len(self._remembered))
             if file.read(len(self._remembered)) != self._remembered:
                 self._restart()
-            until = self._num_bytes + _PIECE_BYTES
+            until = self._num_bytes + _CHUNK_BYTES
             for begin, line in whole_lines(file, self._num_bytes):
                 if begin >= until:
                     return True
@@ -80,10 +80,10 @@ class Tail(Generic[T]):
                 self._num_lines += 1
                 self._remembered = (self._remembered + line)[-_REMEMBERED_BYTES:]
                 if not line.isspace():
-                    self._take_line(line)
+                    self._read_line(line)
         return False
 
-    def _take_line(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         try:
             self.rows.add(self._decode(line))
         except (ValueError, TypeError) as error:

@@ -76,7 +76,7 @@ class Frames:
         return np.concatenate([past, frames], axis=-1)
 
     def advance(self, newest: Iterable[tuple[Any, np.ndarray]]) -> None:
-        """Goes on to the next step: what was read in this one, by index, is past."""
+        """Continues to the next step: what was read in this one, by index, is past."""
         for index, stacked in newest:
             shape = stacked.shape[2:]
             if shape not in self._stacks:

@@ -90,8 +90,8 @@ class Mask(Input):
             for form in forms
             for some, where in by_kind(
                 [m.agent_id if m.is_masked and m.form == form else None for m in part.agents],
-                part.lineup.observed,
-                part.lineup,
+                part.layout.observed,
+                part.layout,
             )
         ]
         self._are_alike = part.are_all(self._kinds)
@@ -158,7 +158,7 @@ class State(Input):
         self._view_of = [list(views).index(seat.view) for seat in part.seats]
         self._are_rows = part.is_team and not any(view.is_observed for view in self._views)
         self._absent = np.flatnonzero(~part.is_here & (not part.is_team))
-        self._absent_places = places_of([part.names[i] for i in self._absent], part.lineup)
+        self._absent_places = places_of([part.names[i] for i in self._absent], part.layout)
 
     @staticmethod
     def space(seat: Seat) -> Space | None:
@@ -205,11 +205,11 @@ class _View:
     """The agents whose state a seat sees: what these observe."""
 
     def __init__(self, seat: Seat, part: Part) -> None:
-        names, lineup = [member.agent_id for member in seat.view], part.lineup
+        names, layout = [member.agent_id for member in seat.view], part.layout
         assert seat.state_size is not None
         self._size = seat.state_size
         self._num_marks = len(names) if seat.allows_late else 0
-        self._places = places_of(names, lineup)
+        self._places = places_of(names, layout)
         self.is_observed = any(member.read_state for member in seat.view)
         self._observing: list[tuple[OfKind, Reader]] = []
         """Those here that observe the state."""
@@ -218,7 +218,7 @@ class _View:
         sizes = [flat_size(member.own_space) for member in seat.view]
         starts = np.cumsum([0, *([max(sizes)] * len(sizes) if part.is_team else sizes)])
         for member, start, size in zip(seat.view, starts, sizes, strict=False):
-            for some, _ in by_kind([member.agent_id], lineup.observed, lineup):
+            for some, _ in by_kind([member.agent_id], layout.observed, layout):
                 self._here.append((some, member.read, slice(start, start + size)))
                 if member.read_state is not None:
                     self._observing.append((some, member.read_state))
@@ -285,8 +285,8 @@ class LastAction(Remembering):
     def __init__(self, part: Part) -> None:
         self._part = part
         self._here = compact(np.flatnonzero(part.is_here))
-        here = [name for name in part.names if name in part.lineup.agents]
-        self._places = places_of(here, part.lineup)
+        here = [name for name in part.names if name in part.layout.agents]
+        self._places = places_of(here, part.layout)
         self._are_all = len(here) == len(part.names)
 
     @staticmethod
@@ -310,7 +310,7 @@ class LastAction(Remembering):
 
 
 class _Same:
-    """Rows that are the same in each step of a lineup."""
+    """Rows that are the same in each step of a layout."""
 
     def __init__(self, rows: np.ndarray) -> None:
         self._rows = rows[None]

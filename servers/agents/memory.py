@@ -26,7 +26,7 @@ class Memory:
 
     Attributes:
         began: bool ``[slots, seats]``, whether a seat has observed in its life.
-        owed: ``[slots, seats]``, rewards of a seat's last action, until it observes again.
+        pending: ``[slots, seats]``, rewards of a seat's last action, until it observes again.
         discounted: ``[slots, seats]``, discounted sums of scaled rewards.
         last_actions: float32 ``[slots, agents]``, the last action of each member of a team as its
             network chose it, -1 before the first.
@@ -51,7 +51,7 @@ class Memory:
             self.places_in_policy[seat_id], self._num_seats[seat.policy_id] = place, place + 1
         num_seats, num_agents = len(seats), len(agents)
         self.began = np.zeros((num_slots, num_seats), bool)
-        self.owed = np.zeros((num_slots, num_seats))
+        self.pending = np.zeros((num_slots, num_seats))
         self.discounted = np.zeros((num_slots, num_seats))
         self.last_actions = np.full((num_slots, num_agents), NO_ACTION, np.float32)
         self._states: dict[str, Any] = {}
@@ -62,7 +62,7 @@ class Memory:
 
     def grow(self, num_slots: int) -> None:
         """Makes room for more slots."""
-        self.began, self.owed = grown(self.began, num_slots), grown(self.owed, num_slots)
+        self.began, self.pending = grown(self.began, num_slots), grown(self.pending, num_slots)
         self.discounted = grown(self.discounted, num_slots)
         self.last_actions = grown(self.last_actions, num_slots)
         self._states = {p: grown(one, num_slots) for p, one in self._states.items()}
@@ -73,7 +73,7 @@ class Memory:
     def begin(self, slot: int) -> None:
         """Forgets all in a slot."""
         self.began[slot] = False
-        self.owed[slot] = self.discounted[slot] = 0.0
+        self.pending[slot] = self.discounted[slot] = 0.0
         self.last_actions[slot] = NO_ACTION
         for has in self._has_state.values():
             has[slot] = False
@@ -84,7 +84,7 @@ class Memory:
         """Forgets what a seat did in the life before; its agents' actions are apart."""
         place = self.places[seat.seat_id]
         self.began[slot, place] = False
-        self.owed[slot, place] = self.discounted[slot, place] = 0.0
+        self.pending[slot, place] = self.discounted[slot, place] = 0.0
         if seat.policy_id in self._has_state:
             self._has_state[seat.policy_id][slot, self.places_in_policy[seat.seat_id]] = False
 
@@ -96,7 +96,7 @@ class Memory:
         """
         has = self._has_state.get(policy_id) if self._has_state else None
         if has is None:
-            return None, _NOBODY
+            return None, _NO_SEATS
         index = grid(where, columns)
         have = has[index]
         if not have.any():
@@ -122,7 +122,7 @@ class Memory:
         self._has_state[policy_id][index] = True
 
 
-_NOBODY = np.zeros((0, 0), bool)
+_NO_SEATS = np.zeros((0, 0), bool)
 
 
 def grid(rows: Slots, columns: Columns) -> Any:

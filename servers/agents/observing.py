@@ -89,7 +89,7 @@ class Normalizer:
         self._constants = None
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on with the state of other statistics."""
+        """Continues the state of other statistics."""
         self.statistics.set_state(state)
         self._constants = None
 
@@ -243,7 +243,7 @@ class Observing:
         """Counts in a training step, of many episodes at once: all of it was read alike.
 
         Args:
-            kinds: of observations, see `muxrl.protocol.rows.Lineup.observed`.
+            kinds: of observations, see `muxrl.protocol.rows.Layout.observed`.
             rows: of each kind, ``[E, A, ...]``.
             states: global states ``[E, state_size]``, None if none were sent.
         """
@@ -296,7 +296,7 @@ class Observing:
         names: Mapping[str, str] | None = None,
         has_states: bool = True,
     ) -> None:
-        """Goes on with what `get_state` returned.
+        """Continues with what `get_state` returned.
 
         Args:
             state: of another server, perhaps.

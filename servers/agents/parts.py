@@ -1,7 +1,7 @@
 """The seats of one policy that act together: from arrays of what agents observe, and back.
 
 Of ``E`` episodes and ``S`` seats all arrays are ``[E, S, ...]``; one episode alone is ``E = 1``.
-The same agents act in all of these episodes, so a part is made once for a lineup.
+The same agents act in all of these episodes, so a part is made once for a layout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.rows import Kind, Lineup, compact, pick_columns, put
+from muxrl.protocol.rows import Kind, Layout, compact, pick_columns, put
 from muxrl.protocol.spaces import Space
 from muxrl.servers.agents.memory import Memory, Slots, grid
 from muxrl.servers.agents.observing import Reader
@@ -26,27 +26,27 @@ class Seen(msgspec.Struct):
 
     Attributes:
         num_episodes: E.
-        lineup: the agents that observe.
-        observations: rows of each kind, in the order of `Lineup.observed`.
+        layout: the agents that observe.
+        observations: rows of each kind, in the order of `Layout.observed`.
         state: the global state, float32 ``[E, state_size]``; None: none came.
         memory: of the seats.
         where: the episodes' slots in it.
         departed: bool ``[E, agents of the server]``, those that are done by now.
         back: agents that begin a new life: what they did in the one before is forgotten.
-        anew: seats of which this begins a new life.
+        respawned: seats of which this begins a new life.
         is_final: whether seats see this at their end and do not act on it: no mask is needed there.
         newest: what was stacked of it, by index; see `Frames.advance`.
     """
 
     num_episodes: int
-    lineup: Lineup
+    layout: Layout
     observations: Sequence[Any]
     state: np.ndarray | None
     memory: Memory
     where: Slots
     departed: np.ndarray
     back: frozenset[str] = frozenset()
-    anew: frozenset[str] = frozenset()
+    respawned: frozenset[str] = frozenset()
     is_final: bool = False
     newest: list[tuple[Any, np.ndarray]] = []
 
@@ -114,15 +114,15 @@ def num_rows(rows: Any) -> int:
     return len(rows)
 
 
-def places_of(agents: Sequence[str], lineup: Lineup) -> slice | np.ndarray:
+def places_of(agents: Sequence[str], layout: Layout) -> slice | np.ndarray:
     """Returns where agents are among all of the server."""
-    place_of = {agent_id: i for i, agent_id in enumerate(lineup.spaces)}
+    place_of = {agent_id: i for i, agent_id in enumerate(layout.spaces)}
     places = [place_of[agent_id] for agent_id in agents]
     return compact(np.array(places)) if places else slice(0)
 
 
 def by_kind(
-    names: Sequence[str | None], kinds: Sequence[Kind], lineup: Lineup
+    names: Sequence[str | None], kinds: Sequence[Kind], layout: Layout
 ) -> list[tuple[OfKind, slice | np.ndarray]]:
     """Returns agents by kind, of those in the rows, and which of `names` each part has.
 
@@ -136,7 +136,7 @@ def by_kind(
             where, places = (np.array(indices) for indices in zip(*found_of, strict=True))
             columns, agents = compact(places), tuple(kind.agents[place] for place in places)
             is_whole = agents == kind.agents
-            some = OfKind(i, columns, agents, places_of(agents, lineup), is_whole, kind)
+            some = OfKind(i, columns, agents, places_of(agents, layout), is_whole, kind)
             found.append((some, compact(where)))
     return found
 
@@ -192,12 +192,12 @@ class Part:
         seats: these.
         agents: those of the seats, one seat's behind another's: ``n``.
         names: their ids.
-        lineup: the agents that act. Of a team some may be absent, and of a group of agents with
+        layout: the agents that act. Of a team some may be absent, and of a group of agents with
             seats of their own.
         seat_places: of its seats among all of the server.
         places_in_policy: among those of their policy.
         is_untrained: whether they act with the weights that the server began with.
-        is_here: bool ``[n]``, who of `agents` is in the lineup.
+        is_here: bool ``[n]``, who of `agents` is in the layout.
         places: where they are among all agents of the server.
         kinds: those that observe, by kind, and where they are among `agents`.
         writes_as_is: number of the kind whose rows the policy's actions are; None: `write` makes
@@ -206,15 +206,15 @@ class Part:
 
     Args:
         seats: of the same policy, with the same inputs and spaces.
-        lineup: of some of their members, or none.
+        layout: of some of their members, or none.
         memory: of the seats of the server.
         is_untrained: see above.
     """
 
     def __init__(
-        self, seats: Sequence[Seat], lineup: Lineup, memory: Memory, *, is_untrained: bool = False
+        self, seats: Sequence[Seat], layout: Layout, memory: Memory, *, is_untrained: bool = False
     ) -> None:
-        self.seats, self.lineup, self.is_untrained = tuple(seats), lineup, is_untrained
+        self.seats, self.layout, self.is_untrained = tuple(seats), layout, is_untrained
         first = seats[0]
         self.num_seats, self.action_space = len(seats), first.action_space
         self.seat_ids = ids = tuple(seat.seat_id for seat in seats)
@@ -224,9 +224,9 @@ class Part:
         self.policy_id, self.is_team = first.policy_id, first.is_team
         self.agents = [member for seat in seats for member in seat.agents]
         self.names = [member.agent_id for member in self.agents]
-        self.is_here = np.array([name in lineup.agents for name in self.names])
-        self.places = places_of(self.names, lineup)
-        self.kinds = by_kind(self.names, lineup.observed, lineup)
+        self.is_here = np.array([name in layout.agents for name in self.names])
+        self.places = places_of(self.names, layout)
+        self.kinds = by_kind(self.names, layout.observed, layout)
         self._inputs = [
             (one.key, one(self)) for one in first.inputs if one.space(first) is not None
         ]
@@ -239,7 +239,7 @@ class Part:
         self._actions = first.actions
         self._acts = [
             (some, where, self.first_of(where).form)
-            for some, where in by_kind(self.names, lineup.acted, lineup)
+            for some, where in by_kind(self.names, layout.acted, layout)
         ]
         self._acts_alike = self.are_all(self._acts)
         self.writes_as_is: int | None = None
@@ -247,9 +247,9 @@ class Part:
             some, _, form = self._acts[0]
             self.writes_as_is = some.kind if some.is_whole and form.is_plain else None
         self._reward = first.reward
-        self._earners = self.places
+        self._rewarded = self.places
         if self._reward != "own":
-            self._earners = places_of([name for seat in seats for name in seat.members], lineup)
+            self._rewarded = places_of([name for seat in seats for name in seat.members], layout)
 
     def first_of(self, where: slice | np.ndarray) -> Member:
         """Returns the first of some agents."""
@@ -296,12 +296,12 @@ class Part:
         departed = self.by_seat(seen.departed[:, self.places])
         for i, seat in enumerate(self.seats):
             has_begun = seen.memory.began[seen.where, seen.memory.places[seat.seat_id]]
-            if seat.seat_id in seen.anew:
+            if seat.seat_id in seen.respawned:
                 has_begun = np.zeros_like(has_begun)
             waits_for = (~has_begun[:, None] & ~departed[:, i] & ~is_here[i]).any(axis=0)
             if waits_for.any():
                 who = seat.members[int(np.argmax(waits_for))]
-                here = [m for m in seat.members if m in self.lineup.agents]
+                here = [m for m in seat.members if m in self.layout.agents]
                 raise ValueMismatch(
                     f"group {seat.seat_id!r} acts for the first time in this episode without "
                     f"its member {who!r}; where members take turns or join late, set "
@@ -313,7 +313,7 @@ class Part:
 
     def rewards(self, rewards: np.ndarray) -> np.ndarray:
         """Returns the recorded rewards ``[E, S]`` of those by agent of the server, ``[E, A]``."""
-        own = rewards[:, self._earners]
+        own = rewards[:, self._rewarded]
         if self._reward == "own":
             return own
         num_members = len(self.seats[0].members)

@@ -44,20 +44,20 @@ class RunningStatistics:
         num = len(batch)
         total = self.count + num
         mean = batch[0] if num == 1 else batch.mean(axis=0)
-        apart = mean - self.mean
-        self._squares = self._squares + apart * apart * (self.count * num / total)
+        difference = mean - self.mean
+        self._squares = self._squares + difference * difference * (self.count * num / total)
         if num > 1:
             self._squares = self._squares + np.square(batch - mean).sum(axis=0)
-        self.mean = self.mean + apart * (num / total)
+        self.mean = self.mean + difference * (num / total)
         self.count = total
 
     def add_number(self, number: float) -> float:
         """Counts one number in, as `add` does, in a fifth of the time; returns the variance."""
         count, mean, squares = self.count, float(self.mean), float(self._squares)
         total = count + 1
-        apart = number - mean
-        squares = squares + apart * apart * (count / total)
-        self.mean = np.float64(mean + apart * (1 / total))  # type: ignore[assignment]
+        difference = number - mean
+        squares = squares + difference * difference * (count / total)
+        self.mean = np.float64(mean + difference * (1 / total))  # type: ignore[assignment]
         self._squares = np.float64(squares)  # type: ignore[assignment]
         self.count = total
         return squares / total if total > 1 else 1.0
@@ -67,7 +67,7 @@ class RunningStatistics:
         return {"count": self.count, "mean": self.mean, "squares": self._squares}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on with what `get_state` returned.
+        """Continues with what `get_state` returned.
 
         Raises:
             ValueError: it is of arrays of another shape.

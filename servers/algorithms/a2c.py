@@ -35,7 +35,7 @@ class A2C(OnPolicy):
         return self.settings.standardize_advantages
 
     def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
-        inputs, values = self.said(batch)
+        inputs, values = self.predicted(batch)
         log_prob, entropy, _ = self.distribution.terms(inputs, batch[ACTIONS])
         advantages = batch[ADVANTAGES].masked_fill(~batch[OWN], 0.0)
         # A masked action that was chosen elsewhere has probability 0.

@@ -82,14 +82,14 @@ class ActorCriticNet(nn.Module):
 
     def inputs(self, features: Tensor) -> Tensor:
         """Returns a distribution's inputs ``[..., k]`` of the actor's features."""
-        said: Tensor = self.pi(features)
+        predicted: Tensor = self.pi(features)
         if self._limit is None:
-            return said
+            return predicted
         if self.log_std is not None:
-            logs = self.log_std.expand_as(said)
+            logs = self.log_std.expand_as(predicted)
         else:
-            said, logs = said.chunk(2, -1)
-        return torch.cat([said, logs.clamp(-self._limit, self._limit)], -1)
+            predicted, logs = predicted.chunk(2, -1)
+        return torch.cat([predicted, logs.clamp(-self._limit, self._limit)], -1)
 
     def values(self, features: Tensor) -> Tensor:
         """Returns values ``[...]`` of the critic's features."""
@@ -200,7 +200,7 @@ class ActorCritic(TorchTrainer):
     def _inputs(self, rows: Rows) -> tuple[np.ndarray, Any, Any]:
         """Returns a distribution's inputs, and the recurrent states before and after."""
         if not self.net.is_recurrent:
-            return self.said_of(rows, _inputs_of), None, None
+            return self.asked_of_net(rows, _inputs_of), None, None
         before: Any = rows.states
         after: dict[str, np.ndarray] = dict(before)
         has_critic = not self.net.is_shared and self.carries_critic(rows)
@@ -215,10 +215,10 @@ class ActorCritic(TorchTrainer):
             found: Tensor = net.inputs(features.squeeze(1))
             return found
 
-        return self.said_of(rows, ask), before, after
+        return self.asked_of_net(rows, ask), before, after
 
     def carries_critic(self, rows: Rows) -> bool:
-        """Whether the critic's recurrent state goes on, too, where these rows are acted on."""
+        """Whether the critic's recurrent state continues, too, where these rows are acted on."""
         return True
 
     def probabilities(self, rows: Rows) -> np.ndarray:
@@ -282,7 +282,7 @@ class ActorCritic(TorchTrainer):
         """Weight of the entropy now."""
         return value_at(self.settings.entropy_coeff, self.env_steps)
 
-    def said(
+    def predicted(
         self, batch: Mapping[str, Any], net: ActorCriticNet | None = None
     ) -> tuple[Tensor, Tensor]:
         """Returns a distribution's inputs, masked, and values, of rows or of sequences.
@@ -316,8 +316,8 @@ class ActorCritic(TorchTrainer):
         """Returns the recurrent states that were recorded where sequences begin."""
         begins = padded.begins
         if has_last:  # each piece before has one observation more than actions
-            piece = np.searchsorted(np.cumsum(rollout.lengths + 1), begins, "right")
-            begins = begins - piece
+            fragment = np.searchsorted(np.cumsum(rollout.lengths + 1), begins, "right")
+            begins = begins - fragment
         recorded = rollout.outputs[STATES]
         return {key: torch.from_numpy(one[begins]).to(self.device) for key, one in recorded.items()}
 

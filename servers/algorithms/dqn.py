@@ -116,7 +116,7 @@ class DQN(OffPolicy):
         return value_at(self.settings.epsilon, self.env_steps)
 
     def act(self, rows: Rows) -> Acted:
-        values = self.said_of(rows, lambda net, seen: net.online(seen[OBS]))  # type: ignore[operator]
+        values = self.asked_of_net(rows, lambda net, seen: net.online(seen[OBS]))  # type: ignore[operator]
         actions = values.argmax(-1)
         if rows.should_explore:
             explores = rows.rng.random(len(rows)) < value_at(self.settings.epsilon, rows.env_steps)

@@ -63,13 +63,13 @@ class HAPPO(MAPPO):
         policy_ids = sorted(played)
         for place, index in enumerate(first.rng.permutation(len(policy_ids))):
             policy_id = policy_ids[index]
-            one, pieces = trainers[policy_id], played[policy_id]
+            one, fragments = trainers[policy_id], played[policy_id]
             rows = torch.from_numpy(steps[policy_id]).to(first.device)
-            rollout = one.begin_batch(pieces)
+            rollout = one.begin_batch(fragments)
             columns = one.batch_of(rollout)
             weighted = {**columns, ADVANTAGES: columns[ADVANTAGES] * factors[rows]}
             note = partial(_note_share, one, place, len(policy_ids))
-            found = one.learn_columns(weighted, rollout, pieces, note)
+            found = one.learn_columns(weighted, rollout, fragments, note)
             metrics[policy_id] = one.reported(found, rollout)
             factors[rows] *= one.ratios(columns)
         return metrics
@@ -108,8 +108,8 @@ def joint_steps(
     """
     numbers: dict[Hashable, int] = {}
     steps: dict[str, np.ndarray] = {}
-    for policy_id, pieces in played.items():
-        agents = sorted({one.agent_id for one in pieces})
+    for policy_id, fragments in played.items():
+        agents = sorted({one.agent_id for one in fragments})
         if len(agents) > 1:
             raise ValueError(
                 f"HAPPO updates agents one after another, but policy {policy_id!r} acts for "
@@ -120,7 +120,7 @@ def joint_steps(
         keys = [
             # Steps are counted anew in each life: "~2" in the second one, of all of a group.
             (team, one.episode_id, one.key.removeprefix(agent_id), t)
-            for one in pieces
+            for one in fragments
             for t in range(one.t, one.t + len(one))
         ]
         assert len(set(keys)) == len(keys), "else one row's factor would be lost in another's"

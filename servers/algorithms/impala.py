@@ -78,12 +78,12 @@ class IMPALA(ActorCritic):
         num, longest = padded.is_step.shape
         sizes = padded.is_step.sum(1)
         # Observations of a piece are one more than its actions.
-        piece = np.searchsorted(np.cumsum(rollout.lengths), padded.begins, "right")
-        places = (padded.begins + piece)[:, None] + np.minimum(
+        fragment = np.searchsorted(np.cumsum(rollout.lengths), padded.begins, "right")
+        places = (padded.begins + fragment)[:, None] + np.minimum(
             np.arange(longest + 1), sizes[:, None]
         )
-        ends = np.cumsum(rollout.lengths)[piece] == padded.begins + sizes
-        is_over = rollout.terminated[piece] & ends
+        ends = np.cumsum(rollout.lengths)[fragment] == padded.begins + sizes
+        is_over = rollout.terminated[fragment] & ends
         discounts = np.full((num, longest), own.gamma, np.float32)
         discounts[is_over, sizes[is_over] - 1] = 0.0
         arrays: dict[str, Any] = {key: part[places] for key, part in rollout.parts.items()}
@@ -130,11 +130,11 @@ class IMPALA(ActorCritic):
     def _asked(self, batch: Mapping[str, Any], net: ActorCriticNet) -> tuple[Tensor, Tensor]:
         """Returns a distribution's inputs ``[S, L, k]``, and values ``[S, L + 1]``."""
         if net.is_recurrent:
-            inputs, values = self.said(batch, net)
+            inputs, values = self.predicted(batch, net)
         else:
             lead = batch[OBS].shape[:2]
             rows = {key: batch[key].flatten(0, 1) for key in (OBS, ACTION_MASK) if key in batch}
-            inputs, values = (one.unflatten(0, lead) for one in self.said(rows, net))
+            inputs, values = (one.unflatten(0, lead) for one in self.predicted(rows, net))
         # Where a sequence is shorter the observation after its end fills the padding.
         return inputs[:, :-1].masked_fill(~batch["where"][..., None], 0.0), values
 

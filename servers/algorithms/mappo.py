@@ -96,7 +96,7 @@ class CentralNet(ActorCriticNet):
     """An actor of an agent's observation, and a critic of the state.
 
     An agent that is absent has not seen anything: the actor's recurrent state stays as it is. The
-    critic's goes on, since the team has.
+    critic's continues, since the team has.
 
     Args:
         settings: MAPPO's or HAPPO's.
@@ -114,8 +114,8 @@ class CentralNet(ActorCriticNet):
         if settings.agent_specific_state:
             of_critic += tuple(key for key in (AGENT_ID, OBS) if key in sizes)
         shapes = [(sum(sizes[key] for key in keys),) for keys in (of_actor, of_critic)]
-        apart = replace(settings.model, vf_share_layers=False)
-        super().__init__(apart, shapes[0], distribution, shapes[1])
+        separate = replace(settings.model, vf_share_layers=False)
+        super().__init__(separate, shapes[0], distribution, shapes[1])
         self.keys = {ACTOR: of_actor, CRITIC: of_critic}
         self.normalizer = ValueNormalizer() if settings.normalize_values else None
 
@@ -263,7 +263,7 @@ class MAPPO(OnPolicy):
 
     def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
         own = self.settings
-        inputs, values = self.said(batch)
+        inputs, values = self.predicted(batch)
         log_prob, entropy, _ = self.distribution.terms(inputs, batch[ACTIONS])
         ratio, advantages = ratio_of(log_prob, batch), batch[ADVANTAGES]
         clipped = ratio.clamp(1.0 - own.clip_param, 1.0 + own.clip_param)

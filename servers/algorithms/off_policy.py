@@ -100,7 +100,7 @@ class OffPolicy(ReplayTrainer):
         return {**super().learn(trajectories), **self.reports()}
 
     def reports(self) -> dict[str, float]:
-        """Returns metrics beside those of the last update."""
+        """Returns metrics besides those of the last update."""
         found: dict[str, float] = {
             "num_target_updates": self._num_moves,
             "num_module_steps_trained_lifetime": self.num_updates * self.batch_size,
@@ -111,7 +111,7 @@ class OffPolicy(ReplayTrainer):
         return found
 
     def seen(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
-        """Returns observations and masks as tensors, for what is asked beside acting."""
+        """Returns observations and masks as tensors, for what is asked besides acting."""
         parts = {key: torch.from_numpy(np.array(one)) for key, one in rows.parts.items()}
         return split({key: one.to(self.device) for key, one in parts.items()})
 

@@ -66,7 +66,7 @@ class PPO(OnPolicy):
 
     def loss(self, batch: Mapping[str, Any], *, is_reported: bool) -> tuple[Tensor, dict[str, Any]]:
         own = self.settings
-        inputs, values = self.said(batch)
+        inputs, values = self.predicted(batch)
         acted = batch[DISTRIBUTION] if own.use_kl_loss else None
         log_prob, entropy, kl = self.distribution.terms(inputs, batch[ACTIONS], acted)
         targets = batch[TARGETS]

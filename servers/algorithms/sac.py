@@ -201,22 +201,24 @@ class SAC(OffPolicy):
         return None if self.net.is_continuous else super().acting_network()
 
     def act(self, rows: Rows) -> Acted:
-        said = self._said(rows)
+        predicted = self._predicted(rows)
         if not self.net.is_continuous:
-            one = Categorical(said.shape[-1])
-            return Acted(one.draw(said, rows.rng) if rows.should_explore else one.best(said))
-        means, logs = np.split(said, 2, -1)
+            one = Categorical(predicted.shape[-1])
+            return Acted(
+                one.draw(predicted, rows.rng) if rows.should_explore else one.best(predicted)
+            )
+        means, logs = np.split(predicted, 2, -1)
         if rows.should_explore:
             noise = rows.rng.standard_normal(means.shape, np.float32)
             means = means + np.exp(logs.clip(_LOWEST, _HIGHEST)) * noise
         return Acted(np.tanh(means))
 
-    def _said(self, rows: Rows) -> np.ndarray:
-        return self.said_of(rows, lambda net, seen: net.pi(net.actor(seen[OBS])))  # type: ignore[operator]
+    def _predicted(self, rows: Rows) -> np.ndarray:
+        return self.asked_of_net(rows, lambda net, seen: net.pi(net.actor(seen[OBS])))  # type: ignore[operator]
 
     def probabilities(self, rows: Rows) -> np.ndarray:
         """Returns how likely each action of a Discrete space is drawn, ``[n, num_actions]``."""
-        return np.exp(log_probs_of(self._said(rows).astype(np.float64)))
+        return np.exp(log_probs_of(self._predicted(rows).astype(np.float64)))
 
     def value(self, rows: Rows) -> np.ndarray | None:
         """Returns what the policy is worth by its critics, ``[n]``: ``sum over a of pi(a) Q(a)``,

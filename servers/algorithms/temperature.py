@@ -48,6 +48,6 @@ class Temperature:
 
     @torch.no_grad()
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state, unless the setting of the first alpha has changed since."""
+        """Continues from a state, unless the setting of the first alpha has changed since."""
         if state["first"] == self._first:
             self.log.copy_(state["log_alpha"])

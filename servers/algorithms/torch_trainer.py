@@ -187,7 +187,7 @@ class TorchTrainer(ABC):
         layers = self.acting_layers()
         return None if layers is None else PolicyNetwork([*layers])
 
-    def said_of(
+    def asked_of_net(
         self, rows: Rows, ask: Callable[[nn.Module, dict[str, Tensor]], Tensor]
     ) -> np.ndarray:
         """Returns what the network says of actions ``[n, ..., k]``; of unavailable ones the lowest.
@@ -197,22 +197,22 @@ class TorchTrainer(ABC):
             ask: from `net`, and the parts of observations, to these numbers; without masks.
         """
         if self._gpu is not None and self._gpu.is_worth(ask, self.net, rows.parts):
-            said = self._gpu.ask(ask, self.net, rows.parts)
+            answered = self._gpu.ask(ask, self.net, rows.parts)
         elif self._in_numpy is not None and (
             len(rows) <= _MAX_NUMPY_ROWS or torch.get_num_threads() == 1
         ):
             read = self.layer_inputs(rows)
             if read.ndim == 2:
-                said = self._in_numpy(read)
+                answered = self._in_numpy(read)
             else:  # of a team, by member
-                said = self._in_numpy(read.reshape(-1, read.shape[-1]))
-                said = said.reshape(*read.shape[:-1], -1)
+                answered = self._in_numpy(read.reshape(-1, read.shape[-1]))
+                answered = answered.reshape(*read.shape[:-1], -1)
         else:
             with torch.inference_mode():
-                said = ask(self.net, tensors_of(rows.parts)).numpy()
+                answered = ask(self.net, tensors_of(rows.parts)).numpy()
         if rows.masks is not None:
-            said = np.where(rows.masks > 0, said, UNAVAILABLE)
-        return said
+            answered = np.where(rows.masks > 0, answered, UNAVAILABLE)
+        return answered
 
     # --- learning -----------------------------------------------------------------------
 

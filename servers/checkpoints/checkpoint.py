@@ -1,4 +1,4 @@
-"""Checkpoints: what a server has learned and needs to go on, and a note of what it is of.
+"""Checkpoints: what a server has learned and needs to continue, and a note of what it is of.
 
 All of it is data: plain values in JSON, and arrays. The note, ``muxrl.json``, says how a server
 used its policies, so that they act again without its config. It is written last, so that a
@@ -35,7 +35,7 @@ _BEFORE = (2, 3)
 """Formats of that time, which are not given again."""
 _HALF = ".half"
 SET_ASIDE = ".unused"
-"""Ends the name of a checkpoint from which its run does not go on; an earlier one was taken."""
+"""Ends the name of a checkpoint from which its run does not continue; an earlier one was taken."""
 _MOST_LISTED = 8
 _LONGEST_SHOWN = 200
 READ_ALIKE = ("scale_observations", "normalize_observations", "frame_stack")
@@ -51,7 +51,7 @@ _OF_PLAN = (
 )
 """Parts of the note that a plan has under the same name."""
 _MUST_BE_SAME = ("algorithm", "agents", "groups", *_OF_PLAN)
-"""Parts of the note without which a server cannot go on from a checkpoint."""
+"""Parts of the note without which a server cannot continue from a checkpoint."""
 
 
 def save_checkpoint(
@@ -63,13 +63,13 @@ def save_checkpoint(
     replay: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a checkpoint: the whole of it, or nothing. No training may go on meanwhile.
+    """Writes a checkpoint: the whole of it, or nothing. No training may continue meanwhile.
 
     Args:
         plan: the server's; its token is not written.
         path: a folder, replaced if it is there.
         counts: how far training has come, such as ``env_steps``.
-        state: what the server needs to go on, as plain values and arrays.
+        state: what the server needs to continue, as plain values and arrays.
         replay: like `state`; None if there is none, or it is not to be saved.
         defaults: every setting of its algorithm at its default, with which `plan.settings` are
             whole; None if it does not learn.
@@ -106,7 +106,7 @@ def find_newest(run_dir: Path, server_id: str) -> Path | None:
         for path in folder.glob(pattern):
             place = path if path.parent.name == server_id else path.parent
             if place.name.startswith(".") or place.name.endswith((_HALF, SET_ASIDE)):
-                continue  # it grows, nobody finished it, or its run goes on from an earlier one
+                continue  # it grows, nobody finished it, or its run continues from an earlier one
             with contextlib.suppress(OSError, ValueError, KeyError):  # none, or half of one
                 note = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
                 found[path] = note["written_at"]
@@ -228,10 +228,10 @@ class Checkpoint:
         """Env steps of training so far, which exploration schedules go by."""
         return int(self.about["env_steps"])
 
-    # --- going on -----------------------------------------------------------------------
+    # --- resuming -----------------------------------------------------------------------
 
     def check_resumable(self, plan: ServerPlan) -> None:
-        """Checks that a server can go on from it.
+        """Checks that a server can continue from it.
 
         Raises:
             AlgorithmProblem: it is no whole checkpoint of this version, or of another server.
@@ -284,7 +284,7 @@ class Checkpoint:
         """Returns the plan's settings, and those whose default was another at that time.
 
         Args:
-            plan: of the server that goes on.
+            plan: of the server that continues.
             defaults: every setting of its algorithm, with today's default.
         """
         now, then = json.loads(json.dumps(defaults)), self.about["defaults"]
@@ -306,7 +306,7 @@ class Checkpoint:
         }
 
     def read_state(self) -> dict[str, Any]:
-        """Returns what the server needs to go on.
+        """Returns what the server needs to continue.
 
         Raises:
             ValueError: the file is broken.

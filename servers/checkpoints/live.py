@@ -32,7 +32,7 @@ class LiveCheckpoint(Checkpoint):
         observations: Mapping[str, Any],
         **about: Any,
     ) -> LiveCheckpoint:
-        """Returns one of a server; its note says ``env_steps``, say, beside what the plan does."""
+        """Returns one of a server; its note says ``env_steps``, say, besides what the plan does."""
         note = {**note_of(plan), **about}
         return cls(Path(f"servers.{plan.server_id}"), note, weights, observations)
 

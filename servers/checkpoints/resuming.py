@@ -1,4 +1,4 @@
-"""What every server that learns needs to go on as if it had never stopped."""
+"""What every server that learns needs to continue as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ State = dict[str, Any]
 
 
 @contextlib.contextmanager
-def told_of(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
+def raised_by(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
     """Makes what is raised a `ServerProblem` that names the server and the checkpoint."""
     try:
         yield
@@ -40,7 +40,7 @@ def told_of(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Normalization:
-    """What belongs to a checkpoint beside the weights, which mean little without it.
+    """What belongs to a checkpoint besides the weights, which mean little without it.
 
     Attributes:
         observing: reads the observations.
@@ -58,7 +58,7 @@ class Normalization:
         }
 
     def set_state(self, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
-        """Goes on with what `get_state` returned; rewards that it lacks begin anew.
+        """Continues with what `get_state` returned; rewards that it lacks begin anew.
 
         Args:
             state: of another server, perhaps.
@@ -105,13 +105,13 @@ def as_begun(plan: ServerPlan, defaults: Mapping[str, Any]) -> ServerPlan:
     A default that has changed since stays what it was; what the user gives goes before it.
 
     Args:
-        plan: of the server that goes on.
+        plan: of the server that continues.
         defaults: every setting of its algorithm, with today's default.
 
     Raises:
         ServerProblem: there is no such checkpoint, or it is of another server.
     """
-    with told_of(plan, "go on from", plan.resume_from):
+    with raised_by(plan, "go on from", plan.resume_from):
         checkpoint = Checkpoint.open(Path(plan.resume_from))
         checkpoint.check_resumable(plan)
         settings = checkpoint.settings_as_begun(plan, defaults)

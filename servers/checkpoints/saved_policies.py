@@ -18,8 +18,8 @@ from muxrl.servers.checkpoints.resuming import (
     Normalization,
     State,
     get_random_state,
+    raised_by,
     set_random_state,
-    told_of,
 )
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
@@ -123,10 +123,10 @@ class SavedPolicies(ABC):
         self.checkpoint_problem = ""
         return path
 
-    # --- going on -----------------------------------------------------------------------
+    # --- resuming -----------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Begins with the weights that the plan names, or goes on from its checkpoint.
+        """Begins with the weights that the plan names, or continues from its checkpoint.
 
         Raises:
             ServerProblem: there is no such checkpoint, it is broken, or it is of another server.
@@ -137,7 +137,7 @@ class SavedPolicies(ABC):
         if plan.keeps_untrained:  # a checkpoint brings those of its run's beginning
             self.acting.keep_untrained()
         if plan.resume_from:
-            with told_of(plan, "go on from", plan.resume_from):
+            with raised_by(plan, "go on from", plan.resume_from):
                 state = self._restore(Checkpoint.open(Path(plan.resume_from)))
                 self.thread.set_state(state["trainer"])
                 self._set_serving_state(state)
@@ -149,10 +149,10 @@ class SavedPolicies(ABC):
 
     @abstractmethod
     def _restore(self, checkpoint: Checkpoint) -> State:
-        """Goes on with what learns and what it has learned; returns the checkpoint's state."""
+        """Continues with what learns and what it has learned; returns the checkpoint's state."""
 
     def _set_serving_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on with what `_get_serving_state` returned; to be called last, since what is built
+        """Continues with what `_get_serving_state` returned; to be called last, since what is built
         and loaded draws from the generators."""
         self.store.restore(EpisodeCounts(**state["counts"]), unpack_chunks(state["pending"]))
         self.store.warnings.restore(ServerWarning(**one) for one in state["warnings"])
@@ -177,8 +177,8 @@ class SavedPolicies(ABC):
 
         Args:
             path: its folder.
-            about: what its note says, beside what that of every server that learns does.
-            state: what a server needs to go on, likewise.
+            about: what its note says, besides what that of every server that learns does.
+            state: what a server needs to continue, likewise.
             files: see `save_checkpoint`.
         """
         trainer = self.thread.get_state()

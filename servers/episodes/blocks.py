@@ -18,39 +18,39 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.messages import ActionRows, Actions, StartEpisode
-from muxrl.protocol.rows import Lineup, pick, put, row_of
+from muxrl.protocol.rows import Layout, pick, put, row_of
 from muxrl.protocol.spaces import Discrete
 from muxrl.servers.agents.memory import Memory, Slots
 from muxrl.servers.agents.parts import Part, Seen, places_of
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.reading import rows_of
 
-_MAX_LINEUPS = 1_024
+_MAX_LAYOUTS = 1_024
 """That are remembered; agents that come and go make many."""
 
 
-class ServedLineup:
+class ServedLayout:
     """The agents that act in a step, and who reads and acts for them.
 
     Args:
-        lineup: the agents.
+        layout: the agents.
         parts: their seats.
     """
 
-    def __init__(self, lineup: Lineup, parts: list[Part]) -> None:
-        self.lineup = lineup
+    def __init__(self, layout: Layout, parts: list[Part]) -> None:
+        self.layout = layout
         self.parts = parts
-        self.observed, self.acted = lineup.observed, lineup.acted
-        self.agents = frozenset(lineup.agents)
+        self.observed, self.acted = layout.observed, layout.acted
+        self.agents = frozenset(layout.agents)
         self.seat_ids = frozenset(seat.seat_id for one in parts for seat in one.seats)
         """Of those that act."""
-        self.places = places_of(lineup.agents, lineup)
+        self.places = places_of(layout.agents, layout)
         """Of its agents among all of the server."""
-        self.is_all = lineup.agents == tuple(lineup.spaces)
+        self.is_all = layout.agents == tuple(layout.spaces)
 
 
 class Seats:
-    """The seats of a server, or of one member of a pool: what they remember, and their lineups.
+    """The seats of a server, or of one member of a pool: what they remember, and their layouts.
 
     Args:
         agents: the server's, by id.
@@ -64,34 +64,34 @@ class Seats:
         self.seats = seats
         self.memory = Memory(list(agents), seats, num_slots)
         self.agents = agents
-        self._known: dict[tuple[tuple[str, ...], frozenset[str]], ServedLineup] = {}
-        self.everybody = self.lineup(tuple(agents))
+        self._known: dict[tuple[tuple[str, ...], frozenset[str]], ServedLayout] = {}
+        self.everybody = self.layout(tuple(agents))
 
-    def lineup(
+    def layout(
         self, agents: tuple[str, ...], untrained: frozenset[str] = frozenset()
-    ) -> ServedLineup:
-        """Returns the lineup of some agents."""
+    ) -> ServedLayout:
+        """Returns the layout of some agents."""
         key = agents, untrained
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= _MAX_LINEUPS:
+            if len(self._known) >= _MAX_LAYOUTS:
                 self._known.clear()
-            lineup, acting = Lineup(agents, self.agents), set(agents)
+            layout, acting = Layout(agents, self.agents), set(agents)
             of_parts: dict[Any, list[Seat]] = {}
             for seat_id, seat in self.seats.items():
                 if not acting.isdisjoint(seat.members):
                     kind = seat.policy_id, seat.inputs, seat_id in untrained
                     of_parts.setdefault(kind, []).append(seat)
             parts = [
-                Part(own, lineup, self.memory, is_untrained=is_untrained)
+                Part(own, layout, self.memory, is_untrained=is_untrained)
                 for (_, _, is_untrained), own in of_parts.items()
             ]
-            found = self._known[key] = ServedLineup(lineup, parts)
+            found = self._known[key] = ServedLayout(layout, parts)
         return found
 
     def see(
         self,
-        served: ServedLineup,
+        served: ServedLayout,
         observations: Mapping[str, Any],
         state: np.ndarray | None,
         slot: int,
@@ -110,12 +110,12 @@ class Seats:
         rows = rows_of(served.observed, observations)
         states = None if state is None else np.asarray(state, np.float32)[None]
         where = slice(slot, slot + 1)
-        return Seen(1, served.lineup, rows, states, self.memory, where, departed, is_final=is_final)
+        return Seen(1, served.layout, rows, states, self.memory, where, departed, is_final=is_final)
 
-    def lineup_of(self, seat: Seat, agents: tuple[str, ...]) -> ServedLineup:
-        """Returns the lineup of some agents, of which one seat reads, acting or not."""
-        lineup = Lineup(agents, self.agents)
-        return ServedLineup(lineup, [Part([seat], lineup, self.memory)])
+    def layout_of(self, seat: Seat, agents: tuple[str, ...]) -> ServedLayout:
+        """Returns the layout of some agents, of which one seat reads, acting or not."""
+        layout = Layout(agents, self.agents)
+        return ServedLayout(layout, [Part([seat], layout, self.memory)])
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
@@ -188,7 +188,7 @@ class Block(msgspec.Struct, eq=False):
 
     table: OpenEpisodes | None
     seats: Seats
-    served: ServedLineup
+    served: ServedLayout
     ids: Sequence[str]
     slots: list[int]
     where: Slots

@@ -26,7 +26,7 @@ class EpisodeCounts:
     """Of raw rewards: in each episode the mean over those agents that were in it."""
 
     def add_episode(self, returns: Mapping[str, float]) -> None:
-        """Takes in a training episode that has ended: the returns of the agents that were in it."""
+        """Receives a training episode that has ended: the returns of the agents that were in it."""
         self.num_episodes += 1
         if returns:
             self.recent_returns.append(sum(returns.values()) / len(returns))

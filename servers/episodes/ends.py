@@ -31,12 +31,12 @@ from muxrl.servers.episodes.trajectories import at
 
 @dataclass
 class Change:
-    """What a step or an end changes in an episode, beside what it adds.
+    """What a step or an end changes in an episode, besides what it adds.
 
     Attributes:
         done: agents that end.
         back: of these and of earlier ones, those that observe again.
-        anew: seats for which this begins a new life.
+        respawned: seats for which this begins a new life.
         departed: bool ``[1, agents]``, who is done by now.
         num_seats: seats that end, those that never began included.
         terminated, truncated: of these, those that did begin.
@@ -45,7 +45,7 @@ class Change:
 
     done: AgentIds
     back: frozenset[str]
-    anew: frozenset[str]
+    respawned: frozenset[str]
     departed: np.ndarray
     num_seats: int = 0
     terminated: set[str] = field(default_factory=set)
@@ -80,13 +80,13 @@ class Ends:
         before = table.done_agents(slot)
         departed = before | done
         back = frozenset(step.observations.keys() & departed)
-        anew: set[str] = set()
+        respawned: set[str] = set()
         if back:
             for seat_id, seat in seats.seats.items():
                 if not back.isdisjoint(seat.members) and departed.issuperset(seat.members):
-                    anew.add(seat_id)
+                    respawned.add(seat_id)
         gone = np.array([[a in departed and a not in back for a in table.agents]])
-        return Change(done, back, frozenset(anew), gone)
+        return Change(done, back, frozenset(respawned), gone)
 
     def find_records(
         self, slot: int, seats: Seats, step: CheckedStep, change: Change, record: Record
@@ -153,7 +153,7 @@ class Ends:
         if not observations:
             return {}
         agents = tuple(a for a in self._table.agents if a in observations)
-        served = seats.lineup(agents)
+        served = seats.layout(agents)
         gone = np.array([[a in departed for a in self._table.agents]])
         seen = seats.see(served, observations, state, slot, gone, is_final=True)
         return {
@@ -211,7 +211,7 @@ class Ends:
             if memory.frames is not None:
                 memory.frames.forget(slot, column)
         table.num_done[slot] = int(np.count_nonzero(table.done[slot]))
-        for seat_id in change.anew:
+        for seat_id in change.respawned:
             if record is not None:
                 record.begin_again(seat_id)
             memory.begin_again(slot, seats.seats[seat_id])
@@ -230,7 +230,7 @@ class Ends:
             if track is None:
                 continue
             place = memory.places[seat_id]
-            reward = memory.owed[slot, place] + _reward(seat, step.rewards)
+            reward = memory.pending[slot, place] + _reward(seat, step.rewards)
             if track.open is not None and self._scales:
                 scale = self._scales[seat.policy_id]
                 reward, _ = scale.scale(float(reward), float(memory.discounted[slot, place]))
@@ -268,7 +268,7 @@ class Ends:
             elif done.issuperset(seat.members):
                 continue  # its last reward
             elif memory.began[slot, memory.places[seat_id]]:
-                memory.owed[slot, memory.places[seat_id]] += _reward(seat, rewards)
+                memory.pending[slot, memory.places[seat_id]] += _reward(seat, rewards)
                 found = True
         return found
 

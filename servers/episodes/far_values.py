@@ -37,7 +37,7 @@ class FarValues:
         return [self._rewards.largest, self._observations.largest]
 
     def look_at(self, chunks: Iterable[Chunk]) -> None:
-        """Takes in the rewards and observations of a batch."""
+        """Receives the rewards and observations of a batch."""
         played = [one for chunk in chunks for one in chunk.trajectories if len(one)]
         if not played:
             return
@@ -54,7 +54,7 @@ class _Largest:
         self.largest = (0.0, "")
 
     def look_at(self, played: Sequence[Trajectory], values: Sequence[Sequence[np.ndarray]]) -> None:
-        """Takes in the arrays of each trajectory."""
+        """Receives the arrays of each trajectory."""
         leaves = [leaf.reshape(-1) for of_one in values for leaf in of_one]
         if leaves:
             together = np.concatenate(leaves)

@@ -7,7 +7,7 @@ So policy lag is bounded by waiting, never by throwing samples away.
 
 So a learner that is slower than the simulations would hold them once a batch, for as long as it is
 behind. One that says how far its update is (`note_progress`) holds them a little at a time: the
-last batch that is allowed is collected no faster than the update goes on.
+last batch that is allowed is collected no faster than the update continues.
 
 With 0, only actions that were
 answered before a batch was complete, and belong to the next one, are older than the weights, by
@@ -68,7 +68,7 @@ class Feed:
         self._is_learning = False
         self._is_closed = False
         self._is_discarding = False
-        self._errands: deque[Callable[[], None]] = deque()
+        self._tasks: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -136,9 +136,9 @@ class Feed:
         """
         self.finish_learning()
         while True:
-            self.run_errands()
+            self.run_tasks()
             with self._changed:
-                if self._errands:
+                if self._tasks:
                     continue
                 if self._is_closed:
                     raise FeedClosed("the policy server is stopping")
@@ -151,14 +151,14 @@ class Feed:
         self.on_taken(batch)
         return batch
 
-    def run_errands(self) -> None:
+    def run_tasks(self) -> None:
         """Runs what `ask` was given."""
         while True:
             with self._changed:
-                if not self._errands:
+                if not self._tasks:
                     return
-                errand = self._errands.popleft()
-            errand()
+                task = self._tasks.popleft()
+            task()
 
     def note_progress(self, share: float) -> None:
         """Notes how far the update is, 0 to 1; what is under way counts as done.
@@ -180,7 +180,7 @@ class Feed:
         self._notify_gate()
 
     def discard(self) -> None:
-        """Takes no more data: training has finished, and the server goes on acting."""
+        """Takes no more data: training has finished, and the server continues acting."""
         with self._changed:
             self._note_time()
             self._is_discarding = True
@@ -198,10 +198,10 @@ class Feed:
 
     # --- any thread ---------------------------------------------------------------------
 
-    def ask(self, errand: Callable[[], None]) -> None:
+    def ask(self, task: Callable[[], None]) -> None:
         """Has the learning thread run this, which raises nothing, before it takes a batch."""
         with self._changed:
-            self._errands.append(errand)
+            self._tasks.append(task)
             self._changed.notify_all()
 
     def on_serving_thread(self, read: Callable[[], T]) -> T:

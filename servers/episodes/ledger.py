@@ -18,7 +18,7 @@ class Over(NamedTuple):
 
     since: float
     reply: Ended | Aborted
-    story: str
+    reason: str
 
 
 class Ledger(Generic[E]):
@@ -66,7 +66,7 @@ class Ledger(Generic[E]):
         """Returns the refusal of what concerns an episode that is not open."""
         if episode_id in self.over:
             return EpisodeGone(
-                f"episode {episode_id} is over{self._where}: {self.over[episode_id].story}"
+                f"episode {episode_id} is over{self._where}: {self.over[episode_id].reason}"
             )
         return EpisodeGone(
             f"{self._who} does not know episode {episode_id}: it was never started here, or the "
@@ -78,9 +78,9 @@ class Ledger(Generic[E]):
         known = self.over.get(episode_id)
         return None if known is None else known.reply
 
-    def bury(self, episode_id: str, reply: Ended | Aborted, story: str, now: float = 0.0) -> None:
+    def end(self, episode_id: str, reply: Ended | Aborted, reason: str, now: float = 0.0) -> None:
         """Remembers an episode that is over; the oldest of too many is forgotten."""
-        self.over[episode_id] = Over(now, reply, story)
+        self.over[episode_id] = Over(now, reply, reason)
         if len(self.over) > self._most_over:
             self.over.popitem(last=False)
 

@@ -55,7 +55,7 @@ class PlayedCheck:
             learner reads no log-probabilities, so that logits are not wanted, and all teach it.
         states: of seats with a recurrent network, by id.
         epsilon: returns the probability of an action at random; see `PolicyWeights`.
-        tells_logged: whether the server records of its actions which a client chose, `IS_LOGGED`.
+        reports_logged: whether the server records of its actions which a client chose, `IS_LOGGED`.
             Those of played steps are its own, unless they are stale.
     """
 
@@ -68,7 +68,7 @@ class PlayedCheck:
         states: Mapping[str, StateShape] = MappingProxyType({}),
         epsilon: Callable[[], float | None] = lambda: None,
         *,
-        tells_logged: bool = False,
+        reports_logged: bool = False,
     ) -> None:
         self._action_spaces = {
             agent_id: agent.action_space
@@ -80,7 +80,7 @@ class PlayedCheck:
         self._max_lag = max_lag
         self._states = states
         self.epsilon = epsilon
-        self.tells_logged = tells_logged
+        self.reports_logged = reports_logged
 
     @property
     def min_wanted(self) -> int:

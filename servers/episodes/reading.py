@@ -14,13 +14,13 @@ import numpy as np
 
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import Step, StepRows
-from muxrl.protocol.rows import Kind, Lineup, are_rows, leaves, singles, stack
+from muxrl.protocol.rows import Kind, Layout, are_rows, leaves, singles, stack
 from muxrl.protocol.values import within
 from muxrl.servers.config import ServerPlan
 
 _INT64 = np.dtype(np.int64)
 _LAST_T = np.iinfo(_INT64).max
-_MAX_LINEUPS = 256
+_MAX_LAYOUTS = 256
 
 
 class Reading:
@@ -36,7 +36,7 @@ class Reading:
         self._state_size = plan.state_size
         self._max_reward = _limit(plan.limits.max_abs_reward)
         self._max_observation = _limit(plan.limits.max_abs_observation)
-        self._lineups: dict[tuple[str, ...], Lineup] = {}
+        self._assignment: dict[tuple[str, ...], Layout] = {}
 
     def agents_of(self, item: StepRows) -> tuple[str, ...]:
         """Returns the agents that act in each row."""
@@ -45,10 +45,10 @@ class Reading:
     def check(self, item: StepRows) -> None:
         """Raises `MalformedMessage` unless the arrays have a row for each episode and agent."""
         lead = len(item.episode_ids)
-        lineup = self._lineup(self.agents_of(item))
-        if len(item.observations) != len(lineup.observed):
+        layout = self._layout(self.agents_of(item))
+        if len(item.observations) != len(layout.observed):
             raise MalformedMessage(
-                f"rows of {len(lineup.observed)} kinds of observations are expected, of "
+                f"rows of {len(layout.observed)} kinds of observations are expected, of "
                 f"{len(item.observations)} came"
             )
         _check_rows("t", item.t, (lead,))
@@ -59,10 +59,10 @@ class Reading:
                 raise MalformedMessage(f"there is no t={item.t.max()}")
             item.t = item.t.astype(_INT64)
         if item.rewards is not None:
-            _check_rows("rewards", item.rewards, (lead, len(lineup.agents)))
+            _check_rows("rewards", item.rewards, (lead, len(layout.agents)))
         if item.state is not None:
             _check_rows("state", item.state, (lead,), is_whole=False)
-        for kind, rows in zip(lineup.observed, item.observations, strict=True):
+        for kind, rows in zip(layout.observed, item.observations, strict=True):
             for leaf in leaves(kind.space, rows):
                 shape = (lead, len(kind.agents))
                 _check_rows(f"observations of {kind.agents[0]!r}", leaf, shape, is_whole=False)
@@ -71,19 +71,19 @@ class Reading:
         """Whether all of an item is of its spaces, and within limits.
 
         Raises:
-            MalformedMessage: there is no such lineup.
+            MalformedMessage: there is no such layout.
         """
-        lineup, t, lead = self._lineup(self.agents_of(item)), item.t, len(item.episode_ids)
+        layout, t, lead = self._layout(self.agents_of(item)), item.t, len(item.episode_ids)
         if type(t) is not np.ndarray or t.dtype != _INT64 or t.shape != (lead,) or not lead:
             return False
-        if len(item.observations) != len(lineup.observed):
+        if len(item.observations) != len(layout.observed):
             return False
-        for kind, rows in zip(lineup.observed, item.observations, strict=True):
+        for kind, rows in zip(layout.observed, item.observations, strict=True):
             if not are_rows(kind, rows, lead, self._max_observation):
                 return False
         rewards = item.rewards
         if rewards is not None:
-            shape = lead, len(lineup.agents)
+            shape = lead, len(layout.agents)
             if not _are_floats(rewards, shape, self._max_reward, np.float64):
                 return False
             if lead == 1:
@@ -97,24 +97,24 @@ class Reading:
 
     def singles(self, item: StepRows) -> list[Step]:
         """Returns what has been checked as single steps."""
-        return singles(self._lineup(self.agents_of(item)), item)
+        return singles(self._layout(self.agents_of(item)), item)
 
-    def _lineup(self, agents: tuple[str, ...]) -> Lineup:
-        """Returns the lineup of some agents.
+    def _layout(self, agents: tuple[str, ...]) -> Layout:
+        """Returns the layout of some agents.
 
         Raises:
             MalformedMessage: there is none.
         """
-        found = self._lineups.get(agents)
+        found = self._assignment.get(agents)
         if found is not None:
             return found
         if unknown := [a for a in agents if a not in self._agents]:
             raise MalformedMessage(f"there is no agent {unknown[0]!r} here, but its rows came")
         if len(set(agents)) < len(agents):
             raise MalformedMessage("an agent is named twice in the rows of a step")
-        if len(self._lineups) >= _MAX_LINEUPS:
-            self._lineups.clear()
-        found = self._lineups[agents] = Lineup(agents, self._agents)
+        if len(self._assignment) >= _MAX_LAYOUTS:
+            self._assignment.clear()
+        found = self._assignment[agents] = Layout(agents, self._agents)
         return found
 
 

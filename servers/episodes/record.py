@@ -8,7 +8,7 @@ its track, which becomes a `Trajectory` when it is cut.
 
     seat a   o ─a→ o ─a→ o ─a→ o            an observation for every action
     seat b   o ─b→ ·     · ──→ o ─b→        acts now and then: its rewards add up until it observes
-                         cut                b's action is open at the cut and goes on behind it
+                         cut                b's action is open at the cut and continues behind it
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from muxrl.protocol.rows import each_array
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.episodes.blocks import Block, ServedLineup
+from muxrl.servers.episodes.blocks import Block, ServedLayout
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory, at, concatenated, stack
 
 _ALL = slice(None)
@@ -39,7 +39,7 @@ class Run(NamedTuple):
             ``[T, ...]``.
     """
 
-    served: ServedLineup
+    served: ServedLayout
     num: int
     versions: list[int]
     columns: list[list[Columns]]
@@ -119,10 +119,10 @@ def _shared(chain: Sequence[Block], slot: int) -> tuple[int, int, dict[int, int]
     Returns:
         The slots, and `Stacked.depths`.
     """
-    wheres = [one.where for one in chain if isinstance(one.where, slice)]
-    if len(wheres) < len(chain):
+    slices = [one.where for one in chain if isinstance(one.where, slice)]
+    if len(slices) < len(chain):
         return slot, slot + 1, {}
-    first, last = max(where.start for where in wheres), min(where.stop for where in wheres)
+    first, last = max(where.start for where in slices), min(where.stop for where in slices)
     depths: dict[int, int] = {}
     for depth, (block, older) in enumerate(itertools.pairwise(chain), start=1):
         assert block.before is not None
@@ -297,7 +297,7 @@ class Track:
         )
 
     def go_on(self, *, comes_again: bool) -> None:
-        """Goes on behind what has been handed over.
+        """Continues behind what has been handed over.
 
         Args:
             comes_again: whether the last observation is that of a block whose actions were left
@@ -311,8 +311,8 @@ class Track:
         self.actions, self.rewards, self.outputs = [], [], []
 
 
-def _one(pieces: list[Any]) -> Any:
-    return pieces[0] if len(pieces) == 1 else concatenated(pieces)
+def _one(fragments: list[Any]) -> Any:
+    return fragments[0] if len(fragments) == 1 else concatenated(fragments)
 
 
 class Record:
@@ -390,7 +390,7 @@ class Record:
         return bool(self._versions) or self.open_version is not None
 
     def cut(self, coming: Collection[str] = ()) -> Chunk | None:
-        """Returns what was put together since the last cut, None if no step was; it goes on.
+        """Returns what was put together since the last cut, None if no step was; it continues.
 
         Args:
             coming: seats in the last block, which comes once more, with its actions.

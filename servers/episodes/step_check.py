@@ -22,7 +22,7 @@ from muxrl.protocol.values import Mismatch, Unsound, check_available, conform, n
 
 AgentIds = set[str] | frozenset[str]
 
-NOBODY: AgentIds = frozenset()
+NO_IDS: AgentIds = frozenset()
 
 MAX_RETURN = float(np.finfo(np.float32).max)
 """Of an agent in an episode, up or down, since learners compute in float32. Sums over agents and
@@ -123,7 +123,7 @@ class StepCheck:
             self._log_probs(message.logged_log_probs, logged) if message.logged_log_probs else {}
         )
         rewards = self._rewards(message.rewards, returns)
-        terminated, truncated, done = NOBODY, NOBODY, agents_done
+        terminated, truncated, done = NO_IDS, NO_IDS, agents_done
         if message.terminations or message.truncations:
             terminated, truncated = self._ended(message)
             done = agents_done | terminated | truncated
@@ -263,22 +263,22 @@ class StepCheck:
             if -most <= reward <= most and _MIN_RETURN <= total <= MAX_RETURN:  # no NaN is
                 continue
             if not math.isfinite(reward):
-                story, expected, got = str(reward), "a finite number", str(reward)
+                reason, expected, got = str(reward), "a finite number", str(reward)
             elif not -most <= reward <= most:
-                story = (
+                reason = (
                     f"{reward:g}, larger than limits.max_abs_reward, {most:g}; is it a mistake, or "
                     "rewards to scale down?"
                 )
                 expected, got = f"{-most:g} to {most:g}", f"{reward:g}"
             else:
-                story = (
+                reason = (
                     f"{reward}, which makes its return {total}; learners compute in float32, which "
                     f"ends at {MAX_RETURN:.2g}"
                 )
                 expected = f"a return of at most {MAX_RETURN:.2g}, up or down"
                 got = f"a return of {total}"
             raise UnsoundValue(
-                f"the reward of agent {agent_id!r} is {story}",
+                f"the reward of agent {agent_id!r} is {reason}",
                 agent_id=agent_id,
                 expected=expected,
                 got=got,

@@ -20,11 +20,11 @@ from muxrl.servers.agents.memory import Slots, grid
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.parts import Seen
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.blocks import Block, Logged, Seats, ServedLineup
+from muxrl.servers.episodes.blocks import Block, Logged, Seats, ServedLayout
 from muxrl.servers.episodes.ends import Ends
 from muxrl.servers.episodes.reading import Reading
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.episodes.step_check import MAX_RETURN, NOBODY, AgentIds, CheckedStep, StepCheck
+from muxrl.servers.episodes.step_check import MAX_RETURN, NO_IDS, AgentIds, CheckedStep, StepCheck
 from muxrl.servers.episodes.table import EpisodeTable
 from muxrl.servers.episodes.trajectories import Chunk
 
@@ -69,7 +69,7 @@ class Rows(NamedTuple):
 
 
 class Steps:
-    """Takes in steps and ends.
+    """Receives steps and ends.
 
     Args:
         plan: the server.
@@ -104,7 +104,7 @@ class Steps:
         limit = plan.limits.max_abs_reward
         self._has_large_rewards = limit is None or limit > _SMALL_REWARD
         self._ends = Ends(table, reward_scales, agents_return=plan.agents_return)
-        self._has_owed = False
+        self._has_pending = False
         """Whether a seat was ever paid while it did not act."""
 
     # --- one episode --------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Steps:
         """
         table, mode = self._table, self._table.modes[slot]
         seats: Seats = mode.seats
-        done = table.done_agents(slot) if table.num_done[slot] else NOBODY
+        done = table.done_agents(slot) if table.num_done[slot] else NO_IDS
         returns = self._returns_before(item, slot) if self._has_large_rewards else {}
         step = self._check.step(item, done, returns)
         seen_agents = step.observations
@@ -138,14 +138,14 @@ class Steps:
             served = seats.everybody
         else:
             agents = tuple(a for a in table.agents if a in seen_agents)
-            served = seats.lineup(agents, mode.untrained)
+            served = seats.layout(agents, mode.untrained)
         is_rare = bool(step.terminated or step.truncated or (done and done & seen_agents.keys()))
         change = self._ends.find(slot, seats, step) if is_rare else None
         where = slice(slot, slot + 1)
         departed = table.done[where] if change is None else change.departed
         seen = seats.see(served, seen_agents, step.state, slot, departed)
         if change is not None:
-            seen.back, seen.anew = change.back, change.anew
+            seen.back, seen.respawned = change.back, change.respawned
         observations = [one.observe(seen) for one in served.parts]
         is_first, is_training = item.t == 0, mode.is_training
         record = table.records[slot] if is_training and not is_first else None
@@ -164,7 +164,7 @@ class Steps:
         )  # fmt: skip
         if is_training and self._records:
             pay = np.array([[rewards.get(a, 0.0) for a in table.agents]]) if rewards else None
-            self._pay(block, pay, NOBODY if change is None else change.anew)
+            self._pay(block, pay, NO_IDS if change is None else change.respawned)
         is_env_step = record is not None
         if change is not None:
             is_env_step = self._ends.apply(slot, seats, step, change, record)
@@ -176,12 +176,12 @@ class Steps:
             block.members = [table.members[slot]]
         if record is not None and rewards and not rewards.keys() <= seen_agents.keys():
             acting = served.seat_ids
-            self._has_owed |= self._ends.pay_absent(slot, seats, rewards, acting, done, record)
+            self._has_pending |= self._ends.pay_absent(slot, seats, rewards, acting, done, record)
         last = table.last[slot]
         is_same = change is None and last is not None and last.served is served
         self._link(block, now, is_same=is_same)
         if is_training and item.t and not is_env_step:
-            table.num_uncut[slot] -= 1
+            table.num_new[slot] -= 1
         if seats.memory.frames is not None:
             seats.memory.frames.advance(seen.newest)
         if self._observing is not None and is_training:
@@ -241,7 +241,7 @@ class Steps:
             return_at[first + column[agent_id]] += reward
             table.known[slot, column[agent_id]] = True
 
-    def _logged(self, step: CheckedStep, served: ServedLineup) -> list[list[Logged]]:
+    def _logged(self, step: CheckedStep, served: ServedLayout) -> list[list[Logged]]:
         logged: list[list[Logged]] = []
         for one in served.parts:
             logged.append([])
@@ -316,7 +316,7 @@ class Steps:
         if agents is self.reading.everybody and not mode.untrained:
             served = mode.seats.everybody
         else:
-            served = mode.seats.lineup(agents, mode.untrained)
+            served = mode.seats.layout(agents, mode.untrained)
         has_done = table.num_done[slots[0]] if lead == 1 else table.nums_done[where].any()
         if has_done and table.done[grid(where, served.places)].any():
             return None
@@ -334,7 +334,7 @@ class Steps:
             if self._has_large_rewards and not within(table.returns[where] + pay, MAX_RETURN):
                 return None
         seen = Seen(
-            lead, served.lineup, observed, state, mode.seats.memory, where, table.done[where]
+            lead, served.layout, observed, state, mode.seats.memory, where, table.done[where]
         )
         try:
             observations = [one.observe(seen) for one in served.parts]
@@ -387,7 +387,7 @@ class Steps:
                 block.before = [table.last[slot]]
                 table.num_linked[slot] += 1
             table.last[slot] = block
-            table.num_uncut[slot] += int(block.t[0] > 0)
+            table.num_new[slot] += int(block.t[0] > 0)
             table.t[slot] += 1
             table.seen_at[slot] = now
             return
@@ -399,17 +399,17 @@ class Steps:
         else:
             for slot in slots:
                 table.last[slot] = block
-        table.nums_uncut[where] += np.asarray(block.t) > 0
+        table.nums_new[where] += np.asarray(block.t) > 0
         table.ts[where] += 1
         table.seen_ats[where] = now
 
-    def _pay(self, block: Block, pay: np.ndarray | None, anew: AgentIds = NOBODY) -> None:
+    def _pay(self, block: Block, pay: np.ndarray | None, respawned: AgentIds = NO_IDS) -> None:
         """Notes what is recorded for the seats that act, if anything is.
 
         Args:
             block: not linked yet.
             pay: rewards ``[E, agents of the server]``; None: all are 0.
-            anew: seats that begin a new life, whose rewards were for the one before.
+            respawned: seats that begin a new life, whose rewards were for the one before.
         """
         if not block.is_training or not self._records:
             return
@@ -418,15 +418,15 @@ class Steps:
         memory = block.seats.memory
         for one in block.served.parts:
             index, rewards = grid(block.where, one.seat_places), one.rewards(pay)
-            goes_on: Any = True
-            if anew:
-                goes_on = np.array([seat.seat_id not in anew for seat in one.seats])
-            if self._has_owed:
-                owed = memory.owed[index]
-                rewards = rewards + owed  # of a new life no reward is recorded
-                memory.owed[index] = np.where(goes_on, 0.0, owed)
+            continues: Any = True
+            if respawned:
+                continues = np.array([seat.seat_id not in respawned for seat in one.seats])
+            if self._has_pending:
+                pending = memory.pending[index]
+                rewards = rewards + pending  # of a new life no reward is recorded
+                memory.pending[index] = np.where(continues, 0.0, pending)
             if self._scales:
-                acted = memory.began[index] & goes_on
+                acted = memory.began[index] & continues
                 rewards, discounted = np.array(rewards), np.array(memory.discounted[index])
                 scale = self._scales[one.policy_id].scale
                 for at in zip(*np.nonzero(acted), strict=True):
@@ -457,7 +457,7 @@ class Steps:
         table = self._table
         record, last, num = table.records[slot], table.last[slot], table.num_linked[slot]
         assert record is not None
-        table.num_uncut[slot] = 0
+        table.num_new[slot] = 0
         if not num:
             return record.cut()
         if num == 1 and not record.has_more:

@@ -49,7 +49,7 @@ from muxrl.servers.episodes.warnings import Warnings
 
 logger = logging.getLogger(__name__)
 
-MOST_OVER, _MOST_TOLD = 100_000, 1_000_000
+MOST_OVER, _MOST_RETURNS = 100_000, 1_000_000
 """Ended episodes that are remembered, and returns of agents in their answers, some 65 MB; a client
 that lost an answer asks again before so many more have ended. Episodes of a few steps end a
 thousand times a second."""
@@ -124,7 +124,7 @@ class EpisodeStore:
             reward_scales=reward_scales or MappingProxyType({}),
         )
         self._modes: dict[Mode, Mode] = {}
-        most_over = min(MOST_OVER, _MOST_TOLD // max(1, len(plan.agents)))
+        most_over = min(MOST_OVER, _MOST_RETURNS // max(1, len(plan.agents)))
         self._ledger = Ledger(
             "server",
             plan.server_id,
@@ -133,9 +133,9 @@ class EpisodeStore:
         )
         self._told_abort_at = -math.inf
         self._chunks: list[Chunk] = []
-        self._num_uncut_steps = 0
+        self._num_new_steps = 0
         self.far_values = FarValues(self.warnings)
-        self._has_told_late = False
+        self._has_warned_late = False
         """That somebody was paid after its end."""
         feed.share_collected = self._share_collected
 
@@ -149,10 +149,10 @@ class EpisodeStore:
         return list(self._chunks)
 
     def restore(self, counts: EpisodeCounts, pending: Sequence[Chunk] = ()) -> None:
-        """Goes on with what a store had counted, and with its pending chunks."""
+        """Continues with what a store had counted, and with its pending chunks."""
         vars(self.counts).update(vars(counts))  # others hold the object
         self._chunks = list(pending)
-        self._num_uncut_steps = sum(chunk.num_env_steps for chunk in self._chunks)
+        self._num_new_steps = sum(chunk.num_env_steps for chunk in self._chunks)
 
     def accept(self, item: AnyItem, now: float) -> AnyReply | AwaitedStep:
         """Handles one item of a client.
@@ -166,9 +166,9 @@ class EpisodeStore:
             return self._start(item, now)
         if isinstance(item, PlayedSteps):
             return self._play(item, now)
-        buried = self._ledger.answer_of(item.episode_id)
-        if buried is not None:
-            return buried
+        earlier = self._ledger.answer_of(item.episode_id)
+        if earlier is not None:
+            return earlier
         assert isinstance(item, EndEpisode | AbortEpisode)
         return self._end(item, now) if isinstance(item, EndEpisode) else self._abort(item, now)
 
@@ -182,10 +182,10 @@ class EpisodeStore:
             is_waiting = last is not None and last.chosen is None and not last.has_failed
             if not is_waiting and now - table.seen_at[slot] > limits.episode_timeout_s:
                 expired.append(episode_id)
-        story = f"it was idle for more than {limits.episode_timeout_s:g} s"
+        reason = f"it was idle for more than {limits.episode_timeout_s:g} s"
         for episode_id in expired:
             with self._dropping(episode_id):
-                self._close(episode_id, Aborted(episode_id), now, story)
+                self._close(episode_id, Aborted(episode_id), now, reason)
             self.counts.num_expired += 1
         self.finish_frame()
         self._ledger.forget(now - limits.tombstone_s)
@@ -211,13 +211,13 @@ class EpisodeStore:
         self.counts.num_aborted += self._table.modes[slot].is_training
         seen_at = self._table.seen_at[slot]
         self._table.close(episode_id)
-        story = "cannot be processed and is closed, by an error in the server itself"
-        self._ledger.bury(episode_id, Aborted(episode_id), f"it {story}", seen_at)
-        self.warnings.add(BROKEN, f"episode {episode_id} {story}: {error!r}", error=error)
+        reason = "cannot be processed and is closed, by an error in the server itself"
+        self._ledger.end(episode_id, Aborted(episode_id), f"it {reason}", seen_at)
+        self.warnings.add(BROKEN, f"episode {episode_id} {reason}: {error!r}", error=error)
 
     @contextlib.contextmanager
     def _dropping(self, episode_id: str) -> Iterator[None]:
-        """Drops an episode with which something fails, so that the others go on."""
+        """Drops an episode with which something fails, so that the others continue."""
         try:
             yield
         except Exception as error:  # noqa: BLE001, it is logged
@@ -317,7 +317,7 @@ class EpisodeStore:
             recorded.append(rows)
             return
         num = int(np.count_nonzero(block.t))
-        missing = self._batch_env_steps - self._num_uncut_steps
+        missing = self._batch_env_steps - self._num_new_steps
         is_free = self._needs_whole_episodes or self._cuts_after_frames
         if num > missing and not is_free:
             last = int(np.flatnonzero(block.t)[max(0, missing - 1)]) + 1
@@ -336,7 +336,7 @@ class EpisodeStore:
         if not self._needs_whole_episodes or self._max_sequence_steps == math.inf:
             return
         for slot in slots:
-            if self._table.num_uncut[slot] >= self._max_sequence_steps:
+            if self._table.num_new[slot] >= self._max_sequence_steps:
                 self._keep_whole(self._steps.cut(slot))
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
@@ -347,9 +347,9 @@ class EpisodeStore:
                 "no networks to give"
             )
         reply = Recorded(item.episode_id, 0, self._played_check.version())
-        buried = self._ledger.answer_of(item.episode_id)
-        if isinstance(buried, Ended) and all(step.t < buried.num_steps for step in item.steps):
-            reply.num_steps = buried.num_steps  # a repeat: its end was in the same frame
+        earlier = self._ledger.answer_of(item.episode_id)
+        if isinstance(earlier, Ended) and all(step.t < earlier.num_steps for step in item.steps):
+            reply.num_steps = earlier.num_steps  # a repeat: its end was in the same frame
             return reply
         slot, table = self._ledger.find(item.episode_id), self._table
         table.seen_at[slot] = now
@@ -364,7 +364,7 @@ class EpisodeStore:
                 error.message = f"step t={step.t}: {error.message}"
                 raise
             assert isinstance(pending, AwaitedStep)  # of a new step
-            is_logged = is_stale if check.tells_logged else None
+            is_logged = is_stale if check.reports_logged else None
             chosen = chosen_by_client(pending.block, rows, states, is_logged)
             pending.block.finish(chosen, item.weights_seq_no)
             if is_stale and is_training:
@@ -382,7 +382,7 @@ class EpisodeStore:
         check = self._played_check
         assert check is not None
         reply.weights_seq_no, reply.epsilon = check.version(), check.epsilon()
-        missing = self._batch_env_steps - self._num_uncut_steps
+        missing = self._batch_env_steps - self._num_new_steps
         reply.num_wanted = max(check.min_wanted, -(-missing // num_clients))
 
     def _end(self, item: EndEpisode, now: float) -> Ended:
@@ -397,11 +397,11 @@ class EpisodeStore:
     def _abort(self, item: AbortEpisode, now: float) -> Aborted:
         reply = Aborted(item.episode_id)
         if item.episode_id in self._table.slot_of:
-            story = f"it was aborted: {item.reason[:_REASON_CHARS]}".rstrip(": ")
-            self._close(item.episode_id, reply, now, story)
+            reason = f"it was aborted: {item.reason[:_REASON_CHARS]}".rstrip(": ")
+            self._close(item.episode_id, reply, now, reason)
             if now - self._told_abort_at >= _ABORTS_TOLD_S:
                 self._told_abort_at = now
-                logger.info("episode %r is over: %r", item.episode_id, story)
+                logger.info("episode %r is over: %r", item.episode_id, reason)
         return reply
 
     # --- batches ------------------------------------------------------------------------
@@ -409,9 +409,9 @@ class EpisodeStore:
     def _count_env_steps(self, recorded: int) -> None:
         self.counts.num_env_steps += recorded
         if not self._needs_whole_episodes:
-            self._num_uncut_steps += recorded
+            self._num_new_steps += recorded
 
-    def _close(self, episode_id: str, reply: Ended | Aborted, now: float, story: str) -> None:
+    def _close(self, episode_id: str, reply: Ended | Aborted, now: float, reason: str) -> None:
         table, is_aborted = self._table, isinstance(reply, Aborted)
         slot = table.slot_of[episode_id]
         record, member = table.records[slot], table.members[slot]
@@ -428,15 +428,15 @@ class EpisodeStore:
                     self.ended.append(reply)
                 if who := record.paid_late:
                     text = _PAID_LATE.format(who=who, episode_id=episode_id)
-                    self.warnings.add("rewards after an end", "" if self._has_told_late else text)
-                    self._has_told_late = True
+                    self.warnings.add("rewards after an end", "" if self._has_warned_late else text)
+                    self._has_warned_late = True
         table.close(episode_id)
-        self._ledger.bury(episode_id, reply, story, now)
+        self._ledger.end(episode_id, reply, reason, now)
         self._cut_if_due()
 
     def _cut_if_due(self, *, is_after_frame: bool = False) -> None:
         """Delivers all that has been recorded, of open episodes too, if it makes a batch."""
-        if self._needs_whole_episodes or self._num_uncut_steps < self._batch_env_steps:
+        if self._needs_whole_episodes or self._num_new_steps < self._batch_env_steps:
             return
         if self._cuts_after_frames and not is_after_frame:
             return
@@ -459,11 +459,11 @@ class EpisodeStore:
         """
         if self._cuts_after_frames:
             self._cut_if_due(is_after_frame=True)
-        if self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
+        if self._needs_whole_episodes and self._num_new_steps >= self._batch_env_steps:
             self._deliver()
 
     def _share_collected(self) -> float:
-        return self._num_uncut_steps / self._batch_env_steps
+        return self._num_new_steps / self._batch_env_steps
 
     def _keep(self, chunk: Chunk | None) -> None:
         if chunk is not None:
@@ -473,11 +473,11 @@ class EpisodeStore:
         """Keeps an episode, or the piece of one that is learned like an episode."""
         self._keep(chunk)
         if self._needs_whole_episodes and chunk is not None:
-            self._num_uncut_steps += chunk.num_env_steps
+            self._num_new_steps += chunk.num_env_steps
 
     def _deliver(self) -> None:
         batch, self._chunks = self._chunks, []
-        self._num_uncut_steps = 0
+        self._num_new_steps = 0
         if batch:
             self.far_values.look_at(batch)
             self._feed.put(batch)

@@ -39,8 +39,8 @@ class Trajectory:
         t: transitions of this life in earlier pieces.
         is_terminated: the seat ended, and nothing follows.
         is_truncated: it ended by a limit; its value is bootstrapped from the last observation, as
-            that of a piece which goes on (neither of both).
-        masks: action masks beside the observations, see `apart`; None: they are part of them.
+            that of a piece which continues (neither of both).
+        masks: action masks beside the observations, see `separated`; None: they are part of them.
         states: global states beside the observations, likewise.
         present: of a team beside the observations: 1 for the members that were asked to act.
         inputs: further parts beside the observations, by key: agent id, last action.
@@ -112,7 +112,7 @@ class Chunk:
         return self.is_terminated or self.is_truncated
 
 
-def apart(one: Trajectory) -> Trajectory:
+def separated(one: Trajectory) -> Trajectory:
     """Returns a trajectory in which what is beside the observations is apart; itself if nothing
     is."""
     parts = one.observations

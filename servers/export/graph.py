@@ -30,7 +30,7 @@ from muxrl.servers.trainers.interface import PolicySpec
 
 ACTION = "action"
 STATE_IN, STATE_OUT = "state_in.", "state_out."
-_APART = "give members that differ policies of their own"
+_SEPARATE = "give members that differ policies of their own"
 
 
 class ServerRow(NamedTuple):
@@ -49,7 +49,7 @@ class PolicyGraph(nn.Module):
     Inputs beside the observation, as far as the network has them: ``agent_id``, which of the agents
     in view, or of the team's members, it is; of a member ``last_action``, -1 before the first; and
     of one with a recurrent state ``alive``, 0 where others of the team act and this member does
-    not: its state goes on then, whatever it observes.
+    not: its state continues then, whatever it observes.
 
     Members that observe or do not the same share one network by padding. Then ``observation`` is
     the flattened one, zeros behind it, and ``action_mask`` is 0 for actions that a member lacks.
@@ -61,7 +61,7 @@ class PolicyGraph(nn.Module):
         agents: those that the policy acts for, each with its value of the input ``agent_id``, if
             there is one.
         reading: of the observation.
-        is_fed_while_absent: whether an agent's state goes on at steps at which others act and it
+        is_fed_while_absent: whether an agent's state continues at steps at which others act and it
             does not.
 
     Args:
@@ -160,24 +160,24 @@ class PolicyGraph(nn.Module):
         if self._is_padded and not self._chooses:
             raise CannotExport(
                 "its members are not alike, and one file has one observation and one action; "
-                + _APART
+                + _SEPARATE
             )
         if self._is_padded and frame_stack > 1:
             raise CannotExport(
                 "its members are not alike, so that their file takes observations flattened and "
                 f"padded, and these are {frame_stack} at once (frame_stack), padded as a "
-                f"whole; {_APART}"
+                f"whole; {_SEPARATE}"
             )
         forms = [seating.action_form(plan.agents[agent_id]) for agent_id in self.agents]
         causes = {
-            _APART: self._is_padded,
+            _SEPARATE: self._is_padded,
             "set obs_last_action: false": LAST_ACTION in self.network.keys,
         }
         if not all(form.is_plain for form in forms) and any(causes.values()):
             raise CannotExport(
                 "its file would choose, or be told, an action by its number from 0 on, which for "
                 f"{agent.action_space} is none of the simulation's; "
-                + " and ".join(mend for mend, applies in causes.items() if applies)
+                + " and ".join(remedy for remedy, applies in causes.items() if applies)
             )
         as_sent = Observing(plan.agents)
         self._members = {a: seating.member(a, plan, as_sent) for a in self.agents}
@@ -205,7 +205,7 @@ class PolicyGraph(nn.Module):
                 raise CannotExport(
                     "its members are not alike, so that their file takes observations flattened "
                     f"and padded, and those of {agent_id!r} are scaled or normalised in a way of "
-                    f"their own; {_APART}"
+                    f"their own; {_SEPARATE}"
                 )
         for agent_id, other in others:
             if (reading and reading.key) != (other and other.key):

@@ -85,12 +85,12 @@ def flatten(
     return leaves[0] if len(leaves) == 1 else torch.cat(leaves, -1)
 
 
-def tame(space: Space) -> Space:
+def moderate(space: Space) -> Space:
     """Returns a space to draw observations from: the same, with moderate values."""
     if isinstance(space, DictSpace):
-        return DictSpace({key: tame(sub) for key, sub in space.spaces.items()})
+        return DictSpace({key: moderate(sub) for key, sub in space.spaces.items()})
     if isinstance(space, TupleSpace):
-        return TupleSpace(tuple(map(tame, space.spaces)))
+        return TupleSpace(tuple(map(moderate, space.spaces)))
     if not isinstance(space, Box) or np.dtype(space.dtype) == np.bool_:
         return space
     low, high = typed_bounds(space)

@@ -27,7 +27,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.export.graph import ACTION, STATE_IN, STATE_OUT, PolicyGraph, ServerRow
 from muxrl.servers.export.onnx_file import OnnxPolicy
-from muxrl.servers.export.ports import tame
+from muxrl.servers.export.ports import moderate
 
 NUM_OBSERVATIONS = 1_000
 TOLERANCE = 1e-5
@@ -64,7 +64,7 @@ class _Row:
     agent_id: str
     feed: dict[str, np.ndarray]
     action: Any = None
-    """None: it does not act, but its state goes on."""
+    """None: it does not act, but its state continues."""
     scores: np.ndarray | None = None
 
 
@@ -100,7 +100,7 @@ class Verification:
         """Of all scores so far; at least 1."""
         self._state = None if plan.state_size is None else np.zeros(plan.state_size, np.float32)
         self._rng = np.random.default_rng(0)
-        self._spaces = {a: tame(agent.observation_space) for a, agent in plan.agents.items()}
+        self._spaces = {a: moderate(agent.observation_space) for a, agent in plan.agents.items()}
 
     def check(self, policy: OnnxPolicy) -> int:
         """Compares both.

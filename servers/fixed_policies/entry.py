@@ -77,9 +77,9 @@ class FixedAlgorithm(Algorithm):
                 f"({', '.join(model)})"
             )
         self.given: dict[str, Any] = {**self.defaults, **settings}
-        self._take_settings()
+        self._read_settings()
 
-    def _take_settings(self) -> None:
+    def _read_settings(self) -> None:
         """Checks the settings' values, and makes of them what does not depend on a plan."""
         return
 
@@ -177,7 +177,7 @@ class ScriptedAlgorithm(FixedAlgorithm):
     summary = "a Python function of your own"
     defaults: ClassVar[Mapping[str, Any]] = {"policy": "", "kwargs": {}}
 
-    def _take_settings(self) -> None:
+    def _read_settings(self) -> None:
         from muxrl.servers.fixed_policies.plain import find_script
 
         find_script(self.given["policy"])
@@ -210,7 +210,7 @@ class FrozenAlgorithm(FixedAlgorithm):
         "should_explore": False,
     }
 
-    def _take_settings(self) -> None:
+    def _read_settings(self) -> None:
         from muxrl.servers.fixed_policies.frozen import open_policies
 
         path = self.given["checkpoint"]
@@ -259,7 +259,7 @@ class PoolAlgorithm(FixedAlgorithm):
         "should_explore": True,
     }
 
-    def _take_settings(self) -> None:
+    def _read_settings(self) -> None:
         if self.given["draw"] not in _DRAWS:
             raise AlgorithmProblem(
                 f"POOL's setting 'draw' is one of {', '.join(_DRAWS)}, not {self.given['draw']!r}"
@@ -269,7 +269,7 @@ class PoolAlgorithm(FixedAlgorithm):
                 "POOL needs the setting 'members', such as {now: {live: SERVER}, past: "
                 "{snapshots: SERVER, last: 5}, chance: {algorithm: RANDOM}}"
             )
-        self._brought: dict[str, FixedAlgorithm] = {}
+        self._sources: dict[str, FixedAlgorithm] = {}
         members: dict[str, dict[str, Any]] = {}
         for entry, given in self.given["members"].items():
             try:
@@ -300,8 +300,8 @@ class PoolAlgorithm(FixedAlgorithm):
             find = find_fixed(str(read["algorithm"]))
             if find is None or find is PoolAlgorithm:
                 raise AlgorithmProblem(f"{read['algorithm']!r} is not FROZEN, SCRIPTED or RANDOM")
-            self._brought[entry] = find(own, {})
-            return {**read, **self._brought[entry].given}
+            self._sources[entry] = find(own, {})
+            return {**read, **self._sources[entry].given}
         known = {"live": {}, "snapshots": {"last": 5}}[kinds[0]]
         names = (kinds[0], "weight", "policies", *known)
         for key in read:
@@ -321,7 +321,7 @@ class PoolAlgorithm(FixedAlgorithm):
         return RAW_POOL
 
     def find_problems(self, plan: ServerPlan, others: Sequence[Algorithm] = ()) -> Iterator[str]:
-        for entry, one in self._brought.items():
+        for entry, one in self._sources.items():
             for problem in one.find_problems(one.seating.with_groups(plan)):
                 yield f"member {entry!r}: {problem}"
 
@@ -333,7 +333,7 @@ class PoolAlgorithm(FixedAlgorithm):
     def make_acting(self, plan: ServerPlan) -> Pool:
         from muxrl.servers.fixed_policies.pool import Pool
 
-        return Pool(plan, self.given, self._brought, self._open)
+        return Pool(plan, self.given, self._sources, self._open)
 
     def _open(self, entry: str, path: str) -> FixedAlgorithm:
         policies = self.given["members"][entry].get("policies", {})

@@ -208,9 +208,9 @@ class FrozenPolicies:
             yield str(error)
             return
         yield from self._unlike_readings(plan, names)
-        told: set[str] = set()
+        refused: set[str] = set()
         for seat_id, seat in seats.items():
-            if seat.policy_id in told:
+            if seat.policy_id in refused:
                 continue
             observation_space, action_space = self.spaces[names[seat.policy_id]]
             sees, acts = spaces_of(seat)
@@ -223,7 +223,7 @@ class FrozenPolicies:
                 verb, seen, expected = "acts in", acts, action_space
             else:
                 continue
-            told.add(seat.policy_id)
+            refused.add(seat.policy_id)
             cause = (
                 "are the groups as they were" if self.seating.forms_teams else "is it the same task"
             )

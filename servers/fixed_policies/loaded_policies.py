@@ -35,12 +35,12 @@ class NoFunction(AlgorithmProblem):
     """A server's policies are no functions of what one agent observes.
 
     Args:
-        story: why.
+        reason: why.
         agents: its own.
     """
 
-    def __init__(self, story: str, agents: Sequence[str]) -> None:
-        super().__init__(story)
+    def __init__(self, reason: str, agents: Sequence[str]) -> None:
+        super().__init__(reason)
         self.agents = agents
 
 
@@ -104,7 +104,7 @@ class LoadedPolicy:
         """
         if not is_asked:
             if self._seat.is_team:
-                self._episode.act(self._inference, self._episode.look_at_nobody(self._seat))
+                self._episode.act(self._inference, self._episode.look_at_none(self._seat))
             return None
         return self._episode.act(self._inference, self._look(observation))[self._agent_id]
 
@@ -125,7 +125,7 @@ class LoadedPolicy:
         """
         found = None
         if isinstance(self._action_space, Discrete):
-            found = self._inference.tell("probabilities", self._look(observation).asked())
+            found = self._inference.query("probabilities", self._look(observation).asked())
         if found is not None:
             return found
         raise AlgorithmProblem(
@@ -175,7 +175,7 @@ class LoadedPolicy:
                 "which acting does not tell it; it values the first step alone"
             )
         given = None if isinstance(state, Mapping) else state
-        return critics.actors.tell("value", self._episode.look_as(seat, seen, given).asked())
+        return critics.actors.query("value", self._episode.look_as(seat, seen, given).asked())
 
     def _others(self, shape: tuple[int, ...], state: Any) -> Mapping[str, Any]:
         """Returns others' observations that a central critic reads, if it reads any.

@@ -64,7 +64,7 @@ class Raw(Input):
         self._agents = part.agents
         self._shown = [
             (number, kind.space, column, part.names.index(agent_id))
-            for number, kind in enumerate(part.lineup.observed)
+            for number, kind in enumerate(part.layout.observed)
             for column, agent_id in enumerate(kind.agents)
         ]
         """Where each is found in which rows, and among the agents."""

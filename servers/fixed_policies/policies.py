@@ -11,7 +11,7 @@ from muxrl.protocol.messages import PolicyWeights
 from muxrl.servers.acting import Acting
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
-from muxrl.servers.checkpoints.resuming import told_of
+from muxrl.servers.checkpoints.resuming import raised_by
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.feed import Feed
@@ -31,7 +31,7 @@ class FixedPolicies:
         acting: chooses the actions.
 
     Raises:
-        ServerProblem: it cannot go on from `plan.resume_from`.
+        ServerProblem: it cannot continue from `plan.resume_from`.
     """
 
     iteration = 0
@@ -52,7 +52,7 @@ class FixedPolicies:
             records=False,
         )
         if plan.resume_from:
-            with told_of(plan, "go on from", plan.resume_from):
+            with raised_by(plan, "go on from", plan.resume_from):
                 checkpoint = Checkpoint.open(Path(plan.resume_from))
                 checkpoint.check_resumable(plan)
                 state = checkpoint.read_state()

@@ -1,7 +1,7 @@
 """A pool: for each episode one of its members is drawn, and acts for all agents of the server.
 
 Members are policies that do not change, the newest weights of another server of the same run, and
-that server's snapshots, which the run brings (`PoolPolicies.take`). Of equal seeds, members and win
+that server's snapshots, which the run brings (`PoolPolicies.sync`). Of equal seeds, members and win
 rates the draw of an episode is the same; of episodes that come without a seed, for equal ids.
 """
 
@@ -33,7 +33,7 @@ _LEAST = 0.001
 """Added by win rate: whoever is beaten each time, or never, is met again, and may be no more."""
 
 
-class Brought(Protocol):
+class PoolSource(Protocol):
     """A fixed algorithm, as far as it acts for a pool."""
 
     @property
@@ -112,7 +112,7 @@ class Pool(Acting):
     Args:
         plan: the server.
         settings: of the pool, checked; see `PoolAlgorithm`.
-        brought: by entry, those that do not change.
+        sources: by entry, those that do not change.
         open_snapshot: opens a checkpoint for an entry.
     """
 
@@ -120,8 +120,8 @@ class Pool(Acting):
         self,
         plan: ServerPlan,
         settings: Mapping[str, Any],
-        brought: Mapping[str, Brought],
-        open_snapshot: Callable[[str, str], Brought],
+        sources: Mapping[str, PoolSource],
+        open_snapshot: Callable[[str, str], PoolSource],
     ) -> None:
         self.num_records = 0
         """How often it has told of its members."""
@@ -137,7 +137,7 @@ class Pool(Acting):
         """Of members that a run which is resumed has not brought yet."""
         self.members: dict[str, list[Member]] = {}
         """By entry, oldest first."""
-        for entry, one in brought.items():
+        for entry, one in sources.items():
             self.members[entry] = [self._made(entry, entry, one)]
 
     # --- who plays ----------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Pool(Acting):
 
     # --- members ------------------------------------------------------------------------
 
-    def _made(self, name: str, entry: str, one: Brought) -> Member:
+    def _made(self, name: str, entry: str, one: PoolSource) -> Member:
         plan = one.seating.with_groups(self._plan)
         return self._member(name, entry, one.make_seats(plan), one.make_acting(plan))
 
@@ -234,7 +234,7 @@ class Pool(Acting):
     def renewed(
         self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None
     ) -> dict[str, list[Member]]:
-        """Returns the members with what has become of a server; see `PoolPolicies.take`.
+        """Returns the members with what has become of a server; see `PoolPolicies.sync`.
 
         Those that follow it have not yet.
         """
@@ -266,7 +266,7 @@ class Pool(Acting):
                     if member.follow is not None:
                         member.follow(live)
 
-    # --- going on -----------------------------------------------------------------------
+    # --- resuming -----------------------------------------------------------------------
 
     def get_random_state(self) -> dict[str, Any]:
         members = [member for those in self.members.values() for member in those]
@@ -302,17 +302,17 @@ class PoolPolicies(FixedPolicies):
     def __init__(self, plan: ServerPlan, seats: dict[str, Seat], acting: Pool) -> None:
         super().__init__(plan, seats, acting)
         self._pool = acting
-        self._taking = threading.Lock()
-        self._num_told = self.store.counts.num_episodes
+        self._adding = threading.Lock()
+        self._num_reported = self.store.counts.num_episodes
         self.iteration = acting.num_records
         self.store.draw = acting.draw
 
     def drain_records(self) -> list[Record]:
         """Returns one of all members, if training episodes have ended since the last one."""
         counts, pool = self.store.counts, self._pool
-        if counts.num_episodes == self._num_told:
+        if counts.num_episodes == self._num_reported:
             return []
-        self._num_told = counts.num_episodes
+        self._num_reported = counts.num_episodes
         pool.num_records += 1
         self.iteration = pool.num_records
         weights = list(pool.weights(pool.rule))
@@ -327,7 +327,7 @@ class PoolPolicies(FixedPolicies):
             }
         ]
 
-    def take(self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None) -> None:
+    def sync(self, source: str, snapshots: Mapping[int, str], live: LiveCheckpoint | None) -> None:
         """Renews the members that come from another server; from any thread.
 
         Args:
@@ -336,6 +336,6 @@ class PoolPolicies(FixedPolicies):
             live: its newest weights, which stand for snapshots as long as there are none; None:
                 as before.
         """
-        with self._taking:
+        with self._adding:
             members = self._pool.renewed(source, snapshots, live)
             self.feed.on_serving_thread(lambda: self._pool.put(members, source, live))

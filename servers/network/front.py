@@ -21,7 +21,7 @@ from muxrl.protocol.codec import encode
 from muxrl.protocol.episode import MAX_ID_CHARS
 from muxrl.protocol.errors import MalformedMessage, MessageTooLarge, ProtocolError, UnsoundValue
 from muxrl.protocol.messages import (
-    ERROR_STORY_CHARS,
+    MAX_REASON_CHARS,
     AnyItem,
     AnyReply,
     EndEpisode,
@@ -144,8 +144,8 @@ class Front(ABC):
         episode_id = item.episode_id[:MAX_ID_CHARS]
         name = episode_id if episode_id.isprintable() else repr(episode_id)
         what = "a step in rows" if type(item) is StepRows else f"{where}episode {name or repr('')}"
-        story = f"{self._name} refused {what}: {error.message}"
-        return self._refused(episode_id, story, error)
+        reason = f"{self._name} refused {what}: {error.message}"
+        return self._refused(episode_id, reason, error)
 
     def refuse_message(self, what: str, error: ProtocolError) -> Refused:
         """Returns the answer to what is refused as a whole, and counts it.
@@ -154,18 +154,18 @@ class Front(ABC):
             what: for people, as "POST /v1/step".
             error: why.
         """
-        story = error.message
+        reason = error.message
         if isinstance(error, MalformedMessage | MessageTooLarge):  # others name the server already
-            story = f"{self._name} refused {what}: {story}"
-        return self._refused("", story, error)
+            reason = f"{self._name} refused {what}: {reason}"
+        return self._refused("", reason, error)
 
-    def _refused(self, episode_id: str, story: str, error: ProtocolError) -> Refused:
+    def _refused(self, episode_id: str, reason: str, error: ProtocolError) -> Refused:
         cause = error.__cause__ if error.code >= 500 else None
-        self.refusals.add(error.code, story, time.monotonic(), cause)
+        self.refusals.add(error.code, reason, time.monotonic(), cause)
         return Refused(
             episode_id,
             code=error.code,
-            message=story[:ERROR_STORY_CHARS],
+            message=reason[:MAX_REASON_CHARS],
             agent_id=_cut(error.agent_id),
             expected=_cut(error.expected),
             got=_cut(error.got),
@@ -193,7 +193,7 @@ class Front(ABC):
 
 def _cut(text: str | None) -> str | None:
     """Returns a text of a refusal, which repeats what came, without what is too long to read."""
-    return None if text is None else text[:ERROR_STORY_CHARS]
+    return None if text is None else text[:MAX_REASON_CHARS]
 
 
 def internal_error(error: Exception) -> ProtocolError:
@@ -218,30 +218,30 @@ class Refusals:
 
     def __init__(self) -> None:
         self.by_code: Counter[int] = Counter()
-        self._num_untold: Counter[int] = Counter()
-        self._told_at: dict[int, float] = {}
+        self._num_unlogged: Counter[int] = Counter()
+        self._logged_at: dict[int, float] = {}
 
-    def add(self, code: int, story: str, now: float, cause: BaseException | None = None) -> None:
+    def add(self, code: int, reason: str, now: float, cause: BaseException | None = None) -> None:
         """Counts a refusal.
 
         Args:
             code: see `muxrl.protocol.errors`.
-            story: what its client is told; it may repeat what came, so the log has it in one line.
+            reason: what its client is told; it may repeat what came, so the log has it in one line.
             now: monotonic seconds.
             cause: an error of the server itself; its traceback is logged.
         """
         self.by_code[code] += 1
-        if now - self._told_at.get(code, -math.inf) < _INTERVAL_S:
-            self._num_untold[code] += 1
+        if now - self._logged_at.get(code, -math.inf) < _INTERVAL_S:
+            self._num_unlogged[code] += 1
             return
-        self._told_at[code] = now
-        told = story[:ERROR_STORY_CHARS]
-        num_untold = self._num_untold.pop(code, 0)
+        self._logged_at[code] = now
+        line = reason[:MAX_REASON_CHARS]
+        num_unlogged = self._num_unlogged.pop(code, 0)
         logger.log(
             logging.ERROR if cause else logging.WARNING,
             "%d: %s%s",
             code,
-            told if told.isprintable() else repr(told),
-            f" ({num_untold} more of this code since the last one here)" if num_untold else "",
+            line if line.isprintable() else repr(line),
+            f" ({num_unlogged} more of this code since the last one here)" if num_unlogged else "",
             exc_info=cause,
         )

@@ -149,12 +149,12 @@ async def _post_item(kind: type[AnyItem], app: Front, request: Request) -> objec
     """
     fields = app.messages.read_fields(await _body(app, request) or b"{}")
     for name, value in request.path_params.items():
-        said = decode_json(bytes(fields[name]), Any) if name in fields else value
-        if str(said) != value:
+        parsed = decode_json(bytes(fields[name]), Any) if name in fields else value
+        if str(parsed) != value:
             raise MalformedMessage(
-                f"the path says {name} {value!r}, the body {said!r}; leave it out of the body",
+                f"the path says {name} {value!r}, the body {parsed!r}; leave it out of the body",
                 expected=repr(value),
-                got=repr(said),
+                got=repr(parsed),
             )
     given = {"episode_id": uuid.uuid4().hex, **fields, **request.path_params}
     item = app.messages.read_item(given, kind)
@@ -260,8 +260,8 @@ def make_asgi_app(app: Front) -> Starlette:
     async def no_such_route(request: Request, error: Exception) -> Response:
         """404 and 405, in the form of all other refusals."""
         assert isinstance(error, HTTPException)
-        story = f"there is no {request.method} {request.url.path[:100]}: {error.detail}"
-        return _json(Refused("", code=error.status_code, message=story), error.status_code)
+        reason = f"there is no {request.method} {request.url.path[:100]}: {error.detail}"
+        return _json(Refused("", code=error.status_code, message=reason), error.status_code)
 
     starlette = Starlette(
         exception_handlers={HTTPException: no_such_route},

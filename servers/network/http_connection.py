@@ -50,7 +50,7 @@ class HttpConnection(H11Protocol):
             self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        self._cancel_timer()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
@@ -65,7 +65,7 @@ class HttpConnection(H11Protocol):
             super().shutdown()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        self._disarm()
+        self._cancel_timer()
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
@@ -92,11 +92,11 @@ class HttpConnection(H11Protocol):
             their_state is h11.IDLE and (self.cycle is None or bool(self.conn.trailing_data[0]))
         )
         if not is_under_way or self.transport.is_closing():
-            self._disarm()
+            self._cancel_timer()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(REQUEST_DEADLINE_S, self._give_up)
 
-    def _disarm(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -31,7 +31,7 @@ class CannotListen(Exception):
 class _Shown(NamedTuple):
     front: Front
     asgi_app: Callable[..., Coroutine[Any, Any, None]]
-    beside: Callable[[], Coroutine[Any, Any, object]]
+    background: Callable[[], Coroutine[Any, Any, object]]
     max_connections: int
 
 
@@ -63,7 +63,7 @@ class Network:
     def start(
         self,
         front: Front,
-        beside: Callable[[], Coroutine[Any, Any, object]],
+        background: Callable[[], Coroutine[Any, Any, object]],
         *,
         max_connections: int,
         keep_alive_s: float,
@@ -72,7 +72,7 @@ class Network:
 
         Args:
             front: the answers.
-            beside: what else goes on in the event loop, until it is cancelled.
+            background: what else runs in the event loop, until it is cancelled.
             max_connections: at one time.
             keep_alive_s: how long a connection may be silent: as long as its episodes. The first
                 one holds.
@@ -80,7 +80,7 @@ class Network:
         Raises:
             CannotListen: the network did not come up.
         """
-        shown = _Shown(front, make_asgi_app(front), beside, max_connections)
+        shown = _Shown(front, make_asgi_app(front), background, max_connections)
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._show(shown), self._loop).result(_START_TIMEOUT_S)
             return
@@ -138,13 +138,13 @@ class Network:
     async def _show(self, shown: _Shown) -> None:
         self._task.cancel()
         self._shown = shown
-        self._task = asyncio.create_task(shown.beside())
+        self._task = asyncio.create_task(shown.background())
 
     def _serve(self) -> None:
         async def serve() -> None:
             assert self._uvicorn is not None
             self._loop = asyncio.get_running_loop()
-            self._task = asyncio.create_task(self._shown.beside())
+            self._task = asyncio.create_task(self._shown.background())
             try:
                 await self._uvicorn.serve(sockets=[self._socket])
             finally:

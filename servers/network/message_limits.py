@@ -178,9 +178,9 @@ class MessageLimits:
             )
         return batch.items
 
-    def _too_large(self, story: str, *, expected: str, got: str) -> MessageTooLarge:
+    def _too_large(self, reason: str, *, expected: str, got: str) -> MessageTooLarge:
         return MessageTooLarge(
-            f"it {story}; send observations as arrays of msgpack, over the WebSocket, and fewer "
+            f"it {reason}; send observations as arrays of msgpack, over the WebSocket, and fewer "
             "episodes in one message",
             expected=expected,
             got=got,

@@ -40,8 +40,8 @@ _their_logger = logger.getChild("protocol")
 _their_logger.setLevel(logging.WARNING)  # not every connection that comes and goes
 
 WEBSOCKET_PATH = "/v1/ws"
-_PETTY_BYTES = 1024
-_MAX_PETTY_PER_S = 2_000
+_SMALL_BYTES = 1024
+_MAX_SMALL_PER_S = 2_000
 """Pings, pongs and short fragments. Each takes as long to parse as a message, and is paced by no
 answer: 600 kB of them would hold up all clients for seconds."""
 
@@ -70,8 +70,8 @@ class WebSocketConnection(asyncio.Protocol):
         self._is_working = False
         self._is_writable = True
         self._is_open = False
-        self._num_petty = 0
-        self._petty_since = 0.0
+        self._num_small = 0
+        self._small_since = 0.0
         self._deadline: asyncio.TimerHandle | None = None
 
     # --- the event loop's side ----------------------------------------------------------
@@ -82,7 +82,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
-        self._disarm()
+        self._cancel_timer()
         self._messages.clear()
         # Closed even without a close frame, so that a pending answer is not written.
         self._protocol.receive_eof()
@@ -99,7 +99,7 @@ class WebSocketConnection(asyncio.Protocol):
                 if self._is_flood(frame.data):
                     self._protocol.fail(
                         CloseCode.POLICY_VIOLATION,
-                        f"over {_MAX_PETTY_PER_S} pings, pongs and short fragments in a second",
+                        f"over {_MAX_SMALL_PER_S} pings, pongs and short fragments in a second",
                     )
                     self._flush()
                     break
@@ -107,25 +107,25 @@ class WebSocketConnection(asyncio.Protocol):
             elif self._protocol.state is OPEN:
                 self._messages.append(frame)
         if self._deadline is not None and self._messages:  # that of the next one is from now on
-            self._disarm()
+            self._cancel_timer()
         self._work()
 
     def _is_flood(self, frame: bytes) -> bool:
         """Counts a frame that is no whole message; returns whether it is one too many."""
-        if len(frame) > _PETTY_BYTES or is_whole_text(frame):
+        if len(frame) > _SMALL_BYTES or is_whole_text(frame):
             return False
         now = time.monotonic()
-        if now - self._petty_since >= 1.0:
-            self._petty_since, self._num_petty = now, 0
-        self._num_petty += 1
-        return self._num_petty > _MAX_PETTY_PER_S
+        if now - self._small_since >= 1.0:
+            self._small_since, self._num_small = now, 0
+        self._num_small += 1
+        return self._num_small > _MAX_SMALL_PER_S
 
     def _feed(self, data: bytes) -> None:
         """Has `websockets` parse what is no whole binary message."""
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
-                self._shake_hands(event)
+                self._handshake(event)
             else:
                 self._collect(event)
         self._flush()  # answers to pings, close frames and protocol errors
@@ -150,11 +150,11 @@ class WebSocketConnection(asyncio.Protocol):
 
     # --- the handshake ------------------------------------------------------------------
 
-    def _shake_hands(self, request: Request) -> None:
+    def _handshake(self, request: Request) -> None:
         path, _, _ = request.path.partition("?")
         if path != WEBSOCKET_PATH:
-            story = f"there is no WebSocket at {path}; it is at {WEBSOCKET_PATH}"
-            self._deny(404, story)
+            reason = f"there is no WebSocket at {path}; it is at {WEBSOCKET_PATH}"
+            self._deny(404, reason)
             return
         try:
             self._app.check_access(lambda name: next(iter(request.headers.get_all(name)), None))
@@ -166,9 +166,9 @@ class WebSocketConnection(asyncio.Protocol):
             self._is_open = True
             self._app.num_connections += 1
 
-    def _deny(self, code: int, story: str) -> None:
-        self._app.refusals.add(code, story, time.monotonic())
-        body = encode_json(Refused("", code=code, message=story)).decode()
+    def _deny(self, code: int, reason: str) -> None:
+        self._app.refusals.add(code, reason, time.monotonic())
+        body = encode_json(Refused("", code=code, message=reason)).decode()
         response = self._protocol.reject(code, body)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body.encode()))}
         response.headers = Headers({"Connection": "close", **headers})
@@ -187,7 +187,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Answers the messages that can be answered now."""
-        if self._is_working:  # called from within the loop below, which goes on
+        if self._is_working:  # called from within the loop below, which continues
             return
         self._is_working = True
         while self._messages and self._is_writable and not self._is_answering:
@@ -208,12 +208,12 @@ class WebSocketConnection(asyncio.Protocol):
             (self.transport.resume_reading if should_read else self.transport.pause_reading)()
         if not (should_read and self._frames.is_amid):
             if self._deadline is not None:
-                self._disarm()
+                self._cancel_timer()
         elif self._deadline is None:
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(http_connection.REQUEST_DEADLINE_S, self._give_up)
 
-    def _disarm(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -192,7 +192,7 @@ class Actors(Acting):
                 known = log_prob if self._corrects_off_policy else None
                 outputs[LOG_PROB][row] = np.inf if known is None else known
 
-    def tell(self, what: Literal["probabilities", "value"], asked: Asked) -> np.ndarray | None:
+    def query(self, what: Literal["probabilities", "value"], asked: Asked) -> np.ndarray | None:
         """Returns what a trainer's method of that name says of a row, float64; None: it has none.
 
         Raises:
@@ -207,8 +207,8 @@ class Actors(Acting):
         rows = replace(self._rows(asked), should_explore=True)
 
         def ask() -> np.ndarray | None:
-            said = method(rows)
-            return None if said is None else np.asarray(_on_cpu(said), float)
+            answered = method(rows)
+            return None if answered is None else np.asarray(_on_cpu(answered), float)
 
         with self.lock:
             found: np.ndarray | None = self._call(what, policy_id, ask)

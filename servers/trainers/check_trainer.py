@@ -149,22 +149,22 @@ class _Tried:
 
     def play_and_learn(self) -> None:
         """Plays a batch in pieces of every kind, and has the trainer learn it."""
-        pieces: list[Trajectory] = []
+        fragments: list[Trajectory] = []
         left = int(self._trainer.batch_env_steps)
         while left > 0:
             num = min(left, int(self._rng.integers(1, 9)))
             left -= num
-            pieces += [self._piece(agent, num) for agent in self._present()]
+            fragments += [self._fragment(agent, num) for agent in self._present()]
             self._num_played += 1
         self.actors.num_env_steps_sampled += int(self._trainer.batch_env_steps)
-        self.actors.learners.learn("default", pieces, self.actors.num_env_steps_sampled)
+        self.actors.learners.learn("default", fragments, self.actors.num_env_steps_sampled)
         self.actors.publish()
 
     def _present(self) -> Sequence[str]:
         """Agents of a piece: both, or one alone."""
         return (_AGENTS, _AGENTS[:1], _AGENTS, _AGENTS[1:])[self._num_played % 4]
 
-    def _piece(self, agent: str, num: int) -> Trajectory:
+    def _fragment(self, agent: str, num: int) -> Trajectory:
         observations, masks, present = self._contexts(num + 1)
         rows = Rows(
             observations[:-1], None if masks is None else masks[:-1], [None] * num,

@@ -90,7 +90,7 @@ class TrainerEntry(Algorithm):
         return TrainingSettings(declared, getattr(self.make, "preset", declared._preset))
 
     def _declared(self, name: str, default: Any = None) -> Any:
-        """Returns what the class declares beside its settings; of muxrl's own these do it, and who
+        """Returns what the class declares besides its settings; of muxrl's own these do it, and who
         asks imports no torch."""
         if isinstance(self.source, str) and self.training:
             return getattr(self.training.config_class, name, default)
@@ -461,7 +461,7 @@ def asked_of(
         agents: of the server.
     """
     known = Seats(agents, {seat.seat_id: seat for seat in seats})
-    served = known.lineup(tuple(agents))
+    served = known.layout(tuple(agents))
     seen = each_array(lambda one: one[None], stack(observations))
     block = Block(None, known, served, [""], [0], slice(0, 1), [0], [seen])
     return Asked(seats[0].policy_id, [block], [0])

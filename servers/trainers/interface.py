@@ -221,7 +221,7 @@ class Acted:
 
     Attributes:
         actions: ``[n, ...]``.
-        outputs: by name ``[n, ...]``, recorded beside each action for `learn`. The server adds
+        outputs: by name ``[n, ...]``, recorded with each action for `learn`. The server adds
             ``is_logged``: whether the client chose the action itself; of a team by member. Of
             such an action ``action_logp``, the log-probability, is infinite: its share of the
             policy's loss is to be 0; or with ``recent`` what the client says, if it does.
@@ -255,7 +255,7 @@ class Trainer(Protocol):
 
         Args:
             trajectories: pieces of episodes, by agent, in arrays. A piece that is neither
-                terminated nor truncated goes on in a later batch, unless its episode is aborted.
+                terminated nor truncated continues in a later batch, unless its episode is aborted.
         """
 
     def state(self) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class Learners(Mapping[str, Any]):
         except TrainerFailed as error:  # perhaps of what is judged now
             failure = error
         is_due = sound.is_due or failure is not None
-        if self._undo_if_spoilt(policy_id, trajectories, failure, is_all=is_due):
+        if self._undo_if_corrupt(policy_id, trajectories, failure, is_all=is_due):
             metrics = {}
         elif failure is not None:
             raise failure
@@ -132,7 +132,7 @@ class Learners(Mapping[str, Any]):
         num = self.skipped.num[policy_id]
         return {**metrics, NUM_SKIPPED_UPDATES: num} if num else metrics
 
-    def undo_if_spoilt(self) -> None:
+    def undo_if_corrupt(self) -> None:
         """Has trainers that are not sound go back to where they were; before they are saved.
 
         Raises:
@@ -140,9 +140,9 @@ class Learners(Mapping[str, Any]):
         """
         for policy_id in self._sound:
             with contextlib.suppress(LearnerDiverged):  # it will be again
-                self._undo_if_spoilt(policy_id, (), None, is_all=True)
+                self._undo_if_corrupt(policy_id, (), None, is_all=True)
 
-    def _undo_if_spoilt(
+    def _undo_if_corrupt(
         self,
         policy_id: str,
         trajectories: Sequence[Trajectory],
@@ -156,15 +156,15 @@ class Learners(Mapping[str, Any]):
             LearnerDiverged: one too many.
         """
         sound = self._sound[policy_id]
-        spoilt: str = self._call("state", policy_id, partial(sound.find_spoilt, is_all=is_all))
-        if not spoilt:
+        corrupt: str = self._call("state", policy_id, partial(sound.find_corrupt, is_all=is_all))
+        if not corrupt:
             return False
         self._call("load", policy_id, sound.go_back)
 
         def why() -> str:
-            found = (one for piece in trajectories for one in _largest_of(piece))
-            story = "" if failure is None else f"; {failure}"
-            return f"after it {spoilt}{story}; {cause_of(found, self.largest_seen())}"
+            found = (one for fragment in trajectories for one in _largest_of(fragment))
+            reason = "" if failure is None else f"; {failure}"
+            return f"after it {corrupt}{reason}; {cause_of(found, self.largest_seen())}"
 
         self.skipped.add(policy_id, self.skipped.num[policy_id], why)
         return True
@@ -184,7 +184,7 @@ class Learners(Mapping[str, Any]):
         )
 
 
-def _largest_of(piece: Trajectory) -> Iterator[Number]:
-    whose = f"of {piece.seat_id!r} in episode {piece.episode_id}"
-    yield from largest_of(piece.rewards, f"the reward {whose}")
-    yield from largest_of(piece.observations, f"the observation {whose}")
+def _largest_of(fragment: Trajectory) -> Iterator[Number]:
+    whose = f"of {fragment.seat_id!r} in episode {fragment.episode_id}"
+    yield from largest_of(fragment.rewards, f"the reward {whose}")
+    yield from largest_of(fragment.observations, f"the observation {whose}")

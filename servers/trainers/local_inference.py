@@ -70,12 +70,12 @@ class LocalInference:
             return None
         return self._actors.epsilon(next(iter(self._policy_ids)))  # it is the same of all
 
-    def check(self, feed: Feed, *, tells_logged: bool = False) -> PlayedCheck:
+    def check(self, feed: Feed, *, reports_logged: bool = False) -> PlayedCheck:
         """Returns what reads steps in which clients acted.
 
         Args:
             feed: the server's, which says how old its own actions can be.
-            tells_logged: see `PlayedCheck`.
+            reports_logged: see `PlayedCheck`.
         """
         return PlayedCheck(
             self._plan.agents,
@@ -84,7 +84,7 @@ class LocalInference:
             max_lag=feed.max_ahead + 1 if self._reads_log_probs else None,
             states=self._states,
             epsilon=self.epsilon,
-            tells_logged=tells_logged,
+            reports_logged=reports_logged,
         )
 
     def weights(self) -> bytes:

@@ -53,7 +53,7 @@ def registered_name(name: str) -> str:
     return next((own for own in registered() if own.lower() == name.lower()), name)
 
 
-def import_brought(name: str) -> Any:
+def import_external(name: str) -> Any:
     """Returns what a name stands for, None if nobody has registered it.
 
     Raises:
@@ -80,7 +80,7 @@ def find_trainer(name: str) -> TrainerEntry | None:
         return ExternalEntry()
     if (path := registered().get(registered_name(name), "")).startswith(OWN):
         return TrainerEntry(registered_name(name), path)
-    found = import_brought(name)
+    found = import_external(name)
     is_class = isinstance(found, type)
     if is_class and any(one.__name__ == "AlgorithmConfig" for one in found.__mro__):
         from muxrl.servers.trainers.rllib.entry import entry_of  # which imports RLlib

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.checkpoints.live import LiveCheckpoint
-from muxrl.servers.checkpoints.resuming import Normalization, State, as_begun, told_of
+from muxrl.servers.checkpoints.resuming import Normalization, State, as_begun, raised_by
 from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.episodes.trajectories import Trajectory, apart
+from muxrl.servers.episodes.trajectories import Trajectory, separated
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.failures import TrainerFailed
 from muxrl.servers.trainers.local_inference import LocalInference
@@ -62,7 +62,7 @@ class TrainerLearning:
 
     def train(self) -> Mapping[str, Mapping[str, float]]:
         actors, start_s = self.acting, time.monotonic()
-        if self.begun_at is None:  # else it goes on after a resumption
+        if self.begun_at is None:  # else it continues after a resumption
             self.begun_at = actors.num_env_steps_sampled
         metrics: dict[str, Mapping[str, float]] = {}
         while True:
@@ -81,7 +81,7 @@ class TrainerLearning:
         played: dict[str, list[Trajectory]] = defaultdict(list)
         for chunk in chunks:
             for one in chunk.trajectories:
-                played[one.policy_id].append(apart(one))
+                played[one.policy_id].append(separated(one))
         with contextlib.nullcontext() if actors.has_copies else actors.lock:
             actors.num_env_steps_sampled += sum(chunk.num_env_steps for chunk in chunks)
             num_before = actors.num_updates
@@ -117,7 +117,7 @@ class TrainerPolicies(SavedPolicies):
         self._entry = entry
         observing = Observing.of(plan)
         seats = entry.seating.make_seats(plan, observing)
-        with told_of(plan, "make its trainers,", entry.name):
+        with raised_by(plan, "make its trainers,", entry.name):
             self.acting: Actors = entry.make_actors(plan, seats)
             first: Any = next(iter(self.acting.learners.values()))
             scales: dict[str, RewardScale] = {}
@@ -140,7 +140,7 @@ class TrainerPolicies(SavedPolicies):
             cuts_after_frames=getattr(first, "updates_by_steps", False),
             reward_scales=scales,
             observing=observing if observing.normalizes else None,
-            played=local.check(feed, tells_logged=not getattr(first, "is_trusted", False)),
+            played=local.check(feed, reports_logged=not getattr(first, "is_trusted", False)),
         )
         self.acting.learners.skipped.warnings = store.warnings
         self.acting.learners.largest_seen = store.far_values.largest
@@ -180,7 +180,7 @@ class TrainerPolicies(SavedPolicies):
 
     @property
     def _about(self) -> dict[str, Any]:
-        """What a checkpoint's note says beside what that of every server that learns does."""
+        """What a checkpoint's note says besides what that of every server that learns does."""
         return {
             "trainer": self._entry.name,
             "state_sizes": {p: spec.state_size for p, spec in self.acting.specs.items()},
@@ -188,7 +188,7 @@ class TrainerPolicies(SavedPolicies):
 
     def _write(self, path: Path) -> None:
         try:
-            self.acting.learners.undo_if_spoilt()
+            self.acting.learners.undo_if_corrupt()
             trainers, weights = self.acting.get("state"), self.acting.get("weights")
             networks = self.acting.get("networks")
         except TrainerFailed as error:
@@ -227,7 +227,7 @@ class TrainerPolicies(SavedPolicies):
         return states, {"replay": {"mib": round(mib, 1)}}
 
     def _restore_replay(self, checkpoint: Checkpoint, env_steps: int) -> None:
-        """Goes on with the replays, or has learning wait until they are filled again."""
+        """Continues the replays, or has learning wait until they are filled again."""
         replays = self._replays()
         if not replays:
             return
@@ -260,7 +260,7 @@ class TrainerPolicies(SavedPolicies):
 
     def _initialize(self) -> None:
         plan, actors = self._plan, self.acting
-        with told_of(plan, "begin with the policies of", plan.initialize_from):
+        with raised_by(plan, "begin with the policies of", plan.initialize_from):
             checkpoint = Checkpoint.open(Path(plan.initialize_from))
             checkpoint.check_same_policies(plan)
             saved = checkpoint.read_state()

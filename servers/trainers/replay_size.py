@@ -16,7 +16,7 @@ from muxrl.servers.agents.seats import Seat
 from muxrl.servers.agents.spaces import flat_size
 
 STEP_BYTES = 4 + 1 + 4
-"""What a replay of steps keeps of each beside observation and action: reward, whether it
+"""What a replay of steps keeps of each besides observation and action: reward, whether it
 terminated, and how many rows ahead the step is that its value is bootstrapped from."""
 _REWARD_BYTES = 4
 

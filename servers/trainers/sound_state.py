@@ -57,7 +57,7 @@ class SoundState:
         elapsed_s = time.perf_counter() - self._kept_at
         return self._num_left > 0 or elapsed_s >= self._took_s / _SHARE
 
-    def find_spoilt(self, *, is_all: bool) -> str:
+    def find_corrupt(self, *, is_all: bool) -> str:
         """Returns what is not sound any more, in words; "" if what was looked at is."""
         self._began_at = time.perf_counter()
         found = [one for one in self._beyond(is_all=is_all) if one[0] not in self._exempt]
@@ -89,7 +89,7 @@ class SoundState:
             else:
                 number = max(float(leaf.max()), float(leaf.min()), key=size_of)
                 if not size_of(number) <= MAX_LOSS:
-                    yield _told(name, path), number
+                    yield _described(name, path), number
         for found in tensors.values():  # of a device, at once: one wait for it
             torch: Any = importlib.import_module("torch")
             with torch.no_grad():
@@ -98,7 +98,7 @@ class SoundState:
             for (path, leaf), size in zip(found, sizes, strict=True):
                 # The squares in a norm may overflow, of numbers that are sound.
                 if not size <= MAX_LOSS and not (size := float(leaf.abs().max())) <= MAX_LOSS:
-                    yield _told(name, path), size
+                    yield _described(name, path), size
 
 
 _Path = tuple[Any, ...]
@@ -123,5 +123,5 @@ def _leaves(state: Any) -> Iterator[tuple[_Path, Any]]:
             yield path, value
 
 
-def _told(name: str, path: _Path) -> str:
+def _described(name: str, path: _Path) -> str:
     return name + "".join(f"[{key!r}]" for key in path)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.messages import Ended
-from muxrl.servers.episodes.trajectories import Chunk, apart
+from muxrl.servers.episodes.trajectories import Chunk, separated
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 
 METHODS = ("shape_rewards", "on_episode", "on_update")
@@ -84,7 +84,7 @@ class Callbacks:
         shape_rewards = getattr(self._callbacks, "shape_rewards", None)
         for chunk in batch if shape_rewards is not None else ():
             for one in chunk.trajectories:
-                seen = apart(one)
+                seen = separated(one)
                 rewards = self._called("shape_rewards", shape_rewards, seen)
                 try:
                     shaped = np.asarray(rewards, seen.rewards.dtype)
@@ -98,7 +98,7 @@ class Callbacks:
                     )
                 one.rewards = shaped
 
-    def tell(self, update: Update) -> dict[str, float]:
+    def report(self, update: Update) -> dict[str, float]:
         """Tells of all that was played, and of an update; returns the figures of ``on_update``.
 
         Raises:

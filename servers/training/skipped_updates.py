@@ -82,11 +82,11 @@ class SkippedUpdates:
         else:
             in_a_row -= 1
         has_diverged = in_a_row >= self.most
-        said = ""
+        parsed = ""
         if not has_diverged and math.log10(self.num[policy_id]).is_integer():
-            said = f"policy {policy_id!r}: an update is skipped, the weights stay as they are: "
-            said += why()
-        self.warnings.add("updates skipped", said)
+            parsed = f"policy {policy_id!r}: an update is skipped, the weights stay as they are: "
+            parsed += why()
+        self.warnings.add("updates skipped", parsed)
         if has_diverged:
             raise LearnerDiverged(
                 f"more than {self.most} updates of policy {policy_id!r} in a row were skipped: its "

@@ -146,7 +146,7 @@ class LearningThread:
         """Runs `work` where the thread would take its next batch, or when it has ended.
 
         Args:
-            work: what it raises is raised here, and learning goes on.
+            work: what it raises is raised here, and learning continues.
             timeout_s: for how long to wait for the end of an update; `work` is not counted.
 
         Raises:
@@ -157,7 +157,7 @@ class LearningThread:
         deadline = time.monotonic() + timeout_s
         while not working.done():
             if not self._thread.is_alive():  # before it has begun, or since it has ended
-                self._feed.run_errands()
+                self._feed.run_tasks()
             left_s = deadline - time.monotonic()
             concurrent.futures.wait([working], max(0.0, min(left_s, _THREAD_CHECK_S)))
             # What has begun cannot be canceled, and is waited for.
@@ -188,7 +188,7 @@ class LearningThread:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there, before it is started: iterations and seconds are of all runs."""
+        """Continues from there, before it is started: iterations and seconds are of all runs."""
         self.iteration = state["iteration"]
         self._time_before_s = state["time_s"]
 
@@ -198,7 +198,7 @@ class LearningThread:
             while True:
                 metrics = self._learning.train()
                 self.iteration += 1
-                metrics = self._told(metrics)
+                metrics = self._with_callbacks(metrics)
                 self._records.append(self._record(metrics))
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)
@@ -210,9 +210,9 @@ class LearningThread:
             self._on_failure(f"training failed: {type(error).__name__}: {error}")
         finally:
             self._feed.discard()
-            self._feed.run_errands()
+            self._feed.run_tasks()
 
-    def _told(self, metrics: Mapping[str, Mapping[str, float]]) -> Mapping[str, Any]:
+    def _with_callbacks(self, metrics: Mapping[str, Mapping[str, float]]) -> Mapping[str, Any]:
         """Tells the callbacks of an iteration; returns its metrics with their figures."""
         if self._callbacks is None:
             return metrics
@@ -220,7 +220,7 @@ class LearningThread:
         update = Update(
             self.iteration, learning.acting.num_env_steps_sampled, metrics, learning.learners
         )
-        return {**metrics, "callbacks": self._callbacks.tell(update)}
+        return {**metrics, "callbacks": self._callbacks.report(update)}
 
     def _record(self, metrics: Mapping[str, Mapping[str, float]]) -> Record:
         time_s, lag = self._time_s, self._learning.policy_lag

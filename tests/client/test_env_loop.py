@@ -251,16 +251,16 @@ def test_held_between_two_steps_where_an_episode_is_long(world: World) -> None:
 def test_what_was_played_is_told_before_it_is_held(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told_of: list[int] = []
+    raised_by: list[int] = []
 
     def tell() -> None:
-        told_of.append(world.right.steps[next(iter(world.right.open))])
+        raised_by.append(world.right.steps[next(iter(world.right.open))])
         raise ServerLost("right is lost", server_id="right")
 
     monkeypatch.setattr(world.right, "tell_played", tell)
     run = HeldRun(world, [100], iter([7]), grace_s=0.0)
     assert run.loop.wait_held(10.0)
-    assert len(told_of) == 1, "and a loss is met again by the next step, if it lasts"
+    assert len(raised_by) == 1, "and a loss is met again by the next step, if it lasts"
     run.end()
     assert [(r.seed, r.num_steps) for r in world.results] == [(7, 100)]
 

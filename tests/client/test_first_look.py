@@ -20,7 +20,7 @@ from tests.client.scripted_envs import TwoAgents, gives, raises
 
 from muxrl.client import first_look
 from muxrl.client.adapters import SimulationError, adapt
-from muxrl.client.apart import Apart
+from muxrl.client.apart import ProcessCall
 from muxrl.client.first_look import Subject, look, look_at, look_at_batch
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ConfigError, SimulationConfig, probe
@@ -269,5 +269,8 @@ def test_a_batch_that_ignores_the_mask_of_a_reset_is_refused() -> None:
 
 
 def test_what_is_no_error_of_the_environment_is_shown() -> None:
-    with Apart(look_at, "no subject", False) as looking, pytest.raises(RuntimeError, match="apart"):
+    with (
+        ProcessCall(look_at, "no subject", False) as looking,
+        pytest.raises(RuntimeError, match="apart"),
+    ):
         looking.result()

@@ -18,7 +18,7 @@ from muxrl.protocol.messages import (
     StartEpisode,
     StepRows,
 )
-from muxrl.protocol.rows import Lineup, singles
+from muxrl.protocol.rows import Layout, singles
 
 NUM = 20
 """Simulations: two agents in each, on two servers, are enough for rows."""
@@ -67,7 +67,7 @@ class Restless(CountingSimulation):
 
 def everything_heard(server: Server) -> list[list[Any]]:
     """Returns what a server heard of each episode, in the order of their beginnings."""
-    heard = []
+    received = []
     for start in server.of(StartEpisode):
         items = [
             msgspec.to_builtins(item, enc_hook=lambda array: array.tolist())
@@ -76,8 +76,8 @@ def everything_heard(server: Server) -> list[list[Any]]:
         for item in items:
             del item["episode_id"]
             item["rewards"] = {a: reward for a, reward in item.get("rewards", {}).items() if reward}
-        heard.append(items)
-    return heard
+        received.append(items)
+    return received
 
 
 def play(kind: type[NumberServer], num: int = 3 * NUM, num_episodes: int = 200) -> World:
@@ -128,8 +128,8 @@ class SingleServer(RowServer):
     def _answer(self, item: AnyItem) -> AnyReply:
         if not isinstance(item, StepRows):
             return super()._answer(item)
-        lineup = Lineup(tuple(item.agents or self.fetch_spec().agents), self.fetch_spec().agents)
-        steps: list[Any] = [self._answer(step) for step in singles(lineup, item)]
+        layout = Layout(tuple(item.agents or self.fetch_spec().agents), self.fetch_spec().agents)
+        steps: list[Any] = [self._answer(step) for step in singles(layout, item)]
         return ActionRows(replies=steps)
 
 

@@ -106,7 +106,7 @@ def test_combinations_of_agents_without_end_are_forgotten(log: Log) -> None:
     client.start_episode("e")
     for t, driver in enumerate(drivers):
         assert client.get_action("e", {driver: [0.0]}) == {driver: f"left:{driver}:{t}"}
-    assert len(client._lineups.known) < len(drivers)
+    assert len(client._assignment.known) < len(drivers)
 
 
 def test_each_server_sees_its_own_agents_and_their_rewards(

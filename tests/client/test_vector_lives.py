@@ -128,7 +128,7 @@ def world_of(kind: type[NumberServer] = NumberServer) -> World:
     return World(kind, right="bc", space=SPACE)
 
 
-def heard(world: World, place: int) -> list[Any]:
+def received(world: World, place: int) -> list[Any]:
     """What servers heard of the episode that began at that place; at its end all have ended."""
     found = []
     for server in (world.left, world.right):
@@ -170,7 +170,7 @@ def test_agents_end_apart_and_come_back_as_in_a_simulation_alone(
     for place, script in enumerate(scripts):
         alone = world_of()
         alone.play([adapt(Lives(*script, respawn), respawn)], [0])
-        assert heard(world, place) == heard(alone, 0)
+        assert received(world, place) == received(alone, 0)
         (mine,) = alone.results
         told = mine.returns, mine.metrics
         assert any(told == (other.returns, other.metrics) for other in world.results)
@@ -225,4 +225,4 @@ def test_sides_of_copies_swap_as_in_a_simulation_alone(
             drawn = iter([by])
             simulation = with_sides(adapt(Lives(*script)), parameters)
             alone.play([simulation], [0], metrics={"at": "last"})
-            assert heard(world, place) == heard(alone, 0)
+            assert received(world, place) == received(alone, 0)

@@ -33,7 +33,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Lineup, singles
+from muxrl.protocol.rows import Layout, singles
 from muxrl.protocol.spaces import Box, Discrete
 
 
@@ -43,11 +43,11 @@ class NumberServer(Server):
     def _answer(self, item: AnyItem) -> AnyReply:
         if isinstance(item, StepRows):
             spec = self.fetch_spec()
-            lineup = Lineup(tuple(item.agents) or tuple(spec.agents), spec.agents)
-            replies: Sequence[Any] = [self._answer(step) for step in singles(lineup, item)]
+            layout = Layout(tuple(item.agents) or tuple(spec.agents), spec.agents)
+            replies: Sequence[Any] = [self._answer(step) for step in singles(layout, item)]
             if any(isinstance(one, Refused) for one in replies):
                 return ActionRows(replies=list(replies))
-            rows = [[one.actions[a] for a in lineup.agents] for one in replies]
+            rows = [[one.actions[a] for a in layout.agents] for one in replies]
             return ActionRows(actions=[np.array(rows)])
         reply = super()._answer(item)
         if isinstance(reply, Actions):
@@ -127,7 +127,7 @@ class CountingVector:
         return {a: self._t[:, None].astype(np.float32) for a in "ab"}
 
 
-def heard(server: Server, place: int) -> list[Any]:
+def received(server: Server, place: int) -> list[Any]:
     """Returns what it heard of the episode that began at that place, with no id and flags."""
     episode_id = server.of(StartEpisode)[place].episode_id
     return [
@@ -167,8 +167,8 @@ def test_servers_hear_of_a_copy_what_they_hear_of_a_simulation(
     for place, length in enumerate(lengths):
         alone = World(NumberServer)
         alone.play([(TimeLimit if is_truncated else CountingSimulation)(num_steps=length)], [0])
-        assert heard(world.left, place) == heard(alone.left, 0)
-        assert heard(world.right, place) == heard(alone.right, 0)
+        assert received(world.left, place) == received(alone.left, 0)
+        assert received(world.right, place) == received(alone.right, 0)
 
 
 def test_one_message_a_server_and_step_and_one_item_for_all_copies() -> None:

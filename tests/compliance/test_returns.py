@@ -137,7 +137,7 @@ def test_each_reward_counts_once_and_everywhere_alike(
 
 
 def told(callbacks: Callbacks) -> list[dict[str, float]]:
-    callbacks.tell(Update(1, 0, {}, {}))
+    callbacks.report(Update(1, 0, {}, {}))
     found: Heard = callbacks._callbacks
     return found.returns
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from muxrl.orchestrator import doing as module
-from muxrl.orchestrator.doing import doing, going_on, said_on, unsaid
+from muxrl.orchestrator.doing import doing, progress, shown_on, silenced
 
 
 def in_terminal(*command: str | Path, seconds: float = 60.0) -> tuple[float, str]:
@@ -44,16 +44,16 @@ def test_without_a_terminal_each_new_thing_is_a_line_and_how_far_it_is_now_and_t
     now = 0.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     file = io.StringIO()
-    with said_on(file):
+    with shown_on(file):
         for number in range(25):
             now = float(number)
             doing("evaluation", f"{number} of 25")
-        with unsaid():
+        with silenced():
             doing("not this")
         doing("head to head", "match 1 of 2")
-        going_on("3 of 9 episodes")
+        progress("3 of 9 episodes")
         now = 60.0
-        going_on("9 of 9 episodes")
+        progress("9 of 9 episodes")
     doing("nor this")
     assert file.getvalue().splitlines() == [
         "evaluation: 0 of 25",
@@ -67,8 +67,8 @@ def test_without_a_terminal_each_new_thing_is_a_line_and_how_far_it_is_now_and_t
 def test_in_a_terminal_it_is_one_line_that_makes_room_for_what_is_printed():
     code = (
         "import sys\n"
-        "from muxrl.orchestrator.doing import doing, said_on\n"
-        "with said_on(sys.stdout):\n"
+        "from muxrl.orchestrator.doing import doing, shown_on\n"
+        "with shown_on(sys.stdout):\n"
         "    doing('waiting ' * 20)\n"
         "    doing('evaluation', '1 of 2')\n"
         "    print('a result')\n"

@@ -41,7 +41,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Lineup, row_of, stack
+from muxrl.protocol.rows import Layout, row_of, stack
 from muxrl.protocol.spaces import (
     Box,
     DictSpace,
@@ -242,7 +242,7 @@ class Talk:
         )
 
     def _rows(self, agents: tuple[str, ...], episode_ids: list[str]) -> StepRows:
-        lineup = Lineup(agents, self.plan.agents)
+        layout = Layout(agents, self.plan.agents)
         t = np.array([self.t[episode_id] for episode_id in episode_ids], np.int64)
         for episode_id in episode_ids:
             self.t[episode_id] += 1
@@ -261,7 +261,7 @@ class Talk:
                     [self._value(kind.space) for _ in range(lead * len(kind.agents))],
                     (lead, len(kind.agents)),
                 )
-                for kind in lineup.observed
+                for kind in layout.observed
             ],
             rewards=rewards,
             state=states,
@@ -395,11 +395,11 @@ def by_step(plan: ServerPlan, frames: list[bytes], answers: list[Any]) -> list[A
             found += answer["replies"]
         else:
             assert isinstance(item, StepRows)
-            lineup = Lineup(tuple(item.agents) or tuple(plan.agents), plan.agents)
+            layout = Layout(tuple(item.agents) or tuple(plan.agents), plan.agents)
             for row, episode_id in enumerate(item.episode_ids):
                 actions = {
                     agent_id: row_of(kind.space, rows, (row, i))
-                    for kind, rows in zip(lineup.acted, answer["actions"], strict=True)
+                    for kind, rows in zip(layout.acted, answer["actions"], strict=True)
                     for i, agent_id in enumerate(kind.agents)
                 }
                 one = Actions(episode_id, int(item.t[row]), actions, answer["weights_seq_no"])

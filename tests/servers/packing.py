@@ -9,7 +9,7 @@ import numpy as np
 
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import ActionRows, Actions, AnyItem, AnyReply, Step, StepRows
-from muxrl.protocol.rows import Lineup, row_of, singles, stack
+from muxrl.protocol.rows import Layout, row_of, singles, stack
 
 
 def is_plain(item: AnyItem) -> bool:
@@ -30,7 +30,7 @@ def rows_of(agents: Mapping[str, AgentSpaces], steps: Sequence[Step]) -> StepRow
         agents: of the server.
         steps: they are plain.
     """
-    lineup = Lineup(tuple(steps[0].observations), agents)
+    layout = Layout(tuple(steps[0].observations), agents)
     return StepRows(
         episode_ids=[step.episode_id for step in steps],
         t=np.array([step.t for step in steps], np.int64),
@@ -40,10 +40,10 @@ def rows_of(agents: Mapping[str, AgentSpaces], steps: Sequence[Step]) -> StepRow
                 [step.observations[a] for step in steps for a in kind.agents],
                 (len(steps), len(kind.agents)),
             )
-            for kind in lineup.observed
+            for kind in layout.observed
         ],
-        agents=[] if lineup.agents == tuple(agents) else list(lineup.agents),
-        rewards=np.array([[step.rewards.get(a, 0.0) for a in lineup.agents] for step in steps]),
+        agents=[] if layout.agents == tuple(agents) else list(layout.agents),
+        rewards=np.array([[step.rewards.get(a, 0.0) for a in layout.agents] for step in steps]),
         state=None
         if steps[0].state is None
         else np.array([step.state for step in steps], np.float32),
@@ -68,7 +68,7 @@ def unpacked(agents: Mapping[str, AgentSpaces], items: Sequence[AnyItem]) -> lis
     found: list[AnyItem] = []
     for item in items:
         is_rows = isinstance(item, StepRows)
-        found += singles(_lineup(agents, item), item) if is_rows else [item]  # type: ignore[arg-type]
+        found += singles(_layout(agents, item), item) if is_rows else [item]  # type: ignore[arg-type]
     return found
 
 
@@ -85,7 +85,7 @@ def answers_of(
         elif reply.replies:
             found += reply.replies
         else:
-            acted = _lineup(agents, item).acted
+            acted = _layout(agents, item).acted
             for row, (episode_id, t) in enumerate(
                 zip(item.episode_ids, item.t.tolist(), strict=True)
             ):
@@ -98,5 +98,5 @@ def answers_of(
     return found
 
 
-def _lineup(agents: Mapping[str, AgentSpaces], item: StepRows) -> Lineup:
-    return Lineup(tuple(item.agents) or tuple(agents), agents)
+def _layout(agents: Mapping[str, AgentSpaces], item: StepRows) -> Layout:
+    return Layout(tuple(item.agents) or tuple(agents), agents)

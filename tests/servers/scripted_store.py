@@ -24,7 +24,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Lineup
+from muxrl.protocol.rows import Layout
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import MASKED_AGENTS, TEAMS, Seating
@@ -248,7 +248,7 @@ def seen(agent: str, t: int) -> np.ndarray:
 
 def count(observing: Observing, observations: Mapping[str, Any], state: Any = None) -> None:
     """Has a training step counted in where observations are normalised."""
-    kinds = Lineup(tuple(observations), observing._agents).observed
+    kinds = Layout(tuple(observations), observing._agents).observed
     states = None if state is None else np.asarray(state)[None]
     observing.add(kinds, rows_of(kinds, observations), states)
 

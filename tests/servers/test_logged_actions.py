@@ -18,7 +18,7 @@ from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
 from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.episodes.blocks import AwaitedStep
-from muxrl.servers.episodes.trajectories import apart
+from muxrl.servers.episodes.trajectories import separated
 from muxrl.servers.lookup import find
 from muxrl.servers.server import make_policies
 from muxrl.servers.trainers.policies import TrainerPolicies
@@ -89,7 +89,7 @@ def updated(
     with policies_of(name, model, **settings) as policies:
         before = parameters(policies)
         play(policies, logged, log_probs)
-        played = [apart(one) for chunk in policies.feed.take() for one in chunk.trajectories]
+        played = [separated(one) for chunk in policies.feed.take() for one in chunk.trajectories]
         metrics = policies.acting.learners.learn("default", played, 0)
         after = parameters(policies)
     assert metrics

@@ -57,7 +57,7 @@ class Measure:
         self._mean.add(newest)
         if "rivals" in served.servers:
             pool: Any = served.servers["rivals"].policies
-            pool.take("main", self._snapshots, learners["main"].live())
+            pool.sync("main", self._snapshots, learners["main"].live())
         return {
             "return": -self._game.exploitability(self._mean.table),
             "newest": -self._game.exploitability(newest),

@@ -48,7 +48,7 @@ class Measure:
             place = Path(self._folder.name) / str(len(self._policies))
             learner.save(place)
             self._snapshots[len(self._policies)] = str(place)
-        pool.take("main", self._snapshots, learner.live())
+        pool.sync("main", self._snapshots, learner.live())
         return {
             "return": -exploitability(np.mean(self._policies, axis=0)),
             "newest": -exploitability(self._policies[-1]),

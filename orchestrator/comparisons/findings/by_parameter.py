@@ -20,7 +20,7 @@ from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.evaluations.evaluate import FORMAT
 from muxrl.orchestrator.measure.against_random import share_episodes
 from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
-from muxrl.orchestrator.measure.statistics import NO_LUCK, Floats, shared_luck
+from muxrl.orchestrator.measure.statistics import NO_VARIANCE, Floats, shared_variance
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.evaluations import AS_LEARNED, wide_frame
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -58,8 +58,8 @@ def compare_by_parameter(
         groups = _groups(np.concatenate([one.to_numpy() for one in values.values()]))
         if len(groups) < 2:
             continue
-        told = [subject for subject in subjects if subject.metric != name]
-        for (value, low, high), subject, contestant in product(groups, told, contestants):
+        read = [subject for subject in subjects if subject.metric != name]
+        for (value, low, high), subject, contestant in product(groups, read, contestants):
             found = [
                 played[run].returns_of(subject, values[run].between(low, high))
                 for run in contestant.runs
@@ -68,14 +68,14 @@ def compare_by_parameter(
             of_runs = [returns for returns in found if len(returns)]
             if of_runs:
                 are_shared = share_episodes(point_at(r, budget).first_seed for r in contestant.runs)
-                luck = shared_luck(of_runs) if are_shared else NO_LUCK
+                shared = shared_variance(of_runs) if are_shared else NO_VARIANCE
                 means = np.array([returns.mean() for returns in of_runs])
                 yield {
                     "contestant": contestant.name,
                     "subject": subject.key,
                     "parameter": name,
                     "value": value,
-                    "iqm": interquartile_mean_interval([means], luck),
+                    "iqm": interquartile_mean_interval([means], shared),
                     "num_runs": len(of_runs),
                     "num_episodes": sum(map(len, of_runs)),
                 }
@@ -170,21 +170,21 @@ def _written(run: RecordedRun, budget: Budget) -> Iterator[tuple[DataFrame, list
     names = {str(budget.place)}
     if last is not None and not budget.is_cut:
         names |= {LAST, last.resolve().name}
-    for _, told in _evaluations(run):
-        if isinstance(told, str):
+    for _, read in _evaluations(run):
+        if isinstance(read, str):
             continue
-        checkpoints = {server.checkpoint for server in told.servers.values()} - {""}
+        checkpoints = {server.checkpoint for server in read.servers.values()} - {""}
         known = {f"checkpoints/{name}/{server}" for name in names for server in run.servers}
-        rules = {server.rule for server in told.servers.values()} - {"fixed"}
+        rules = {server.rule for server in read.servers.values()} - {"fixed"}
         rule = "sampled" if run.should_explore else "greedy"
-        if checkpoints <= known and not told.replaced and rules <= {rule}:
+        if checkpoints <= known and not read.replaced and rules <= {rule}:
             row = EvaluationRow(
                 env_steps=budget.place,
                 replaced=None,
-                returns=told.episode_returns,
-                metrics=told.episode_metrics,
+                returns=read.episode_returns,
+                metrics=read.episode_metrics,
             )
-            yield wide_frame({(budget.place, AS_LEARNED): row}), told.seeds
+            yield wide_frame({(budget.place, AS_LEARNED): row}), read.seeds
 
 
 class _Server(msgspec.Struct):
@@ -206,8 +206,8 @@ def _evaluations(run: RecordedRun) -> Iterator[tuple[Path, _Evaluation | str]]:
     """Yields each such file of a run, and what it says, or why it cannot be read."""
     for path in sorted((run.path / "evaluations").glob("*.json")):
         try:
-            told = msgspec.json.decode(path.read_bytes(), type=dict)
-            problem = format_problem(told.get("format", 1), FORMAT)
-            yield path, problem or msgspec.convert(told, _Evaluation)
+            read = msgspec.json.decode(path.read_bytes(), type=dict)
+            problem = format_problem(read.get("format", 1), FORMAT)
+            yield path, problem or msgspec.convert(read, _Evaluation)
         except ValueError as error:
             yield path, f"is none that this muxrl writes ({error})"

@@ -192,13 +192,13 @@ def _add_sweep(
 
 
 def _check_comparable(first: RecordedRun, other: RecordedRun) -> None:
-    told = differences(first, other, "simulation.env", "simulation.kwargs", "simulation.metrics")
+    why = differences(first, other, "simulation.env", "simulation.kwargs", "simulation.metrics")
     if differing := sorted({*first.server_of} ^ {*other.server_of}):
-        told.append(f"the agents differ in {listed(differing)}")
-    if told:
+        why.append(f"the agents differ in {listed(differing)}")
+    if why:
         raise CannotCompare(
             f"runs {first.name!r} and {other.name!r} cannot be compared: "
-            f"{listed(told, _MAX_LISTED)}; expected runs of one simulation, evaluated in the same "
+            f"{listed(why, _MAX_LISTED)}; expected runs of one simulation, evaluated in the same "
             "way"
         )
 

@@ -261,7 +261,7 @@ def _labels(runs: Sequence[RecordedRun], roles: Roles) -> list[dict[str, str]]:
                 if other != role and run.server_of[members[0]] == server_id
             ]
             plain.append(label + (f" shared with {', '.join(also)}" if also else ""))
-        told: list[tuple[str, _Settings]] = [(label, ()) for label in plain]
+        labelled: list[tuple[str, _Settings]] = [(label, ()) for label in plain]
         for label in dict.fromkeys(plain):
             ours = [i for i, other in enumerate(plain) if other == label]
             of_all = _with_sources_pooled(
@@ -269,9 +269,9 @@ def _labels(runs: Sequence[RecordedRun], roles: Roles) -> list[dict[str, str]]:
             )
             settings = differing_settings(of_all)
             for index, difference in zip(ours, settings, strict=True):
-                told[index] = (label, difference)
-        names = _names(told)
-        for index, one in enumerate(told):
+                labelled[index] = (label, difference)
+        names = _names(labelled)
+        for index, one in enumerate(labelled):
             labels[index][role] = names[one]
     return labels
 
@@ -294,13 +294,13 @@ def _with_sources_pooled(of_all: Sequence[Settings], seeds: Sequence[int]) -> li
     return pooled
 
 
-def _names(told: Iterable[tuple[str, _Settings]]) -> dict[tuple[str, _Settings], str]:
+def _names(labelled: Iterable[tuple[str, _Settings]]) -> dict[tuple[str, _Settings], str]:
     """A name for each label with its settings; names that look the same are numbered.
 
     The number comes before the settings, where a narrow figure does not cut it off.
     """
     names: dict[tuple[str, _Settings], str] = {}
-    for label, settings in dict.fromkeys(told):
+    for label, settings in dict.fromkeys(labelled):
         shown = ", ".join(f"{key}={_shortened(value)}" for key, value in settings)
         after = f" [{shown}]" if shown else ""
         name, number = label + after, 1
@@ -346,8 +346,8 @@ def label_settings(contestants: Sequence[Contestant], roles: Roles) -> Iterator[
             one.played[role]: settings_in_role(one, agents, has_defaults=False)[0]
             for one in contestants
         }
-        told = differing_settings(list(of_labels.values()))
-        for (label, settings), differing in zip(of_labels.items(), told, strict=True):
+        labelled = differing_settings(list(of_labels.values()))
+        for (label, settings), differing in zip(of_labels.items(), labelled, strict=True):
             given = tuple(
                 (key, value)
                 for key, value in differing

@@ -168,11 +168,13 @@ def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
     notes = []
     seeds = {contestant.seeds for contestant in learning}
     if len(seeds) > 1:
-        told = "; ".join(f"{c.name}: {listed(map(str, c.seeds), 12)}" for c in learning)
-        notes.append(f"contestants have different seeds, and only equal ones are paired ({told})")
-    begun_apart = [c.name for c in learning if len({_sources(run) for run in c.runs}) > 1]
-    if begun_apart:
-        notes.append(f"each seed began with a checkpoint of its own ({listed(begun_apart)})")
+        written = "; ".join(f"{c.name}: {listed(map(str, c.seeds), 12)}" for c in learning)
+        notes.append(
+            f"contestants have different seeds, and only equal ones are paired ({written})"
+        )
+    begun_from_own = [c.name for c in learning if len({_sources(run) for run in c.runs}) > 1]
+    if begun_from_own:
+        notes.append(f"each seed began with a checkpoint of its own ({listed(begun_from_own)})")
     fewest = min((len(contestant.seeds) for contestant in learning), default=0)
     if learning and fewest == 1:
         notes.append(

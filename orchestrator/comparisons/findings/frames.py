@@ -1,6 +1,6 @@
 """The frames of a comparison: what it found, a row each; people read files and frames by these.
 
-Here a column may hold estimates, and frames may have columns beside those of their schema, for the
+Here a column may hold estimates, and frames may have columns besides those of their schema, for the
 page. In files and for the user an estimate ``NAME*`` is the three columns ``NAME``, ``NAME_low``
 and ``NAME_high``.
 """

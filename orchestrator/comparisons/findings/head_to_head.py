@@ -38,9 +38,9 @@ class Match:
     Attributes:
         role: of the player whose return is measured.
         player: its label.
-        player_lineup: the contestant it belongs to, or "random".
+        player_contestant: the contestant it belongs to, or "random".
         others: labels of the players of the other roles.
-        others_lineup: the contestant they belong to, or "random".
+        others_contestant: the contestant they belong to, or "random".
         run, other_run: directories of their runs, None for fixed policies.
         pair: index of the pair of seeds.
         score: mean return of the role's agents over the episodes (and seats).
@@ -51,9 +51,9 @@ class Match:
 
     role: str
     player: str
-    player_lineup: str
+    player_contestant: str
     others: str
-    others_lineup: str
+    others_contestant: str
     run: Path | None
     other_run: Path | None
     pair: int
@@ -177,9 +177,11 @@ def tables_of(
     Returns:
         Those by label, and those by contestant, () if these have no more rows and columns.
     """
-    of_lineups = [replace(m, player=m.player_lineup, others=m.others_lineup) for m in matches]
+    of_contestants = [
+        replace(m, player=m.player_contestant, others=m.others_contestant) for m in matches
+    ]
     by_label = tuple(_cross_play(matches, role) for role in roles)
-    by_contestant = tuple(_cross_play(of_lineups, role) for role in roles)
+    by_contestant = tuple(_cross_play(of_contestants, role) for role in roles)
     is_same = all(
         len(a.players) == len(b.players) and len(a.others) == len(b.others)
         for a, b in zip(by_label, by_contestant, strict=True)
@@ -221,7 +223,7 @@ def _rated(table: CrossPlay, matches: Sequence[Match]) -> CrossPlay:
     """Adds the ratings of the players, each two compared among the same others."""
     met: dict[tuple[int, str, str], dict[str, list[Floats]]] = {}
     for match in matches:
-        place = met.setdefault((match.pair, match.others, match.others_lineup), {})
+        place = met.setdefault((match.pair, match.others, match.others_contestant), {})
         place.setdefault(match.player, []).append(match.returns)
     wins: dict[int, Floats] = {}
     for (pair, _, _), by_player in met.items():
@@ -286,8 +288,8 @@ def _rating_rows(played: HeadToHead) -> Iterator[dict[str, Any]]:
 def _match_row(match: Match) -> dict[str, Any]:
     return {
         **{name: getattr(match, name) for name in ("role", "player", "others", "pair", "run")},
-        "player_contestant": match.player_lineup,
-        "others_contestant": match.others_lineup,
+        "player_contestant": match.player_contestant,
+        "others_contestant": match.others_contestant,
         "return": match.score,
         "num_episodes": match.num_episodes,
         "trained_together": match.are_partners,

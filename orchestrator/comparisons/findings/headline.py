@@ -39,23 +39,23 @@ def headline(frames: Frames, played: HeadToHead | None) -> list[str]:
 def _role_sentence(role: str, labels: DataFrame, pairings: list[dict[str, Any]]) -> str:
     among = ", among the same others" if any(labels.among.iloc[0]) else ""
     clear, unclear = [], []
-    for pairing in _told_pairings(labels, pairings):
+    for pairing in _shown_pairings(labels, pairings):
         first, second, difference = (pairing[name] for name in ("first", "second", "difference"))
         names = f"{first} and {second}"
         if difference is None:
             unclear.append(f"{names} have no seed in common")
         elif math.isnan(difference.low):
-            told = interval(difference, Unit.SEEDS)
-            unclear.append(f"{names} differ by {told}, with no interval")
+            written = interval(difference, Unit.SEEDS)
+            unclear.append(f"{names} differ by {written}, with no interval")
         elif difference.low > 0:
             clear.append(f"{first} over {second} by {interval(difference, Unit.SEEDS)}")
         else:
-            told = interval(difference, Unit.SEEDS, "+")
-            unclear.append(f"{names} cannot be told apart ({told})")
+            written = interval(difference, Unit.SEEDS, "+")
+            unclear.append(f"{names} cannot be told apart ({written})")
     return f"As {role}{among}: {'; '.join([*clear, *unclear])}."
 
 
-def _told_pairings(labels: DataFrame, pairings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _shown_pairings(labels: DataFrame, pairings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields each two labels once, the better one first; of many labels, only those of the best."""
     by_score = sorted(zip(labels.label, labels.iqm, strict=True), key=lambda one: -one[1].mean)
     rank = {label: place for place, (label, _) in enumerate(by_score)}
@@ -89,9 +89,9 @@ def _learning_sentences(every: DataFrame) -> Iterator[str]:
 
 
 def _measured_sentences(learners: DataFrame) -> Iterator[str]:
-    told = [_told(learner) for learner in learners.itertuples()]
+    written = [_sentence_of(learner) for learner in learners.itertuples()]
     shown, below = (
-        [text for text, is_one in zip(told, learners.verdict == verdict, strict=True) if is_one]
+        [text for text, is_one in zip(written, learners.verdict == verdict, strict=True) if is_one]
         for verdict in (LEARNED, BELOW)
     )
     seeds = " or ".join(map(str, sorted({*learners.num_runs})))
@@ -99,7 +99,7 @@ def _measured_sentences(learners: DataFrame) -> Iterator[str]:
     place = "random agents in the same place"
     if len(learners) == 1:
         verb = "is shown" if shown else "is not shown"
-        yield f"{seeds}, {told[0]} {verb} to have learned, against {place}."
+        yield f"{seeds}, {written[0]} {verb} to have learned, against {place}."
         return
     many = f"{len(learners)} learners (a role in an assignment)"
     if not shown:
@@ -121,10 +121,10 @@ def _measured_sentences(learners: DataFrame) -> Iterator[str]:
         )
 
 
-def _told(learner: Any) -> str:
-    beside = f" beside {learner.others}" if learner.others else ""
+def _sentence_of(learner: Any) -> str:
+    with_others = f" beside {learner.others}" if learner.others else ""
     advantage = interval(learner.advantage, Unit.SEEDS, "+")
-    return f"{learner.label} as {learner.role}{beside} ({advantage})"
+    return f"{learner.label} as {learner.role}{with_others} ({advantage})"
 
 
 def _meeting_sentences(played: HeadToHead | None) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
-from muxrl.orchestrator.comparisons.findings.scores import known_of, luck_of
+from muxrl.orchestrator.comparisons.findings.scores import common_variance, known_of
 from muxrl.orchestrator.measure.against_random import Verdict, against_random
 from muxrl.orchestrator.measure.rliable import (
     interquartile_mean_interval,
@@ -106,7 +106,7 @@ def _standings(role: str, tables: _Tables, among: Sequence[str]) -> Rows:
     rows = []
     for label, ours in tables.items():
         strata = _scores(ours)
-        luck = luck_of([played for runs in ours for played in runs.played])
+        shared = common_variance([played for runs in ours for played in runs.played])
         in_place = [x for runs in ours for x in runs.random_in_place if x is not None]
         rows.append(
             {
@@ -114,9 +114,9 @@ def _standings(role: str, tables: _Tables, among: Sequence[str]) -> Rows:
                 "label": label,
                 "num_runs": sum(map(len, ours)),
                 "num_contexts": len(ours),
-                "iqm": interquartile_mean_interval(strata, luck),
+                "iqm": interquartile_mean_interval(strata, shared),
                 "random_in_place": float(np.mean(in_place)) if in_place else None,
-                "profile": performance_profile(strata, places, variance_of(strata).share(luck)),
+                "profile": performance_profile(strata, places, variance_of(strata).share(shared)),
                 "among": tuple(among),
             }
         )
@@ -130,17 +130,19 @@ def _pairings(role: str, tables: _Tables) -> Rows:
             ours.merge(theirs, on="seed")
             for ours, theirs in zip(tables[first], tables[second], strict=True)
         ]
-        luck = luck_of(*([one for those in pairs for one in those[f"played_{x}"]] for x in "xy"))
+        shared = common_variance(
+            *([one for those in pairs for one in those[f"played_{x}"]] for x in "xy")
+        )
         differences = [list(those["return_x"] - those["return_y"]) for those in pairs if len(those)]
         ours, theirs = _scores(tables[first]), _scores(tables[second])
-        share = (variance_of(ours) + variance_of(theirs)).share(luck)
+        share = (variance_of(ours) + variance_of(theirs)).share(shared)
         rows.append(
             {
                 "role": role,
                 "first": first,
                 "second": second,
                 "improvement": probability_of_improvement(ours, theirs, share),
-                "difference": mean_interval(differences, luck) if differences else None,
+                "difference": mean_interval(differences, shared) if differences else None,
                 "num_pairs": sum(map(len, pairs)),
             }
         )

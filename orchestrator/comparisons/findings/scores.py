@@ -18,7 +18,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.measure.against_random import share_episodes
 from muxrl.orchestrator.measure.rliable import interquartile_mean, interquartile_mean_interval
 from muxrl.orchestrator.measure.statistics import (
-    NO_LUCK,
+    NO_VARIANCE,
     UNKNOWN,
     Floats,
     Line,
@@ -27,7 +27,7 @@ from muxrl.orchestrator.measure.statistics import (
     are_proportions,
     estimate_of,
     mean_interval,
-    shared_luck,
+    shared_variance,
 )
 from muxrl.orchestrator.measure.subjects import Measured, Subject, measured
 from muxrl.orchestrator.records.evaluations import AS_LEARNED
@@ -83,13 +83,13 @@ class Curve:
         return int(reached[0]) if len(reached) else None
 
 
-def band(curves: Sequence[Curve], axis: Axis, luck: Variance) -> Line:
+def band(curves: Sequence[Curve], axis: Axis, shared: Variance) -> Line:
     """The interquartile mean over runs, over the part of the axis that all their curves cover.
 
     Args:
         curves: of runs that differ in nothing but the seed.
         axis: the horizontal one.
-        luck: of their last evaluations, which stands for all.
+        shared: of their last evaluations, which stands for all.
 
     Returns:
         () where there is nothing to draw: a run with one evaluation, or without known times.
@@ -109,12 +109,12 @@ def band(curves: Sequence[Curve], axis: Axis, luck: Variance) -> Line:
         places = np.unique(np.concatenate([places, np.linspace(start, stop, _NUM_PLACES)]))
     table = np.array([np.interp(places, getattr(one, axis), one.returns) for one in curves])
     return [
-        (place, interquartile_mean_interval([column], luck, num_resamples=_NUM_RESAMPLES))
+        (place, interquartile_mean_interval([column], shared, num_resamples=_NUM_RESAMPLES))
         for place, column in zip(places, table.T, strict=True)
     ]
 
 
-def luck_of(played: Sequence[Measured], others: Sequence[Measured] = ()) -> Variance:
+def common_variance(played: Sequence[Measured], others: Sequence[Measured] = ()) -> Variance:
     """The variance of runs' mean score that comes of episodes that several of them played.
 
     Args:
@@ -123,14 +123,14 @@ def luck_of(played: Sequence[Measured], others: Sequence[Measured] = ()) -> Vari
     """
     first_seeds = [[one.first_seed for one in those] for those in (played, others)]
     if not any(map(share_episodes, first_seeds)):
-        return NO_LUCK
+        return NO_VARIANCE
     pairs = list(zip(played, others, strict=False))
     if not pairs:
-        return shared_luck([one.learned for one in played])
+        return shared_variance([one.learned for one in played])
     if any(one.first_seed != other.first_seed for one, other in pairs):
-        return luck_of(played) + luck_of(others)
+        return common_variance(played) + common_variance(others)
     num = min(len(one.learned) for one in (*played, *others))
-    return shared_luck([one.learned[:num] - other.learned[:num] for one, other in pairs])
+    return shared_variance([one.learned[:num] - other.learned[:num] for one, other in pairs])
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def standings(
     for (contestant, subject), ours in runs.groupby(["contestant", "subject"], sort=False):
         known = known_of(ours)
         scores, played = list(known["return"]), list(known.played)
-        luck = luck_of(played)
+        shared = common_variance(played)
         mean = iqm = UNKNOWN
         if subject in are_parts and scores:
             are_shared = share_episodes(one.first_seed for one in played)
@@ -240,11 +240,14 @@ def standings(
                 is_proportion=True,
             )
         elif scores:
-            iqm, mean = interquartile_mean_interval([scores], luck), mean_interval([scores], luck)
+            iqm, mean = (
+                interquartile_mean_interval([scores], shared),
+                mean_interval([scores], shared),
+            )
         areas, area = list(ours.area_under_curve), None
         if all(map(math.isfinite, areas)):
             are_shared = share_episodes(one.first_seed for one in ours.played)
-            of_areas = shared_luck(list(ours.area_in_episodes)) if are_shared else NO_LUCK
+            of_areas = shared_variance(list(ours.area_in_episodes)) if are_shared else NO_VARIANCE
             area = interquartile_mean_interval([areas], of_areas)
         yield {
             "contestant": contestant,

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, HeadToHead
-from muxrl.orchestrator.comparisons.findings.scores import Axis, band, luck_of
+from muxrl.orchestrator.comparisons.findings.scores import Axis, band, common_variance
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.reports.plots import Panel, Picture, Style, styles_of, svg
 
@@ -50,7 +50,7 @@ def learning_curves(found: Findings) -> list[Picture]:
         lines = {}
         for name in styles_of_contestants(found):
             runs = _runs(found, name, subject)
-            lines[name] = band(list(runs.curve), axis, luck_of(list(runs.played)))
+            lines[name] = band(list(runs.curve), axis, common_variance(list(runs.played)))
         if any(lines.values()):
             panel = Panel(subject.title, along, "return per episode")
             panel.bands = [

@@ -96,8 +96,8 @@ def _part(title: str, columns: Mapping[str, Settings], without: Settings = _NO_S
         dict(zip(names, (k, *(_value(c, k) for c in columns.values())), strict=True)) for k in given
     ]
     absent = ", ".join(f"`{key}`" for key in keys if key not in given)
-    told = [markdown(grid(rows, shown, shown)) if given else "", absent and f"Not set: {absent}."]
-    return "\n\n".join([f"### {title}", *filter(None, told)]) if keys else ""
+    lines = [markdown(grid(rows, shown, shown)) if given else "", absent and f"Not set: {absent}."]
+    return "\n\n".join([f"### {title}", *filter(None, lines)]) if keys else ""
 
 
 def _value(settings: Settings, key: str) -> str:
@@ -191,7 +191,7 @@ def _algorithm(label: str, algorithm: str, differing: tuple[tuple[str, str], ...
     if algorithm.startswith("RLLIB_"):
         sources = ("RLlib",)
     cited = "".join(f" [{source}]" for source in sources)
-    told = [f"{key} {value}" for key, value in differing if not key.startswith("groups.")]
-    given = ", ".join(told)
+    lines = [f"{key} {value}" for key, value in differing if not key.startswith("groups.")]
+    given = ", ".join(lines)
     name = algorithm if label.upper() == algorithm else f"{label}, {algorithm}"
     return f"{name}{cited}{f' ({given})' if given else ''}"

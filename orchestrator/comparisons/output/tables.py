@@ -153,8 +153,8 @@ def efficiency(found: Findings, subject: Subject) -> Grid:
     def reached(row: Row) -> Mapping[str, Any]:
         # Only who learned to play these agents has a curve, and can reach a threshold.
         is_known = row["area"] is not None or row["num_reached"] > 0
-        told = f"{row['num_reached']} of {row['num_runs']}"
-        return {**_to_runs(row), **({"lines": (told,)} if is_known else _UNKNOWN)}
+        line = f"{row['num_reached']} of {row['num_runs']}"
+        return {**_to_runs(row), **({"lines": (line,)} if is_known else _UNKNOWN)}
 
     columns = {
         "num_reached": Column("reached it", cell=reached),
@@ -193,7 +193,7 @@ def differences(found: Findings, role: str) -> Grid:
 def matches(found: Findings) -> Grid:
     """Each match of the head to head."""
 
-    def of_lineup(name: str) -> Column:
+    def of_contestant(name: str) -> Column:
         def cell(row: Row) -> Mapping[str, Any]:
             return {"lines": (f"{row[name]} of {row[f'{name}_contestant']}",)}
 
@@ -201,8 +201,8 @@ def matches(found: Findings) -> Grid:
 
     columns = {
         **_SHOWN,
-        "player": of_lineup("player"),
-        "others": of_lineup("others"),
+        "player": of_contestant("player"),
+        "others": of_contestant("others"),
         "run": Column("its run", css="text"),
         "other_run": Column("the others' run", css="text"),
     }

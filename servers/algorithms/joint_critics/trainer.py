@@ -88,7 +88,7 @@ class JointCriticTrainer(TeamTrainer):
 
     def outputs_of(self, rows: Rows) -> np.ndarray:
         """Returns what the actor gives before ``tanh``, ``[B, n, k]``; see `TeamNet.outputs`."""
-        return self.said_of(rows, lambda net, seen: net.outputs(seen[OBS]))  # type: ignore[operator]
+        return self.asked_of_net(rows, lambda net, seen: net.outputs(seen[OBS]))  # type: ignore[operator]
 
     scores_name = "logits"
 

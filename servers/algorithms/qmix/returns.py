@@ -84,10 +84,10 @@ def follow_absent(
         ``[B, T, n]``.
     """
     absent = 1.0 - asked
-    reward_then, going_on = _next(rewards), _next(mask * (1.0 - terminated))
-    goes_on = _next(mask)
+    reward_then, alive_then = _next(rewards), _next(mask * (1.0 - terminated))
+    continues = _next(mask)
     return _from_the_end(
-        following * asked + absent * goes_on * reward_then, absent * gamma * going_on
+        following * asked + absent * continues * reward_then, absent * gamma * alive_then
     )
 
 

@@ -77,7 +77,7 @@ class QMIX(TeamTrainer):
 
         Q_tot(t) = r(t) + gamma (1 - terminated(t)) Q_tot_target(t + 1)
 
-    Metrics beside those of the update: ``reward_sum_mean``, the mean return of the episodes as the
+    Metrics besides those of the update: ``reward_sum_mean``, the mean return of the episodes as the
     loss sees it, shows if rewards get lost. Where episodes are drawn by priority also
     ``importance_weight_mean``, and ``priority_max``, the highest that was measured.
     """
@@ -106,8 +106,8 @@ class QMIX(TeamTrainer):
         factors = None
         if own.importance_lr_factor != 1.0 and isinstance(net.mixer, DuplexMixer):
             importance = list(net.mixer.importance.parameters())
-            apart = {id(parameter) for parameter in importance}
-            others = [parameter for parameter in groups[""] if id(parameter) not in apart]
+            separate = {id(parameter) for parameter in importance}
+            others = [parameter for parameter in groups[""] if id(parameter) not in separate]
             groups = {MEMBERS: others, IMPORTANCE: importance}
             factors = {MEMBERS: 1.0, IMPORTANCE: own.importance_lr_factor}
 

@@ -112,7 +112,7 @@ class Priorities:
         return {"values": self._values[:num_stored].copy(), "highest": self._highest}
 
     def set_state(self, rows: np.ndarray, state: Mapping[str, Any] | None) -> None:
-        """Goes on with what `get_state` returned; None: all rows count as new.
+        """Continues with what `get_state` returned; None: all rows count as new.
 
         A replay that drew uniformly until now has no priorities.
 

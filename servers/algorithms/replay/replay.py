@@ -79,7 +79,7 @@ class Replay(ABC):
 
     @abstractmethod
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on, empty as it is, as the replay whose state it is.
+        """Continues, empty as it is, as the replay whose state it is.
 
         Raises:
             ValueError: it does not fit.

@@ -110,8 +110,8 @@ class ReplayTrainer(TorchTrainer):
             if ROWS in drawn and priorities is not None:
                 self.replay.update_priorities(drawn[ROWS], priorities.cpu().numpy())
             self.note_progress((i + 1) / num)
-        told = {name: float(v() if callable(v) else v) for name, v in metrics.items()}
-        self._metrics = {**self._metrics, **told}
+        numbers = {name: float(v() if callable(v) else v) for name, v in metrics.items()}
+        self._metrics = {**self._metrics, **numbers}
         return {
             **self._metrics,
             NUM_UPDATES: self.num_updates,

@@ -19,12 +19,12 @@ N_STEP = "n_step"
 """RLlib's name for the number of steps whose rewards were added up."""
 
 
-class _Piece(NamedTuple):
+class _Fragment(NamedTuple):
     """What is stored of a trajectory."""
 
     trajectory: Trajectory
     last: int | None
-    """The number of the row that it goes on from; None: it begins."""
+    """The number of the row that it continues from; None: it begins."""
     first: int
     """The steps before this one are left out."""
 
@@ -79,7 +79,7 @@ class StepReplay(Replay):
         self._rewards = np.zeros(self._size, np.float32)
         self._terminated = np.zeros(self._size, bool)
         self._open: dict[str, tuple[int, int]] = {}
-        """By life of a seat that goes on: the number of its last row, and its steps so far."""
+        """By life of a seat that continues: the number of its last row, and its steps so far."""
 
     def __len__(self) -> int:
         return self._num_steps
@@ -94,30 +94,30 @@ class StepReplay(Replay):
         return self._num_rows * (per_row + STEP_BYTES)
 
     def add(self, *trajectories: Trajectory) -> int:
-        together: dict[str, _Piece] = {}
-        num_rows, needed = 0, self._num_added  # `needed`: the oldest row that one goes on from
+        together: dict[str, _Fragment] = {}
+        num_rows, needed = 0, self._num_added  # `needed`: the oldest row that one continues from
         for one in trajectories:
             if not len(one):
                 continue
             most = num_rows + len(one) + 1
             last, t = self._open.get(one.id, (-1, -1))
             before = last if t == one.t else self._num_added
-            # What one writes must not be in the place of what another one goes on from.
+            # What one writes must not be in the place of what another one continues from.
             if one.id in together or min(needed, before) < self._num_added + most - self._size:
                 self._write(list(together.values()))
                 together, num_rows, needed = {}, 0, self._num_added
                 most = len(one) + 1
                 last, t = self._open.get(one.id, (-1, -1))
-            goes_on = t == one.t and last >= self._num_added + len(one) - self._size
+            continues = t == one.t and last >= self._num_added + len(one) - self._size
             # Of more steps than there is room for, the newest.
-            first = 0 if goes_on else max(0, most - self._size)
-            together[one.id] = _Piece(one, last if goes_on else None, first)
+            first = 0 if continues else max(0, most - self._size)
+            together[one.id] = _Fragment(one, last if continues else None, first)
             num_rows = most
-            needed = min(needed, last) if goes_on else needed
+            needed = min(needed, last) if continues else needed
         self._write(list(together.values()))
         return sum(map(len, trajectories))
 
-    def _write(self, pieces: Sequence[_Piece]) -> None:
+    def _write(self, pieces: Sequence[_Fragment]) -> None:
         """Stores pieces of different episodes for which there is room at once."""
         if not pieces:
             return
@@ -138,7 +138,7 @@ class StepReplay(Replay):
                 name: np.zeros((self._size, *column.shape[1:]), stored_dtype(name, column))
                 for name, column in {**observed, **actions}.items()
             }
-        numbers = self._take_rows(int(nums.sum() + is_new.sum()))
+        numbers = self._allocate(int(nums.sum() + is_new.sum()))
         for name, column in observed.items():
             self._columns[name][numbers % self._size] = column
         ends = np.cumsum(nums + is_new)
@@ -165,7 +165,7 @@ class StepReplay(Replay):
             if not (one.is_terminated or one.is_truncated):
                 self._open[one.id] = number, one.t + len(one)
 
-    def _take_rows(self, num: int) -> np.ndarray:
+    def _allocate(self, num: int) -> np.ndarray:
         """Makes room for so many rows, and returns their numbers, ``[num]`` int64."""
         numbers = np.arange(self._num_added, self._num_added + num)
         self._num_added += num
@@ -266,6 +266,6 @@ class StepReplay(Replay):
             self._priorities.set_state(rows[self._ahead[rows] > 0], None)
 
 
-def _joined_after(what: str, pieces: Sequence[_Piece]) -> Any:
+def _joined_after(what: str, pieces: Sequence[_Fragment]) -> Any:
     """Returns the actions or rewards of all pieces, but those that are skipped."""
     return concatenated([at(getattr(one, what), slice(first, None)) for one, _, first in pieces])

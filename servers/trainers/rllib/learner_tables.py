@@ -1,4 +1,4 @@
-"""What RLlib's learners keep beside weights and optimizers, and leave out of their checkpoints.
+"""What RLlib's learners keep besides weights and optimizers, and leave out of their checkpoints.
 
 PPO's and APPO's KL coefficients, SAC's temperatures, the values of entropy schedules, and the env
 steps at which DQN, SAC and APPO last updated their targets. All are tables by module id. Without

@@ -33,7 +33,7 @@ def keep_objects_here() -> None:
 def _put(value: Any, **options: Any) -> Any:
     if ray.is_initialized():
         return _ray_put(value, **options)
-    # A copy, as Ray makes: IMPALA's learning thread goes on changing the weights that it put.
+    # A copy, as Ray makes: IMPALA's learning thread continues changing the weights that it put.
     return Kept(copy.deepcopy(value))
 
 

@@ -118,29 +118,29 @@ class RLlibTrainer:
         module, batch = self._module, self._batch(rows)
         with torch_draws_by(int(rows.rng.integers(2**63)), self._device):
             if rows.should_explore:
-                said = module.forward_exploration(batch, t=self._env_steps)
+                answered = module.forward_exploration(batch, t=self._env_steps)
             else:
-                said = module.forward_inference(batch)
-            said = {**said}
-            if Columns.ACTIONS not in said:
+                answered = module.forward_inference(batch)
+            answered = {**answered}
+            if Columns.ACTIONS not in answered:
                 if rows.should_explore:
                     kind = module.get_exploration_action_dist_cls()
                 else:
                     kind = module.get_inference_action_dist_cls()
-                distribution = kind.from_logits(said[Columns.ACTION_DIST_INPUTS])
+                distribution = kind.from_logits(answered[Columns.ACTION_DIST_INPUTS])
                 if not rows.should_explore:
                     distribution = distribution.to_deterministic()
-                said[Columns.ACTIONS] = distribution.sample()
+                answered[Columns.ACTIONS] = distribution.sample()
                 if LOG_PROB in outputs and rows.should_explore:
-                    said[LOG_PROB] = distribution.logp(said[Columns.ACTIONS])
-        found = {name: self._row_of(said[name]) for name in outputs if name in said}
+                    answered[LOG_PROB] = distribution.logp(answered[Columns.ACTIONS])
+        found = {name: self._row_of(answered[name]) for name in outputs if name in answered}
         states = None
         if self._module.is_stateful():
             before = tree.flatten(batch[Columns.STATE_IN])
             found |= {f"{_STATE}{i}": part.cpu().numpy() for i, part in enumerate(before)}
-            after = [part.cpu().numpy() for part in tree.flatten(said[Columns.STATE_OUT])]
+            after = [part.cpu().numpy() for part in tree.flatten(answered[Columns.STATE_OUT])]
             states = list(zip(*after, strict=True))
-        return Acted(self._row_of(said[Columns.ACTIONS]), found, states)
+        return Acted(self._row_of(answered[Columns.ACTIONS]), found, states)
 
     def _row_of(self, column: Tensor) -> np.ndarray:
         """Returns a column of the module's answer without the axis of time."""
@@ -160,8 +160,8 @@ class RLlibTrainer:
     @torch.no_grad()
     def probabilities(self, rows: Rows) -> Any:
         """Returns those of its distribution ``[n, num_actions]``."""
-        said = self._module.forward_exploration(self._batch(rows), t=self._env_steps)
-        return said[Columns.ACTION_DIST_INPUTS].softmax(-1).reshape(len(rows), -1)
+        answered = self._module.forward_exploration(self._batch(rows), t=self._env_steps)
+        return answered[Columns.ACTION_DIST_INPUTS].softmax(-1).reshape(len(rows), -1)
 
     @torch.no_grad()
     def value(self, rows: Rows) -> Any:

@@ -297,7 +297,7 @@ def test_the_loops_run_as_they_stand_and_keep_all_rules(
     port = int(gateway.address.rpartition(":")[2])
     verdicts = judge_client([str(part) for part in command], port=port)
     assert not [verdict for verdict in verdicts if verdict.outcome == "broken"], verdicts
-    skipped = {verdict.rule: verdict.story for verdict in verdicts if verdict.outcome == "skipped"}
+    skipped = {verdict.rule: verdict.detail for verdict in verdicts if verdict.outcome == "skipped"}
     done = "an agent that is done does not observe again"
     assert skipped == {done: "no agent was done before the end of its episode"}
 

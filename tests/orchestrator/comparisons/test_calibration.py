@@ -152,7 +152,7 @@ class Sweep:
                 metrics.server("p", {"env_steps": 1_000, "weights_seq_no": 9})
 
 
-def luck_of(rng: np.random.Generator, num_seeds: int, *, shares_episodes: bool) -> Floats:
+def common_variance(rng: np.random.Generator, num_seeds: int, *, shares_episodes: bool) -> Floats:
     luck = rng.normal(size=(1 if shares_episodes else num_seeds, NUM_EPISODES, 2))
     return np.broadcast_to(luck, (num_seeds, NUM_EPISODES, 2))
 
@@ -230,9 +230,9 @@ def met(name: str, played: Played) -> Found:
         Match(
             role="p",
             player=who.lower(),
-            player_lineup=who.lower(),
+            player_contestant=who.lower(),
             others="x",
-            others_lineup="x",
+            others_contestant="x",
             run=None if who == RANDOM else Path(f"{who}-{pair}"),
             other_run=None,
             pair=pair,
@@ -275,7 +275,7 @@ def covered(
     for name, game in GAMES.items():
         rng = np.random.default_rng([num_seeds, *name.encode()])
         for _ in range(num_sweeps):
-            luck = luck_of(rng, num_seeds, shares_episodes=shares_episodes)
+            luck = common_variance(rng, num_seeds, shares_episodes=shares_episodes)
             played = game.play(rng, luck)
             found = [*judged(sweep, name, played, claims)]
             if not shares_episodes:  # pairs of seeds never do
@@ -343,7 +343,7 @@ def test_a_lucky_set_of_shared_episodes_shows_nothing(tmp_path: Path) -> None:
     """All runs of both contestants play the same episodes with constant actions: how seeds differ
     says nothing, and every policy is worth 0."""
     sweep = Sweep(tmp_path, 3, shares_episodes=True)
-    luck = luck_of(np.random.default_rng(4), 3, shares_episodes=True)
+    luck = common_variance(np.random.default_rng(4), 3, shares_episodes=True)
     played = equal_policies(np.random.default_rng(4), luck)
     gap = float((played[ONE] - played[NIL]).mean())
     assert abs(gap) > 0.1, "these episodes favour one of them"

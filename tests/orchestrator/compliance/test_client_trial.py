@@ -93,7 +93,7 @@ def erring(error: str) -> list[str]:
 def test_each_error_is_found(rule: str) -> None:
     verdicts = judge_client(erring(rule))
     assert outcomes(verdicts)[rule] == "broken", verdicts
-    story = next(v.story for v, r in zip(verdicts, RULES, strict=True) if r == rule)
+    story = next(v.detail for v, r in zip(verdicts, RULES, strict=True) if r == rule)
     assert re.match(r"expected .+; came .+", story, re.DOTALL)
 
 

@@ -102,7 +102,7 @@ def test_what_is_broken_is_found(
     for rule in finds:
         verdict = judge(rules[rule], trial)
         assert verdict.outcome == "broken", verdict
-        assert verdict.story.startswith("expected "), verdict
+        assert verdict.detail.startswith("expected "), verdict
 
 
 def test_each_rule_names_a_section_that_the_page_has() -> None:
@@ -138,4 +138,4 @@ broken   limits  a long text is refused
 def test_a_server_that_is_not_there_is_told_and_nothing_else_is_tried() -> None:
     (verdict,) = judge_server("127.0.0.1:9")
     assert (verdict.outcome, verdict.where) == ("broken", "endpoints")
-    assert "GET http://127.0.0.1:9/v1/spec; came ConnectionRefusedError" in verdict.story
+    assert "GET http://127.0.0.1:9/v1/spec; came ConnectionRefusedError" in verdict.detail

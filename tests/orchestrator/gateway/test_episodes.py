@@ -320,9 +320,9 @@ def test_when_the_run_is_over_an_end_may_be_repeated(behind: Behind) -> None:
     behind.episodes.refuse_all(RunOver("the run is over"), has_clients=True)
     assert behind.is_open == NOTHING
     assert behind.ask(EndEpisode("ended", 1)) == ended
-    assert behind.episodes.unheard == {"open"}
+    assert behind.episodes.unconfirmed == {"open"}
     assert isinstance(behind.ask(EndEpisode("open", 1)), RunOver)
-    assert not behind.episodes.unheard
+    assert not behind.episodes.unconfirmed
     assert isinstance(behind.ask(StartEpisode("late")), RunOver)
     assert behind.ask(AbortEpisode("open")) == Aborted("open")
 

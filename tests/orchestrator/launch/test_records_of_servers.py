@@ -62,7 +62,7 @@ def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ServerProcess:
 
 
 def iterations(report: ServerReport) -> list[int]:
-    return [record["iteration"] for record in report.said.records]
+    return [record["iteration"] for record in report.content.records]
 
 
 def test_a_process_reports_a_record_until_it_is_taken_in(
@@ -103,10 +103,10 @@ def test_answers_that_overlap_are_taken_in_once(process: ServerProcess, tmp_path
     server.learn(3)
     late = process.report()
     for report in (late, early, process.report()):
-        taker._take(report)
+        taker._receive(report)
     assert written == [1, 2, 3]
     server.learn(4)
-    taker._take(process.report(taker._num_taken))
+    taker._receive(process.report(taker._num_taken))
     assert written == [1, 2, 3, 4]
 
 

@@ -23,10 +23,10 @@ from muxrl.orchestrator.evaluations.replay import recorded_files
 from muxrl.orchestrator.launch.resuming import (
     changes_on_the_way,
     find_checkpoint,
-    going_on,
-    how_to_go_on,
+    how_to_resume,
     load_resumed_config,
     locked,
+    resumed_experiment,
     set_episodes_aside,
     write_resumed_config,
 )
@@ -227,7 +227,7 @@ def test_it_goes_on_from_the_newest(folder: RunDirectory) -> None:
         write(folder, env_steps)
     place, manifest, damage = find_checkpoint(folder)
     assert (place.name, manifest.env_steps, damage) == ("1000", 1_000, [])
-    servers = going_on(prepare(chase()), place, manifest).servers
+    servers = resumed_experiment(prepare(chase()), place, manifest).servers
     assert servers["ppo"].resume_from == str(place / "ppo")
     assert servers["other"].resume_from == ""
 
@@ -277,14 +277,14 @@ def test_without_a_checkpoint_it_says_how_to_get_one(folder: RunDirectory) -> No
 
 def test_a_failure_names_the_command_that_goes_on(tmp_path: Path) -> None:
     folder = RunDirectory.create_at(tmp_path / "sweep" / "runs" / "trial")
-    assert how_to_go_on(folder) == "it has no whole checkpoint, so it cannot be resumed"
+    assert how_to_resume(folder) == "it has no whole checkpoint, so it cannot be resumed"
     write(folder, 1_000)
     assert f"'muxrl launch --resume {folder.path}' goes on from its checkpoint at 1,000 env" in (
-        how_to_go_on(folder)
+        how_to_resume(folder)
     )
     sweep = folder.path.resolve().parent.parent
     (sweep / TRIALS_FILE).write_text("")
-    assert f"'muxrl sweep {sweep} --resume' goes on from its checkpoint at 1,000" in how_to_go_on(
+    assert f"'muxrl sweep {sweep} --resume' goes on from its checkpoint at 1,000" in how_to_resume(
         folder
     )
 

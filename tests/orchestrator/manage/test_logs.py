@@ -48,7 +48,7 @@ def test_the_last_lines_are_found_from_the_end(
     expected: list[str],
     piece_bytes: int,
 ) -> None:
-    monkeypatch.setattr(module, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(module, "_CHUNK_BYTES", piece_bytes)
     logs = Logs(run)
     logs.begin(num_lines)
     monkeypatch.undo()
@@ -58,7 +58,7 @@ def test_the_last_lines_are_found_from_the_end(
 def test_a_log_larger_than_a_piece_is_read_whole(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 64)
     lines = [f"line {n}" for n in range(100)]
     run.log("ppo").write_text("\n".join(lines) + "\n")
     assert [line for _, line in Logs(run, ["ppo"]).read()] == lines

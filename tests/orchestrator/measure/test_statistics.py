@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from muxrl.orchestrator.measure.statistics import (
-    NO_LUCK,
+    NO_VARIANCE,
     Unit,
     Variance,
     are_proportions,
     difference_interval,
     estimate_of,
     mean_interval,
-    shared_luck,
+    shared_variance,
     widened,
     wilson_interval,
 )
@@ -146,11 +146,11 @@ def test_what_is_0_or_1_everywhere_is_a_proportion() -> None:
 def test_shared_luck_is_what_runs_have_in_common() -> None:
     """Two runs of two episodes, by hand: the second is 4 better for both, and nothing else varies:
     the variance of the means by episode is 8, over two episodes 4."""
-    found = shared_luck([np.array([0.0, 4.0]), np.array([1.0, 5.0])])
+    found = shared_variance([np.array([0.0, 4.0]), np.array([1.0, 5.0])])
     assert (found.value, found.freedom) == (4.0, 1)
-    assert shared_luck([np.array([0.0, 4.0]), np.array([4.0, 0.0])]).value == 0.0
-    assert shared_luck([np.array([0.0, 4.0])]) == NO_LUCK
-    gaps = shared_luck([np.array([0.0, math.nan, 4.0]), np.array([1.0, 9.0, 5.0, 7.0])])
+    assert shared_variance([np.array([0.0, 4.0]), np.array([4.0, 0.0])]).value == 0.0
+    assert shared_variance([np.array([0.0, 4.0])]) == NO_VARIANCE
+    gaps = shared_variance([np.array([0.0, math.nan, 4.0]), np.array([1.0, 9.0, 5.0, 7.0])])
     assert gaps.value == 4.0
 
 
@@ -170,10 +170,10 @@ def test_an_interval_of_runs_that_share_their_episodes_covers_the_mean() -> None
 
 def test_variances_of_a_sum_have_satterthwaite_s_degrees_of_freedom() -> None:
     assert Variance(3.0, 4.0) + Variance(1.0, 2.0) == Variance(4.0, 16 / (9 / 4 + 1 / 2))
-    assert Variance(3.0, 4.0) + NO_LUCK == Variance(3.0, 4.0)
-    assert Variance(0.0, 4.0) + NO_LUCK == Variance(0.0, 4.0)
+    assert Variance(3.0, 4.0) + NO_VARIANCE == Variance(3.0, 4.0)
+    assert Variance(0.0, 4.0) + NO_VARIANCE == Variance(0.0, 4.0)
     assert Variance(3.0, 2.0).share(Variance(1.0, 9.0)) == 0.75
-    assert Variance(0.0, 2.0).share(NO_LUCK) == 1.0
+    assert Variance(0.0, 2.0).share(NO_VARIANCE) == 1.0
 
 
 def test_deviations_are_widened_to_student_s_interval() -> None:

@@ -53,7 +53,7 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path, torn: bytes) -> None:
 def test_a_resumed_writer_does_not_append_to_a_torn_line(
     run: RunDirectory, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muxrl.orchestrator.records.metrics._PIECE_BYTES", piece)
+    monkeypatch.setattr("muxrl.orchestrator.records.metrics._CHUNK_BYTES", piece)
     (run.metrics / "joint.jsonl").write_bytes(b'{"env_st')
     (run.metrics / "prey.jsonl").write_bytes(b'{"env_steps": 1}\n{"env_st')
     with MetricsWriter(run) as metrics:

@@ -134,8 +134,8 @@ def test_a_server_begins_from_a_checkpoint_that_it_may_not_see(
     write_two(tmp_path / "ppo")
     here = str(tmp_path / "ppo")
     plan = replace(prepare(load_config("cartpole_ppo")).servers["ppo"], **{key: here})
-    brought = [ray.put(cluster.pack(tmp_path / "ppo"))]
-    monkeypatch.setattr(cluster, "_brought", lambda arguments: brought)
+    checkpoint = [ray.put(cluster.pack(tmp_path / "ppo"))]
+    monkeypatch.setattr(cluster, "_checkpoint_of", lambda arguments: checkpoint)
     node_id = ray.get_runtime_context().get_node_id() if is_same else "another"
     monkeypatch.setattr(cluster, "_node_id", lambda: node_id)
     caller = workers.start("ppo", Distant, plan, log=tmp_path / "logs" / "ppo.log")

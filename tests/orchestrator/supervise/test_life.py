@@ -35,7 +35,7 @@ class Named(Life[ProcessReport]):
     def _launch(self) -> Process:
         return Process()
 
-    def _take(self, report: ProcessReport) -> None: ...
+    def _receive(self, report: ProcessReport) -> None: ...
 
     def _again(self) -> str:
         return "at once"

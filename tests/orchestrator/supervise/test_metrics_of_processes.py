@@ -173,7 +173,7 @@ def test_a_gateway_gives_episodes_parameters_and_evaluations_theirs(
         with PolicyClient(address) as client, standalone.PolicyClient(address) as other:
             loop = EnvLoop([adapt(Stairs()) for _ in range(2)], client)
             loop.run(results.append, should_stop=lambda: len(results) >= 20)
-            process.tell({"distance": 9})
+            process.set_parameters({"distance": 9})
             client.start_episode()
             assert (client.parameters, client.is_evaluation) == ({"distance": 9}, False)
             evaluating = threading.Thread(target=process.evaluate, args=([Condition()], 7, 2, {}))

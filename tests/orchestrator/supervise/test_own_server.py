@@ -101,9 +101,9 @@ def test_a_run_begins_reports_saves_and_goes_on_elsewhere(serving: Serving, tmp_
     play(serving.address)
     wait_for_iteration(server, 1)
     report = server.report()
-    assert [record["iteration"] for record in report.said.records] == [1]
-    assert report.said.records[0]["learner"]["default"] == {"loss": 1.0, "rows": 8.0}
-    assert server.report(taken=1).said.records == []
+    assert [record["iteration"] for record in report.content.records] == [1]
+    assert report.content.records[0]["learner"]["default"] == {"loss": 1.0, "rows": 8.0}
+    assert server.report(taken=1).content.records == []
     saved, _ = server.save(tmp_path / "draft", PATIENCE_S)
     assert (saved.iteration, saved.weights_seq_no) == (1, 1)
     assert ABOUT_FILE in saved.files
@@ -276,9 +276,9 @@ def test_a_server_that_offers_nothing_is_asked_for_its_status_alone(
     server = OwnServer(plan_at(foreign[0]))
     assert server.start().offers == set()
     report = server.report()
-    assert (report.said.status.iteration, report.said.records) == (7, [])
+    assert (report.content.status.iteration, report.content.records) == (7, [])
     assert server.save(tmp_path / "draft", 1.0)[0].files == {}
-    assert server.finish_training(1.0).said.status.iteration == 7
+    assert server.finish_training(1.0).content.status.iteration == 7
     server.abort_episodes("x")
 
 

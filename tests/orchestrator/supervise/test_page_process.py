@@ -17,13 +17,13 @@ from tests.orchestrator.records.recorded import new_run
 from tests.processes import MARK, assert_all_end, marked
 
 from muxrl.orchestrator.supervise import page_process as beside
-from muxrl.orchestrator.supervise.page_process import page_beside
+from muxrl.orchestrator.supervise.page_process import page_of
 
 RUN = """
 import sys, time
 from pathlib import Path
-from muxrl.orchestrator.supervise.page_process import page_beside
-with page_beside(Path(sys.argv[1]), True, lambda text, **_: print(text, flush=True)):
+from muxrl.orchestrator.supervise.page_process import page_of
+with page_of(Path(sys.argv[1]), True, lambda text, **_: print(text, flush=True)):
     time.sleep(60)
 """
 
@@ -37,7 +37,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_it_is_there_while_the_run_goes_on(tmp_path: Path, mark: str) -> None:
     said: list[str] = []
-    with page_beside(new_run(tmp_path).path, True, lambda text, **_: said.append(text)):
+    with page_of(new_run(tmp_path).path, True, lambda text, **_: said.append(text)):
         address = said[0].split()[-1]
         with urllib.request.urlopen(address, timeout=20) as page:
             assert b"muxrl watch" in page.read()
@@ -58,7 +58,7 @@ def test_one_that_is_killed_is_said_and_started_again_at_its_address_unless_it_i
 ) -> None:
     monkeypatch.setattr(beside, "_TOO_SOON_S", too_soon_s)
     said: list[str] = []
-    with page_beside(new_run(tmp_path).path, True, lambda text, **_: said.append(text)):
+    with page_of(new_run(tmp_path).path, True, lambda text, **_: said.append(text)):
         address = said[0].split()[-1]
         urllib.request.urlopen(address, timeout=20).close()
         (process,) = marked(mark)
@@ -89,7 +89,7 @@ def test_it_ends_when_the_run_is_killed(tmp_path: Path, mark: str) -> None:
 
 def test_nobody_asked_for_it(tmp_path: Path, mark: str) -> None:
     said: list[str] = []
-    with page_beside(tmp_path, False, lambda text, **_: said.append(text)):
+    with page_of(tmp_path, False, lambda text, **_: said.append(text)):
         assert not marked(mark)
     assert not said
 
@@ -99,6 +99,6 @@ def test_a_page_that_cannot_be_served_never_ends_a_run(
 ) -> None:
     monkeypatch.setattr(beside.sys, "executable", str(tmp_path / "no-python"))
     said: list[str] = []
-    with page_beside(tmp_path, True, lambda text, **_: said.append(text)):
+    with page_of(tmp_path, True, lambda text, **_: said.append(text)):
         assert not said
     assert "there is no page of" in caplog.text

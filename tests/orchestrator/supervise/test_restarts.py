@@ -17,7 +17,7 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, Timeou
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.supervise.life import Supervisor
-from muxrl.orchestrator.supervise.process import take_all
+from muxrl.orchestrator.supervise.process import pop_all
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.orchestrator.supervise.simulations import Simulations, patience
@@ -142,5 +142,5 @@ def test_what_ends_while_a_report_is_made_is_in_it_or_in_the_next() -> None:
     playing.start()
     found: list[int] = []
     while playing.is_alive():
-        found += take_all(ended)
-    assert found + take_all(ended) == list(range(100_000))
+        found += pop_all(ended)
+    assert found + pop_all(ended) == list(range(100_000))

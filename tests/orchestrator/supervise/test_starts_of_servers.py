@@ -68,7 +68,7 @@ def servers(tmp_path: Path) -> Servers:
 def start(servers: Servers, workers: Any) -> None:
     async def begin() -> None:
         servers._supervisor.workers = workers
-        await servers._supervisor.beside(servers.start())
+        await servers._supervisor.unless_lost(servers.start())
         servers.kill()
 
     asyncio.run(begin())

@@ -48,14 +48,14 @@ class Told(Trial):
         )
         config.experiment.evaluation.interval_env_steps = 100
         self._plan: Any = SimpleNamespace(config=config)
-        self._is_over, self._told = False, None
-        self._untold: deque[EvaluationRow] = deque()
+        self._is_over, self._reported = False, None
+        self._queued: deque[EvaluationRow] = deque()
         self._run = run(training={"p": 0.0})
         self._rounds = self._look(looks)
 
     def _look(self, looks: list[list[EvaluationRow]]) -> Iterator[None]:
         for found in looks:
-            self._untold.extend(found)
+            self._queued.extend(found)
             yield
 
     def _end(self, status: Any, cause: str = "") -> None:

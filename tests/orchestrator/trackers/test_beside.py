@@ -53,7 +53,7 @@ def test_it_is_told_all_from_start_to_report(
 ) -> None:
     with (
         closing(Tracking(run, [f"{HERE}:Notes"])) as trackers,
-        MetricsWriter(run, trackers.take) as metrics,
+        MetricsWriter(run, trackers.receive) as metrics,
     ):
         metrics.server("sheep", ROW)
         metrics.joint({"env_steps": 200})  # no number
@@ -83,7 +83,7 @@ def test_a_resumed_run_goes_on_in_the_tracker_s_own(run: RunDirectory) -> None:
     for resumed_at in (None, 100, 100):
         with (
             closing(Tracking(run, [f"{HERE}:Notes"], resumed_at, lengths)) as trackers,
-            MetricsWriter(run, trackers.take) as metrics,
+            MetricsWriter(run, trackers.receive) as metrics,
         ):
             metrics.cut_back(lengths, 100)
             metrics.server("sheep", {"env_steps": 200, "loss": 0.125})
@@ -120,7 +120,7 @@ def test_one_that_fails_is_left_alone(
 ) -> None:
     with (
         closing(Tracking(run, [f"{HERE}:{tracker}", f"{HERE}:Notes"])) as trackers,
-        MetricsWriter(run, trackers.take) as metrics,
+        MetricsWriter(run, trackers.receive) as metrics,
     ):
         deadline = time.monotonic() + 60
         while not caplog.records and time.monotonic() < deadline:
@@ -146,7 +146,7 @@ def test_one_that_blocks_is_not_waited_for(
     monkeypatch.setattr(tracking_module, "_END_S", 0.5)
     began_at = time.monotonic()
     trackers = Tracking(run, [f"{HERE}:Blocking"])
-    with closing(trackers), MetricsWriter(run, trackers.take) as metrics:
+    with closing(trackers), MetricsWriter(run, trackers.receive) as metrics:
         metrics.server("sheep", ROW)
     assert time.monotonic() - began_at < 20
     (said,) = caplog.messages
@@ -164,7 +164,7 @@ from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.trackers.tracking import Tracking
 run = RunDirectory(Path(sys.argv[1]))
 trackers = Tracking(run, ["{HERE}:Notes"])
-with closing(trackers), MetricsWriter(run, trackers.take) as metrics:
+with closing(trackers), MetricsWriter(run, trackers.receive) as metrics:
     metrics.server("sheep", {ROW!r})
     time.sleep(60)
 """

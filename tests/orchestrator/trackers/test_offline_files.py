@@ -58,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
             # Two trials make its store side by side.
             closing(Tracking(tracked_run(root), ["mlflow"])),
             closing(Tracking(run, ["tensorboard", "wandb", "mlflow"])) as trackers,
-            MetricsWriter(run, trackers.take) as metrics,
+            MetricsWriter(run, trackers.receive) as metrics,
         ):
             metrics.server(
                 "sheep", {"env_steps": 100, "loss": 0.5, "learner": {"sheep": {"vf": 2.0}}}

@@ -19,7 +19,7 @@ def test_it_forgets_what_comes_once_more(
 ) -> None:
     run = tracked_run(tmp_path)
     with closing(Tracking(run, ["tensorboard"], resumed_at)) as trackers:
-        trackers.take("joint", {"env_steps": 30, "loss": 1.0})
+        trackers.receive("joint", {"env_steps": 30, "loss": 1.0})
     (path,) = run.tensorboard.iterdir()
     version, start, row = tensorboard_events(path)
     assert version.file_version == "brain.Event:2"
@@ -40,7 +40,7 @@ with closing(Tracking(run, ["tensorboard"])) as trackers:
         for n in range(400):
             metrics.joint({{"time_s": 1.0, "env_steps": n}})
             give_room({room})
-            trackers.take("joint", {{"a": 0.5, "b": 1.5, "env_steps": n}})
+            trackers.receive("joint", {{"a": 0.5, "b": 1.5, "env_steps": n}})
             give_room(-1)
     give_room({room})
 """

@@ -32,11 +32,11 @@ def test_seconds_are_shared_out_among_the_states() -> None:
         record(1.0, 0, qmix=own(11, 5, 1), ppo=own(9, 3, 3)),
         record(3.0, 50, qmix=own(13, 6, 1.5), ppo=own(11, 3, 3)),
     )
-    ((begin, end, *seconds),) = activities.stretches("qmix")
+    ((begin, end, *seconds),) = activities.spans("qmix")
     assert (begin, end) == (1.0, 3.0)
     # In 2 s it learned for 1 s, for 0.5 s of which the gate was closed.
     assert seconds == pytest.approx([1.0, 0.5, 0.5, 0.0, 0.0, 0.0])
-    ((*_, acting, learning, holding, waiting, silent, lost),) = activities.stretches("ppo")
+    ((*_, acting, learning, holding, waiting, silent, lost),) = activities.spans("ppo")
     # QMIX held for a quarter of the time.
     assert (learning, holding, silent, lost) == (0, 0, 0, 0)
     assert (acting, waiting) == pytest.approx((1.5, 0.5))
@@ -47,8 +47,8 @@ def test_where_no_step_was_played_who_does_not_hold_waits() -> None:
         record(1.0, 70, qmix=own(1, 0, 0), ppo=own(1, 0, 0)),
         record(2.0, 70, qmix=own(2, 1, 1), ppo=own(2, 0, 0)),
     )
-    assert activities.stretches("qmix")[0][2:] == pytest.approx((0, 0, 1, 0, 0, 0))
-    assert activities.stretches("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0, 0))
+    assert activities.spans("qmix")[0][2:] == pytest.approx((0, 0, 1, 0, 0, 0))
+    assert activities.spans("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0, 0))
 
 
 def test_a_server_that_is_lost_and_its_next_process() -> None:
@@ -57,10 +57,10 @@ def test_a_server_that_is_lost_and_its_next_process() -> None:
         record(2.0, 10, qmix={"is_lost": True}, ppo=own(51, 0, 0)),
         record(3.0, 20, qmix=own(4, 1, 0, num_refused=2), ppo=own(52, 0, 0)),
     )
-    lost, again = activities.stretches("qmix")
+    lost, again = activities.spans("qmix")
     assert lost[2:] == pytest.approx((0, 0, 0, 0, 0, 1))
     assert again[2:] == pytest.approx((0.75, 0.25, 0, 0, 0, 0)), "since its process began"
-    assert activities.stretches("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0, 0))
+    assert activities.spans("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0, 0))
     assert activities.num_refused("qmix") == 5
 
 
@@ -71,7 +71,7 @@ def test_a_server_that_was_lost_and_listens_again_between_two_rows() -> None:
         record(5.0, 20, qmix=own(1, 0.5, 0) | {"lost_s": 3.0}),
         record(5.5, 30, qmix=own(1, 0.5, 0) | {"lost_s": 3.0}),
     )
-    again, silent, since = activities.stretches("qmix")
+    again, silent, since = activities.spans("qmix")
     assert again[2:] == pytest.approx((0.75, 0.75, 0, 0, 0, 0.5))
     assert silent[2:] == pytest.approx((0, 0, 0, 0, 1.5, 0.5)), "it has not reported since"
     assert since[2:] == pytest.approx((0, 0, 0, 0, 0.5, 0))
@@ -83,10 +83,10 @@ def test_one_whose_report_is_not_new_is_silent_and_others_wait() -> None:
         record(3.0, 10, qmix=own(5, 2, 0), ppo=own(7, 0, 0)),
         record(4.0, 20, qmix=own(8, 2, 0), ppo=own(8, 0, 0)),
     )
-    silent, again = activities.stretches("qmix")
+    silent, again = activities.spans("qmix")
     assert silent == (1.0, 3.0, 0, 0, 0, 0, 2.0, 0)
     assert again[2:] == pytest.approx((1, 0, 0, 0, 0, 0))
-    assert activities.stretches("ppo")[0][2:] == pytest.approx((0, 0, 0, 2, 0, 0))
+    assert activities.spans("ppo")[0][2:] == pytest.approx((0, 0, 0, 2, 0, 0))
 
 
 def test_a_server_that_has_never_said_anything_has_no_state() -> None:
@@ -94,5 +94,5 @@ def test_a_server_that_has_never_said_anything_has_no_state() -> None:
     activities = watched(
         record(1.0, 10, ppo={}), record(2.0, 20, ppo={}), JointRow(time_s=3.0, env_steps=30)
     )
-    assert not activities.stretches("qmix")
-    assert not activities.stretches("ppo")
+    assert not activities.spans("qmix")
+    assert not activities.spans("ppo")

@@ -69,8 +69,8 @@ def test_all_readers_find_the_same_rows_of_any_length(
     path = tmp_path_factory.mktemp("readers") / "joint.jsonl"
     path.write_text("".join(f"{line}\n" for line in whole) + json.dumps({"n": "x" * 291})[:torn])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics_module, "_PIECE_BYTES", size)
-        patch.setattr(tail_module, "_PIECE_BYTES", size)
+        patch.setattr(metrics_module, "_CHUNK_BYTES", size)
+        patch.setattr(tail_module, "_CHUNK_BYTES", size)
         taken = Taken(path)
         num_reads = 1
         while taken.tail.read():
@@ -82,7 +82,7 @@ def test_all_readers_find_the_same_rows_of_any_length(
 
 
 def test_a_long_file_comes_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail_module, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(tail_module, "_CHUNK_BYTES", 64)
     path = tmp_path / "joint.jsonl"
     path.write_bytes(lines(list(range(50))))
     taken = Taken(path)

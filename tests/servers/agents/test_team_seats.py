@@ -16,7 +16,7 @@ from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.spaces import split_state
 from muxrl.servers.algorithms.settings.actor_critic import CENTRAL
 from muxrl.servers.alone import Alone
-from muxrl.servers.episodes.trajectories import Trajectory, apart
+from muxrl.servers.episodes.trajectories import Trajectory, separated
 
 TEAM = {"team": ("a", "b")}
 TOLD = {"obs": Box((2,)), "action_mask": MultiBinary(3), "state": Box((3,))}
@@ -31,7 +31,7 @@ def team_store(late_members: Any = "allow", **kwargs: Any) -> ScriptedStore:
 
 def team_steps(store: ScriptedStore) -> Trajectory:
     (team,) = store.trajectories("team")
-    return apart(team)
+    return separated(team)
 
 
 # --- late members ---------------------------------------------------------------------------

@@ -44,14 +44,14 @@ def spec_of(
 
 def has_its_slope(trainer: Any, batch: Mapping[str, Any]) -> bool:
     """Whether the gradient of a trainer's loss, by what its networks say, is the loss's slope."""
-    said = [one.detach().double().requires_grad_() for one in trainer.said(batch)]
+    predicted = [one.detach().double().requires_grad_() for one in trainer.predicted(batch)]
     batch = {k: one.double() if one.is_floating_point() else one for k, one in batch.items()}
 
-    def loss_of(*said: torch.Tensor) -> Any:
-        trainer.said = lambda batch: said
+    def loss_of(*predicted: torch.Tensor) -> Any:
+        trainer.predicted = lambda batch: predicted
         return trainer.loss(batch, is_reported=False)[0]
 
-    return torch.autograd.gradcheck(loss_of, said)
+    return torch.autograd.gradcheck(loss_of, predicted)
 
 
 def ignores_padding(trainer: Any, batch: Mapping[str, Any]) -> bool:

@@ -56,7 +56,7 @@ def learned(actors: Any, pieces: list[Any], num_env_steps: int = 20) -> dict[str
 def numbers_by_hand(trainer: Any) -> dict[str, Any]:
     """Two steps; pi = (1/4, 3/4) and (1/2, 1/2); V = 1 and -2."""
     logits = torch.log(torch.tensor([[1.0, 3.0], [1.0, 1.0]])).requires_grad_()
-    trainer.said = lambda batch, net=None: (logits, torch.tensor([1.0, -2.0]))
+    trainer.predicted = lambda batch, net=None: (logits, torch.tensor([1.0, -2.0]))
     old = torch.log(torch.tensor([[1.0, 1.0], [1.0, 1.0]]))
     return {
         ACTIONS: torch.tensor([1, 0]),
@@ -98,7 +98,7 @@ def test_a_value_far_from_its_target_is_learned_unless_a_clip_is_set(
     trainer = make(PPO, vf_clip_param=limit)
     batch = numbers_by_hand(trainer)
     values = torch.tensor([1.0, 1.0], requires_grad=True)
-    trainer.said = lambda batch, net=None: (torch.zeros(2, 3), values)
+    trainer.predicted = lambda batch, net=None: (torch.zeros(2, 3), values)
     batch |= {TARGETS: torch.tensor([100.0, -100.0]), DISTRIBUTION: torch.zeros(2, 3)}
     trainer.loss(batch, is_reported=False)[0].backward()
     assert values.grad is not None
@@ -180,7 +180,7 @@ def test_a_recurrent_policy_is_on_policy_in_its_own_sequences(cls: Any) -> None:
     rollout = Rollout.of(pieces)
     if cls in (PPO, A2C):
         batch = trainer.batch_of(rollout)
-        inputs, _ = trainer.said(batch)
+        inputs, _ = trainer.predicted(batch)
         found = trainer.distribution.terms(inputs, batch[ACTIONS]).log_prob[batch["is_step"]]
         assert ignores_padding(trainer, batch)
     else:
@@ -216,7 +216,7 @@ def test_numpy_and_torch_say_the_same_of_actions() -> None:
     trainer: Any = actors.learners["p"]
     with torch.no_grad():
         obs = torch.from_numpy(one.observations[:-1])
-        inputs, _ = trainer.said({OBS: obs, ACTION_MASK: torch.from_numpy(one.masks[:-1])})
+        inputs, _ = trainer.predicted({OBS: obs, ACTION_MASK: torch.from_numpy(one.masks[:-1])})
     assert one.outputs[DISTRIBUTION] == pytest.approx(inputs.numpy(), abs=1e-5)
 
 

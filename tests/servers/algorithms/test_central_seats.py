@@ -83,8 +83,8 @@ def test_a_missing_state_is_refused_before_anything_is_recorded() -> None:
 def test_an_observed_state_is_shown_to_the_critic_only(uses_it: bool) -> None:
     space = DictSpace({"obs": Box((2,)), "state": Box((3,))})
     store = central_store({"a": space, "b": space}, use_global_state=uses_it)
-    said = {"obs": np.array([4, 5], np.float32), "state": np.array([7, 8, 9], np.float32)}
-    store.step(0, observations={"a": said, "b": said})
+    predicted = {"obs": np.array([4, 5], np.float32), "state": np.array([7, 8, 9], np.float32)}
+    store.step(0, observations={"a": predicted, "b": predicted})
     store.end(1)
     a = steps_of(store, "a")
     assert column(a, "obs")[0] == [4, 5]

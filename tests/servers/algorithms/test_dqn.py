@@ -179,12 +179,12 @@ def test_its_values_as_layers_and_in_numpy_are_those_of_the_network(settings: An
     expected = trainer.network()(torch.from_numpy(seen)).detach().numpy()
     network = trainer.acting_network()
     np.testing.assert_allclose(forward(network.layers, seen), expected, rtol=1e-4, atol=1e-5)
-    said = trainer.said_of(rows_of(seen), pytest.fail)
-    np.testing.assert_allclose(said, expected, rtol=1e-4, atol=1e-5)
+    predicted = trainer.asked_of_net(rows_of(seen), pytest.fail)
+    np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
         for parameter in trainer.net.parameters():
             parameter.zero_()
-    assert not trainer.said_of(rows_of(seen), pytest.fail).any(), "weights count at once"
+    assert not trainer.asked_of_net(rows_of(seen), pytest.fail).any(), "weights count at once"
 
 
 @pytest.mark.parametrize("settings", [{"num_atoms": 5}, {"model": {"fcnet_activation": "elu"}}])

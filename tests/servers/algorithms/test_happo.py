@@ -131,7 +131,7 @@ def test_the_second_ones_advantages_are_weighted_by_the_firsts_ratios(
     np.testing.assert_array_equal(mine[ADVANTAGES], raw[first], "M is 1 for the first")
 
     with torch.no_grad():  # as it is now
-        logits = trainers[first].said(mine)[0].numpy()
+        logits = trainers[first].predicted(mine)[0].numpy()
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     ratio_at: dict[tuple[str, str, int], float] = {}
     for row, (key, step) in enumerate(_rows(played, first)):

@@ -78,7 +78,7 @@ def test_the_loss_is_the_papers() -> None:
     batch = some_batch()
     with torch.no_grad():
         loss = float(one.loss(batch, is_reported=True)[0])
-        logits, values = (said.numpy() for said in one.net(batch))
+        logits, values = (predicted.numpy() for predicted in one.net(batch))
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     advantages, targets, old = (batch[key].numpy() for key in (ADVANTAGES, TARGETS, OLD_VALUES))
     total = 0.0
@@ -247,9 +247,9 @@ def test_without_normalisation_values_are_in_units_of_rewards() -> None:
 
 def test_gradients_keep_actor_and_critic_apart() -> None:
     net, rows = make(MAPPO, central_spec(), SMALL).net, some_rows()
-    for said, owners in zip(net(rows), ("actor pi", "critic vf"), strict=True):
+    for predicted, owners in zip(net(rows), ("actor pi", "critic vf"), strict=True):
         net.zero_grad()
-        said.square().sum().backward()
+        predicted.square().sum().backward()
         for name, parameter in net.named_parameters():
             assert (parameter.grad is not None) == (name.split(".")[0] in owners.split())
 
@@ -283,7 +283,7 @@ def test_it_acts_in_numpy_and_in_files_as_it_learns(has_masks: bool, obs_agent_i
     seen = {key: part[0].numpy() for key, part in rows.items()}
     acted = actors.ask("p", rows_of(seen, None, actors))
     with torch.no_grad():
-        expected = one.said(rows)[0].numpy()
+        expected = one.predicted(rows)[0].numpy()
         keys = [key for key in one.acting_keys if key != ACTION_MASK]
         in_file = one.network()(*(rows[key] for key in keys)).numpy()
     assert (AGENT_ID in keys) == obs_agent_id

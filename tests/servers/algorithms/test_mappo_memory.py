@@ -94,8 +94,8 @@ def test_the_critic_s_memory_and_the_actor_s_are_apart() -> None:
     net, parts, states, other = recurrent().net, sequences([[1, 1]]), states_of(1), states_of(1)
     for name, moves in (("actor", [True, False]), ("critic", [False, True])):
         mixed = {k: (other if k.startswith(name) else states)[k] for k in states}
-        said = zip(net.unroll(parts, states)[:2], net.unroll(parts, mixed)[:2], strict=True)
-        assert [not torch.equal(a, b) for a, b in said] == moves
+        predicted = zip(net.unroll(parts, states)[:2], net.unroll(parts, mixed)[:2], strict=True)
+        assert [not torch.equal(a, b) for a, b in predicted] == moves
 
 
 @pytest.mark.parametrize("lengths", [(5, 5, 7), (12, 4, 5)])
@@ -151,13 +151,13 @@ def test_the_batch_is_what_a_plain_loop_over_each_episode_says(lengths: Any) -> 
         where, own = columns[IS_STEP], columns[IS_STEP] & columns[OWN]
         assert (columns[OWN][where].numpy() == acted).all()
         with torch.no_grad():
-            said = one.said(columns)
-            terms = one.distribution.terms(said[0], columns[ACTIONS])
+            predicted = one.predicted(columns)
+            terms = one.distribution.terms(predicted[0], columns[ACTIONS])
 
         def close(got: torch.Tensor, wanted: np.ndarray) -> None:
             np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=1e-4)
 
-        close(said[1][where], values)
+        close(predicted[1][where], values)
         close(columns[TARGETS][where], values + advantages)
         standard = (advantages - advantages_of_acted.mean()) / advantages_of_acted.std()
         close(columns[ADVANTAGES][where], standard)

@@ -106,8 +106,8 @@ def test_a_sequence_is_its_steps_one_after_another(is_shared: bool) -> None:
     assert inputs.shape == (2, 6, 2)
     assert values.shape == (2, 6)
     for t in range(6):
-        said, worth, states = net.unroll({OBS: obs[:, t : t + 1]}, states)
-        torch.testing.assert_close(said[:, 0], inputs[:, t])
+        predicted, worth, states = net.unroll({OBS: obs[:, t : t + 1]}, states)
+        torch.testing.assert_close(predicted[:, 0], inputs[:, t])
         torch.testing.assert_close(worth[:, 0], values[:, t])
     for key, one in after.items():
         torch.testing.assert_close(states[key], one)

@@ -92,10 +92,10 @@ def test_an_absurd_reward_leaves_weights_and_optimizers_as_they_were(
         caught.update("reward")
         caught.update("reward", float("nan"))
     assert same(caught.trained(), before)
-    said = [m for m in caplog.messages if "an update is skipped" in m]
-    assert "the largest number in its batch is the reward" in said[0]
-    assert "1e+30" in said[0]
-    assert len({message.partition(":")[0] for message in said}) == len(caught.learners)
+    predicted = [m for m in caplog.messages if "an update is skipped" in m]
+    assert "the largest number in its batch is the reward" in predicted[0]
+    assert "1e+30" in predicted[0]
+    assert len({message.partition(":")[0] for message in predicted}) == len(caught.learners)
     caught.update()
     after = caught.trained()
     assert not same(after, before)

@@ -131,7 +131,7 @@ def test_an_episode_that_cannot_be_processed_harms_no_other(
         assert store.abort_all("e", 0.0) == 3
     else:
         if how == "cut":
-            store._batch_env_steps = store._num_uncut_steps + 1
+            store._batch_env_steps = store._num_new_steps + 1
             player.tell([step_of(player, "e0", 3)])
         else:
             item = rows_of(player, [step_of(player, e, 3) for e in EPISODES])
@@ -171,7 +171,7 @@ def test_an_end_is_remembered_for_its_time() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "most"),
-    [("MOST_OVER", 2), ("_MOST_TOLD", 4)],  # returns of two agents each
+    [("MOST_OVER", 2), ("_MOST_RETURNS", 4)],  # returns of two agents each
 )
 def test_the_oldest_of_too_many_ends_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int

@@ -276,21 +276,21 @@ def test_the_newest_weights_act_and_stand_for_snapshots_until_there_are_some(
     policies, pool = pool_of(given)
     live = main.live()
     assert live.about["weights_seq_no"] == 0
-    policies.take("main", {}, certain(live, 2))
+    policies.sync("main", {}, certain(live, 2))
     assert members_of(pool) == ["now", "past"]
     assert {play(policies, f"a{i}")[1] for i in range(10)} == {2}
-    policies.take("main", {}, certain(live, 4))
+    policies.sync("main", {}, certain(live, 4))
     assert {play(policies, f"b{i}")[1] for i in range(10)} == {4}
     paths = {}
     for env_steps in (100, 200, 300):
         main.save(paths.setdefault(env_steps, tmp_path / str(env_steps) / "main"))
     snapshots = {n: str(path) for n, path in paths.items()}
-    policies.take("main", {100: snapshots[100]}, certain(live, 1))
+    policies.sync("main", {100: snapshots[100]}, certain(live, 1))
     assert members_of(pool) == ["now", "past@100"]
     kept = pool.members["past"][0]
-    policies.take("main", {n: snapshots[n] for n in (100, 200)}, None)
+    policies.sync("main", {n: snapshots[n] for n in (100, 200)}, None)
     assert pool.members["past"][0] is kept
-    policies.take("main", snapshots, None)
+    policies.sync("main", snapshots, None)
     assert members_of(pool) == ["now", "past@200", "past@300"]
     played = Counter(play(policies, f"c{i}", reward=-1.0) for i in range(60))
     assert {member for member, _ in played} == {"now", "past@200", "past@300"}
@@ -300,7 +300,7 @@ def test_the_newest_weights_act_and_stand_for_snapshots_until_there_are_some(
     policies.save(tmp_path / "pool")
     again, resumed_pool = pool_of(resumed(given, tmp_path / "pool"))
     assert members_of(resumed_pool) == []
-    again.take("main", snapshots, certain(live, 1))
+    again.sync("main", snapshots, certain(live, 1))
     assert members_of(resumed_pool) == members_of(pool)
     assert [w for _, w in resumed_pool.weights("hard")] == pytest.approx(
         [w for _, w in pool.weights("hard")]
@@ -310,7 +310,7 @@ def test_the_newest_weights_act_and_stand_for_snapshots_until_there_are_some(
 
 def test_statistics_come_with_the_weights(main: Any) -> None:
     policies, pool = pool_of(pool_plan(members={"now": {"live": "main"}}))
-    policies.take("main", {}, main.live())
+    policies.sync("main", {}, main.live())
     (member,) = pool.members["now"]
     assert isinstance(member, Member)
     seat: Any = member.seats.seats["a"]
@@ -318,7 +318,7 @@ def test_statistics_come_with_the_weights(main: Any) -> None:
     live = main.live()
     count(main._normalization.observing, {"a": np.full(2, 7.0)})
     count(main._normalization.observing, {"a": np.full(2, 5.0)})
-    policies.take("main", {}, main.live())
+    policies.sync("main", {}, main.live())
     after = seat.agents[0].read(np.full(2, 7.0, np.float32))
     assert before.tolist() == [7.0, 7.0] != after.tolist()
     assert live.about["server_id"] == "main"
@@ -354,8 +354,8 @@ def test_live_weights_act_as_a_checkpoint_of_the_same_moment(
             pool_plan(members={"now": {"live": "main"}}, should_explore=False), **shape
         )
     )
-    policies.take("main", {}, live)
-    policies.take("main", {}, live)  # once more, into what is there
+    policies.sync("main", {}, live)
+    policies.sync("main", {}, live)  # once more, into what is there
     rng = np.random.default_rng(0)
     observations = [{a: rng.normal(size=2).astype(np.float32) for a in "ab"} for _ in range(12)]
     assert answers_of(policies, observations) == answers_of(frozen, observations)
@@ -398,14 +398,14 @@ def test_weights_of_trainers_of_one_s_own_are_followed_and_frozen(
         trainer.set_weights(weights)
         learner.acting.publish()
         count(learner._normalization.observing, {"a": np.full(2, number + 7.0)})
-        policies.take("main", {}, learner.live())
+        policies.sync("main", {}, learner.live())
         learner.save(path := tmp_path / str(number))
         frozen = make(plan("FROZEN", FIVE, checkpoint=str(path)))
         told.append(answers_of(policies, observations))
         assert told[-1] == answers_of(frozen, observations)
     assert told[0] != told[1] != told[2] != told[0]
     assert members_of(pool) == ["now", "past"]
-    policies.take("main", {100: str(tmp_path / "1")}, learner.live())
+    policies.sync("main", {100: str(tmp_path / "1")}, learner.live())
     assert members_of(pool) == ["now", "past@100"]
     drawn = [play(policies, f"e{i}") for i in range(40)]
     assert {action for member, action in drawn if member == "past@100"} == {told[1][0]["a"]}
@@ -419,7 +419,7 @@ def test_a_member_that_acts_for_training_does_not_train(rllib: None) -> None:
     trainer = learner.acting.learners["default"]
     trainer._model.exploration_rate = 1.0
     policies, pool = pool_of(pool_plan(members={"now": {"live": "main"}}))
-    policies.take("main", {}, learner.live())
+    policies.sync("main", {}, learner.live())
     assert len({play(policies, f"e{i}")[1] for i in range(60)}) == 5
     (member,) = pool.members["now"]
     inner: Any = member.acting

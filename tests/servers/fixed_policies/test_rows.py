@@ -209,7 +209,7 @@ def pool_in_two_ways(given: ServerPlan, learners: Any) -> list[Client]:
     clients = []
     for in_rows in (False, True):
         clients.append(Client(given, in_rows=in_rows))
-        clients[-1].policies.take("main", {100: checkpoints[0]}, live)
+        clients[-1].policies.sync("main", {100: checkpoints[0]}, live)
     return clients
 
 
@@ -222,7 +222,7 @@ def test_members_of_all_kinds_act_in_rows_as_one_by_one(learners: Any) -> None:
         if turn == 60:  # in the middle of episodes, also of members that go
             newer = certain(live, 2)
             for client in clients:
-                client.policies.take("main", {200: checkpoints[1]}, newer)
+                client.policies.sync("main", {200: checkpoints[1]}, newer)
         found += play(clients, [items])
     by = {what for of_turn in found for key, what in of_turn.items() if key.endswith(" by")}
     assert by == {*given.settings["members"]} - {"past"} | {"past@100", "past@200"}
@@ -241,12 +241,12 @@ def test_newer_weights_act_in_rows_at_once(learners: Any) -> None:
     }
     given = plan("POOL", FIVE, MASKED, members=members)
     client = Client(given, in_rows=True)
-    client.policies.take("main", {}, live)
+    client.policies.sync("main", {}, live)
     begun = client.tell(lockstep(given, 0))
     players = {one.episode_id: one.member for one in begun if isinstance(one, Started)}
     assert set(players.values()) == set(members)
     for t, action in ((1, 1), (2, 4)):
-        client.policies.take("main", {}, certain(live, action))
+        client.policies.sync("main", {}, certain(live, action))
         items = lockstep(given, t)
         for step, answer in zip(unpacked(given.agents, items), client.tell(items), strict=True):
             for agent_id, seen in step.observations.items():  # type: ignore[union-attr]

@@ -275,7 +275,7 @@ def test_a_spoilt_update_is_undone_without_the_replay() -> None:
     trainer.learn([player.play()])
     with torch.no_grad():
         next(trainer._module.parameters()).fill_(torch.nan)
-    assert "weights()['" in sound.find_spoilt(is_all=False)
+    assert "weights()['" in sound.find_corrupt(is_all=False)
     sound.go_back()
     assert_same(flat(trainer), kept)
     assert trainer._algorithm.local_replay_buffer.get_num_timesteps() == 2 * NUM_STEPS

@@ -114,9 +114,9 @@ def test_what_is_not_finite_from_the_beginning_is_none_of_its_business() -> None
     assert trainer.best == 1.0
     assert not policies.store.warnings.found
     trainer.best = -math.inf
-    assert SoundState(trainer, 1).find_spoilt(is_all=True) == ""
+    assert SoundState(trainer, 1).find_corrupt(is_all=True) == ""
     trainer.recent[:] = 1e30
-    assert SoundState(trainer, 1).find_spoilt(is_all=True) == ""
+    assert SoundState(trainer, 1).find_corrupt(is_all=True) == ""
 
 
 def test_one_that_is_always_spoilt_ends_with_a_whole_checkpoint(
@@ -231,7 +231,7 @@ def test_numbers_whose_squares_overflow_are_sound() -> None:
     sound = SoundState(trainer, 1)
     for number, is_sound in ((1e23, True), (-1e23, True), (1e25, False), (math.nan, False)):
         trainer.sums = torch.tensor([1.0, number])
-        assert (sound.find_spoilt(is_all=True) == "") == is_sound, number
+        assert (sound.find_corrupt(is_all=True) == "") == is_sound, number
 
 
 # --- Stable-Baselines3 -------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_an_absurd_number_in_the_replay_of_stable_baselines3(
     assert trainer.state()["pos"] == 30 * 16
     largest = max(np.abs(trainer.state()["replay"][c]).max() for c in ("observations", "rewards"))
     assert largest < 10.0
-    assert SoundState(trainer, 1).find_spoilt(is_all=True) == ""
+    assert SoundState(trainer, 1).find_corrupt(is_all=True) == ""
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
@@ -301,7 +301,7 @@ def test_on_policy_algorithms_go_on_after_an_absurd_number(name: str, what: str)
         found = {} if i != 2 else {what: 3e38}
         with np.errstate(all="ignore"):
             actors.learners.learn("default", [piece(actors, i, **found)], 0)
-        assert SoundState(actors.learners["default"], 1).find_spoilt(is_all=True) == ""
+        assert SoundState(actors.learners["default"], 1).find_corrupt(is_all=True) == ""
 
 
 # --- checkpoints -------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_what_was_not_looked_at_yet_is_before_a_checkpoint(
     (warning,) = policies.store.warnings.found
     assert "the largest number so far is the reward of 'a' in episode e2, 1e+30" in warning.text
     resumed = policies_of(plan_of("OneTensor", resume_from=str(tmp_path / "saved")))
-    assert SoundState(resumed.acting.learners["default"], 1).find_spoilt(is_all=True) == ""
+    assert SoundState(resumed.acting.learners["default"], 1).find_corrupt(is_all=True) == ""
 
 
 def test_a_refused_checkpoint_is_said_until_one_is_written(tmp_path: Path) -> None:

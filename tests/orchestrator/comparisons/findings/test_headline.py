@@ -189,5 +189,5 @@ def test_better_than_random_is_not_shown_where_untrained_policies_are_as_good(
         assert math.isnan(frame["over_untrained"][0])
     else:
         assert frame["over_untrained"][0] == pytest.approx(2.02 - untrained)
-    is_told = any("is shown to have learned" in sentence for sentence in found.headline)
-    assert is_told is (verdict == "learned")
+    is_shown = any("is shown to have learned" in sentence for sentence in found.headline)
+    assert is_shown is (verdict == "learned")

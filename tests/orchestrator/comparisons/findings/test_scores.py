@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.comparisons.findings.scores import Curve, band, luck_of
-from muxrl.orchestrator.measure.statistics import NO_LUCK
+from muxrl.orchestrator.comparisons.findings.scores import Curve, band, common_variance
+from muxrl.orchestrator.measure.statistics import NO_VARIANCE
 from muxrl.orchestrator.measure.subjects import Measured
 
 
@@ -55,23 +55,25 @@ def test_a_threshold_is_reached_where_an_evaluation_saw_it() -> None:
 
 def test_a_band_is_where_all_runs_have_been() -> None:
     curves = [curve((0, 0), (10, 10), (20, 20)), curve((4, 4), (10, 12), (18, 20))]
-    drawn = band(curves, "env_steps", NO_LUCK)
+    drawn = band(curves, "env_steps", NO_VARIANCE)
     assert [place for place, _ in drawn] == [4.0, 10.0, 18.0]
     assert [estimate.mean for _, estimate in drawn] == pytest.approx([4.0, 11.0, 19.0])
 
 
 def test_there_is_no_band_of_one_evaluation_or_of_unknown_times() -> None:
-    assert not band([], "env_steps", NO_LUCK)
-    assert not band([curve((0, 0), (10, 1)), curve((10, 1))], "env_steps", NO_LUCK)
+    assert not band([], "env_steps", NO_VARIANCE)
+    assert not band([curve((0, 0), (10, 1)), curve((10, 1))], "env_steps", NO_VARIANCE)
     unknown = Curve(np.array([0.0, 1.0]), np.full(2, math.nan), np.array([0.0, 1.0]))
-    assert not band([unknown], "time_s", NO_LUCK)
-    assert band([unknown], "env_steps", NO_LUCK)
+    assert not band([unknown], "time_s", NO_VARIANCE)
+    assert band([unknown], "env_steps", NO_VARIANCE)
 
 
 def test_the_luck_of_episodes_counts_where_runs_share_them() -> None:
     alike = [played(), played(1.0)]
-    assert luck_of(alike).value == pytest.approx(0.25)  # of 0.5 and 1.5, over two episodes
-    assert luck_of([played(), played(first_seed=2)]) == NO_LUCK
-    assert luck_of(alike, alike).value == 0.0, "pairs have it in common, and their difference none"
+    assert common_variance(alike).value == pytest.approx(0.25)  # of 0.5 and 1.5, over two episodes
+    assert common_variance([played(), played(first_seed=2)]) == NO_VARIANCE
+    assert common_variance(alike, alike).value == 0.0, (
+        "pairs have it in common, and their difference none"
+    )
     others = [played(first_seed=2), played(1.0, first_seed=2)]
-    assert luck_of(alike, others).value == pytest.approx(0.5)
+    assert common_variance(alike, others).value == pytest.approx(0.5)

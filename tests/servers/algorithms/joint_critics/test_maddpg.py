@@ -196,7 +196,7 @@ def test_no_action_that_a_mask_forbids_is_chosen_drawn_or_learned() -> None:
         lambda *got: outputs.append(got[-1]) or got[-1].retain_grad()
     )
     trainer.policy_loss({OBS: obs, ACTIONS: torch.zeros(200, 2, 3)})
-    learned, said = joints[0], outputs[0]
+    learned, predicted = joints[0], outputs[0]
     for actions in (
         trainer.act(rows_of(obs)).actions,
         trainer.act(rows_of(obs, explores=True)).actions,
@@ -207,7 +207,7 @@ def test_no_action_that_a_mask_forbids_is_chosen_drawn_or_learned() -> None:
         assert not actions[:, 0][masks == 0].any()
     # No gradient comes from what could not be chosen; "b" has real numbers, and a gradient always.
     (learned * torch.randn(200, 2, 3)).sum().backward()
-    slope = said.grad.numpy()
+    slope = predicted.grad.numpy()
     assert not slope[:, 0][masks == 0].any()
     assert (slope[:, 0][masks.sum(1) > 1] != 0).any(1).all()
     assert slope[:, 1, :2].all()
@@ -219,8 +219,8 @@ def test_choices_are_drawn_from_the_softmax_of_the_outputs() -> None:
     num = 20_000
     many = {key: part.expand(num, *part.shape[1:]) for key, part in obs.items()}
     drawn = trainer.act(rows_of(many, explores=True)).actions[:, 0].mean(0)
-    said = numbers(trainer.net.outputs(obs[OBS]))[0, 0]
-    weights = np.exp(said) * masks[0]
+    predicted = numbers(trainer.net.outputs(obs[OBS]))[0, 0]
+    weights = np.exp(predicted) * masks[0]
     np.testing.assert_allclose(drawn, weights / weights.sum(), atol=0.02)
 
 

@@ -13,7 +13,7 @@ from muxrl.protocol.rows import each_array
 from muxrl.servers.algorithms.qmix.trainer import QMIX
 from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
 from muxrl.servers.algorithms.replay.replay_trainer import as_stored
-from muxrl.servers.episodes.trajectories import Trajectory, apart, stack
+from muxrl.servers.episodes.trajectories import Trajectory, separated, stack
 from muxrl.servers.trainers.interface import PolicySpec, Rows
 
 GAMMA = 0.9
@@ -102,7 +102,7 @@ def episode(
         "e_team", "e", "team", "p", stack(seen), np.array(actions), np.array(rewards, float), {},
         is_terminated=is_terminated, is_truncated=not is_terminated,
     )  # fmt: skip
-    return apart(whole)
+    return separated(whole)
 
 
 def play(length: int, seed: int = 0, *, is_terminated: bool = True) -> Trajectory:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from muxrl.client.errors import AssignmentError, EpisodeMisuse
 from muxrl.protocol.messages import ServerSpec
-from muxrl.protocol.rows import Lineup
+from muxrl.protocol.rows import Layout
 
 _MOST_KNOWN = 1_000
 """Agents that come and go make a split of each combination."""
@@ -62,9 +62,9 @@ class Part:
     acting: slice
 
     @cached_property
-    def lineup(self) -> Lineup:
+    def layout(self) -> Layout:
         """How its agents are ordered in rows."""
-        return Lineup(self.agents, self.spec.agents)
+        return Layout(self.agents, self.spec.agents)
 
     @cached_property
     def named(self) -> list[str]:
@@ -85,21 +85,21 @@ class Split:
         is_of_all: whether all agents of the servers that are asked act.
     """
 
-    def __init__(self, lineups: Lineups, agents: Iterable[str]) -> None:
+    def __init__(self, assignment: Assignment, agents: Iterable[str]) -> None:
         acting = frozenset(agents)
-        column_of = lineups.column_of
+        column_of = assignment.column_of
         parts: list[Part] = []
         num_acting = 0
         self.idle: list[int] = []
         self.wholes: list[slice] = []
-        for place, (server_id, spec) in enumerate(lineups.specs.items()):
+        for place, (server_id, spec) in enumerate(assignment.specs.items()):
             mine = tuple(a for a in spec.agents if a in acting)
             if not mine:
                 self.idle.append(place)
                 continue
             others = [column_of[a] for a in spec.agents if a not in acting]
             columns = index_of([column_of[a] for a in mine])
-            whole = lineups.wholes[place]
+            whole = assignment.wholes[place]
             acting_here = slice(num_acting, num_acting + len(mine))
             num_acting += len(mine)
             parts.append(
@@ -119,7 +119,7 @@ class Split:
         self.is_of_all = all(part.others is None for part in parts)
 
 
-class Lineups:
+class Assignment:
     """Knows all agents of a client, and how steps are split.
 
     Args:
