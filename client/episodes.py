@@ -120,7 +120,7 @@ class Episodes(EpisodeSteps):
         assert episode is not None
         if self._unanswered:
             self._check_answered([slot], "end")
-        if is_truncated and observations:
+        if is_truncated and (observations or slot not in self._pending):
             episode.is_truncated = True
         if slot in self._pending:
             self.log(slot, NONE, final_observations=observations)

@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -23,10 +24,28 @@ from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.parts import Part
 from muxrl.servers.episodes.blocks import Block, Chosen, Logged, shaped
 from muxrl.servers.episodes.trajectories import concatenated, flat
-from muxrl.servers.trainers.interface import Acted
 
 TORCH_DRAWS = threading.RLock()
 """Held while torch's global generator has somebody's own state: servers may share a process."""
+
+
+@dataclass(frozen=True)
+class Acted:
+    """What `Trainer.act` may return in place of the actions alone; arrays are copied.
+
+    Attributes:
+        actions: ``[n, ...]``.
+        outputs: by name ``[n, ...]``, recorded with each action for `learn`. The server adds
+            ``is_logged``: whether the client chose the action itself; of a team by member. Of
+            such an action ``action_logp``, the log-probability, is infinite: its share of the
+            policy's loss is to be 0; or with ``recent`` what the client says, if it does.
+        states: n values of any kind, given back with the agent's next row; forgotten at the end of
+            its episode. With ``initial_state`` a dict of arrays.
+    """
+
+    actions: Any
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    states: Any = None
 
 
 class Asked(msgspec.Struct, gc=False):

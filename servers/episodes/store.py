@@ -60,8 +60,8 @@ _PAID_LATE = (
 )
 _REASON_CHARS = 200
 """Of why one was aborted, which is remembered with it."""
-_ABORTS_TOLD_S = 10.0
-"""As of refusals: between two that the log tells of."""
+_ABORT_LOG_S = 10.0
+"""Between two aborts that the log has, as of refusals."""
 _STALE = "a client has played with weights too old for the loss, which leaves its actions out"
 
 
@@ -131,7 +131,7 @@ class EpisodeStore:
             self._table.slot_of,
             max(most_over, plan.limits.max_episodes),
         )
-        self._told_abort_at = -math.inf
+        self._logged_abort_at = -math.inf
         self._chunks: list[Chunk] = []
         self._num_new_steps = 0
         self.far_values = FarValues(self.warnings)
@@ -399,8 +399,8 @@ class EpisodeStore:
         if item.episode_id in self._table.slot_of:
             reason = f"it was aborted: {item.reason[:_REASON_CHARS]}".rstrip(": ")
             self._close(item.episode_id, reply, now, reason)
-            if now - self._told_abort_at >= _ABORTS_TOLD_S:
-                self._told_abort_at = now
+            if now - self._logged_abort_at >= _ABORT_LOG_S:
+                self._logged_abort_at = now
                 logger.info("episode %r is over: %r", item.episode_id, reason)
         return reply
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.servers.acting import Acting, Asked
+from muxrl.servers.acting import Acted, Acting, Asked
 from muxrl.servers.agents.dense_policy import DensePolicy, Stack
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.blocks import Seats
 from muxrl.servers.episodes.trajectories import at
-from muxrl.servers.trainers.interface import Acted
 
 
 def form_of(seats: Mapping[str, Seat], acting: Acting) -> Any:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.spaces import Space
-from muxrl.servers.acting import Acting, Asked
+from muxrl.servers.acting import Acted, Acting, Asked
 from muxrl.servers.agents.dense_policy import DensePolicy
 from muxrl.servers.agents.keys import STATE
 from muxrl.servers.agents.observing import Observing
@@ -31,7 +31,6 @@ from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import Actors
 from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.failures import TrainerFailed
-from muxrl.servers.trainers.interface import Acted
 from muxrl.servers.trainers.lookup import find_trainer
 
 _OF_STATES = ("state_size", "use_global_state", "late_members")

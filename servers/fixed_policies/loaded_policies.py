@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from muxrl.protocol.spaces import Discrete
 from muxrl.protocol.suggestions import listed
 from muxrl.protocol.values import conform
-from muxrl.servers.acting import Asked
+from muxrl.servers.acting import Acted, Asked
 from muxrl.servers.agents.keys import STATE
 from muxrl.servers.agents.masks import observed_parts
 from muxrl.servers.agents.seats import Seat
@@ -27,7 +27,6 @@ from muxrl.servers.fixed_names import FIXED_NAMES, FROZEN
 from muxrl.servers.fixed_policies.frozen import Critics, FrozenPolicies, open_policies, plan_of
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.entry import OWN, asked_of, drawn_observation
-from muxrl.servers.trainers.interface import Acted
 from muxrl.servers.trainers.lookup import find_trainer, registered
 
 

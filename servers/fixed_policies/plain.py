@@ -24,7 +24,7 @@ from muxrl.protocol.values import (
     conform,
     sample_action,
 )
-from muxrl.servers.acting import Acting, Asked
+from muxrl.servers.acting import Acted, Acting, Asked
 from muxrl.servers.agents.action_forms import ActionForm
 from muxrl.servers.agents.keys import OBS
 from muxrl.servers.agents.masks import has_action_mask, none_available
@@ -38,7 +38,6 @@ from muxrl.servers.gymnasium_spaces import spaces_of
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.acting import STATE, Kept, no_state
-from muxrl.servers.trainers.interface import Acted
 
 Policy = Callable[[Any], Any]
 """From an agent's observation to its action; called once for each step that the agent acts in."""

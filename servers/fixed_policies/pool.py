@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from muxrl.protocol.errors import NotServing
 from muxrl.protocol.messages import StartEpisode
-from muxrl.servers.acting import Acting, Asked
+from muxrl.servers.acting import Acted, Acting, Asked
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.checkpoints.live import LiveCheckpoint
@@ -23,7 +23,6 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.blocks import Block, Seats
 from muxrl.servers.fixed_policies.alike import Alike, form_of
 from muxrl.servers.fixed_policies.policies import FixedPolicies
-from muxrl.servers.trainers.interface import Acted
 from muxrl.servers.training.policies import Record
 
 Draw = Literal["weights", "recency", "hard", "even"]

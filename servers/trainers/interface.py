@@ -129,6 +129,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from muxrl.servers.acting import Acted as Acted
 from muxrl.servers.episodes.trajectories import Trajectory, parts_of
 
 if TYPE_CHECKING:
@@ -213,25 +214,6 @@ class Rows:
     def parts(self) -> dict[str, np.ndarray]:
         """All parts of the observations by key; see `muxrl.servers.agents.keys`."""
         return parts_of(self.observations, self.masks, self.present, self.inputs)
-
-
-@dataclass(frozen=True)
-class Acted:
-    """What `Trainer.act` may return in place of the actions alone; arrays are copied.
-
-    Attributes:
-        actions: ``[n, ...]``.
-        outputs: by name ``[n, ...]``, recorded with each action for `learn`. The server adds
-            ``is_logged``: whether the client chose the action itself; of a team by member. Of
-            such an action ``action_logp``, the log-probability, is infinite: its share of the
-            policy's loss is to be 0; or with ``recent`` what the client says, if it does.
-        states: n values of any kind, given back with the agent's next row; forgotten at the end of
-            its episode. With ``initial_state`` a dict of arrays.
-    """
-
-    actions: Any
-    outputs: Mapping[str, Any] = field(default_factory=dict)
-    states: Any = None
 
 
 class Trainer(Protocol):

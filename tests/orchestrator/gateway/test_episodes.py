@@ -423,6 +423,7 @@ BOTH = {"a": True, "b": True}
     [
         ({}, {}, False),
         ({}, {"is_truncated": True, "final_observations": SEEN}, True),
+        ({}, {"is_truncated": True}, True),
         ({}, {"truncations": BOTH, "final_observations": SEEN}, True),
         ({}, {"truncations": BOTH, "terminations": BOTH}, False),
         ({}, {"terminations": BOTH, "is_truncated": True}, False),
