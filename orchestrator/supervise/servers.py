@@ -161,7 +161,7 @@ class Server(Life[ServerReport]):
                 continue
             sent = now
             try:
-                await self.call("take", *await server.pool_arguments(is_live=is_live))
+                await self.call("sync", *await server.pool_arguments(is_live=is_live))
             except ProcessEnded:
                 raise
             except Exception as problem:  # noqa: BLE001  # the next ones may do better

@@ -344,7 +344,7 @@ class Simulations:
         if parameters != self.parameters:
             self.parameters = parameters
             for one in self._up():  # one that is started again gets them then
-                one.send("tell", parameters)
+                one.send("set_parameters", parameters)
 
     def move(self, server_id: str, address: str) -> None:
         """Tells all that play where a server listens from now on.

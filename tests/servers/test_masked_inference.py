@@ -14,7 +14,7 @@ from tests.servers.untrained import actors_of
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
-from muxrl.servers.acting import Answer, Asked
+from muxrl.servers.acting import Acted, Asked
 from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.agents.seating import TEAMS
 from muxrl.servers.agents.seats import Seat
@@ -40,7 +40,7 @@ def make(kind: str) -> tuple[Seat, Actors]:
     return seats["a"], actors_of(kind, seats, plan)
 
 
-def act(seat: Seat, actors: Actors, masks: np.ndarray, should_explore: bool = True) -> Answer:
+def act(seat: Seat, actors: Actors, masks: np.ndarray, should_explore: bool = True) -> Acted:
     """Acts for an agent that observes the same, and these masks."""
     value = np.array([1.0, -2.0], np.float32)
     looks = [

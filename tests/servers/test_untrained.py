@@ -16,7 +16,7 @@ from tests.servers.untrained import actors_of, asked
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import StartEpisode
-from muxrl.servers.acting import Answer
+from muxrl.servers.acting import Acted
 from muxrl.servers.agents.log_probs import DISTRIBUTION
 from muxrl.servers.agents.seating import Seating
 
@@ -110,7 +110,7 @@ def test_the_copy_is_made_when_it_is_wanted_and_draws_no_random_numbers() -> Non
     served = actors_of("PPO", seats, plan)
     observations = np.array([[0.1, -0.4]], np.float32)
 
-    def act(**how: bool) -> Answer:
+    def act(**how: bool) -> Acted:
         return served.answer(asked(seats["a"], plan.agents, observations, **how))
 
     served.keep_untrained()

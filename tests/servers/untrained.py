@@ -10,7 +10,7 @@ import numpy as np
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.rows import each_array
-from muxrl.servers.acting import Answer, Asked
+from muxrl.servers.acting import Acted, Asked
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.blocks import Block, Logged, Seats
@@ -54,7 +54,7 @@ def actors_of(name: str, seats: Mapping[str, Seat], plan: ServerPlan) -> Actors:
 
 def act(
     name: str, who: Seat, num: int, *, should_explore: bool = True, logged: Any = None
-) -> Answer:
+) -> Acted:
     """Returns `num` actions for the same three numbers, which agent "a" observes.
 
     Args:
@@ -71,6 +71,6 @@ def act(
     return actors.answer(asked(who, agents, observations, **how))
 
 
-def sent(who: Seat, answer: Answer) -> Any:
+def sent(who: Seat, answer: Acted) -> Any:
     """Returns rows of what the simulation gets, ``[B, ...]``."""
     return who.agents[0].form.write_rows(answer.actions[:, None])[:, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,12 @@ from tests.processes import MARK, assert_all_end
 
 from muxrl.orchestrator.errors import Ended, Raised, RunFailed
 from muxrl.orchestrator.supervise import fork_server
+from muxrl.orchestrator.supervise.command_process import CommandProcess
+from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
+from muxrl.orchestrator.supervise.gateway_process import GatewayProcess
+from muxrl.orchestrator.supervise.own_server import OwnServerProcess
+from muxrl.orchestrator.supervise.server_process import ServerProcess
+from muxrl.orchestrator.supervise.simulation_process import SimulationProcess
 from muxrl.orchestrator.supervise.worker import Worker
 from muxrl.orchestrator.supervise.working import Rest, in_main_thread, in_own_thread
 
@@ -210,3 +217,17 @@ def is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] == "Z"
     except FileNotFoundError:
         return True
+
+
+def test_every_method_that_is_called_by_name_is_one_of_a_process() -> None:
+    """Of a call that nobody waits for, a log alone says that it failed."""
+    processes = (
+        CommandProcess, EvaluationProcess, GatewayProcess, OwnServerProcess, ServerProcess,
+        SimulationProcess,
+    )  # fmt: skip
+    called: set[str] = set()
+    for room in ("supervise", "launch"):
+        for path in (ROOT / "orchestrator" / room).glob("*.py"):
+            called.update(re.findall(r'\.(?:call|send)\(\s*"(\w+)"', path.read_text()))
+    assert len(called) > 15
+    assert not {name for name in called if not any(hasattr(one, name) for one in processes)}
