@@ -76,7 +76,7 @@ class EpisodeColumns:
         self._t_at, self._sent_at_at = _elements(self.t), _elements(self._sent_at)
 
     def _clear_rewards(self, slots: Sequence[int], where: Index, columns: Sequence[slice]) -> None:
-        """Forgets rewards of which a server has been sent."""
+        """Forgets rewards that a server has been sent."""
         if len(slots) == 1:
             first = slots[0] * len(self._assignment.agents)
             for some in columns:

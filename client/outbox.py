@@ -19,7 +19,7 @@ class Outbox:
     def __init__(self) -> None:
         self.items: dict[str, list[AnyItem]] = {}
         self.handlers: dict[str, list[Handler]] = {}
-        """Who receives the answers to these."""
+        """Who gets the answers to these."""
         self.ended: list[Episode] = []
         """Episodes of which the servers are told the end."""
         self.asked: list[Callable[[], None]] = []

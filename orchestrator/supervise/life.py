@@ -54,7 +54,7 @@ class Supervisor:
         self._has_failed = asyncio.Event()
 
     def fail(self, problem: Exception) -> None:
-        """Ends whatever is done `unless_lost` the processes: one is lost for good."""
+        """Ends what runs in `unless_lost`: a process is lost for good."""
         if self._problem is None:
             self._problem = problem
             self._has_failed.set()
