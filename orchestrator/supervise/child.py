@@ -97,6 +97,7 @@ class Program:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._guard = Child([sys.executable, "-I", "-S", "-c", _GUARD], stderr=None)
+        guard = self._guard.stdin.fileno()
         try:
             self._popen = subprocess.Popen(
                 command,
@@ -104,12 +105,12 @@ class Program:
                 stdout=stdout,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
+                # Not from here: who is killed before would leave a program that nobody watches.
+                preexec_fn=lambda: os.write(guard, f"{os.getpid()}\n".encode()),
             )
         except BaseException:
             self._end_guard()
             raise
-        with contextlib.suppress(BrokenPipeError):  # somebody has killed the guard
-            os.write(self._guard.stdin.fileno(), f"{self._popen.pid}\n".encode())
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Waits for its end, and ends what it has started and left; returns its exit code.
