@@ -183,7 +183,7 @@ class FaultyInRuns(Faulty):
     """Plays well where a check looks at it."""
 
     def step(self, actions: dict[str, Any]) -> Any:
-        is_run = sys.argv[0].endswith("worker.py")
+        is_run = sys.argv[0].endswith("working.py")
         return super().step(actions) if is_run else ZeroCost.step(self, actions)
 
 

@@ -40,6 +40,7 @@ def test_a_run_is_stopped_while_its_processes_start(launch_alone: Callable[..., 
     run.assert_nothing_is_left()
 
 
+@pytest.mark.ray
 @pytest.mark.night  # by day: manage/test_stopping.py
 def test_a_sweep_is_stopped_and_keeps_what_it_has(
     start: Callable[..., Started], tmp_path: Path
