@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -241,6 +242,17 @@ def test_an_agent_s_first_end_counts_whoever_acts_after_it(
     assert told.truncations == {"a": True}
     assert not told.terminations
     assert told.final_observations == (final if acts_again else {**final, "b": [9.0]})
+
+
+def test_final_observations_are_of_the_moment_at_which_they_were_given(
+    client: MultiplexingClient, left: Server
+) -> None:
+    episode_id, buffer = client.start_episode(), np.array([2.0])
+    client.get_action(episode_id, ALL)
+    client.log_returns(episode_id, {}, truncations={"a": True}, final_observations={"a": buffer})
+    buffer[:] = 9.0
+    client.get_action(episode_id, {"b": [1.0]})
+    assert left.of(Step)[-1].final_observations == {"a": [2.0]}
 
 
 def test_of_a_team_all_rewards_are_its_own(log: Log) -> None:

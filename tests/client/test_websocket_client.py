@@ -143,3 +143,9 @@ def test_a_refusal_that_nobody_took_is_not_the_next_answer(
     transport.fetch_spec()
     transport.send([AbortEpisode("long", "x" * 200)])  # then Ctrl-C, say
     assert ask(transport) == Aborted("e")
+
+
+def test_nor_is_an_answer_that_nobody_took(closing_server: Connect) -> None:
+    transport = closing_server(0)
+    transport.send([AbortEpisode("early")])  # then Ctrl-C
+    assert ask(transport) == Aborted("e")
