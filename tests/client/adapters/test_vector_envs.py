@@ -155,10 +155,11 @@ def test_agents_end_apart(mode: str, keeps_flag: bool) -> None:
 
         def step(self, actions: Any) -> Any:
             self.t += 1
-            p = np.array([False, self.t == 1 or (keeps_flag and self.t <= 3)])
+            kept = (4 if mode == "NextStep" else 3) if keeps_flag else 0  # until it begins again
+            p = np.array([False, self.t == 1 or self.t <= kept])
             rows = np.full((2, 2), self.t / 10, np.float32)
             infos = {"final_obs": self._all(rows)} if self.t == 3 else {}
-            flags = {"p": p}, {"q": np.array([False, self.t == 3])}
+            flags = {"p": p}, {"q": np.array([False, 3 <= self.t <= max(3, kept)])}
             return self._all(rows), self._all(np.ones(2)), *flags, infos
 
     env: Any = Apart(2)
