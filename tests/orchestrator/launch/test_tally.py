@@ -110,6 +110,14 @@ def test_a_gateway_through_which_nobody_plays_does_not_undo_the_servers_counts()
     assert not tally.has_played
 
 
+def test_a_server_that_goes_back_to_its_checkpoint_does_not_take_the_run_back() -> None:
+    tally = Tally()
+    for num in (500, 200):
+        status = Status("ppo", "ready", num_env_steps=num, num_episodes=num // 10)
+        tally.set_external({"ppo": status})
+    assert (tally.env_steps, tally.num_episodes) == (500, 50)
+
+
 def test_what_a_process_did_before_it_was_lost_still_counts() -> None:
     tally = Tally()
     tally.add("simulation-0", SimulationReport(num_env_steps=70, num_mismatches=1, num_open=4))
