@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.compliance.real_servers import SEES, TOKEN, make_plan
 
 from muxrl.orchestrator.compliance import episode_rules, notes, subject
@@ -68,6 +69,11 @@ def as_given(self: Any, given: Any, others: Any) -> Any:
     return given
 
 
+def as_training(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Counts evaluations, too."""
+    return lambda self, item, now: function(self, replace(item, mode="train"), now)
+
+
 BREAKS: list[tuple[Any, str, Any, set[str]]] = [
     (front, "check_access", nothing, {"the_token", "no_web_page"}),
     (ledger, "check_episode_id", nothing, {"ids"}),
@@ -78,6 +84,7 @@ BREAKS: list[tuple[Any, str, Any, set[str]]] = [
     (steps.Steps, "repeated", nothing, {"repeats", "other_steps"}),
     (store.EpisodeStore, "_end", forgetful(store.EpisodeStore._end),
      {"rewards", "late_rewards", "both_ends"}),
+    (store.EpisodeStore, "_start", as_training(store.EpisodeStore._start), {"evaluation"}),
     (blocks.Block, "answer_of", first_only(blocks.Block.answer_of), {"actions", "late_agents"}),
     (store.EpisodeStore, "expire", lambda self, now: [], {"silence"}),
     (MessageLimits, "_counted", lambda self, batch: batch.items, {"many_items"}),
