@@ -138,6 +138,16 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_and_learning_goe
     assert json.loads((tmp_path / "saved" / "muxrl.json").read_text())["env_steps"] == 96
 
 
+def test_a_folder_of_something_else_is_not_replaced(rllib: None, tmp_path: Path) -> None:
+    served = Served(plan_of("PPO"))
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "table.csv").write_text("1")
+    with pytest.raises(FileExistsError, match="no checkpoint that could be replaced"):
+        served.policies.save(tmp_path / "results")
+    served.end()
+    assert (tmp_path / "results" / "table.csv").read_text() == "1"
+
+
 def test_a_checkpoint_of_the_time_before_format_1_is_refused(saved: Path, tmp_path: Path) -> None:
     old = shutil.copytree(saved, tmp_path / "old")
     (old / "learner_group").mkdir()
