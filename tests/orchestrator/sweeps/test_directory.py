@@ -158,11 +158,14 @@ def test_trials_that_are_stopped_last_are_waited_for(folder):
         config={"trial": mine.id}, last_result={IS_FINISHED: False}, is_finished=lambda: True
     )
     trial_log.on_trial_complete(0, [trial], trial)
+    assert mine.status == "stopped_early"
     saved = threading.Timer(0.5, lambda: (run / LAST_FILE).write_text(mine.to_json()))
     saved.start()
     trial_log.on_step_end(1, [trial])
     assert (run / LAST_FILE).is_file()
     saved.join()
+    trial_log.on_trial_complete(2, [trial], trial)
+    assert mine.status == "done", "it had come to its end when it was ended"
 
 
 def test_how_far_a_failed_trial_came_is_known(folder, tmp_path):
