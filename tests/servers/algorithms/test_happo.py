@@ -145,6 +145,22 @@ def test_the_second_ones_advantages_are_weighted_by_the_firsts_ratios(
     np.testing.assert_allclose(weighted[ADVANTAGES], raw[second] * expected, rtol=1e-4)
 
 
+def test_the_thirds_are_weighted_by_both_before_it() -> None:
+    actors = actors_of(agents="abc", teams=dict.fromkeys("abc", "team"))
+    trainers: Any = actors.learners
+    trainers["a"].rng, rng = Order(0, 1, 2), np.random.default_rng(0)
+    pieces = [
+        replace(Life(actors, rng, policy_id=a).play("aaaaa"), seat_id=a, id=f"e_{a}") for a in "abc"
+    ]
+    alone = copy.deepcopy(trainers["c"])
+    raw = alone.batch_of(alone.begin_batch(pieces[2:]))[ADVANTAGES]
+    with watched(actors) as seen:
+        learned(actors, *pieces)
+    first, second, third = (columns for _, columns in seen)
+    ratios = trainers["a"].ratios(first), trainers["b"].ratios(second)
+    torch.testing.assert_close(third[ADVANTAGES], raw * ratios[0] * ratios[1])
+
+
 def _rows(played: Played, agent: str) -> list[tuple[tuple[str, str, int], str]]:
     """Returns episode, life and step of each row of an agent's batch, and what it did there."""
     return [
