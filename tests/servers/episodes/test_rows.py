@@ -15,7 +15,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan
 
 from muxrl.protocol.errors import EpisodeGone, MalformedMessage, OutOfOrder, ValueMismatch
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step, StepRows
-from muxrl.protocol.spaces import Box
+from muxrl.protocol.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.episodes.blocks import AwaitedRows, Block
 from muxrl.servers.episodes.reward_scale import RewardScale
@@ -393,6 +393,24 @@ def test_values_beyond_their_bounds_are_read_one_by_one() -> None:
         else:
             assert isinstance(player.store.store.accept_rows(rows_of(player, steps), 0.0), list)
     assert player.num_in_rows == 4
+
+
+@pytest.mark.parametrize(
+    ("space", "allowed", "beyond"),
+    [
+        (Discrete(3, start=-1), 1, 2),
+        (Discrete(3, start=-1), -1, -2),
+        (MultiDiscrete((2, 3)), [1, 2], [1, 3]),
+        (MultiDiscrete((2, 3)), [0, 0], [-1, 0]),
+        (MultiBinary(2), [1, 1], [1, 2]),
+    ],
+)
+def test_whole_numbers_beyond_a_space_are_no_rows(space: Space, allowed: Any, beyond: Any) -> None:
+    player = Player(ScriptedStore(make_plan({"a": space}), seating=Seating()))
+    player.tell([StartEpisode("e0"), StartEpisode("e1")])
+    for value, kind in ((beyond, list), (allowed, AwaitedRows)):
+        steps = [Step(e, 0, {"a": np.array(value)}) for e in ("e0", "e1")]
+        assert isinstance(player.store.store.accept_rows(rows_of(player, steps), 0.0), kind)
 
 
 def test_a_reward_before_the_first_action_is_in_the_return_alone() -> None:
