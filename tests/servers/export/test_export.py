@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sysconfig
 from pathlib import Path
@@ -255,7 +256,9 @@ def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
         loaded[agent_id].reset()
 
 
-@pytest.mark.parametrize(("name", "off"), [("PPO, masked", 0.001), ("IQL, GRU", 0.01)])
+@pytest.mark.parametrize(
+    ("name", "off"), [("PPO, masked", 0.001), ("IQL, GRU", 0.01), ("IQL, GRU", math.nan)]
+)
 def test_a_file_that_acts_in_another_way_is_not_kept(
     name: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
