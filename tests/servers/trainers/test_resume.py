@@ -54,6 +54,8 @@ def test_resumed_at_the_end_of_an_episode_it_ends_bit_for_bit_alike(
     second.end()
     assert_same(second.state(), expected)
     assert second.policies.acting.weights_seq_no > first.policies.acting.weights_seq_no
+    times = [row["time_s"] for one in (first, second) for row in one.policies.drain_records()]
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize(
