@@ -344,7 +344,7 @@ class Fuzz(Around):
                 [
                     wild,
                     wild.astype(array.dtype),
-                    array.astype(rng.choice(_DTYPES)),
+                    (array.real if array.dtype.kind == "c" else array).astype(rng.choice(_DTYPES)),
                     array.reshape(-1),
                     array[..., None],
                     array[:0] if array.ndim else array[None],

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from ray.rllib.core.columns import Columns
 
 from muxrl.experiments.simulations.rock_paper_scissors import exploitability
 from muxrl.experiments.studies.case_table import Case, CaseTable, main
 from muxrl.experiments.studies.outcomes import Figures
 from muxrl.orchestrator.launch.in_process import Served
+from muxrl.servers.trainers.interface import Rows
 
 EVERY = 128
 """Env steps between two measurements: one batch. The pool gets the newest weights then."""
@@ -57,10 +56,10 @@ class Measure:
 
 def policy_of(learner: Any) -> np.ndarray:
     """Returns the probabilities of the three actions."""
-    module = learner.acting.modules["default"]
-    with torch.inference_mode():
-        outputs = module.forward_inference({Columns.OBS: torch.ones(1, 1)})
-    return torch.softmax(outputs[Columns.ACTION_DIST_INPUTS][0], 0).double().numpy()
+    seen = np.ones((1, 1), np.float32)
+    rows = Rows(seen, None, None, ("agent_0",), True, False, np.random.default_rng(0))
+    found: np.ndarray = learner.acting.learners["default"].probabilities(rows)[0]
+    return found
 
 
 def _case(draw: str, members: str) -> Case:

@@ -69,11 +69,21 @@ def wait_for_iteration(server: OwnServer, iteration: int) -> None:
         time.sleep(0.01)
 
 
+NO_CHOICE = {
+    "policy_id": "default",
+    "observation_space": {"type": "box", "shape": [1]},
+    "action_space": {"type": "discrete", "n": 0},
+}
+
+
 @pytest.mark.parametrize(
     ("name", "asked", "code", "story"),
     [
         ("check", {"plan": {"agents": {}}}, 200, "server 'learner' has no agents"),
         ("begin", {"plan": {"agents": {}}}, 422, "server 'learner' has no agents"),
+        ("begin", {"plan": {"agents": {"a": NO_CHOICE}}}, 422, "n (counts) have to be positive"),
+        ("check", {"plan": {"agents": {"a": NO_CHOICE}}}, 200, "n (counts) have to be positive"),
+        ("begin", {"plan": {"limits": {"max_episodes": 2**64}}}, 422, "out of range"),
         ("finish", {"timeout_s": 1e308}, 400, "`float` <= 1000000000"),
         ("save", {"path": "/x", "timeout_s": -1}, 400, "`float` >= 0"),
         ("save", {"path": "/\0", "timeout_s": 1}, 422, "named absolutely"),
