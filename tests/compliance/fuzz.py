@@ -251,7 +251,8 @@ class Fuzz(Around):
             return "http closed"
         if answer.status >= 400 and method != "HEAD":
             assert json.loads(said)["type"] == "refused", said
-        is_unsaved = path.endswith("save") and answer.status == 503  # its path is too long, say
+        # Its path is too long, say, or it learns for longer than it was to be waited for.
+        is_unsaved = path.endswith(("save", "finish")) and answer.status == 503
         return "not saved" if is_unsaved else str(answer.status)
 
     def _frame(self, batch: Batch) -> str:
