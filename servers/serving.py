@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 _STOP_S = 30.0
 _MAX_CONNECTIONS = 500
 _KEEP_ALIVE_S = 1800.0
-_UNSERVABLE = (
+_BAD_PLAN = (
     ServerProblem, msgspec.ValidationError, ValueError, ArithmeticError, AssertionError, OSError,
 )  # fmt: skip
 """What is raised of a plan that cannot be served: a space of no number, say, or no file's name."""
@@ -134,7 +134,7 @@ class Serving:
         """Says what is wrong with a plan; no trainer is made besides those that learn."""
         try:
             self._planned(asked, makes_trainers=self._server is None)
-        except _UNSERVABLE as error:
+        except _BAD_PLAN as error:
             return PlanProblems([str(error)])
         return PlanProblems([])
 
@@ -150,7 +150,7 @@ class Serving:
                 server = PolicyServer(
                     plan, on_shutdown=self._on_shutdown, network=self._network, trainer=self._entry
                 )
-            except _UNSERVABLE as error:
+            except _BAD_PLAN as error:
                 raise ValueMismatch(str(error)) from error
             if self._server is not None:
                 self._server.stop()
