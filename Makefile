@@ -8,8 +8,8 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Processes that share the tests: twice the cores of CI, since tests of runs wait half of the time.
-WORKERS ?= 4
+# Processes that share the tests: one more than cores, since fault tests wait half of the time.
+WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
