@@ -31,7 +31,9 @@ TORCH_DRAWS = threading.RLock()
 
 @dataclass(frozen=True)
 class Acted:
-    """What `Trainer.act` may return in place of the actions alone; arrays are copied.
+    """What a policy says to rows; what `Trainer.act` may return in place of the actions alone.
+
+    Arrays of a trainer that is not trusted are copied.
 
     Attributes:
         actions: ``[n, ...]``.

@@ -135,7 +135,7 @@ class Serving:
         try:
             self._planned(asked, makes_trainers=self._server is None)
         except _BAD_PLAN as error:
-            return PlanProblems([str(error)])
+            return PlanProblems([_problem_of(error)])
         return PlanProblems([])
 
     def _begin(self, asked: BeginRun) -> ServerSpec:
@@ -151,7 +151,7 @@ class Serving:
                     plan, on_shutdown=self._on_shutdown, network=self._network, trainer=self._entry
                 )
             except _BAD_PLAN as error:
-                raise ValueMismatch(str(error)) from error
+                raise ValueMismatch(_problem_of(error)) from error
             if self._server is not None:
                 self._server.stop()
             self._server = server
@@ -192,6 +192,12 @@ class Serving:
         if self._server is not None:
             self._server.stop()
         self._network.stop(_STOP_S)
+
+
+def _problem_of(error: Exception) -> str:
+    if isinstance(error, ServerProblem | msgspec.ValidationError):
+        return str(error)
+    return f"the plan cannot be served: {type(error).__name__}: {error}"
 
 
 class _Waiting(Front):

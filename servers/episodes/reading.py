@@ -36,7 +36,7 @@ class Reading:
         self._state_size = plan.state_size
         self._max_reward = _limit(plan.limits.max_abs_reward)
         self._max_observation = _limit(plan.limits.max_abs_observation)
-        self._assignment: dict[tuple[str, ...], Layout] = {}
+        self._layouts: dict[tuple[str, ...], Layout] = {}
 
     def agents_of(self, item: StepRows) -> tuple[str, ...]:
         """Returns the agents that act in each row."""
@@ -105,16 +105,16 @@ class Reading:
         Raises:
             MalformedMessage: there is none.
         """
-        found = self._assignment.get(agents)
+        found = self._layouts.get(agents)
         if found is not None:
             return found
         if unknown := [a for a in agents if a not in self._agents]:
             raise MalformedMessage(f"there is no agent {unknown[0]!r} here, but its rows came")
         if len(set(agents)) < len(agents):
             raise MalformedMessage("an agent is named twice in the rows of a step")
-        if len(self._assignment) >= _MAX_LAYOUTS:
-            self._assignment.clear()
-        found = self._assignment[agents] = Layout(agents, self._agents)
+        if len(self._layouts) >= _MAX_LAYOUTS:
+            self._layouts.clear()
+        found = self._layouts[agents] = Layout(agents, self._agents)
         return found
 
 
@@ -130,7 +130,7 @@ def rows_of(kinds: Sequence[Kind], observations: Mapping[str, Any]) -> list[Any]
         if not leaf[1]:
             rows = np.array(values, leaf[0])
         else:  # arrays of the space's dtype
-            rows = values[0] if len(values) == 1 else np.concatenate(values)
+            rows = values[0].copy() if len(values) == 1 else np.concatenate(values)
         found.append(rows.reshape(lead + leaf[1]))
     return found
 

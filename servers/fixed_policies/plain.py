@@ -7,6 +7,7 @@ available actions are equally likely (`uniform`), or a user's function decides (
 
 from __future__ import annotations
 
+import copy
 import inspect
 import zlib
 from collections.abc import Callable, Mapping
@@ -248,7 +249,8 @@ def scripted(plan: ServerPlan, settings: Mapping[str, Any]) -> MakePolicy:
                 f"policy {path!r} made {_kind_of(policy)} for agent {agent_id!r}; expected "
                 "something to call with an observation, that returns an action"
             )
-        return policy
+        # A copy: it may write into it, and what came in a message cannot be written into.
+        return lambda observation: policy(copy.deepcopy(observation))
 
     return make
 

@@ -72,6 +72,19 @@ def make_constant(
     return lambda observation: action
 
 
+def make_scribbler(
+    agent_id: str, observation_space: Any, action_space: Any, seed: int, *, action: int
+) -> Any:
+    """Writes into all that it is shown."""
+
+    def act(observation: Any) -> int:
+        observation["observation"] += 1.0
+        observation["action_mask"][:] = 1
+        return action
+
+    return act
+
+
 def make_seeded(agent_id: str, observation_space: Any, action_space: Any, seed: int) -> Any:
     return lambda observation: seed % 1000
 
@@ -214,6 +227,18 @@ def test_an_action_that_the_mask_forbids_is_named() -> None:
     policies = make(scripted("make_constant", Discrete(3), sees, action=1))
     seen = {"observation": SEEN, "action_mask": np.array([1, 0, 1], np.int8)}
     with pytest.raises(PolicyFailed, match=r"one of \[0, 2\], got 1 \(its action mask"):
+        play(policies, [{"a": seen}])
+
+
+def test_a_policy_may_write_into_what_it_is_shown_and_the_mask_still_counts() -> None:
+    sees = DictSpace({"observation": Box((2,)), "action_mask": Box((3,), "int8", 0, 1)})
+    seen = {"observation": SEEN.copy(), "action_mask": np.array([1, 0, 1], np.int8)}
+    for part in seen.values():  # as what came in a message
+        part.flags.writeable = False
+    policies = make(scripted("make_scribbler", Discrete(3), sees, action=2))
+    assert play(policies, [{"a": seen}] * 2) == [{"a": 2}, {"a": 2}]
+    policies = make(scripted("make_scribbler", Discrete(3), sees, action=1))
+    with pytest.raises(PolicyFailed, match=r"one of \[0, 2\], got 1"):
         play(policies, [{"a": seen}])
 
 
