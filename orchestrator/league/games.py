@@ -49,11 +49,11 @@ def seatings(league: League, entries: Sequence[Entry]) -> Iterator[tuple[str, Se
     for head in heads(league):
         rows = [entry for entry in entries if entry.role in league.alike(head)]
         for row in (*rows, None):
-            for others in _assignment(league, head, entries):
+            for others in _others(league, head, entries):
                 yield head, {head: row, **others}
 
 
-def _assignment(league: League, head: str, entries: Sequence[Entry]) -> list[Seating]:
+def _others(league: League, head: str, entries: Sequence[Entry]) -> list[Seating]:
     """Returns who plays the other roles: of each round its k-th players together, and random."""
     roles = [role for role in league.agents if role != head]
     found: dict[tuple[Entry | None, ...], Seating] = {}

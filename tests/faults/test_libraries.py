@@ -58,7 +58,7 @@ def test_they_learn_side_by_side_and_go_on_after_a_kill(tmp_path: Path, temporar
         started.kill()
     at, before = max(saved()), records(run, "rllib")
     resumed = subprocess.run(
-        [*started.popen.args[:3], "launch", "--resume", str(run), f"stop.env_steps={at + 600}"],  # type: ignore[index, misc]
+        [*started.popen.args[:3], "launch", "--resume", str(run), f"stop.env_steps={at + 1_100}"],  # type: ignore[index, misc]
         cwd=ROOT,
         env=environment_of(ROOT) | {"TMPDIR": str(temporary)},
         capture_output=True,
