@@ -89,6 +89,11 @@ class ServerConfig:
     """An [algorithm's](algorithms.md) name, "" for PPO, or "package.module:Class" of your own."""
     agents: NotInResults[list[str]] = field(default_factory=list)
     """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
+    shadow: str = ""
+    """Server whose agents' steps it learns from, without acting; see [Shadow
+    learners](algorithms.md#shadow-learners)."""
+    replace_by: Adjustable[str] = ""
+    """At a resume: the shadow that acts in its place from then on; it is not started any more."""
     label: NotInResults[str] = ""
     """Name in assignments and results, such as "ppo_lstm"; "": the algorithm's."""
     host: Free[str] = "127.0.0.1"
@@ -208,6 +213,8 @@ class ServerPlan:
     port: int = 0
     token: str = ""
     seed: int = 0
+    shadow: str = ""
+    """Server that acts for its agents, and from whose steps it learns; "": it acts itself."""
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     command: list[str] = field(default_factory=list)

@@ -114,7 +114,7 @@ def _print_seats(experiment: Experiment) -> None:
     console = table_console()
     table = plain_table(f"{experiment.config.name}: who serves whom")
     alike: dict[tuple[str, ...], list[str]] = {}
-    server_of = {agent: plan for plan in experiment.servers.values() for agent in plan.agents}
+    server_of = {agent: plan for plan in experiment.acting.values() for agent in plan.agents}
     for agent in experiment.facts.agents:
         plan = server_of[agent]
         seat = plan.agents[agent]
@@ -138,9 +138,8 @@ def _print_seats(experiment: Experiment) -> None:
         address = f"{plan.host}:{plan.port or '(any free port)'}"
         is_fixed = plan.server_id in experiment.fixed_servers
         while_learning = "does not learn" if is_fixed else plan.while_learning
-        servers.add_row(
-            plan.server_id, plan.shown_algorithm, while_learning, address, str(plan.seed)
-        )
+        algorithm = plan.shown_algorithm + (f", shadow of {plan.shadow}" if plan.shadow else "")
+        servers.add_row(plan.server_id, algorithm, while_learning, address, str(plan.seed))
     if Measurement.get(console, console.options, table).minimum > console.width:
         for column in table.columns:  # long names: better broken than cut off
             column.no_wrap = False

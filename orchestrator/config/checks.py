@@ -16,7 +16,7 @@ from muxrl.client.episode_metrics import (
     is_metric_name,
 )
 from muxrl.client.local_transport import InferenceMode
-from muxrl.orchestrator.config import parameters
+from muxrl.orchestrator.config import parameters, shadows
 from muxrl.orchestrator.config.schema import RETURN, TOTAL, ExperimentConfig, GatewayConfig
 from muxrl.orchestrator.config.trackers import find_problems as tracker_problems
 from muxrl.orchestrator.errors import ConfigError
@@ -85,6 +85,7 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
             f"server {server_id!r}: {' '.join(sentence.split())}"
             for sentence in _algorithm_problems(server_id, server)
         ]
+    problems += shadows.find_problems(config)
     problems += _port_problems(config)
     if needs_stop:
         problems += _stop_problems(config)
@@ -270,7 +271,7 @@ def _server_problems(
             f"servers.{server_id}.label: {server.label!r} names algorithms in assignments; use "
             "letters, digits, '_', '-' and '.'"
         )
-    if not server.agents:
+    if not (server.agents or server.shadow):
         others = [other for other in config.servers if other != server_id]
         yield (
             f"server {server_id!r}: serves no agents; list names or patterns under "

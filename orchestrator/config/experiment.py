@@ -28,16 +28,21 @@ class Experiment:
     """Whether the length of episodes may tell more; see `muxrl.orchestrator.config.warnings`."""
 
     @property
+    def acting(self) -> dict[str, ServerPlan]:
+        """All but the shadows: each agent is of one of them."""
+        return {s: plan for s, plan in self.servers.items() if not plan.shadow}
+
+    @property
     def assignment(self) -> str:
         """Which algorithm serves which agents, as `muxrl.protocol.assignment` writes it."""
         servers = self.config.servers
         labels = assignment.server_labels(
             {
                 s: servers[s].label or algorithm_label(plan.algorithm, plan.command)
-                for s, plan in self.servers.items()
+                for s, plan in self.acting.items()
             }
         )
-        return assignment.canonical({labels[s]: list(p.agents) for s, p in self.servers.items()})
+        return assignment.canonical({labels[s]: list(p.agents) for s, p in self.acting.items()})
 
     @property
     def fixed_servers(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ from muxrl.orchestrator.config.experiment import Experiment, pool_members
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.config.shadows import acting, shadows
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.patterns import match, similar_pattern
@@ -78,6 +79,7 @@ def resolve(
             problems,
         ).plan(config.seed)
         for server_id, server in config.servers.items()
+        if server_id in agents_of
     }
     keep_mib = config.checkpoint.replay_max_mib
     experiment = Experiment(
@@ -89,6 +91,7 @@ def resolve(
                 keep_replay_mib=keep_mib,
                 agents_return=config.simulation.respawn != "refuse",
                 keeps_untrained=compares_untrained(config) and not is_fixed(p.algorithm),
+                shadow=shadows(config).get(s, ""),
             )
             for s, p in plans.items()
             if p is not None
@@ -193,7 +196,7 @@ def local_inference_problems(experiment: Experiment) -> Iterator[str]:
 
     simulation = experiment.config.simulation
     modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
-    for server_id, plan in experiment.servers.items():
+    for server_id, plan in experiment.acting.items():
         if modes.is_local(server_id) and (problem := find_local_problem(plan)):
             reason = no_local_inference(server_id, plan.algorithm, problem)
             yield f"simulation.inference_mode: {reason}"
@@ -225,10 +228,10 @@ def _assign_agents(
     config: ExperimentConfig, facts: SimulationFacts, problems: list[str]
 ) -> dict[str, list[str]]:
     """Returns each server's agents, in the simulation's order."""
-    names = list(facts.agents)
+    names, acts = list(facts.agents), acting(config)
     owners: dict[str, list[str]] = {name: [] for name in names}
-    for server_id, server in config.servers.items():
-        matched, idle = match(server.agents, names)
+    for server_id, first in acts.items():
+        matched, idle = match(config.servers[first].agents, names)
         for agent in matched:
             owners[agent].append(server_id)
         for pattern in idle:
@@ -254,7 +257,9 @@ def _assign_agents(
             f"{_agents(agents)} {verb} served by {' and '.join(map(repr, shared))}; an agent "
             "belongs to exactly one server"
         )
-    return {s: [a for a in names if s in owners[a]] for s in config.servers}
+    found = {s: [a for a in names if s in owners[a]] for s in acts}
+    found |= {s: found[other] for s, other in shadows(config).items()}
+    return {s: found[s] for s in config.servers if s in found}
 
 
 def _agents(names: Sequence[str]) -> str:

@@ -100,6 +100,8 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
                     f"{budget // num:,} env steps, it never happens in the {budget:,} of the run"
                 )
         for schedule in learner.algorithm.find_schedules(learner.plan):
+            if learner.plan.shadow and schedule.setting == "epsilon":
+                continue  # it explores nothing
             if text := _cut_short(schedule, budget):
                 yield f"{learner.who}: {text}"
 
@@ -150,7 +152,7 @@ def _find_teams_of_one(experiment: Experiment) -> Iterator[str]:
             yield (
                 f"server {server_id!r}: {plan.algorithm} learns for teams, and without groups each "
                 f"of its {len(plan.agents)} agents is a team of its own; to have one team, add to "
-                f"the server: groups: {{{name}: {json.dumps(server.agents)}}}"
+                f"the server: groups: {{{name}: {json.dumps(server.agents or [*plan.agents])}}}"
             )
 
 

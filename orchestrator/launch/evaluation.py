@@ -175,6 +175,8 @@ class Evaluations:
         """The evaluation under way, or the last one."""
         self._waiting: list[EvaluationRow] = []
         """Its conditions that are not played yet."""
+        self._num_first = 0
+        """Conditions of every evaluation, not only of the one at the end."""
         self._num_played = (0, 0)
         self._changed = ""
         """The server that has other weights since the condition under way began."""
@@ -232,10 +234,7 @@ class Evaluations:
             return ""
         row = self._waiting[0]
         when = "the end" if row.is_final else f"{row.env_steps:,} env steps"
-        key, num = row.replaced, row.num_episodes or 0
-        what = "all as learned" if key is None else f"{key.removesuffix(':untrained')} "
-        if key is not None:
-            what += "untrained" if key.endswith(":untrained") else "at random"
+        what, num = Condition.of_row(row).text, row.num_episodes or 0
         if self._gateway is not None:  # all conditions by turns
             what, num = "all conditions", num * len(self._waiting)
         num_ended, num_steps = self._num_played
@@ -315,8 +314,9 @@ class Evaluations:
             replaced=None,
             returns={},
         )
-        at_random = [_replacing(as_learned, Condition(s)) for s in self._learning]
-        self._waiting, self._changed = [as_learned, *at_random], ""
+        others = [_replacing(as_learned, one) for one in first_conditions(self._learning)]
+        self._waiting, self._changed = [as_learned, *others], ""
+        self._num_first = len(self._waiting)
         untrained = self._learning.keys() - not_updated if self._compares else ()
         self._task = asyncio.create_task(self._evaluate(untrained))
 
@@ -360,7 +360,7 @@ class Evaluations:
                 self._write(row, one)
             if len(played) < len(asked):
                 self._give_up("no simulation came to play all its episodes, or one was lost in it")
-            elif first.is_final and len(returns) == 1 + len(self._learning):
+            elif first.is_final and len(returns) == self._num_first:
                 others = final_conditions(returns, self._learning, untrained)
                 self._waiting += [_replacing(first, condition) for condition in others]
 
@@ -419,6 +419,14 @@ def _replacing(row: EvaluationRow, condition: Condition) -> EvaluationRow:
     return replace(row, replaced=condition.key, agents=condition.agents)
 
 
+def first_conditions(learning: Mapping[str, ServerPlan]) -> list[Condition]:
+    """Returns what each evaluation plays besides all as learned: each server that learns at random,
+    and its shadows in its place."""
+    found = [Condition(plan.shadow or server_id) for server_id, plan in learning.items()]
+    found += [Condition(p.shadow, shadow=s) for s, p in learning.items() if p.shadow]
+    return list(dict.fromkeys(found))
+
+
 def final_conditions(
     returns: Mapping[str | None, AgentReturns],
     learning: Mapping[str, ServerPlan],
@@ -439,12 +447,16 @@ def final_conditions(
     sides_of = {
         s: find_sides([returns[s], returns[None]], list(plan.agents))
         for s, plan in learning.items()
+        if not plan.shadow
     }
     for server_id, sides in sides_of.items():
         for side, agents in sides.items():
             yield Condition(server_id, side, agents)
     for server_id, plan in learning.items():
         if server_id not in untrained:
+            continue
+        if plan.shadow:
+            yield Condition(plan.shadow, is_untrained=True, shadow=server_id)
             continue
         sides = sides_of[server_id]
         if not sides:

@@ -48,7 +48,9 @@ class Served:
     def addresses(self) -> dict[str, ServerAddress]:
         """Where they listen."""
         return {
-            server.plan.server_id: ServerAddress(server.address, server.plan.token)
+            server.plan.server_id: ServerAddress(
+                server.address, server.plan.token, server.plan.shadow
+            )
             for server in self.everyone
         }
 
@@ -59,7 +61,7 @@ class Served:
 
     def client(self, replaced: Condition | str | None = None, seed: int = 0) -> MultiplexingClient:
         """Connects; `replaced` is a condition, or a server whose agents act at random instead."""
-        return connect(self.addresses, replaced, seed)
+        return connect(self.addresses, replaced, seed, tells_shadows=True)
 
     def evaluate(
         self,

@@ -34,6 +34,7 @@ from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.remote_copy import fetch
 from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
 from muxrl.orchestrator.user_modules import add_user_folders
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, SET_ASIDE
 from muxrl.servers.checkpoints.folder_lock import held
 from muxrl.servers.checkpoints.integrity import MANIFEST_FILE
@@ -254,7 +255,15 @@ def resumed_experiment(experiment: Experiment, place: Path, manifest: Manifest) 
         experiment: resolved from the config with which the run continues.
         place: the checkpoint's folder.
         manifest: its own.
+
+    Raises:
+        CannotResume: a server is not in the checkpoint.
     """
+    if missing := [s for s in experiment.servers if s not in manifest.servers]:
+        raise CannotResume(
+            f"{place} holds nothing of {listed(missing)}: a server that a shadow has replaced does "
+            "not come back"
+        )
     servers = {
         server_id: replace(plan, resume_from=str(place / server_id), initialize_from="")
         if manifest.servers[server_id].files

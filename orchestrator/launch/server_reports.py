@@ -51,6 +51,8 @@ class ServerReports:
         )
         self._latencies.receive(server_id, content.latencies)
         for record in content.records:
+            if self._experiment.servers[server_id].shadow:  # others have earned it
+                record = {**record, "episode_return_mean": None}
             self._metrics.server(server_id, record)
             self._iterations[server_id] = convert(finite(record), IterationRow)
 
@@ -103,7 +105,7 @@ class ServerReports:
             status.is_waiting_for_learner,
             status.num_env_steps,
             self._tally.server_rate(server_id, status.num_env_steps),
-            status.episode_return_mean,
+            None if self._experiment.servers[server_id].shadow else status.episode_return_mean,
             status.weights_seq_no if learns else None,
             iteration.policy_lag_mean if iteration else None,
             iteration.loss if iteration else None,

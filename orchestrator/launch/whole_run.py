@@ -95,6 +95,7 @@ def resume_experiment(
         print_line = functools.partial(say, soft_wrap=True, highlight=False)
         experiment, manifest = resume_at_checkpoint(experiment, folder, print_line)
         write_resumed_config(folder, experiment.config, manifest.env_steps)
+        folder.note_promoted(experiment)
         return _run(experiment, folder, manifest, show_progress, console)
 
 

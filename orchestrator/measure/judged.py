@@ -76,6 +76,10 @@ class ServerResult(Judged):
     """In any of the runs, see `RecordedRun.is_played_by_others`."""
     plays_itself: bool = False
     """Whether its agents play against each other, so that their mean return says nothing."""
+    shadow: str = ""
+    """The server from whose agents' steps it learned; "": it acted."""
+    over_acting: AgainstRandom | None = None
+    """The last evaluation in that one's place, whose returns are in the place of random ones."""
     sides: tuple[Judged, ...] = ()
     """Those of such a server, if they were replaced one at a time; each has a `final`."""
 
@@ -148,11 +152,15 @@ def _side_results(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> It
 def server_result(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> ServerResult:
     """Returns what the agents of one server reached; intervals are over `unit`."""
     server = runs[0].servers[server_id]
+    runs = [run.seen_by(server_id) for run in runs]
     training = tuple(run.training[server_id] for run in runs)
     subject = Subject("server", server_id, server.agents)
     sides = tuple(_side_results(runs, server_id, unit)) if server.learns else ()
+    over = _judged(runs, subject, server.shadow, unit).final if server.shadow else None
     return ServerResult(
         **vars(_judged(runs, subject, server_id, unit)),
+        shadow=server.shadow,
+        over_acting=over if over and over.advantage else None,
         server_id=server_id,
         algorithm=server.algorithm,
         learns=server.learns,
@@ -173,7 +181,7 @@ def server_result(runs: Sequence[RecordedRun], server_id: str, unit: Unit) -> Se
 
 def metric_results(runs: Sequence[RecordedRun], unit: Unit) -> Iterator[MetricResult]:
     """Yields every metric that was recorded, in training or evaluations."""
-    servers = runs[0].servers
+    servers = runs[0].acting
     for name in sorted({name for run in runs for name in run.metric_names}):
         for server_id in (None, *servers):
             agents = (COMMON,) if server_id is None else servers[server_id].agents

@@ -33,7 +33,10 @@ _MEANING = {
     Unit.EPISODES: "they speak of these policies, in other episodes",
 }
 _RULES = {None: None, True: "sampled", False: "greedy"}
-_WRITTEN = ("algorithm", "agents", "learns", "has_updates", "env_steps", "train_return")
+_WRITTEN = (
+    *("algorithm", "agents", "learns", "has_updates", "env_steps", "train_return"),
+    *("shadow", "over_acting"),
+)
 """Of a server, into ``summary.json``."""
 
 

@@ -36,6 +36,11 @@ def headline(servers: Sequence[ServerResult], num_seeds: int, over: str) -> Iter
         if not server.learns:
             continue
         who = f"{server.server_id} ({server.algorithm})"
+        if (found := server.over_acting) is not None and found.advantage is not None:
+            yield (
+                f"{who} in the place of {server.shadow}, from whose steps it learned, after "
+                f"{found.env_steps:,.0f} env steps: {interval(found.advantage, over, '+')}."
+            )
         if not server.has_updates:
             yield f"{who} made no update, so there is nothing to judge."
         elif server.final is None or not server.plays_itself:

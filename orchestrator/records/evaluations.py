@@ -148,6 +148,13 @@ def wide_frame(rows: Mapping[tuple[int, str], EvaluationRow]) -> DataFrame:
     )
 
 
+def frame_of(parts: Mapping[tuple[int, str], DataFrame], like: DataFrame) -> DataFrame:
+    """Returns a wide frame, of the columns of another one, from the episodes of each condition."""
+    from pandas import concat
+
+    return concat(dict(sorted(parts.items())), names=INDEX[:2]) if parts else like[:0]
+
+
 def _num_episodes(row: EvaluationRow) -> int:
     parts = (row.returns, *row.metrics.values())
     return max((len(values) for by_agent in parts for values in by_agent.values()), default=0)

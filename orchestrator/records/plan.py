@@ -20,6 +20,10 @@ class PlannedServer:
     agents: tuple[str, ...]
     learns: bool = True
     """Whether its policies changed during the run."""
+    shadow: str = ""
+    """The server from whose agents' steps it learned, without acting; "": it acted."""
+    replaced_by: str = ""
+    """The shadow that acts in its place since the run was resumed; "": none."""
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
     """Team to its agents; some runs are older than these."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
@@ -40,9 +44,19 @@ class Plan:
     """Whether somebody else's simulation played, on seeds that it chose."""
 
     @property
+    def acting(self) -> dict[str, PlannedServer]:
+        """Those that act now: each agent is of one of them."""
+        promoted = {server.replaced_by for server in self.servers.values()}
+        return {
+            s: server
+            for s, server in self.servers.items()
+            if not server.replaced_by and (not server.shadow or s in promoted)
+        }
+
+    @property
     def server_of(self) -> dict[str, str]:
         """By agent its server."""
-        return {agent: s for s, server in self.servers.items() for agent in server.agents}
+        return {agent: s for s, server in self.acting.items() for agent in server.agents}
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,7 @@ def roles_of(plan: Plan) -> list[Role]:
 
 
 def groups_of(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Returns the agents of each server, and of each role (`Role.key`)."""
-    servers = {server_id: server.agents for server_id, server in plan.servers.items()}
-    return servers | {role.key: role.agents for role in roles_of(plan)}
+    """Returns the agents of each server that acts, and of each role (`Role.key`)."""
+    acting = plan.acting
+    servers = {server_id: server.agents for server_id, server in acting.items()}
+    return servers | {r.key: r.agents for r in roles_of(plan) if r.server_id in acting}

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from muxrl.orchestrator.records.evaluations import RETURN, EvaluationPoint, EvaluationSeries
+from muxrl.orchestrator.records.conditions import seen_by
+from muxrl.orchestrator.records.evaluations import (
+    RETURN,
+    EvaluationPoint,
+    EvaluationSeries,
+    frame_of,
+)
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
@@ -109,6 +115,21 @@ class RecordedRun(Plan):
         names = [*self.evaluations.columns, *self.metric_training]
         return {name for name, _ in names} - {RETURN}
 
+    def seen_by(self, server_id: str) -> RecordedRun:
+        """Returns the run as if a shadow had acted all the time; see `conditions.seen_by`."""
+        server = self.servers[server_id]
+        if not (server.shadow or server.replaced_by):
+            return self
+        points, parts = [], {}
+        for point in self.points:
+            names = seen_by(server_id, point.num_episodes)
+            if names:
+                num = {names[who]: num for who, num in point.num_episodes.items() if who in names}
+                points.append(replace(point, num_episodes=num))
+            for who, name in names.items():
+                parts[point.env_steps, name] = self.evaluations.loc[(point.env_steps, who)]
+        return replace(self, points=tuple(points), evaluations=frame_of(parts, self.evaluations))
+
     def is_played_by_others(self, server_id: str) -> bool:
         """Whether simulations chose its agents' actions: of one that learns, in the last
         evaluation; of another in training at least."""
@@ -128,7 +149,8 @@ class RecordedRun(Plan):
         directory = RunDirectory.open(path)
         plan = directory.read_plan()
         agents = {server_id: server.agents for server_id, server in plan.servers.items()}
-        metrics = MetricCurves(agents, most_points=_MAX_POINTS)
+        acting = {server_id: server.agents for server_id, server in plan.acting.items()}
+        metrics = MetricCurves(acting, most_points=_MAX_POINTS)
         training = TrainingSeries(agents, metrics, most_points=_MAX_POINTS)
         last = JointRow(env_steps=0)
         weights_seq_no: dict[str, int] = {}
@@ -147,7 +169,8 @@ class RecordedRun(Plan):
                     weights_seq_no[server_id] = state.weights_seq_no
                 if state.num_env_steps is not None:
                     of_server[server_id] = state.num_env_steps
-                if state.num_logged_actions:
+                is_shadow = server_id in plan.servers and plan.servers[server_id].shadow
+                if state.num_logged_actions and not is_shadow:
                     logged[server_id] = state.num_logged_actions
         evaluations = EvaluationSeries(is_external=plan.is_external)
         for row in iter_rows(directory.metrics / "evaluation.jsonl", EvaluationRow):
@@ -161,7 +184,7 @@ class RecordedRun(Plan):
                     env_steps[server_id] = one.env_steps or last.env_steps
                 if one.weights_seq_no is not None:
                     newest = one.weights_seq_no
-                if one.episode_return_mean is not None:
+                if one.episode_return_mean is not None and not plan.servers[server_id].shadow:
                     own.add((one.env_steps, one.episode_return_mean))
             if newest is not None:
                 weights_seq_no[server_id] = max(newest, weights_seq_no.get(server_id, newest))

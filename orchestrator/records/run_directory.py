@@ -23,6 +23,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -172,11 +173,19 @@ class RunDirectory(Folder):
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Saves which server has which agents as ``plan.json``.
 
-        `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups", "learns", "seed",
-        "defaults"}}, "assignment", "seed", "metrics", "is_external"}``: see `PlannedServer`; the
-        metrics are those that the config asks for.
+        `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups", "learns", "shadow",
+        "seed", "defaults"}}, "assignment", "seed", "metrics", "is_external"}``: see
+        `PlannedServer`; the metrics are those that the config asks for.
         """
         write_json(self.path / "plan.json", {"format": _FORMAT, **plan})
+
+    def note_promoted(self, experiment: Experiment) -> None:
+        """Notes in ``plan.json`` which servers shadows have replaced, of a run that is resumed."""
+        plan = json.loads((self.path / "plan.json").read_bytes())
+        for server_id, server in experiment.config.servers.items():
+            if server.replace_by:
+                plan["servers"][server_id]["replaced_by"] = server.replace_by
+                self.write_plan({**plan, "assignment": experiment.assignment})
 
     def read_plan(self) -> Plan:
         """Returns what `write_plan` saved.
@@ -249,6 +258,7 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
                     "agents": list(plan.agents),
                     "groups": {g: list(m) for g, m in plan.groups.items()},
                     "learns": server_id not in experiment.fixed_servers,
+                    "shadow": plan.shadow,
                     "seed": plan.seed,
                     "defaults": default_settings(plan),
                 }

@@ -139,7 +139,7 @@ class TrainingSeries:
         """Adds a row."""
         for key, agents in self._groups.items():
             value = row.returns.get(key)
-            if value is None:  # an older run
+            if not row.returns:  # an older run
                 value = mean_over(row.episode_return_mean, agents)
             if value is not None:
                 self.returns[key].add((row.env_steps, value))

@@ -134,6 +134,8 @@ class ServerAddress:
     address: str
     """"host:port"; another one once the server has been started again on another machine."""
     token: str = ""
+    shadow: str = ""
+    """The server that acts for its agents; "": it acts itself."""
 
 
 class FollowsServers:
@@ -177,6 +179,7 @@ def connect(
     patience: Patience = _PATIENCE,
     episode_prefix: str = "",
     instead: Mapping[str, Transport] | None = None,
+    tells_shadows: bool = False,
 ) -> MultiplexingClient:
     """Returns a client of these servers.
 
@@ -187,28 +190,40 @@ def connect(
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
         instead: for some servers, ready transports.
+        tells_shadows: whether servers that act nowhere are sent the training episodes of others.
     """
     from muxrl.client import MultiplexingClient
     from muxrl.client.random_policy import RandomTransport
     from muxrl.client.replacing import RandomAgents, UntrainedAgents
+    from muxrl.client.shadowed import Shadowed
 
     if not isinstance(replaced, Condition):
         replaced = Condition(replaced)
     transports: dict[str, str | Transport] = dict(instead or {})
+    shadow, acting = replaced.shadow, {s for s, server in servers.items() if not server.shadow}
+    if shadow:
+        acting = acting - {replaced.server_id} | {shadow}
     for server_id, server in servers.items():
-        if server_id in transports:
+        if server_id in transports or server_id not in acting:
             continue
         transport = transport_to(server, patience)
-        if server_id != replaced.server_id:
+        if server_id != (shadow or replaced.server_id):
             transports[server_id] = transport
         elif replaced.is_untrained:
             transports[server_id] = UntrainedAgents(transport, replaced.agents)
+        elif shadow:
+            transports[server_id] = transport
         elif replaced.side:
             transports[server_id] = RandomAgents(transport, replaced.agents, seed)
         else:
             spec = transport.fetch_spec()
             transport.close()
             transports[server_id] = RandomTransport(spec, seed)
+    for server in servers.values() if tells_shadows else ():
+        if server.shadow:
+            watched = transports[server.shadow]
+            assert not isinstance(watched, str)
+            transports[server.shadow] = Shadowed(watched, transport_to(server, patience))
     return MultiplexingClient(transports, episode_prefix=episode_prefix)
 
 

@@ -61,7 +61,7 @@ class Server(Life[ServerReport]):
         super().__init__(plan.server_id, supervisor, quota)
         self.plan = self._first_plan = with_token(plan)
         """As it was started last."""
-        self.address = ServerAddress("", self.plan.token)
+        self.address = ServerAddress("", self.plan.token, plan.shadow)
         self.offers: frozenset[str] = frozenset()
         """What it answers of what a run asks; see `COSTS`."""
         self.status: Status | None = None

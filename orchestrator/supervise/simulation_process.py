@@ -156,11 +156,17 @@ class SimulationProcess(FollowsServers):
                 start_s=patience.patience_s,
             )
             for server_id in self._random_while_lost
+            if server_id in servers
         }
-        others = [server_id for server_id in servers if server_id not in self._stand_ins]
+        acting = [server_id for server_id, server in servers.items() if not server.shadow]
+        others = [server_id for server_id in acting if server_id not in self._stand_ins]
         instead = {**self._stand_ins, **{s: reach(s, patience) for s in others}}
         self._client = connect(
-            servers, patience=patience, episode_prefix=self._episode_prefix, instead=instead
+            servers,
+            patience=patience,
+            episode_prefix=self._episode_prefix,
+            instead=instead,
+            tells_shadows=True,
         )
         settle()
         how: dict[str, Any] = {

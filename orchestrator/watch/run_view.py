@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -17,7 +17,7 @@ from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.measure.against_random import AgainstRandom, against_random
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.measure.subjects import Measured, Subject
-from muxrl.orchestrator.records.conditions import Condition, untrained
+from muxrl.orchestrator.records.conditions import Condition, seen_by, untrained
 from muxrl.orchestrator.records.evaluations import AS_LEARNED, EvaluationPoint, EvaluationSeries
 from muxrl.orchestrator.records.plan import Plan, Role, roles_of
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
@@ -64,7 +64,7 @@ class RunView:
         }
         self._agents = {s: server.agents for s, server in self._plan.servers.items()}
         metrics = self._folder.metrics
-        joint = partial(_Joint, self._agents, self._roles)
+        joint = partial(_Joint, self._plan, self._roles)
         evaluated = partial(_Evaluated, self._plan)
         self._joint = Tail(metrics / "joint.jsonl", joint, JointRow)
         self._evaluated = Tail(metrics / "evaluation.jsonl", evaluated, EvaluationRow)
@@ -120,7 +120,8 @@ class RunView:
         state = joint.latest.servers.get(server_id) if joint.latest else None
         return {
             "id": server_id,
-            "algorithm": server.algorithm,
+            "algorithm": server.algorithm
+            + (f", shadow of {server.shadow}" if server.shadow else ""),
             "learns": server.learns,
             "is_played_by_others": bool(state and state.num_logged_actions),
             "agents": server.agents,
@@ -186,11 +187,12 @@ def _last_lines(path: Path) -> list[str]:
 class _Joint:
     """What the rows of the whole run come to."""
 
-    def __init__(self, agents: Mapping[str, Sequence[str]], roles: Sequence[Role]) -> None:
-        self.metrics = MetricCurves(agents, _MOST_CURVES, most_points=MOST_POINTS)
+    def __init__(self, plan: Plan, roles: Sequence[Role]) -> None:
+        agents = list(plan.servers)
+        self.metrics = _metric_curves(plan, MOST_POINTS)
         groups = {role.key: role.agents for role in roles}
         self.training = TrainingSeries(groups, self.metrics, most_points=MOST_POINTS)
-        self.activities = Activities(list(agents))
+        self.activities = Activities(agents)
         self.speed = Thinned()
         self.latencies = {s: Thinned(_highest, _MOST_LATENCIES) for s in agents}
         self.marks: list[dict[str, Any]] = []
@@ -219,14 +221,19 @@ class _Evaluated:
     """What evaluations come to."""
 
     def __init__(self, plan: Plan) -> None:
-        agents = {s: server.agents for s, server in plan.servers.items()}
-        self.returns = EvaluatedReturns(roles_of(plan), is_external=plan.is_external)
-        self.metrics = MetricCurves(agents, _MOST_CURVES, most_points=_MOST_EVALUATIONS)
+        shadows = [s for s, server in plan.servers.items() if server.shadow or server.replaced_by]
+        self.returns = EvaluatedReturns(roles_of(plan), shadows, is_external=plan.is_external)
+        self.metrics = _metric_curves(plan, _MOST_EVALUATIONS)
 
     def add(self, row: EvaluationRow) -> None:
         self.returns.add(row)
         if row.replaced is None:
             self.metrics.add(row.env_steps, row.metrics, mean_of_episodes)
+
+
+def _metric_curves(plan: Plan, most_points: int) -> MetricCurves:
+    acting = {server_id: server.agents for server_id, server in plan.acting.items()}
+    return MetricCurves(acting, _MOST_CURVES, most_points=most_points)
 
 
 class _Iterations:
@@ -281,7 +288,10 @@ def _read_about(config_yaml: Path) -> dict[str, str]:
 class EvaluatedReturns:
     """The evaluations, from their rows, one for each condition."""
 
-    def __init__(self, roles: Sequence[Role], *, is_external: bool = False) -> None:
+    def __init__(
+        self, roles: Sequence[Role], shadows: Collection[str] = (), *, is_external: bool = False
+    ) -> None:
+        self._shadows = shadows
         self._series = EvaluationSeries(most=1, is_external=is_external)
         self._roles = roles
 
@@ -293,14 +303,18 @@ class EvaluatedReturns:
         (point,), (rows,) = self._series.points, self._series.rows.values()
         server_id = Condition.of_row(row).server_id
         for role, curve in self._curves.items():
-            if server_id not in (None, role.server_id):
+            seen = rows
+            if role.server_id in self._shadows:
+                names = seen_by(role.server_id, rows)
+                seen = {names[who]: one for who, one in rows.items() if who in names}
+            elif server_id not in (None, role.server_id):
                 continue
             subject = Subject("role", role.name, role.agents)
             in_place = Condition(role.server_id, _side(role, point)).key or ""
             episodes = {
-                who: subject.returns(rows[who].returns)
+                who: subject.returns(seen[who].returns)
                 for who in (AS_LEARNED, in_place, untrained(in_place))
-                if who in rows
+                if who in seen
             }
             if measured := Measured.of(point, episodes, in_place):
                 curve.add((point.env_steps, against_random([measured])))

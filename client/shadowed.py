@@ -1,0 +1,136 @@
+"""A transport that tells a second server what the first has chosen, so that it learns from that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from muxrl.client.transport import Around, Transport
+from muxrl.protocol.messages import (
+    Aborted,
+    ActionRows,
+    Actions,
+    AnyItem,
+    AnyReply,
+    Ended,
+    Refused,
+    ServerSpec,
+    Started,
+    StartEpisode,
+    Step,
+    StepRows,
+)
+from muxrl.protocol.rows import Layout, row_of, singles
+
+
+class Shadowed(Around):
+    """A server, and its shadow, which is sent each training episode with the server's actions.
+
+    The shadow answers while the simulation makes its next step: it is waited for before it is sent
+    more. What it refuses is refused in the server's place, so that both have the same episodes.
+
+    Args:
+        server: who acts.
+        shadow: a server of the same agents.
+    """
+
+    def __init__(self, server: Transport, shadow: Transport) -> None:
+        super().__init__(server)
+        self._shadow = shadow
+        self._spec: ServerSpec
+        self._items: Sequence[AnyItem] = ()
+        self._episodes: set[str] = set()
+        """Those that the shadow is told of."""
+        self._is_asked = False
+        """Whether the shadow has not answered yet."""
+        self._refused: dict[str, Refused] = {}
+        """What it said of episodes that have had no item since."""
+
+    def fetch_spec(self) -> ServerSpec:
+        self._shadow.fetch_spec()
+        self._spec = super().fetch_spec()
+        return self._spec
+
+    def send(self, items: Sequence[AnyItem]) -> None:
+        self._items = items
+        super().send(items)
+
+    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
+        replies = super().receive(patience_s)
+        self._receive_shadow(patience_s)
+        if len(replies) != len(self._items):  # the frame was refused as a whole
+            return replies
+        sent: list[AnyItem] = []
+        for place, (item, reply) in enumerate(zip(self._items, replies, strict=True)):
+            if isinstance(item, StepRows) and isinstance(reply, ActionRows):
+                if any(episode_id in self._episodes for episode_id in item.episode_ids):
+                    replies[place] = self._pass_rows(item, reply, sent)
+            else:
+                replies[place] = self._pass(item, reply, sent)
+        if sent:
+            self._shadow.send(sent)
+            self._is_asked = True
+        return replies
+
+    def tell_played(self) -> None:
+        super().tell_played()
+        self._receive_shadow()
+
+    def _receive_shadow(self, patience_s: float | None = None) -> None:
+        if self._is_asked:
+            self._is_asked = False
+            answers = self._shadow.receive(patience_s)
+            self._refused |= {one.episode_id: one for one in answers if isinstance(one, Refused)}
+
+    def _pass(self, item: AnyItem, reply: AnyReply, sent: list[AnyItem]) -> AnyReply:
+        """Adds what the shadow is sent of an item; returns the answer to it."""
+        episode_id = item.episode_id
+        if isinstance(reply, Started) and isinstance(item, StartEpisode) and item.mode == "train":
+            self._episodes.add(episode_id)
+        if episode_id not in self._episodes:
+            return reply
+        refusal = self._refused.pop(episode_id, None)
+        if isinstance(reply, Actions) and isinstance(item, Step):
+            item = replace(item, logged_actions=reply.actions)
+        elif isinstance(reply, Ended | Aborted):
+            self._episodes.discard(episode_id)
+        elif isinstance(reply, Refused):
+            return reply
+        if refusal is not None and not isinstance(reply, Aborted):
+            return refusal
+        sent.append(item)
+        return reply
+
+    def _pass_rows(self, item: StepRows, reply: ActionRows, sent: list[AnyItem]) -> ActionRows:
+        layout = Layout(tuple(item.agents or self._spec.agents), self._spec.agents)
+        steps = singles(layout, item)
+        answers: list[Actions | Refused] = reply.replies or [
+            Actions(
+                step.episode_id,
+                step.t,
+                {
+                    agent_id: row_of(kind.space, rows, (row, place))
+                    for kind, rows in zip(layout.acted, reply.actions, strict=True)
+                    for place, agent_id in enumerate(kind.agents)
+                },
+                reply.weights_seq_no,
+            )
+            for row, step in enumerate(steps)
+        ]
+        passed = [self._pass(*one, sent) for one in zip(steps, answers, strict=True)]
+        if any(isinstance(one, Refused) for one in passed):
+            return replace(reply, actions=[], replies=passed)
+        return reply
+
+    @property
+    def num_lost_steps(self) -> int:  # type: ignore[override]
+        return super().num_lost_steps + self._shadow.num_lost_steps
+
+    def give_up(self) -> None:
+        super().give_up()
+        self._shadow.give_up()
+
+    def close(self) -> None:
+        super().close()
+        self._shadow.close()

@@ -1,0 +1,136 @@
+"""A shadow is sent what its server is sent, with the actions that the server answered."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.client.scripted_servers import CountingSimulation, Log, World, refusing
+from tests.client.test_vector_lives import SPACE, Batch, Lives, episodes
+from tests.client.test_vector_loop import NumberServer, RowServer, stop_after
+
+from muxrl.client import EpisodeAborted, MultiplexingClient, ServerLost
+from muxrl.client.adapters import adapt, adapt_vector
+from muxrl.client.shadowed import Shadowed
+from muxrl.protocol.messages import AbortEpisode, AnyItem, EndEpisode, StartEpisode, Step
+
+
+class Losable(RowServer):
+    def send(self, items: Sequence[AnyItem]) -> None:
+        if self.is_lost:
+            raise ServerLost("shadow is gone", server_id="shadow")
+        super().send(items)
+
+
+class Shadows(World):
+    """Two servers, of which the right one has a shadow."""
+
+    def __init__(self, kind: type[NumberServer] = NumberServer, **how: Any) -> None:
+        self.log: Log = []
+        self.left = kind("left", "a", self.log, space=SPACE)
+        self.right = kind("right", "bc", self.log, space=SPACE, state_size=1)
+        self.shadow = Losable("shadow", "bc", self.log, space=SPACE, state_size=1, **how)
+        self.shadowed = Shadowed(self.right, self.shadow)
+        self.client = MultiplexingClient([self.left, self.shadowed])
+        self.results = []
+
+    def assert_it_is_sent_the_same(self) -> None:
+        assert plain(self.shadow.items) == [
+            {**one, "logged_actions": dict.fromkeys(seen, one["t"] % 9)}
+            if (seen := one.get("observations"))
+            else one
+            for one in plain(self.right.items)
+        ]
+
+
+def plain(items: list[Any]) -> list[Any]:
+    return [msgspec.to_builtins(item, enc_hook=lambda array: array.tolist()) for item in items]
+
+
+class Both(CountingSimulation):
+    def __init__(self, **how: Any) -> None:
+        super().__init__("abc", **how)
+
+    def _observations(self) -> dict[str, Any]:
+        return {a: [float(self._t)] * 5 for a in "abc"}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    respawn=st.sampled_from(["refuse", "same_id", "same_step"]),
+    kind=st.sampled_from([NumberServer, RowServer]),
+    is_vector=st.booleans(),
+    data=st.data(),
+)
+def test_it_is_sent_every_step_with_its_actions(
+    respawn: Any, kind: type[NumberServer], is_vector: bool, data: Any
+) -> None:
+    scripts = data.draw(st.lists(episodes(respawn), min_size=1, max_size=3))
+    world, envs = Shadows(kind), [Lives(*one, respawn) for one in scripts]
+    copies: Any = [adapt(env, respawn) for env in envs]
+    if is_vector:
+        copies = adapt_vector(Batch(envs), respawn)
+    world.play(copies, should_stop=stop_after(9))
+    world.assert_it_is_sent_the_same()
+    assert world.shadow.open == world.right.open == {}
+    assert world.shadow.of(Step)
+
+
+def test_it_is_asked_after_its_server_and_answers_during_the_next_step() -> None:
+    world = Shadows()
+    world.play([Both(num_steps=2)], [0])
+    calls = [(call, who) for call, who in world.log if who != "left"]
+    turn = [("send", "right"), ("receive", "right"), ("receive", "shadow"), ("send", "shadow")]
+    assert calls[:3] == [turn[0], turn[1], turn[3]]
+    assert calls[3:7] == turn
+    world.shadowed.tell_played()  # whoever saves waits until it has heard of everything
+    assert world.log[-1] == ("receive", "shadow")
+
+
+def test_it_is_sent_nothing_of_episodes_that_are_measured() -> None:
+    world = Shadows()
+    world.play([Both()], [0], mode="eval")
+    assert world.shadow.items == []
+    assert world.right.of(EndEpisode)
+
+
+@pytest.mark.parametrize("kind", [NumberServer, RowServer])
+def test_what_it_refuses_ends_the_episode_on_all_servers(kind: type[NumberServer]) -> None:
+    world = Shadows(kind, script=refusing(Step, t=1))
+    with pytest.raises(EpisodeAborted, match="no such luck"):
+        world.play([Both(num_steps=5), Both(num_steps=5)], range(9))
+    for server in (world.left, world.right, world.shadow):
+        assert len(server.of(AbortEpisode)) == 2, server.server_id
+        assert server.open == {}
+    assert {item.t for item in world.shadow.of(Step)} == {0, 1}
+
+
+def test_episodes_begin_again_where_it_is_lost() -> None:
+    world = Shadows()
+
+    ticks = itertools.count()
+
+    def lose() -> bool:
+        world.shadow.is_lost = next(ticks) == 1
+        return False
+
+    loop = world.play([Both()], range(3), lose, on_lost="restart")
+    assert loop.num_lost_episodes == 1
+    assert [result.seed for result in world.results] == [0, 1, 2]
+    assert len(world.shadow.of(EndEpisode)) == len(world.left.of(EndEpisode)) == 3
+    again = {item.episode_id for item in world.shadow.of(StartEpisode)}
+    assert len(again) == 4, "the one that was cut short there, too"
+    assert world.shadow.open == {}
+    assert world.client.num_mismatches == 0
+
+
+def test_it_closes_with_its_server() -> None:
+    world = Shadows()
+    world.client.close()
+    assert world.right.is_closed
+    assert world.shadow.is_closed

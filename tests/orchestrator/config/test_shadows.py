@@ -1,0 +1,93 @@
+"""Which servers act, whose shadows the others are, and what is refused of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muxrl.orchestrator.config import ConfigError, ExperimentConfig, StopConfig, prepare
+from muxrl.orchestrator.config.schema import BestConfig, SimulationConfig
+from muxrl.orchestrator.config.shadows import acting, find_problems, shadows
+from muxrl.servers.config import ServerConfig
+
+
+def config(**servers: dict[str, Any]) -> ExperimentConfig:
+    return ExperimentConfig(
+        "x",
+        simulation=SimulationConfig("gymnasium:CartPole-v1"),
+        servers={s: ServerConfig(**given) for s, given in servers.items()},
+        stop=StopConfig(env_steps=100),
+    )
+
+
+DQN = {"algorithm": "DQN", "agents": ["agent"]}
+SAC = {"algorithm": "SAC", "shadow": "dqn"}
+
+
+def test_a_shadow_has_the_agents_of_its_server_and_acts_for_none() -> None:
+    experiment = prepare(config(sac=SAC, dqn=DQN, again=SAC))
+    assert {s: plan.shadow for s, plan in experiment.servers.items()} == {
+        "sac": "dqn",
+        "dqn": "",
+        "again": "dqn",
+    }
+    assert all([*plan.agents] == ["agent"] for plan in experiment.servers.values())
+    assert experiment.acting.keys() == {"dqn"}
+    assert experiment.assignment == "dqn:agent"
+
+
+def test_a_promoted_shadow_acts_and_others_follow_it() -> None:
+    experiment = prepare(config(dqn=DQN | {"replace_by": "sac"}, sac=SAC, again=SAC))
+    assert {s: plan.shadow for s, plan in experiment.servers.items()} == {"sac": "", "again": "sac"}
+    assert experiment.assignment == "sac:agent"
+    twice = config(dqn=DQN | {"replace_by": "sac"}, sac=SAC | {"replace_by": "again"}, again=SAC)
+    assert prepare(twice).servers.keys() == {"again"}
+
+
+@given(st.lists(st.sampled_from(["", "a", "b", "c", "d"]), min_size=4, max_size=4))
+def test_one_server_acts_whoever_was_promoted(replaced_by: list[str]) -> None:
+    names = ["a", "b", "c", "d"]
+    tried = config(
+        **{name: {"shadow": "a"} if name != "a" else {"agents": ["agent"]} for name in names}
+    )
+    for name, other in zip(names, replaced_by, strict=True):
+        tried.servers[name].replace_by = other
+    if not [*find_problems(tried)]:
+        (acts,) = acting(tried)
+        assert not tried.servers[acts].replace_by
+        gone = {name for name, other in zip(names, replaced_by, strict=True) if other}
+        assert shadows(tried) == dict.fromkeys(sorted({*names} - gone - {acts}), acts)
+
+
+@pytest.mark.parametrize(
+    ("sac", "problem"),
+    [
+        ({"shadow": "dq"}, "servers.sac.shadow: 'dq' is no server that acts; did you mean 'dqn'?"),
+        ({"shadow": "sac"}, "servers.sac.shadow: 'sac' is no server that acts"),
+        ({"agents": ["agent"]}, "servers.sac.agents: are given, and a shadow learns from the ag"),
+        ({"on_server_loss": "random"}, "servers.sac.on_server_loss: is 'random', and a shadow"),
+        ({"algorithm": "A2C"}, "'sac': is a shadow, and A2C cannot learn from actions that others"),
+        ({"algorithm": "IMPALA"}, "with a replay can: DQN, IQL, MADDPG, MASAC, QMIX, QPLEX, SAC"),
+        ({"algorithm": "RANDOM"}, "'sac': is a shadow, and RANDOM cannot learn from actions"),
+    ],
+)
+def test_what_is_refused_of_a_shadow(sac: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        prepare(config(dqn=DQN, sac=SAC | sac))
+    assert problem in str(refused.value)
+
+
+def test_what_is_refused_beside_one() -> None:
+    tried = config(dqn=DQN | {"replace_by": "pac"}, sac=SAC)
+    tried.stop.episode_return, tried.checkpoint.best = {"sac": 1.0}, BestConfig("sac")
+    tried.simulation.env = "external"
+    assert [*find_problems(tried)] == [
+        "servers.dqn.replace_by: 'pac' is none of its shadows (sac)",
+        "servers.sac.shadow: needs a simulation that muxrl starts, which tells a shadow what "
+        "others chose",
+        "server 'sac': acts nowhere, so that it has no returns in training; name dqn in "
+        "stop.episode_return and checkpoint.best.of",
+    ]

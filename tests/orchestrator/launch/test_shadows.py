@@ -1,0 +1,110 @@
+"""A run with a shadow: what it records and reports, and the shadow that acts after a resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from tests.faults.hosted import Host
+from tests.faults.started import PATIENCE_S
+
+from muxrl.orchestrator.launch.resuming import find_checkpoint
+from muxrl.orchestrator.measure.results import results_of
+from muxrl.orchestrator.measure.statistics import mean_interval
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.watch.run_view import RunView
+
+pytestmark = pytest.mark.timeout(300)
+
+SETTINGS = {"num_steps_sampled_before_learning_starts": 50, "train_batch_size_per_learner": 16}
+CONFIG: dict[str, Any] = {
+    "simulation": {"env": "muxrl.experiments.simulations.zero_cost:ZeroCost",
+                   "kwargs": {"num_agents": 3, "num_steps": 20}, "num_envs_per_process": 2},
+    "servers": {
+        "dqn": {"algorithm": "DQN", "agents": ["agent_0", "agent_1"], "settings": SETTINGS},
+        "sac": {"algorithm": "SAC", "shadow": "dqn", "settings": SETTINGS},
+        "rest": {"algorithm": "RANDOM", "agents": ["agent_2"]},
+    },
+    "stop": {"env_steps": 400},
+    "evaluation": {"interval_env_steps": 200, "num_episodes": 4, "final_num_episodes": 6},
+    "trackers": [],
+}  # fmt: skip
+
+
+def launched(host: Host, *arguments: str) -> str:
+    process, _ = host.launch(["launch", *arguments, "--no-progress"])
+    said: str = process.communicate(timeout=PATIENCE_S)[0]
+    assert process.returncode == 0, said
+    return said
+
+
+def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
+    tmp_path: Path, host: Host
+) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    folder = tmp_path / "run"
+    launched(host, str(tmp_path / "config.yaml"), "--run-dir", str(folder))
+    run = RecordedRun.read(folder)
+    assert run.assignment == "dqn:agent_0,agent_1|random:agent_2"
+    assert run.server_of == {"agent_0": "dqn", "agent_1": "dqn", "agent_2": "rest"}
+    assert run.env_steps["sac"] == run.env_steps["dqn"] == 400
+    _, manifest, _ = find_checkpoint(RunDirectory(folder))
+    assert manifest.servers["sac"].files
+    (report,) = [one for one in results_of([run]).servers if one.server_id == "sac"]
+    assert report.shadow == "dqn"
+    assert report.has_updates
+    assert report.train_return is None
+
+    def returns(who: str, env_steps: int = 400) -> np.ndarray[Any, Any]:
+        rows = run.evaluations.loc[(env_steps, who)]
+        return rows[[("return", "agent_0"), ("return", "agent_1")]].mean(axis=1).to_numpy()
+
+    final, over = report.final, report.over_acting
+    assert final is not None
+    assert over is not None
+    assert over.advantage is not None
+    assert final.untrained is not None
+    assert final.random is not None
+    assert final.num_episodes == len(returns("dqn=sac")) == 6
+    assert final.learned.mean == pytest.approx(returns("dqn=sac").mean())
+    assert final.random.mean == pytest.approx(returns("dqn").mean())
+    assert final.untrained.mean == pytest.approx(returns("dqn=sac:untrained").mean())
+    expected = mean_interval([returns("dqn=sac") - returns("")])
+    assert over.advantage == expected
+    assert any(
+        line.startswith("sac (SAC) in the place of dqn, from whose steps it learned, after 400 env")
+        for line in results_of([run]).headline
+    )
+    shown = {one["id"]: one["roles"][0] for one in RunView(folder).read()["servers"]}
+    assert shown["sac"]["training"] == []
+    assert [point[1] for point in shown["sac"]["evaluated"]] == pytest.approx(
+        [returns("dqn=sac", n).mean() for n in (0, 200, 400)]
+    )
+
+    launched(host, "--resume", str(folder), "servers.dqn.replace_by=sac", "stop.env_steps=600")
+    run = RecordedRun.read(folder)
+    assert run.assignment == "sac:agent_0,agent_1|random:agent_2"
+    assert run.server_of["agent_0"] == "sac"
+    of = {one.server_id: one for one in results_of([run]).servers}
+    final = of["sac"].final
+    assert final is not None
+    assert (final.env_steps, final.learned.mean) == (600, pytest.approx(returns("", 600).mean()))
+    before = of["dqn"].final
+    assert before is not None
+    assert before.env_steps <= 400
+    (curve,) = of["sac"].seed_curves
+    assert curve[1][1] == pytest.approx(returns("dqn=sac", 200).mean())
+    assert len(run.training["sac"].returns)
+    assert run.training["sac"].env_steps.min() >= 400
+    assert run.training["dqn"].env_steps.max() <= 400
+
+    process, _ = host.launch(
+        ["launch", "--resume", str(folder), "servers.dqn.replace_by=''", "stop.env_steps=700"]
+    )
+    said: str = process.communicate(timeout=PATIENCE_S)[0]
+    assert process.returncode
+    assert "holds nothing of dqn: a server that a shadow has repl" in said
