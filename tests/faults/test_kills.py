@@ -127,6 +127,23 @@ def test_a_run_goes_on(launch: Callable[..., Run], name: str, moment: str) -> No
 
 
 @pytest.mark.parametrize(
+    "moment", at_night(LATER, [moment for moment in LATER if moment != "mid-training"])
+)
+def test_a_run_whose_shadow_is_lost_goes_on(launch: Callable[..., Run], moment: str) -> None:
+    experiment = config(None, 0, max_restarts=3) | RUN
+    few = {"num_steps_sampled_before_learning_starts": 100}
+    experiment["servers"]["dqn"] = {"algorithm": "DQN", "shadow": "ppo", "settings": few}
+    run = launch(experiment)
+    run.wait_for(moment, lambda: MOMENTS[moment](run))
+    os.kill(run.pid_of("dqn"), signal.SIGKILL)
+    assert_it_went_on(run, "dqn")
+    last = rows(run, "joint")[-1]["servers"]
+    assert last["dqn"]["weights_seq_no"] > 0
+    # What it had heard of since its checkpoint is gone, as with any server.
+    assert last["ppo"]["num_env_steps"] - 600 <= last["dqn"]["num_env_steps"] <= ENV_STEPS
+
+
+@pytest.mark.parametrize(
     ("name", "moment"),
     at_night(EXTERNAL, [case for case in EXTERNAL if case != ("gateway", "last evaluation")]),
 )
