@@ -348,9 +348,10 @@ def _stop_problems(config: ExperimentConfig) -> Iterator[str]:
             "stop: nothing ends this run; give at least one of env_steps, time_s, iterations, "
             "episode_return, metric_at_least, metric_at_most"
         )
+    acts = shadows.acting(config)
     for server_id in stop.episode_return:
-        if server_id not in config.servers:
-            hint = similar_or_known(server_id, config.servers, "the servers are")
+        if server_id not in acts:
+            hint = similar_or_known(server_id, acts, "the servers are")
             yield f"stop.episode_return: there is no server {server_id!r}{hint}"
     for key in ("metric_at_least", "metric_at_most"):
         for name in getattr(stop, key):
@@ -388,9 +389,10 @@ def unknown_server(
         config: the experiment.
         what: "role or server", where there are roles.
     """
-    if of == TOTAL or of in config.servers:
+    acts = shadows.acting(config)
+    if of == TOTAL or of in acts:
         return
-    hint = similar_or_known(of, [*config.servers, TOTAL], "there are")
+    hint = similar_or_known(of, [*acts, TOTAL], "there are")
     if of in (*config.simulation.metrics, *OWN_METRICS):
         hint = f"; it is a metric, so write {metric_key}: {of}"
     yield f"{where}: there is no {what} {of!r}{hint}"

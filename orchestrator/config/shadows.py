@@ -70,14 +70,6 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
                     f"{at}.replace_by: {server.replace_by!r} is none of its shadows "
                     f"({listed(own) or 'it has none'})"
                 )
-    best = config.checkpoint.best
-    named = {*config.stop.episode_return, *([] if best is None else [best.of])}
-    acts = acting(config)
-    for server_id in sorted(named & servers.keys() - acts.keys()):
-        yield (
-            f"server {server_id!r}: acts nowhere, so that it has no returns in training; name "
-            f"{listed(acts)} in stop.episode_return and checkpoint.best.of"
-        )
 
 
 def find_problem(algorithm: Algorithm, others: Iterable[Algorithm]) -> str:

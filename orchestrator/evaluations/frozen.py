@@ -13,6 +13,7 @@ import msgspec
 
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
 from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.config.shadows import acting
 from muxrl.orchestrator.errors import CannotEvaluate, ConfigError, NotARunDirectory
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
@@ -161,7 +162,8 @@ def frozen_servers(
     """
     servers: dict[str, Frozen] = {}
     problems: list[str] = []
-    for server_id, server in config.servers.items():
+    for server_id in acting(config):
+        server = config.servers[server_id]
         agents = _agents_of(folder, server_id) or server.agents
         try:
             if server_id in replaced:
@@ -364,7 +366,7 @@ def on_free_port(server: ServerConfig) -> ServerConfig:
 
     The run's own port may be taken by the next run, and no one else should connect.
     """
-    return dataclasses.replace(server, host="127.0.0.1", port=0, token="")
+    return dataclasses.replace(server, host="127.0.0.1", port=0, token="", shadow="")
 
 
 def label_of(server: ServerConfig) -> str:

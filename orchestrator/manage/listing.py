@@ -130,7 +130,7 @@ def _about_run(path: Path) -> dict[str, Any]:
                 "agents": server.agents,
                 "evaluated": mean_of_episodes(returns, server.agents),
             }
-            for server_id, server in plan.servers.items()
+            for server_id, server in plan.acting.items()
         ],
         "env_steps": max(latest.env_steps if latest else 0, status.env_steps if status else 0),
         "newest_checkpoint": next(iter(CheckpointFolder(folder.checkpoints).env_steps), None),

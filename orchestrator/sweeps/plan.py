@@ -25,6 +25,7 @@ from muxrl.orchestrator.config.checks import EXTERNAL, is_label, unknown_metric,
 from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.resolve import reseeded
 from muxrl.orchestrator.config.schema import TOTAL
+from muxrl.orchestrator.config.shadows import acting
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.supervise.gpus import check_gpus
 from muxrl.orchestrator.supervise.own_server import ask_own_servers
@@ -80,14 +81,17 @@ class SweepPlan:
     def assignment(self, roles: RoleAssignment, parameters: Mapping[str, Any]) -> str:
         """Returns the canonical string of a trial that is not resolved."""
         config, _ = self._config(roles, parameters, 0)
-        names = list(self.facts(config.simulation).agents)
+        names, servers = list(self.facts(config.simulation).agents), config.servers
+        acts = acting(config)
         labels = server_labels(
             {
-                s: c.label or algorithm_label(c.algorithm, c.command)
-                for s, c in config.servers.items()
+                s: servers[s].label or algorithm_label(servers[s].algorithm, servers[s].command)
+                for s in acts
             }
         )
-        return canonical({labels[s]: match(c.agents, names)[0] for s, c in config.servers.items()})
+        return canonical(
+            {labels[s]: match(servers[first].agents, names)[0] for s, first in acts.items()}
+        )
 
     def facts(self, simulation: SimulationConfig) -> SimulationFacts:
         """Returns a simulation's agents and spaces; it is asked once.

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.config import ConfigError, ExperimentConfig, StopConfig, prepare
-from muxrl.orchestrator.config.schema import BestConfig, SimulationConfig
+from muxrl.orchestrator.config import (
+    ConfigError,
+    ExperimentConfig,
+    StopConfig,
+    checks,
+    prepare,
+)
+from muxrl.orchestrator.config.schema import BestConfig, ExternalAgentConfig, SimulationConfig
 from muxrl.orchestrator.config.shadows import acting, find_problems, shadows
 from muxrl.servers.config import ServerConfig
 
@@ -84,10 +90,12 @@ def test_what_is_refused_beside_one() -> None:
     tried = config(dqn=DQN | {"replace_by": "pac"}, sac=SAC)
     tried.stop.episode_return, tried.checkpoint.best = {"sac": 1.0}, BestConfig("sac")
     tried.simulation.env = "external"
-    assert [*find_problems(tried)] == [
+    tried.simulation.agents = {"agent": ExternalAgentConfig({"type": "box"}, {"type": "box"})}
+    tried.evaluation.interval_env_steps = 10
+    assert checks.find_problems(tried) == [
         "servers.dqn.replace_by: 'pac' is none of its shadows (sac)",
         "servers.sac.shadow: needs a simulation that muxrl starts, which tells a shadow what "
         "others chose",
-        "server 'sac': acts nowhere, so that it has no returns in training; name dqn in "
-        "stop.episode_return and checkpoint.best.of",
+        "stop.episode_return: there is no server 'sac'; the servers are dqn",
+        "checkpoint.best.of: there is no server 'sac'; there are dqn, total",
     ]
