@@ -84,6 +84,11 @@ class ServerResult(Judged):
     """Those of such a server, if they were replaced one at a time; each has a `final`."""
 
     @property
+    def trained_by(self) -> str:
+        """The algorithm, and whose shadow it was."""
+        return self.algorithm + (f", shadow of {self.shadow}" if self.shadow else "")
+
+    @property
     def judgement(self) -> Verdict | str:
         """What the final evaluation says of its learning, in words; "" where it says nothing."""
         if self.is_played_by_others:

@@ -83,7 +83,7 @@ def _part_panel(
     thin = {"color": colour, "linewidth": 0.6, "alpha": 0.45, "zorder": 2}
     of_seeds = part.seed_curves if len(part.seed_curves) > 1 else ()
     return Panel(
-        f"{name}: {server.algorithm}, {agents}",
+        f"{name}: {server.trained_by}, {agents}",
         "env steps",
         "return per episode",
         _subtitle(server, part, num_seeds),

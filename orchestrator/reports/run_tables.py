@@ -77,7 +77,7 @@ def _row(
         judged.append(f"({final.num_seeds_above} of {num_seeds} seeds above)")
     return {
         "name": name,
-        "algorithm": server.algorithm,
+        "algorithm": server.trained_by,
         "agents": of.agents,
         **{kind: getattr(final, kind, None) for kind in _ESTIMATES},
         "judgement": judgement,

@@ -76,7 +76,7 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
     expected = mean_interval([returns("dqn=sac") - returns("")])
     assert over.advantage == expected
     assert any(
-        line.startswith("sac (SAC) in the place of dqn, from whose steps it learned, after 400 env")
+        line.startswith("sac (SAC) learned from the steps of dqn; in its place, after 400 env step")
         for line in results_of([run]).headline
     )
     shown = {one["id"]: one["roles"][0] for one in RunView(folder).read()["servers"]}
