@@ -37,10 +37,11 @@ def headline(servers: Sequence[ServerResult], num_seeds: int, over: str) -> Iter
             continue
         who = f"{server.server_id} ({server.algorithm})"
         if (found := server.over_acting) is not None and found.advantage is not None:
+            more = interval(found.advantage, over, "+")
             yield (
                 f"{who} learned from the steps of {server.shadow}; in its place, after "
-                f"{found.env_steps:,.0f} env steps, it returns {interval(found.advantage, over, '+')}, "
-                f"compared with {server.shadow}."
+                f"{found.env_steps:,.0f} env steps, it returns {more}, compared with "
+                f"{server.shadow}."
             )
         if not server.has_updates:
             yield f"{who} made no update, so there is nothing to judge."
