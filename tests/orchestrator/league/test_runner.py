@@ -175,6 +175,28 @@ def test_one_process_at_a_time_runs_a_league(make: Make, folder: Folder, tmp_pat
         resume_league(tmp_path)
 
 
+def test_the_report_has_the_weights_of_solutions(make: Make, folder: Folder) -> None:
+    """Left's are 1 for its better, second one; the better left is, the worse for all of right."""
+    league = make(rounds=2)
+    place = folder(league)
+    for number in (1, 2):
+        train(league, place, number)
+        play(league, place, number, a=1.0)
+    write_league_report(league, place, 2)
+    roles = json.loads((place.path / "league.json").read_text())["roles"]
+    assert roles["left"]["weights"]["nash"] == {"a @ 1": 0.0, "a @ 2": 1.0}
+    assert roles["right"]["weights"]["nash"] == pytest.approx({"b @ 1": 0.5, "b @ 2": 0.5})
+    assert roles["left"]["weights"]["alpha_rank"]["a @ 2"] == pytest.approx(1, abs=0.002)
+    summary = (place.path / "summary.md").read_text()
+    assert "| player | Nash | alpha-rank |" in summary
+    assert "| b @ 1 | 0.50 | " in summary
+    assert "How often each is played" in (place.path / "report.html").read_text()
+    for number in (1, 2):
+        play(league, place, number, lambda left, right: (1.0, float(left == "a @ 1")))
+    write_league_report(league, place, 2)
+    assert "no nash weights: the roles' returns" in (place.path / "summary.md").read_text()
+
+
 def test_the_report_shows_ratings_over_rounds_and_who_beats_whom(
     make: Make, folder: Folder
 ) -> None:
