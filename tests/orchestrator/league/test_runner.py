@@ -120,6 +120,20 @@ def test_a_league_that_is_done_takes_more_rounds(
     assert done == SECOND
 
 
+def test_a_draw_that_the_games_refuse_is_changed_on_going_on(
+    make: Make, folder: Folder, done: list[str]
+) -> None:
+    """Nash weights are of constant sums alone, which the first round's games have not."""
+    league = make(rounds=2, opponents={"draw": "nash"}, interchangeable=["left", "right"])
+    place = folder(league)
+    train(league, place, 1)
+    play(league, place, 1, lambda left, right: (1.0, float(left != right)))
+    with pytest.raises(ConfigError, match="no constant sum, which alpha_rank does not need"):
+        resume_league(place.path)
+    assert resume_league(place.path, ["opponents.draw=alpha_rank"]).num_rounds == 2
+    assert done == SECOND
+
+
 def test_tokens_are_given_again_and_reach_each_round(
     make: Make, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
