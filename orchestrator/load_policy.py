@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from muxrl.client.onnx_policy import OnnxPolicy, load_onnx
 from muxrl.orchestrator.storage.checkpoints import LAST
 
 if TYPE_CHECKING:
-    from muxrl.servers.fixed_policies.loaded_policies import LoadedPolicy
+    from muxrl.servers.fixed_policies.loaded_policies import LoadedPolicy, MeanPolicy
 
 
-class Policies(dict[str, "LoadedPolicy | OnnxPolicy"]):
+class Policies(dict[str, "LoadedPolicy | MeanPolicy | OnnxPolicy"]):
     """Policies by agent.
 
     Attributes:
@@ -28,7 +28,9 @@ class Policies(dict[str, "LoadedPolicy | OnnxPolicy"]):
         raise KeyError(f"agent {agent_id!r} has no policy here: {reason}")
 
 
-def load_policy(path: str | Path) -> Policies:
+def load_policy(
+    path: str | Path, *, mean_of: int | Literal["all"] | None = None, seed: int = 0
+) -> Policies:
     """Returns a policy for each agent, ``policies[agent_id](observation)``, which acts greedily.
 
     A POOL, RANDOM or SCRIPTED server has none, nor has a trainer that acts for a team at once:
@@ -41,9 +43,14 @@ def load_policy(path: str | Path) -> Policies:
         path: a run's directory, whose last checkpoint is taken; the folder of a checkpoint, of all
             servers or of one; or an ONNX file, or a folder of such. What RLLIB_* have
             counted is a pickle, whose code is run: load only what you trust.
+        mean_of: so many of the newest snapshots of a run, or of a folder that has one in a folder
+            for each number of env steps, or "all": of each agent that is in the newest the mean of
+            their policies, a `MeanPolicy`.
+        seed: of which of them is drawn.
 
     Raises:
-        FileNotFoundError: there is neither a checkpoint nor an ONNX file.
+        FileNotFoundError: there is neither a checkpoint nor an ONNX file; nor a snapshot.
+        ValueError: `mean_of` is a number below 1.
         AlgorithmProblem: a checkpoint cannot be read, or nobody has a policy.
     """
     from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
@@ -51,6 +58,8 @@ def load_policy(path: str | Path) -> Policies:
     from muxrl.servers.setting_values import AlgorithmProblem
 
     path = Path(path).expanduser()
+    if mean_of is not None:
+        return _load_mean(path, mean_of, seed)
     last = path / "checkpoints" / LAST
     whole = last if last.is_dir() else path
     checkpoints = sorted(
@@ -72,4 +81,25 @@ def load_policy(path: str | Path) -> Policies:
             f"{str(path)!r} is no run with a checkpoint, no checkpoint, and has no ONNX files of "
             "muxrl export"
         )
+    return policies
+
+
+def _load_mean(path: Path, mean_of: int | Literal["all"], seed: int) -> Policies:
+    from muxrl.servers.fixed_policies.loaded_policies import MeanPolicy
+
+    if mean_of != "all" and mean_of < 1:
+        raise ValueError(f"mean_of is {mean_of}; expected at least 1 snapshot, or 'all'")
+    whole = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    places = sorted(int(place.name) for place in whole.glob("*") if place.name.isdecimal())
+    if not places:
+        raise FileNotFoundError(
+            f"{str(path)!r} has no snapshot; see checkpoint.keep_every_env_steps"
+        )
+    places = places if mean_of == "all" else places[-mean_of:]
+    loaded = [load_policy(whole / str(place)) for place in places]
+    policies = Policies()
+    policies.left_out = loaded[-1].left_out
+    for agent_id in loaded[-1]:
+        members: list[Any] = [one[agent_id] for one in loaded if agent_id in one]
+        policies[agent_id] = MeanPolicy(members, seed)
     return policies

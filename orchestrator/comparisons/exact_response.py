@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from muxrl.client.adapters.simulation import SimulationError
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations.frozen import with_members
-from muxrl.orchestrator.measure.exact_games import ExactGame, Mean, Table
+from muxrl.orchestrator.measure.exact_games import ExactGame
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
@@ -76,7 +76,7 @@ def exact_response(
         seated = [(players, own)]
         if sides:
             seated.append((players[::-1], 1 - own))
-        values = [game.best_response(_table(game, who), seat) for who, seat in seated]
+        values = [game.best_response(game.mean_table(who), seat) for who, seat in seated]
     except (SimulationError, AlgorithmProblem, CannotEvaluate):
         return None
     best, value = np.mean(values, axis=0).tolist()
@@ -89,15 +89,6 @@ class _Player(NamedTuple):
     policy: LoadedPolicy | None
     weight: float = 1.0
     is_greedy: bool = False
-
-
-def _table(game: ExactGame, seats: Sequence[Sequence[_Player]]) -> Table:
-    mean = Mean(game)
-    for seat, players in enumerate(seats):
-        for policy, weight, is_greedy in players:
-            alone = [policy if seat == i else None for i in range(len(seats))]
-            mean.add(game.table(alone, is_greedy=is_greedy), weight * (game.seats == seat))
-    return mean.table
 
 
 def _players(

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from muxrl.orchestrator.comparisons.arena import Arena, Player, player_of, random_player
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_run
 from muxrl.orchestrator.comparisons.findings.head_to_head import (
@@ -23,6 +25,7 @@ from muxrl.orchestrator.comparisons.games import play, scored
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import Entry, League
+from muxrl.orchestrator.measure.meta_game import MetaGame
 from muxrl.orchestrator.measure.subjects import Subject
 from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.protocol.patterns import match
@@ -137,6 +140,47 @@ def _played(folder: LeagueDirectory, last: int) -> dict[str, AgentReturns]:
     """Returns the returns of all games up to a round, by `_key`."""
     written = [folder.games(number) or {"games": ()} for number in range(1, last + 1)]
     return {str(game["seats"]): game["returns"] for one in written for game in one["games"]}
+
+
+def solve(
+    league: League,
+    folder: LeagueDirectory,
+    last: int,
+    kind: str,
+    met: Mapping[str, Sequence[Entry]] | None = None,
+) -> dict[str, dict[str, float]] | str:
+    """Returns how often entries are played in a solution of the games up to a round.
+
+    Args:
+        league: of two roles; who has no entries is played by random actions.
+        folder: its directory.
+        last: the round.
+        kind: see `MetaGame.weights`.
+        met: role to those of its entries that count; of other roles all.
+
+    Returns:
+        Role to label to weight, which sum to 1; or why there is no such solution.
+    """
+    entries, played = league.entries(folder, last), _played(folder, last)
+    (first, rows), (second, columns) = (
+        (role, (met or {}).get(role) or [e for e in entries if e.role in league.alike(role)])
+        for role in league.agents
+    )
+    none: list[Entry | None] = [None]  # random actions
+    pairs = [[{first: a, second: b} for b in columns or none] for a in rows or none]
+    games = [[played[_key(pair)] for pair in row] for row in pairs]
+    subjects = [Subject("role", role, tuple(agents)) for role, agents in league.agents.items()]
+    payoffs = [
+        [[np.nan_to_num(s.returns(game)).mean() for game in row] for row in games] for s in subjects
+    ]  # NaN: nobody of the role took part
+    found = MetaGame(np.array(payoffs), is_symmetric=rows == columns).weights(kind)
+    if isinstance(found, str):
+        return found
+    sides = (first, rows, found[0]), (second, columns, found[1])
+    return {
+        role: {entry.label: float(weight) for entry, weight in zip(own, weights, strict=False)}
+        for role, own, weights in sides
+    }
 
 
 def meet(league: League, folder: LeagueDirectory, last: int) -> HeadToHead:

@@ -12,7 +12,10 @@ from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.league.schema import LeagueConfig
 from muxrl.orchestrator.sweeps.load import changes, load_on_base
 
-_RESUMABLE = ("rounds", "max_concurrent", "address", "experiment.watch")
+_RESUMABLE = (
+    *("rounds", "max_concurrent", "address", "experiment.watch"),
+    *("opponents.draw", "opponents.last"),  # of rounds to come
+)
 
 
 def load_league(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> LeagueConfig:

@@ -19,6 +19,7 @@ from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.merge import diff, flat
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.schema import LeagueConfig, MemberConfig
+from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH, alpha_rank_problem
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.sweeps.parameters import draw, find_problems, given
 from muxrl.orchestrator.sweeps.plan import agents_of_roles, make_plan, role_problems
@@ -194,6 +195,11 @@ def _problems(league: League) -> Iterator[str]:
         if not league.training(number):
             yield f"rounds: nobody trains in round {number}; see first_round, every_rounds"
             break
+    kind = config.opponents.draw
+    if kind in (NASH, ALPHA_RANK) and len(roles) > 2:
+        yield f"opponents.draw: {kind} is of games of two roles, not of {listed(roles)}"
+    if kind == ALPHA_RANK and (problem := alpha_rank_problem()):
+        yield f"opponents.draw: {kind}: {problem}"
     yield from _interchange_problems(league)
     yield from _exploit_problems(league)
 

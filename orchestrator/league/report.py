@@ -18,8 +18,9 @@ from muxrl.orchestrator.comparisons.output.tables import cross_play, rating
 from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.config.merge import diff, flat
 from muxrl.orchestrator.league.directory import LeagueDirectory
-from muxrl.orchestrator.league.games import meet
+from muxrl.orchestrator.league.games import meet, solve
 from muxrl.orchestrator.league.population import League
+from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH
 from muxrl.orchestrator.measure.number_text import MISSING
 from muxrl.orchestrator.reports.pages import from_folder, write_page
 from muxrl.orchestrator.reports.plain_table import grid_table
@@ -63,16 +64,24 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
     config, tables = league.config, played.by_label
     trained = list(_trained(league, folder))
     rounds = _trained_grid(trained)
+    kinds = (NASH, ALPHA_RANK) if len(league.agents) == 2 else ()
+    solved = {kind: solve(league, folder, last, kind) for kind in kinds}
+    weights = {
+        t.role: {kind: {} if isinstance(one, str) else one[t.role] for kind, one in solved.items()}
+        for t in tables
+    }
     shown: list[dict[str, Any]] = [
         {
             "role": table.role,
             "ratings": ratings_grid(played, table),
+            "weights": _weights_grid(table, weights[table.role]),
             "payoffs": cross_play(played, table, f"{table.role} played by"),
             "figures": _pictures(played, table),
         }
         for table in tables
     ]
     notes = list(cycle_notes(tables))
+    notes += [f"no {kind} weights: {one}" for kind, one in solved.items() if isinstance(one, str)]
     title = f"League {config.name}: {last} of {config.rounds} rounds"
     facts = (
         f"{config.num_episodes} episodes a game, "
@@ -80,7 +89,8 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
     )
     parts = [f"# {title}", facts, *(f"**Note:** {note}." for note in notes)]
     for one in shown:
-        parts += [f"## {one['role']}", markdown(one["ratings"]), markdown(one["payoffs"])]
+        parts += [f"## {one['role']}", markdown(one["ratings"])]
+        parts += [markdown(one["weights"]), markdown(one["payoffs"])]
         for kind, picture in one["figures"].items():
             name = f"plots/{kind}-{one['role']}.svg"
             (folder.path / "plots").mkdir(exist_ok=True)
@@ -88,7 +98,7 @@ def write_league_report(league: League, folder: LeagueDirectory, last: int) -> P
             parts.append(f"![{picture.alt}]({name})")
     parts += ["## Rounds", markdown(rounds)]
     write_text(folder.path / "summary.md", "\n\n".join(parts) + "\n")
-    write_json(folder.path / "league.json", _as_json(tables, trained, folder))
+    write_json(folder.path / "league.json", _as_json(tables, weights, trained, folder))
     write_payoffs(tables, folder.path)
     return write_page(
         folder.path,
@@ -113,6 +123,14 @@ def ratings_grid(played: HeadToHead, met: CrossPlay) -> Grid:
     ]
     places = {n: f"round {n}" for n in played.snapshots}
     return spread(rows, "member", "round", places, "rating", (), {"rating": rating(played)})
+
+
+def _weights_grid(table: CrossPlay, weights: Mapping[str, Mapping[str, float]]) -> Grid:
+    rows = (
+        {"player": player, **{kind: one.get(player) for kind, one in weights.items()}}
+        for player in table.players
+    )
+    return grid(rows, ("player", *weights), {NASH: "Nash", ALPHA_RANK: "alpha-rank"})
 
 
 def print_ratings(league: League, folder: LeagueDirectory, last: int, console: Console) -> None:
@@ -167,7 +185,10 @@ def _trained_grid(rows: Sequence[Trained]) -> Grid:
 
 
 def _as_json(
-    tables: tuple[CrossPlay, ...], trained: Sequence[Trained], folder: LeagueDirectory
+    tables: tuple[CrossPlay, ...],
+    weights: Mapping[str, Any],
+    trained: Sequence[Trained],
+    folder: LeagueDirectory,
 ) -> dict[str, Any]:
     def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -177,6 +198,7 @@ def _as_json(
     roles = {
         table.role: {
             "ratings": {name: vars(rating) for name, rating in table.ratings.items()},
+            "weights": weights[table.role],
             "payoffs": [
                 {"player": c.player, "others": c.others, "return": c.score.mean}
                 for c in table.cells.values()

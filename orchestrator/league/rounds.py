@@ -17,9 +17,11 @@ import numpy as np
 from muxrl.orchestrator.config.load import load_written, set_values
 from muxrl.orchestrator.config.merge import flat
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.league.directory import LeagueDirectory
-from muxrl.orchestrator.league.games import heads, meet
+from muxrl.orchestrator.league.games import heads, meet, solve
 from muxrl.orchestrator.league.population import POOL_PREFIX, Entry, League, newest
+from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH
 from muxrl.orchestrator.sweeps.parameters import draw, given
 from muxrl.orchestrator.sweeps.plan import needs_teams
 from muxrl.orchestrator.sweeps.schema import (
@@ -71,7 +73,7 @@ def make_round(league: League, folder: LeagueDirectory | None, number: int) -> S
         for role in league.agents:
             if role not in roles:
                 roles[role] = f"{POOL_PREFIX}{name}-{role}"
-                pools[roles[role]] = _pool(league, name, role, entries)
+                pools[roles[role]] = _pool(league, folder, name, role, entries)
         listed.append({role: roles[role] for role in league.agents})
     return SweepConfig(
         name=f"{config.name}-{number:02d}",
@@ -88,12 +90,18 @@ def make_round(league: League, folder: LeagueDirectory | None, number: int) -> S
     )
 
 
-def _pool(league: League, name: str, role: str, entries: Sequence[Entry]) -> AlgorithmTemplate:
-    """Returns who plays a role while a member trains."""
+def _pool(
+    league: League, folder: LeagueDirectory | None, name: str, role: str, entries: Sequence[Entry]
+) -> AlgorithmTemplate:
+    """Returns who plays a role while a member trains.
+
+    Raises:
+        ConfigError: the games have no solution by which to draw.
+    """
     config, alike = league.config, league.alike(role)
     rule = config.opponents
     met = match(config.members[name].meets, list(config.members))[0]
-    drawn: dict[str, Any] = {}
+    archive: dict[Entry, float] = {}
     for member in met:
         own = [
             entry
@@ -104,14 +112,26 @@ def _pool(league: League, name: str, role: str, entries: Sequence[Entry]) -> Alg
         ]
         own = own[-rule.last :] if rule.last else own
         for k, entry in enumerate(own, 1):
-            drawn[f"{member}-{entry.round}"] = {
-                "algorithm": "FROZEN",
-                "checkpoint": str(entry.checkpoint),
-                "should_explore": rule.should_explore,
-                "weight": float(k if rule.draw == "recency" else 1),
-            }
+            archive[entry] = float(k if rule.draw == "recency" else 1)
+    if folder is not None and archive and rule.draw in (NASH, ALPHA_RANK):
+        met_by = {other: list(archive) for other in alike}
+        solved = solve(league, folder, entries[-1].round, rule.draw, met_by)
+        if isinstance(solved, str):
+            raise ConfigError([f"opponents.draw: {rule.draw}: {solved}"])
+        # In sum as many as entries, so that those of `also` weigh what they do otherwise.
+        archive = {entry: len(archive) * solved[role][entry.label] for entry in archive}
+    drawn = {
+        f"{entry.member}-{entry.round}": {
+            "algorithm": "FROZEN",
+            "checkpoint": str(entry.checkpoint),
+            "should_explore": rule.should_explore,
+            "weight": weight,
+        }
+        for entry, weight in archive.items()
+        if weight
+    }
     members = {**copy.deepcopy(rule.also), **drawn} or {"nobody": {"algorithm": "RANDOM"}}
-    draws = "weights" if rule.draw == "recency" else rule.draw
+    draws = rule.draw if rule.draw in ("hard", "even") else "weights"
     pool = AlgorithmTemplate(
         algorithm="POOL",
         settings={

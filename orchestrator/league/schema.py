@@ -34,8 +34,9 @@ class MemberConfig:
 class OpponentsConfig:
     """The POOL that plays the other roles while a member trains."""
 
-    draw: Literal["weights", "recency", "hard", "even"] = "weights"
-    """As POOL's; "recency": the newest of a member's k entries is as likely as k of its oldest."""
+    draw: Literal["weights", "recency", "hard", "even", "nash", "alpha_rank"] = "weights"
+    """As POOL's; "recency": the newest of a member's k entries is as likely as k of its oldest;
+    "nash" (of zero sum), "alpha_rank": as often as in that solution of the games so far."""
     win_above: float = 0.0
     """As POOL's."""
     should_explore: bool = True

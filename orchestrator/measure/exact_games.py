@@ -79,12 +79,15 @@ class ExactGame:
         """Returns the table of policies by seat, as `muxrl.load_policy` loads them; None: uniform.
 
         Args:
-            policies: a `LoadedPolicy` for each seat, or None.
+            policies: a `LoadedPolicy` or `MeanPolicy` for each seat, or None.
             is_greedy: whether each takes its likeliest action.
 
         Raises:
             AlgorithmProblem: one gives no probabilities.
         """
+        if any(hasattr(policy, "members") for policy in policies):
+            seats = [getattr(policy, "members", [policy]) for policy in policies]
+            return self.mean_table([[(one, 1.0, is_greedy) for one in those] for those in seats])
         rows = self.uniform.copy()
         for row, state in enumerate(self._policy.states):
             seat = state.current_player()
@@ -93,6 +96,22 @@ class ExactGame:
                 if is_greedy:
                     rows[row] = np.arange(len(rows[row])) == rows[row].argmax()
         return rows
+
+    def mean_table(self, seats: Sequence[Sequence[tuple[Any, float, bool]]]) -> Table:
+        """Returns the table of who draws one of several policies in each seat; see `Mean`.
+
+        Args:
+            seats: by seat policies, as `table` has them, weights, and whether each is greedy.
+
+        Raises:
+            AlgorithmProblem: as `table`.
+        """
+        mean = Mean(self)
+        for seat, players in enumerate(seats):
+            for policy, weight, is_greedy in players:
+                alone = [policy if seat == i else None for i in range(len(seats))]
+                mean.add(self.table(alone, is_greedy=is_greedy), weight * (self.seats == seat))
+        return mean.table
 
     def best_response(self, table: Table, seat: int) -> tuple[float, float]:
         """Returns what a best response in a seat returns among the others' parts of a table.
@@ -126,7 +145,7 @@ class ExactGame:
 class Mean:
     """The policy that draws one of several for a whole game (Heinrich et al. 2015).
 
-    In tables, each counts by how likely it gets there.
+    In tables, each counts by how likely it gets there, as in OpenSpiel's `PolicyAggregator`.
     """
 
     def __init__(self, game: ExactGame) -> None:

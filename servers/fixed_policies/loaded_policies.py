@@ -25,6 +25,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.trajectories import at
 from muxrl.servers.fixed_names import FIXED_NAMES, FROZEN
 from muxrl.servers.fixed_policies.frozen import Critics, FrozenPolicies, open_policies, plan_of
+from muxrl.servers.fixed_policies.pool import share_of
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.entry import OWN, asked_of, drawn_observation
 from muxrl.servers.trainers.lookup import find_trainer, registered
@@ -73,6 +74,11 @@ class LoadedPolicy:
         self._seat = seat
         self._inference = saved.inference
         self._episode = Alone(saved.plan.agents, {seat.seat_id: seat})
+
+    @property
+    def server_id(self) -> str:
+        """The server that had it."""
+        return self._saved.plan.server_id
 
     def reset(self) -> None:
         """Begins an episode: forgets recurrent state, last action and frames."""
@@ -212,6 +218,45 @@ class LoadedPolicy:
     def _answer(self, asked: Asked) -> Acted:
         with self._inference.lock:
             return self._inference.answer(asked)
+
+
+class MeanPolicy:
+    """The mean of one agent's policies: each episode one of them is drawn, all equally likely.
+
+    Who meets it gets the mean of what they get from each. So it is worth what the one policy is
+    that weighs each by how likely its own actions lead to a state (Kuhn 1953; Heinrich et al. 2015,
+    "Fictitious Self-Play in Extensive-Form Games"; OpenSpiel's `PolicyAggregator`), which
+    `ExactGame.table` makes of it, and not what the mean of their probabilities is. Agents of one
+    server that begin as many episodes draw policies of the same moment.
+
+    Args:
+        members: whose mean it is.
+        seed: of the draws.
+    """
+
+    def __init__(self, members: Sequence[LoadedPolicy], seed: int = 0) -> None:
+        self.members = tuple(members)
+        self._seed, self._num_episodes = seed, 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins an episode: draws who acts in it, and has it forget its last one."""
+        episode = f"{self.members[-1].server_id}/{self._num_episodes}"
+        self._num_episodes += 1
+        self.drawn = self.members[int(share_of(self._seed, episode) * len(self.members))]
+        self.drawn.reset()
+
+    def __call__(self, observation: Any, is_asked: bool = True) -> Any:
+        """Returns the action of the one that is drawn, as it does."""
+        return self.drawn(observation, is_asked)
+
+    def probabilities(self, observation: Any) -> NDArray[np.float64]:
+        """Returns those of the one that is drawn, as it does."""
+        return self.drawn.probabilities(observation)
+
+    def value(self, observation: Any, state: Any = None) -> float:
+        """Returns that of the one that is drawn, as it does."""
+        return self.drawn.value(observation, state)
 
 
 def _able(method: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.servers.export.untrained import plan_of, save
 from tests.servers.fixed_policies.test_fixed_policies import make
 from tests.servers.trainers.test_policies import HERE, policies_of
@@ -97,3 +98,59 @@ def test_what_is_damaged_is_not_left_out(run: Path) -> None:
     note.write_text("{")
     with pytest.raises(AlgorithmProblem, match="is not JSON"):
         load_policy(run)
+
+
+def growing(number: int) -> Any:
+    """Returns what makes all weights those of the n-th of several snapshots."""
+    return lambda p: torch.full_like(p, 0.1 * number) * torch.arange(p.numel()).view(p.shape)
+
+
+def test_a_mean_draws_a_snapshot_for_each_episode(tmp_path: Path) -> None:
+    for number, env_steps in enumerate(("5", "20", "100"), 1):
+        for agent in ("x", "y"):
+            place = tmp_path / "checkpoints" / env_steps / f"of_{agent}"
+            save(one("PPO", agent), place, growing(number))
+    (tmp_path / "checkpoints" / "last").symlink_to("100")
+    seen = np.array([0.5, -0.5], np.float32)
+    single = [load_policy(tmp_path / "checkpoints" / n)["x"] for n in ("5", "20", "100")]
+    expected = [tuple(policy.probabilities(seen)) for policy in single]  # type: ignore[union-attr]
+    mean: Any = load_policy(tmp_path, mean_of="all")
+    assert sorted(mean) == ["x", "y"]
+    drawn = []
+    for _ in range(300):
+        mean["x"].reset()
+        drawn.append(expected.index(tuple(mean["x"].probabilities(seen))))
+        assert mean["x"](seen) == single[drawn[-1]](seen)
+        assert mean["x"].value(seen) == single[drawn[-1]].value(seen)  # type: ignore[union-attr]
+    assert all(70 < drawn.count(number) < 130 for number in range(3))
+
+    def draws(agent: str, **how: Any) -> list[int]:
+        policy: Any = load_policy(tmp_path, mean_of="all", **how)[agent]
+        return [(policy.reset(), policy.members.index(policy.drawn))[1] for _ in range(300)]
+
+    assert draws("x") == drawn
+    assert draws("x", seed=1) != drawn
+    assert draws("y") != drawn  # of another server
+    newest: Any = load_policy(tmp_path, mean_of=2)["x"]
+    assert [tuple(member.probabilities(seen)) for member in newest.members] == expected[1:]
+
+
+def test_agents_of_one_server_draw_snapshots_of_one_moment(tmp_path: Path) -> None:
+    for env_steps in (10, 20, 30):
+        save(plan_of("PPO", SEES, ACTS), tmp_path / str(env_steps))
+    policies: Any = load_policy(tmp_path, mean_of="all")
+    moments = set()
+    for _ in range(50):
+        for policy in policies.values():
+            policy.reset()
+        places = {policy.members.index(policy.drawn) for policy in policies.values()}
+        assert len(places) == 1
+        moments |= places
+    assert moments == {0, 1, 2}
+
+
+def test_a_mean_of_no_snapshots_is_refused(run: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"has no snapshot; see checkpoint\.keep_every_env"):
+        load_policy(run, mean_of="all")
+    with pytest.raises(ValueError, match="mean_of is 0; expected at least 1 snapshot, or 'all'"):
+        load_policy(run, mean_of=0)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muxrl import load_policy
 from muxrl.experiments.studies.case_table import Case, CaseTable, main
-from muxrl.experiments.studies.outcomes import Figures
+from muxrl.experiments.studies.outcomes import PICTURE_FILE, Figures, Outcome
+from muxrl.experiments.studies.pictures import Panel, draw_curves
 from muxrl.orchestrator.launch.in_process import Served
 
 if TYPE_CHECKING:
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 EVERY = 2500
 """Env steps between two measurements and snapshots. The pool gets the newest weights then."""
+
+
+SHOWN = {"return": "mean of snapshots", "newest": "newest"}
+"""Figure to its curve in the picture."""
 
 
 class Measure:
@@ -85,14 +92,36 @@ LEDUC = Case(
 )
 
 
+LONGER = replace(
+    _case("self_play.yaml"),
+    overrides=("stop.env_steps=800000",),
+    env_steps=800_000,
+    every=8_000,
+)
+
+
+def draw(outcomes: Sequence[Outcome], folder: Path) -> None:
+    """Draws a panel for each case: the mean's curve and the newest policy's."""
+    panels = []
+    for name in dict.fromkeys(outcome.case for outcome in outcomes):
+        seeds = [outcome for outcome in outcomes if outcome.case == name]
+        curves = {
+            label: [[(n, figures[key]) for n, figures in one.measured.items()] for one in seeds]
+            for key, label in SHOWN.items()
+        }
+        panels.append(Panel(name, curves, seeds[0].levels))
+    draw_curves(panels, "Return against a best response, exact", folder / PICTURE_FILE)
+
+
 TABLE = CaseTable(
     {
         "Kuhn: PPO against PPO": _case("self_play.yaml"),
         "Kuhn: pool": _case("pool.yaml"),
         "Leduc: PPO against PPO": LEDUC,
+        "Kuhn, longer: PPO against PPO": LONGER,
     },
     seeds=(0, 1, 2, 3, 4),
-    title="Return of the mean policy so far against its best response",
+    draw_own=draw,
 )
 
 if __name__ == "__main__":

@@ -65,6 +65,52 @@ def test_a_mean_of_policies_is_drawn_once_for_a_game() -> None:
     assert value(mean.table) == pytest.approx((value(tables[0]) + value(tables[1])) / 2)
 
 
+def sure_of(action: int) -> Any:
+    """Returns what makes all weights those of a policy that always takes an action."""
+
+    def put(parameter: torch.Tensor) -> torch.Tensor:
+        leans = torch.zeros_like(parameter)
+        if parameter.shape == (2,):
+            leans[action] = 40.0
+        return leans
+
+    return put
+
+
+def test_the_mean_of_snapshots_is_as_exploitable_as_open_spiel_says(tmp_path: Path) -> None:
+    """Who passes always and who bets always: whoever has passed once folds, and does not toss."""
+    from open_spiel.python.algorithms.exploitability import nash_conv
+    from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
+    from open_spiel.python.policy import TabularPolicy
+
+    puts = [sure_of(0), sure_of(1), leaning]
+    for env_steps, put in zip((10, 20, 100), puts, strict=True):
+        save(plan_of("PPO", *kuhn_spaces()), tmp_path / str(env_steps) / "main", put)
+    exact, game = ExactGame("kuhn_poker"), pyspiel.load_game("kuhn_poker")
+
+    def table(mean_of: Any) -> np.ndarray:
+        policies = load_policy(tmp_path, mean_of=mean_of)
+        return exact.table([policies["a"], policies["b"]])
+
+    (tmp_path / "100").rename(tmp_path / "apart")
+    states = [state.information_state_string() for state in exact._policy.states]
+    two = dict(zip(states, table("all"), strict=True))
+    np.testing.assert_allclose(two["0"], [0.5, 0.5])
+    np.testing.assert_allclose(two["0pb"], [1, 0], atol=1e-9)
+    (tmp_path / "apart").rename(tmp_path / "100")
+    singles = []
+    for put_in in ("10", "20", "100"):
+        single = TabularPolicy(game)
+        policy = load_policy(tmp_path / put_in)["a"]
+        single.action_probability_array[:] = exact.table([policy, policy])
+        singles.append(single)
+    aggregated = PolicyAggregator(game).aggregate([0, 1], [singles, singles], [[1 / 3] * 3] * 2)
+    expected = nash_conv(game, aggregated) / 2
+    assert exact.exploitability(table(3)) == pytest.approx(expected, abs=1e-6)
+    assert exact.exploitability(table("all")) == pytest.approx(expected, abs=1e-6)
+    np.testing.assert_allclose(table(1), exact.table([load_policy(tmp_path / "100")["a"]] * 2))
+
+
 def kuhn_spaces() -> tuple[Any, Any]:
     made = make_simulation("open_spiel:kuhn_poker", {})
     return made.observation_spaces["player_0"], made.action_spaces["player_0"]

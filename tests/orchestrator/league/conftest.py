@@ -78,8 +78,17 @@ def train(league: League, folder: LeagueDirectory, number: int, *statuses: Any) 
     )
 
 
-def play(league: League, folder: LeagueDirectory, number: int, **strengths: float) -> None:
-    """Writes a round's games, won by the difference of strengths, which grow by so much a round."""
+def play(
+    league: League,
+    folder: LeagueDirectory,
+    number: int,
+    returns: Callable[[str, str], tuple[float, float]] | None = None,
+    **strengths: float,
+) -> None:
+    """Writes a round's games, won by the difference of strengths, which grow by so much a round.
+
+    Or with the returns of left and right that are given of those who play.
+    """
 
     def strength(label: str) -> float:
         name, _, age = label.partition(" @ ")
@@ -88,6 +97,8 @@ def play(league: League, folder: LeagueDirectory, number: int, **strengths: floa
     games = {}
     for _, seating in seatings(league, league.entries(folder, number)):
         seats = _seats(seating)
-        left = [strength(seats["left"]) - strength(seats["right"])] * league.config.num_episodes
-        games[str(seats)] = {"seats": seats, "returns": {"left": left, "right": [-x for x in left]}}
+        won = strength(seats["left"]) - strength(seats["right"])
+        both = returns(seats["left"], seats["right"]) if returns else (won, -won)
+        played = {s: [r] * league.config.num_episodes for s, r in zip(seats, both, strict=True)}
+        games[str(seats)] = {"seats": seats, "returns": played}
     folder.write_games(number, {"format": 1, "num_episodes": 3, "games": [*games.values()]})

@@ -14,6 +14,7 @@ from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.league.load import load_league, load_resumed_league
 from muxrl.orchestrator.league.population import make_league
 from muxrl.orchestrator.league.runner import check_league
+from muxrl.orchestrator.measure import meta_game
 
 pytestmark = pytest.mark.usefixtures("rllib")
 
@@ -44,6 +45,10 @@ pytestmark = pytest.mark.usefixtures("rllib")
         ({"experiment.stop.env_steps": None}, "stop: "),
         ({"experiment.simulation.env": "external"}, "experiment.simulation.env: is external"),
         ({"opponents": {"draw": "best"}}, "opponents.draw"),
+        ({"experiment.simulation.env": "muxrl.experiments.simulations.torus_chase:TorusChase",
+          "roles": {"all": ["predator_*"], "one": ["prey_0"], "two": ["prey_1"]},
+          "opponents": {"draw": "nash"}},
+         "opponents.draw: nash is of games of two roles, not of"),
         ({"opponents": {"also": {"x": {"live": "nobody"}}}}, "nobody"),
         ({"exploit": {"role": "left"}}, "role 'left' has 1 members"),
         ({"exploit": {"parameters": EXPLOITED}}, "exploit.role: is missing"),
@@ -63,6 +68,15 @@ def test_a_mistake_is_named(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_league(load_league(tree(**above), below))
     assert sentence in "\n".join(caught.value.problems)
+
+
+def test_alpha_rank_without_open_spiel_is_refused_at_the_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(meta_game, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"draw: alpha_rank: OpenSpiel is not .*muxrl\[open_sp"):
+        check_league(load_league(tree(opponents={"draw": "alpha_rank"})))
+    check_league(load_league(tree(opponents={"draw": "nash"})))
 
 
 class Bandit:
@@ -99,7 +113,8 @@ def test_who_cannot_go_on_in_a_second_round_is_told_before_the_first() -> None:
 def test_what_was_played_cannot_change(tmp_path: Path) -> None:
     file = tmp_path / "league.yaml"
     file.write_text(to_yaml(load_league(tree())))
-    assert load_resumed_league(file, ["rounds=9", "max_concurrent=1"]).rounds == 9
+    later = ["rounds=9", "max_concurrent=1", "opponents.draw=nash", "opponents.last=3"]
+    assert load_resumed_league(file, later).rounds == 9
     with pytest.raises(ConfigError, match="rounds: is 1, and the league had 5; it goes on with"):
         load_resumed_league(file, ["rounds=1"])
     with pytest.raises(ConfigError, match=r"members\.a\.is_fresh, num_episodes: cannot change"):

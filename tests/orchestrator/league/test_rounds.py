@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.orchestrator.league.conftest import play, train, tree
 
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.league.directory import LeagueDirectory
 from muxrl.orchestrator.league.population import League
 from muxrl.orchestrator.league.rounds import explored, make_round, take_over
@@ -95,6 +96,77 @@ def test_the_archive_is_met_by_rule(
     found = make_round(league, place, 4)
     assert pool(found, "a") == met
     assert found.algorithms["pool-a-right"].settings["draw"] == "weights"
+
+
+SIDES = ["left", "right"]
+HANDS = {"paper": {"role": "left"}, "rock": {"role": "left"}, "scissors": {"role": "right"}}
+
+
+def hands(left: str, right: str) -> tuple[float, float]:
+    """Returns who wins; random actions lose."""
+    order = ["paper @ 1", "rock @ 1", "scissors @ 1"]
+    if left in order and right in order:
+        won = (0, 1, -1)[(order.index(right) - order.index(left)) % 3]
+    else:
+        won = (left in order) - (right in order)
+    return won, -won
+
+
+@pytest.mark.parametrize("kind", ["nash", "alpha_rank"])
+def test_a_pool_draws_as_often_as_a_solution_plays(make: Make, folder: Folder, kind: str) -> None:
+    """Each counts as one in the mean, as by other rules; who is never played is left out."""
+    also = {"still": {"algorithm": "RANDOM"}}
+    how = {"opponents": {"draw": kind, "also": also}, "interchangeable": SIDES}
+    league = make(members=HANDS | {"none": {"role": "left", "meets": []}}, **how)
+    place = folder(league)
+    train(league, place, 1)
+    play(league, place, 1, hands)
+    second = make_round(league, place, 2)
+    met = pool(second, "rock")
+    assert met.pop("still") is None
+    if kind == "nash":
+        assert met == pytest.approx({f"{hand}-1": 4 / 3 for hand in HANDS})
+    else:
+        assert met["none-1"] < 0.01
+        assert [met[f"{hand}-1"] for hand in HANDS] == pytest.approx([4 / 3] * 3, abs=0.01)
+    assert pool(second, "none") == {"still": None}
+    assert second.algorithms["pool-rock-right"].settings["draw"] == "weights"
+
+
+def test_a_solution_is_of_those_that_a_member_meets(make: Make, folder: Folder) -> None:
+    """Without scissors, paper dominates; of two roles that differ each has weights of its own."""
+    members: dict[str, Any] = {**HANDS, "rock": {"role": "left", "meets": ["paper", "rock"]}}
+    league = make(members=members, interchangeable=SIDES, opponents={"draw": "nash"})
+    place = folder(league)
+    train(league, place, 1)
+    play(league, place, 1, hands)
+    assert pool(make_round(league, place, 2), "rock") == {"paper-1": 2.0}
+
+
+def test_sides_that_differ_are_drawn_by_their_own_weights(make: Make, folder: Folder) -> None:
+    """Left has 2, -1 or -1, 1 against right's two: left plays its first with 2/5, right, too."""
+    members = {name: {"role": "left" if name < "c" else "right"} for name in "abcd"}
+    league = make(members=members, opponents={"draw": "nash"})
+    place = folder(league)
+    train(league, place, 1)
+    won = {"ac": 2.0, "ad": -1.0, "bc": -1.0, "bd": 1.0}
+    play(league, place, 1, lambda left, right: ((w := won.get(left[0] + right[0], 0.0)), -w))
+    second = make_round(league, place, 2)
+    assert pool(second, "a") == pytest.approx({"c-1": 0.8, "d-1": 1.2})
+    assert pool(second, "c", "left") == pytest.approx({"a-1": 0.8, "b-1": 1.2})
+
+
+def test_nash_weights_of_a_team_are_refused_once_its_games_are_known(
+    make: Make, folder: Folder
+) -> None:
+    league = make(opponents={"draw": "nash"}, interchangeable=SIDES)
+    place = folder(league)
+    train(league, place, 1)
+    play(league, place, 1, lambda left, right: (1.0, float(left != right)))
+    with pytest.raises(ConfigError, match=r"opponents\.draw: nash: the roles' returns have no con"):
+        make_round(league, place, 2)
+    league.config.opponents.draw = "alpha_rank"
+    assert set(pool(make_round(league, place, 2), "a")) == {"a-1", "b-1"}
 
 
 TWO = {"a": {"role": "left"}, "z": {"role": "left"}, "b": {"role": "right"}}

@@ -120,6 +120,20 @@ def test_a_league_that_is_done_takes_more_rounds(
     assert done == SECOND
 
 
+def test_a_draw_that_the_games_refuse_is_changed_on_going_on(
+    make: Make, folder: Folder, done: list[str]
+) -> None:
+    """Nash weights are of constant sums alone, which the first round's games have not."""
+    league = make(rounds=2, opponents={"draw": "nash"}, interchangeable=["left", "right"])
+    place = folder(league)
+    train(league, place, 1)
+    play(league, place, 1, lambda left, right: (1.0, float(left != right)))
+    with pytest.raises(ConfigError, match="no constant sum, which alpha_rank does not need"):
+        resume_league(place.path)
+    assert resume_league(place.path, ["opponents.draw=alpha_rank"]).num_rounds == 2
+    assert done == SECOND
+
+
 def test_tokens_are_given_again_and_reach_each_round(
     make: Make, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +187,28 @@ def test_one_process_at_a_time_runs_a_league(make: Make, folder: Folder, tmp_pat
         resume_league(place.path)
     with pytest.raises(NotALeagueDirectory, match=r"it has no league\.yaml"):
         resume_league(tmp_path)
+
+
+def test_the_report_has_the_weights_of_solutions(make: Make, folder: Folder) -> None:
+    """Left's are 1 for its better, second one; the better left is, the worse for all of right."""
+    league = make(rounds=2)
+    place = folder(league)
+    for number in (1, 2):
+        train(league, place, number)
+        play(league, place, number, a=1.0)
+    write_league_report(league, place, 2)
+    roles = json.loads((place.path / "league.json").read_text())["roles"]
+    assert roles["left"]["weights"]["nash"] == {"a @ 1": 0.0, "a @ 2": 1.0}
+    assert roles["right"]["weights"]["nash"] == pytest.approx({"b @ 1": 0.5, "b @ 2": 0.5})
+    assert roles["left"]["weights"]["alpha_rank"]["a @ 2"] == pytest.approx(1, abs=0.002)
+    summary = (place.path / "summary.md").read_text()
+    assert "| player | Nash | alpha-rank |" in summary
+    assert "| b @ 1 | 0.50 | " in summary
+    assert "How often each is played" in (place.path / "report.html").read_text()
+    for number in (1, 2):
+        play(league, place, number, lambda left, right: (1.0, float(left == "a @ 1")))
+    write_league_report(league, place, 2)
+    assert "no nash weights: the roles' returns" in (place.path / "summary.md").read_text()
 
 
 def test_the_report_shows_ratings_over_rounds_and_who_beats_whom(

@@ -1,0 +1,90 @@
+"""Nash weights and alpha-rank of games that a hand can solve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from muxrl.orchestrator.measure import meta_game
+from muxrl.orchestrator.measure.meta_game import ALPHA_RANK, NASH, MetaGame
+
+ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+
+
+def of_zero_sum(first: Any, **how: Any) -> MetaGame:
+    payoffs = np.asarray(first, float)
+    return MetaGame(np.array([payoffs, -payoffs]), **how)
+
+
+@pytest.mark.parametrize("kind", [NASH, ALPHA_RANK])
+@pytest.mark.parametrize("is_symmetric", [True, False])
+def test_rock_paper_and_scissors_weigh_a_third_each(kind: str, is_symmetric: bool) -> None:
+    found = of_zero_sum(ROCK_PAPER_SCISSORS, is_symmetric=is_symmetric).weights(kind)
+    for weights in found:
+        np.testing.assert_allclose(weights, [1 / 3] * 3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("payoffs", "first", "second"),
+    [
+        ([[2, -1], [-1, 1]], [0.4, 0.6], [0.4, 0.6]),
+        ([[3, 0], [1, 2]], [0.25, 0.75], [0.5, 0.5]),
+        ([[5, 4], [3, 2]], [1, 0], [0, 1]),
+        ([[0, 0], [0, 0]], [0.5, 0.5], [0.5, 0.5]),
+        ([[7]], [1], [1]),
+        ([[1, 2, 3]], [1], [1, 0, 0]),
+    ],
+)
+def test_nash_weights_of_two_roles(payoffs: Any, first: Any, second: Any) -> None:
+    found = of_zero_sum(payoffs).weights(NASH)
+    np.testing.assert_allclose(found[0], first, atol=1e-4)
+    np.testing.assert_allclose(found[1], second, atol=1e-4)
+
+
+def test_equal_policies_weigh_the_same() -> None:
+    twice = [0, 0, 1, 2]
+    found = of_zero_sum(ROCK_PAPER_SCISSORS[np.ix_(twice, twice)], is_symmetric=True).weights(NASH)
+    np.testing.assert_allclose(found[0], [1 / 6, 1 / 6, 1 / 3, 1 / 3], atol=1e-4)
+
+
+def test_a_better_seat_is_no_merit() -> None:
+    """The first role gets 1 more, whoever plays it; who plays as it or as the other are alike."""
+    payoffs = np.array([ROCK_PAPER_SCISSORS + 1, -ROCK_PAPER_SCISSORS - 1])
+    found = MetaGame(payoffs, is_symmetric=True).weights(NASH)
+    np.testing.assert_allclose(found[0], [1 / 3] * 3, atol=1e-6)
+
+
+def test_who_is_dominated_weighs_nothing() -> None:
+    """In alpha-rank as much as its noise: one is left for the worse once in a thousand times."""
+    game = of_zero_sum([[0, 1], [-1, 0]], is_symmetric=True)
+    np.testing.assert_array_equal(game.weights(NASH)[0], [1, 0])
+    np.testing.assert_allclose(game.weights(ALPHA_RANK)[0], [0.999, 0.001])
+
+
+def test_of_general_sum_there_is_alpha_rank_alone() -> None:
+    """The prisoners' dilemma: to defect, second, is better whatever the other does."""
+    first = np.array([[3.0, 0.0], [5.0, 1.0]])
+    for is_symmetric in (True, False):
+        game = MetaGame(np.array([first, first.T]), is_symmetric=is_symmetric)
+        found = game.weights(ALPHA_RANK)
+        assert found[0][1] == pytest.approx(1, abs=0.003)
+        assert found[1][1] == pytest.approx(1, abs=0.003)
+        assert "have no constant sum, which alpha_rank does not" in game.weights(NASH)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (3, 1)])
+def test_alpha_rank_of_a_single_policy(shape: tuple[int, int]) -> None:
+    found = of_zero_sum(np.zeros(shape)).weights(ALPHA_RANK)
+    np.testing.assert_allclose(found[0], np.full(shape[0], 1 / shape[0]))
+    np.testing.assert_allclose(found[1], np.full(shape[1], 1 / shape[1]))
+
+
+def test_too_many_pairs_and_a_missing_package_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = of_zero_sum(np.zeros((40, 40)))
+    assert "more than 1,000 pairs would take too long; see opponents.last" in large.weights(
+        ALPHA_RANK
+    )
+    monkeypatch.setattr(meta_game, "find_spec", lambda name: None)
+    assert "comes with: pip install 'muxrl[open_spiel]'" in large.weights(ALPHA_RANK)
