@@ -31,7 +31,7 @@ from muxrl.client.assignment import (
 from muxrl.client.episode_columns import NONE, EpisodeColumns
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.outbox import Outbox
-from muxrl.client.step_values import InArrays, InDicts, StepValues
+from muxrl.client.step_values import InArrays, InDicts, InRows, StepValues
 from muxrl.client.transport import Transport
 from muxrl.protocol.episode import unanswered
 from muxrl.protocol.messages import AnyItem, Step, StepRows
@@ -178,6 +178,46 @@ class EpisodeSteps(EpisodeColumns):
             values = InArrays(observations, state, where, num_copies, self.actions_in_arrays, own)
             self._ask(outbox, split, slots, where, values, NONE)
 
+    def step_in_rows(
+        self,
+        outbox: Outbox,
+        slots: Sequence[int],
+        agents: tuple[str, ...],
+        values: InRows,
+        rewards: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Adds the next step of some episodes in which the same agents act; `values` has what is
+        answered.
+
+        Args:
+            outbox: where items are added.
+            slots: theirs.
+            agents: who act.
+            values: what they observe.
+            rewards: of these agents ``[E, A]``, which are 0 in a first step.
+        """
+        if self._unanswered:
+            self._check_answered(slots, "observe")
+        split, where, paid = self._assignment.split(agents), index_of(slots), None
+        outbox.asked.append(partial(self._interrupt, slots))
+        if rewards is not None:
+            if agents != split.agents:
+                rewards = rewards[:, [agents.index(a) for a in split.agents]]
+            at = cells(where, split.columns)
+            self._returns[at] += rewards
+            splits = [self._split_of[slot] for slot in slots]
+            if self._tells_plainly(split) and splits.count(split) == len(slots):
+                paid = rewards
+            else:
+                self._rewards[at] += rewards
+                self._is_paid[at] |= rewards != 0.0
+        self._ask(outbox, split, slots, where, values, NONE, paid)
+
+    def _tells_plainly(self, split: Split) -> bool:
+        """Whether steps after equal ones are rows on all servers, with all that they are told."""
+        takes_rows = (self._transports[part.place].takes_rows for part in split.parts)
+        return split.is_of_all and not self._pending and all(takes_rows)
+
     def _ask(
         self,
         outbox: Outbox,
@@ -292,10 +332,9 @@ class EpisodeSteps(EpisodeColumns):
         rewards = [self._fresh.pop(slot, None) for slot in slots]
         if (
             len(slots) > 1
-            and split.is_of_all
-            and not (self._pending or logged)
+            and not logged
             and [splits[slot] for slot in slots].count(split) == len(slots)
-            and all(self._transports[part.place].takes_rows for part in split.parts)
+            and self._tells_plainly(split)
         ):
             try:
                 flat = [given[a] for given in rewards for a in agents]  # type: ignore[index]
