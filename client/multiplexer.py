@@ -489,7 +489,7 @@ def finish(work: Generator[None, None, T]) -> T:
         try:
             next(work)
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+            return done.value
 
 
 def _of_agents(actions: Mapping[str, Any], observations: Mapping[Any, Any]) -> dict[Any, Any]:

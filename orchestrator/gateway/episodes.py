@@ -264,12 +264,15 @@ class GatewayEpisodes:
         if len(set(episodes)) < len(found):
             return None
         layout, client = self._reading.layout(item), episodes[0].client
+        num_training = 0
         for one, t in zip(episodes, item.t.tolist(), strict=True):
-            if one.t != t or one.client is not client or not one.agents_done.isdisjoint(layout.agents):
+            if one.t != t or one.client is not client:
+                return None
+            if one.agents_done and not one.agents_done.isdisjoint(layout.agents):
                 return None
             if one.evaluation is not None and t >= one.evaluation.max_steps:
                 return None
-        num_training = [one.is_training for one in episodes].count(True)
+            num_training += one.is_training
         num_after = self.counts.num_env_steps + self._num_stepping + num_training
         if num_training and num_after > self.most_env_steps:
             return None

@@ -4,10 +4,10 @@ A simulation in any language holds one conversation, with plain dicts by agent. 
 starts on all servers or none, ends on every one of them and patience with one that is lost are
 those of the Python client (`muxrl.client.multiplexer`), which is used here.
 
-The frames of all clients are answered on the event loop that brings them in: what has come in while
-the servers answered goes to them together, as the episodes of one client with many environments do.
-What takes long, such as an update of a server, or one that is lost, is waited for in another thread,
-so that the status is told meanwhile. Whoever has the turn may ask the servers, and nobody else.
+The frames of all clients are answered on the event loop that brings them in: what has come in
+while the servers answered goes to them together, as the episodes of one client with many
+environments do. What takes long, such as an update of a server, or one that is lost, is waited for
+in another thread, so that the status is told meanwhile. Only who has the turn asks the servers.
 """
 
 from __future__ import annotations
@@ -324,7 +324,9 @@ class Gateway(Front):
         else:
             self._call(frame, frame.reply, replies)
 
-    def _call(self, frame: _Waiting, call: Callable[..., None], *arguments: Sequence[AnyReply]) -> None:
+    def _call(
+        self, frame: _Waiting, call: Callable[..., None], *arguments: Sequence[AnyReply]
+    ) -> None:
         """Calls something on the event loop of a frame."""
         try:
             frame.loop.call_soon_threadsafe(call, *arguments)

@@ -106,7 +106,8 @@ class OpenEpisode:
 
     def see(self, now: float) -> None:
         """Notes that its simulation has spoken."""
-        self.longest_step_s = max(self.longest_step_s, now - self.last_seen)
+        if now - self.last_seen > self.longest_step_s:
+            self.longest_step_s = now - self.last_seen
         self.last_seen = now
 
     def repeated(self, t: int) -> Actions:

@@ -98,13 +98,18 @@ class Steps:
         self._records = records
         self._observing = observing
         self._scales = reward_scales
-        limits = {
-            "max_abs_reward": plan.limits.max_abs_reward,
-            "max_abs_observation": plan.limits.max_abs_observation,
-        }
-        self.reading = Reading(plan.agents, plan.state_size, **limits)
+        self.reading = Reading(
+            plan.agents,
+            plan.state_size,
+            max_abs_reward=plan.limits.max_abs_reward,
+            max_abs_observation=plan.limits.max_abs_observation,
+        )
         self._check = StepCheck(
-            plan.agents, plan.state_size, agents_return=plan.agents_return, **limits
+            plan.agents,
+            plan.state_size,
+            max_abs_reward=plan.limits.max_abs_reward,
+            max_abs_observation=plan.limits.max_abs_observation,
+            agents_return=plan.agents_return,
         )
         limit = plan.limits.max_abs_reward
         self._has_large_rewards = limit is None or limit > SMALL_REWARD
