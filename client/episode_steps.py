@@ -206,14 +206,14 @@ class EpisodeSteps(EpisodeColumns):
             at = cells(where, split.columns)
             self._returns[at] += rewards
             splits = [self._split_of[slot] for slot in slots]
-            if self._tells_plainly(split) and splits.count(split) == len(slots):
+            if self._is_plain_on(split) and splits.count(split) == len(slots):
                 paid = rewards
             else:
                 self._rewards[at] += rewards
                 self._is_paid[at] |= rewards != 0.0
         self._ask(outbox, split, slots, where, values, NONE, paid)
 
-    def _tells_plainly(self, split: Split) -> bool:
+    def _is_plain_on(self, split: Split) -> bool:
         """Whether steps after equal ones are rows on all servers, with all that they are told."""
         takes_rows = (self._transports[part.place].takes_rows for part in split.parts)
         return split.is_of_all and not self._pending and all(takes_rows)
@@ -334,7 +334,7 @@ class EpisodeSteps(EpisodeColumns):
             len(slots) > 1
             and not logged
             and [splits[slot] for slot in slots].count(split) == len(slots)
-            and self._tells_plainly(split)
+            and self._is_plain_on(split)
         ):
             try:
                 flat = [given[a] for given in rewards for a in agents]  # type: ignore[index]

@@ -416,23 +416,23 @@ class MultiplexingClient:
         return finish(self.exchanging(outbox))
 
     def exchanging(
-        self, outbox: Outbox, hurry_s: float | None = None
+        self, outbox: Outbox, wait_s: float | None = None
     ) -> Generator[None, None, dict[str, EpisodeAborted]]:
         """Does as `exchange`, and pauses before what takes long.
 
         Args:
             outbox: what is exchanged.
-            hurry_s: what takes longer takes long: an answer, a connection, or what follows from a
+            wait_s: what takes longer takes long: an answer, a connection, or what follows from a
                 refusal. None: nothing does.
         """
         with self._use:
             try:
-                failures, lost = yield from self._servers.ask(outbox, hurry_s)
+                failures, lost = yield from self._servers.ask(outbox, wait_s)
             except BaseException:
                 for interrupt in outbox.asked:
                     interrupt()
                 raise
-            if hurry_s is not None and (lost or failures or self._servers.pending_aborts):
+            if wait_s is not None and (lost or failures or self._servers.pending_aborts):
                 yield
             if lost:
                 reason = f"lost server {', '.join(lost)}"

@@ -86,13 +86,13 @@ class Servers:
             sys.stderr.write(f"{text}\n")
 
     def ask(
-        self, outbox: Outbox, hurry_s: float | None = None
+        self, outbox: Outbox, wait_s: float | None = None
     ) -> Generator[None, None, tuple[dict[str, EpisodeAborted], dict[str, ServerUnavailable]]]:
         """Sends every server its frame, then receives all answers.
 
         Args:
             outbox: the frames.
-            hurry_s: see `MultiplexingClient.exchanging`.
+            wait_s: see `MultiplexingClient.exchanging`.
 
         Returns:
             Why episodes cannot continue, by id, and the servers that do not answer.
@@ -100,7 +100,7 @@ class Servers:
         lost: dict[str, ServerUnavailable] = {}
         for server_id, items in outbox.items.items():
             transport = self.transports[server_id]
-            if hurry_s is not None and not transport.is_connected:
+            if wait_s is not None and not transport.is_connected:
                 yield
             try:
                 transport.send(items)
@@ -111,7 +111,7 @@ class Servers:
             if server_id in lost:
                 continue
             transport = self.transports[server_id]
-            if hurry_s is not None and not transport.is_answered(hurry_s):
+            if wait_s is not None and not transport.is_answered(wait_s):
                 yield
             try:
                 # Where one is lost, no patience is left for others.

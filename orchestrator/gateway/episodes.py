@@ -136,7 +136,7 @@ class GatewayEpisodes:
         finish(self.answering(asked, now))
 
     def answering(
-        self, asked: Sequence[Asked], now: float, hurry_s: float | None = None
+        self, asked: Sequence[Asked], now: float, wait_s: float | None = None
     ) -> Generator[None, None, None]:
         """Answers items of any episodes, those of one episode in order.
 
@@ -147,23 +147,23 @@ class GatewayEpisodes:
             asked: gets the answers, except what is beyond `most_env_steps`, and what follows it in
                 its episode: to be asked again.
             now: monotonic time.
-            hurry_s: see `MultiplexingClient.exchanging`.
+            wait_s: see `MultiplexingClient.exchanging`.
         """
         left = [one for whole in asked for one in whole.unanswered]
         self._received = {episode_id for one in left for episode_id in one.episode_ids}
         beyond: set[str] = set()
         while left:
-            left = yield from self._answer_round(left, beyond, now, hurry_s)
+            left = yield from self._answer_round(left, beyond, now, wait_s)
 
     def _answer_round(
-        self, asked: Iterable[Asked], beyond: set[str], now: float, hurry_s: float | None
+        self, asked: Iterable[Asked], beyond: set[str], now: float, wait_s: float | None
     ) -> Generator[None, None, list[Asked]]:
         """Answers the first items of each episode; returns the others.
 
         Args:
             asked: in order.
             beyond: episodes whose next step has to wait; those of which it is found are added.
-            now, hurry_s: see `answering`.
+            now, wait_s: see `answering`.
         """
         forwarded: list[Forwarded] = []
         aborts: list[Asked] = []
@@ -209,7 +209,7 @@ class GatewayEpisodes:
             self._abort(aborts)
         for client in dict.fromkeys(one.client for one in forwarded):
             of_client = [one for one in forwarded if one.client is client]
-            yield from self._exchange(client, of_client, hurry_s)
+            yield from self._exchange(client, of_client, wait_s)
         return left
 
     def _is_beyond(self, item: AnyItem) -> bool:
@@ -450,7 +450,7 @@ class GatewayEpisodes:
     # --- what the servers say -----------------------------------------------------------
 
     def _exchange(
-        self, client: MultiplexingClient, forwarded: list[Forwarded], hurry_s: float | None
+        self, client: MultiplexingClient, forwarded: list[Forwarded], wait_s: float | None
     ) -> Generator[None, None, None]:
         outbox = Outbox()
         for one in forwarded:
@@ -477,7 +477,7 @@ class GatewayEpisodes:
                     },
                 )
             failures: Mapping[str, ClientError]
-            failures = yield from client.exchanging(outbox, hurry_s)
+            failures = yield from client.exchanging(outbox, wait_s)
         except ServerUnavailable as error:
             failures = {id_: error for one in forwarded for id_ in one.asked.episode_ids}
         except Exception:

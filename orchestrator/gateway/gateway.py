@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 ALGORITHM = "GATEWAY"
 _LOOK_EVERY_S = 1.0
 _STOP_S = 10.0
-_HURRY_S = 0.05
+_MOST_WAIT_S = 0.05
 """As long as the event loop waits for an answer of a server."""
 _WAITS_S = 0.2
 """Answers that take longer are said to wait: no client asks before it was silent for 0.3 s."""
@@ -286,7 +286,7 @@ class Gateway(Front):
         together = [one for frame in frames for one in frame.asked]
         answers: list[tuple[_Waiting, list[AnyReply]]] = []
         try:
-            yield from self.episodes.answering(together, self._received_at, _HURRY_S)
+            yield from self.episodes.answering(together, self._received_at, _MOST_WAIT_S)
             self.episodes.touch(together, time.monotonic())
             for frame in frames:
                 if any(one.unanswered for one in frame.asked):
