@@ -31,11 +31,11 @@ from muxrl.client.assignment import (
 from muxrl.client.episode_columns import NONE, EpisodeColumns
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.client.outbox import Outbox
-from muxrl.client.step_values import InArrays, InDicts, InRows, StepValues
+from muxrl.client.step_values import InArrays, InDicts, StepValues
 from muxrl.client.transport import Transport
 from muxrl.protocol.episode import unanswered
 from muxrl.protocol.messages import AnyItem, Step, StepRows
-from muxrl.protocol.rows import NotInRows, each_array, empty
+from muxrl.protocol.rows import Layout, NotInRows, each_array, empty
 
 _SENT_PER_TIMEOUT = 3
 """How often a server is told of an open episode, at least, in its `episode_timeout_s`."""
@@ -182,27 +182,27 @@ class EpisodeSteps(EpisodeColumns):
         self,
         outbox: Outbox,
         slots: Sequence[int],
-        agents: tuple[str, ...],
-        values: InRows,
-        rewards: NDArray[np.float64] | None = None,
+        layout: Layout,
+        item: StepRows,
+        actions: Sequence[Any],
     ) -> None:
-        """Adds the next step of some episodes in which the same agents act; `values` has what is
-        answered.
+        """Adds the next step of some episodes, which came in rows and is plain.
 
         Args:
             outbox: where items are added.
-            slots: theirs.
-            agents: who act.
-            values: what they observe.
-            rewards: of these agents ``[E, A]``, which are 0 in a first step.
+            slots: of the episodes.
+            layout: of the rows.
+            item: has them.
+            actions: rows of each kind, where those that are answered are put.
         """
         if self._unanswered:
             self._check_answered(slots, "observe")
-        split, where, paid = self._assignment.split(agents), index_of(slots), None
+        agents, rewards, paid = layout.agents, item.rewards, None
+        split, where = self._assignment.split(agents), index_of(slots)
         outbox.asked.append(partial(self._interrupt, slots))
         if rewards is not None:
             if agents != split.agents:
-                rewards = rewards[:, [agents.index(a) for a in split.agents]]
+                rewards = rewards[:, layout.places_of(split.agents)]
             at = cells(where, split.columns)
             self._returns[at] += rewards
             splits = [self._split_of[slot] for slot in slots]
@@ -211,6 +211,7 @@ class EpisodeSteps(EpisodeColumns):
             else:
                 self._rewards[at] += rewards
                 self._is_paid[at] |= rewards != 0.0
+        values = InArrays.of_rows(layout, item.observations, item.state, actions, len(slots))
         self._ask(outbox, split, slots, where, values, NONE, paid)
 
     def _is_plain_on(self, split: Split) -> bool:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.client.adapters.vector_simulation import Rows
-from muxrl.client.assignment import Index, Part, cells, index_of
+from muxrl.client.assignment import Index, Part, index_of
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
-from muxrl.protocol.rows import Kind, Layout, NotInRows, each_array, pick, put, row_of, stack
+from muxrl.protocol.rows import Kind, Layout, NotInRows, each_array, put, row_of, stack
 from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace, leaf_type, parts_of
 
 
@@ -241,6 +241,20 @@ class InArrays(StepValues):
         self._stacked: dict[int, list[Any]] = {}
         """By place of a server: what its agents observe, of each kind."""
 
+    @classmethod
+    def of_rows(
+        cls,
+        layout: Layout,
+        observations: Sequence[Any],
+        state: Rows | None,
+        actions: Sequence[Any],
+        num: int,
+    ) -> InArrays:
+        """Returns values of `num` episodes in rows of a layout; `actions` are written."""
+        chosen = _by_agent(layout.acted, actions)
+        seen = _by_agent(layout.observed, observations)
+        return cls(seen, state, slice(0, num), num, chosen, set(chosen))
+
     def of(self, rows: Sequence[int]) -> InArrays:
         return InArrays(
             self._observations,
@@ -282,7 +296,7 @@ class InArrays(StepValues):
     def store(self, kind: Kind, rows: Any) -> None:
         for place, agent_id in enumerate(kind.agents):
             mine = _column(kind.space, rows, place)
-            if self._is_whole:
+            if self._is_whole and agent_id not in self._own:
                 self._actions[agent_id] = mine
             else:
                 put(self._writable(agent_id), self._copies, mine)
@@ -330,90 +344,18 @@ class InArrays(StepValues):
         return joined
 
 
-class InRows(StepValues):
-    """Values in rows of a layout, as a gateway has them of agents of several servers.
-
-    Args:
-        layout: of all who act.
-        observations: rows ``[E, A, ...]`` of each kind.
-        state: rows ``[E, state_size]``; None: there is none.
-        actions: rows of each kind of actions, where those that come are put.
-        rows: which of all these.
-    """
-
-    __slots__ = ("_observations", "_rows", "_state", "actions", "layout")
-
-    are_arrays = True
-
-    def __init__(
-        self,
-        layout: Layout,
-        observations: Sequence[Any],
-        state: Rows | None,
-        actions: list[Any],
-        rows: Index,
-    ) -> None:
-        self.layout = layout
-        self._observations = observations
-        self._state = state
-        self.actions = actions
-        self._rows = rows
-
-    def of(self, rows: Sequence[int]) -> InRows:
-        mine = index_of([self._row(row) for row in rows])
-        return InRows(self.layout, self._observations, self._state, self.actions, mine)
-
-    def _row(self, row: int) -> int:
-        return self._rows.start + row if isinstance(self._rows, slice) else int(self._rows[row])
-
-    def stacked(self, kind: Kind) -> Any:
-        place, columns = self.layout.find_observed(kind.agents)
-        return pick(self._observations[place], cells(self._rows, columns))
-
-    def states(self, size: int) -> NDArray[np.float32]:
-        state: Any = self._state
-        if state is None or state.shape[1:] != (size,):
-            raise NotInRows
-        return np.asarray(state[self._rows])
-
-    def seen(self, row: int, part: Part) -> dict[str, Any]:
-        row, seen = self._row(row), {}
-        for kind in part.layout.observed:
-            place, _ = self.layout.find_observed(kind.agents)
-            rows, agents = self._observations[place], self.layout.observed[place].agents
-            for agent_id in kind.agents:
-                seen[agent_id] = row_of(kind.space, rows, (row, agents.index(agent_id)))
-        return seen
-
-    def state_of(self, row: int) -> Any:
-        return None if self._state is None else self._state[self._row(row)]
-
-    def store(self, kind: Kind, rows: Any) -> None:
-        place, columns = self.layout.find_acted(kind.agents)
-        put(self.actions[place], cells(self._rows, columns), rows)
-
-    def store_of(self, row: int, agents: Sequence[str], reply: Actions) -> None:
-        for agent_id in agents:
-            place, _ = self.layout.find_acted((agent_id,))
-            column = self.layout.acted[place].agents.index(agent_id)
-            try:
-                put(self.actions[place], (self._row(row), column), reply.actions[agent_id])
-            except (KeyError, ValueError, TypeError) as error:
-                raise MalformedMessage(f"no action of agent {agent_id!r}: {error}") from None
-
-    def actions_of(self, row: int) -> dict[str, Any]:
-        """Returns the actions in one episode."""
-        return {
-            agent_id: row_of(kind.space, rows, (row, place))
-            for kind, rows in zip(self.layout.acted, self.actions, strict=True)
-            for place, agent_id in enumerate(kind.agents)
-        }
-
-
 def _widens(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
     if given.kind == dtype.kind == "f":
         return True
     return given.kind in "iub" and np.can_cast(given, dtype)
+
+
+def _by_agent(kinds: Sequence[Kind], rows: Sequence[Any]) -> dict[str, Rows]:
+    return {
+        agent_id: _column(kind.space, own, place) if kind.leaf is None else own[:, place]
+        for kind, own in zip(kinds, rows, strict=True)
+        for place, agent_id in enumerate(kind.agents)
+    }
 
 
 def _column(space: Space, rows: Any, place: int) -> Rows:

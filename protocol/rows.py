@@ -93,39 +93,10 @@ class Layout:
         """Kinds of actions."""
         return _kinds([(a, self.spaces[a].action_space) for a in self.agents])
 
-    def find_observed(self, agents: tuple[str, ...]) -> tuple[int, slice | np.ndarray]:
-        """Returns the kind of some agents that observe alike, and where they are in its rows."""
-        return _find(agents, self.observed, self._places_observed)
-
-    def find_acted(self, agents: tuple[str, ...]) -> tuple[int, slice | np.ndarray]:
-        """Returns the kind of some agents that act alike, and where they are in its rows."""
-        return _find(agents, self.acted, self._places_acted)
-
-    @cached_property
-    def _places_observed(self) -> dict[tuple[str, ...], tuple[int, slice | np.ndarray]]:
-        return {}
-
-    @cached_property
-    def _places_acted(self) -> dict[tuple[str, ...], tuple[int, slice | np.ndarray]]:
-        return {}
-
     def places_of(self, agents: Sequence[str]) -> np.ndarray:
         """Returns where some of its agents are, int64."""
         place_of = {agent_id: place for place, agent_id in enumerate(self.agents)}
         return np.array([place_of[agent_id] for agent_id in agents])
-
-
-def _find(
-    agents: tuple[str, ...],
-    kinds: Sequence[Kind],
-    known: dict[tuple[str, ...], tuple[int, slice | np.ndarray]],
-) -> tuple[int, slice | np.ndarray]:
-    found = known.get(agents)
-    if found is None:
-        place = next(i for i, kind in enumerate(kinds) if agents[0] in kind.agents)
-        columns = np.array([kinds[place].agents.index(a) for a in agents])
-        found = known[agents] = place, compact(columns)
-    return found
 
 
 def _kinds(of_agents: Sequence[tuple[str, Space]]) -> tuple[Kind, ...]:
@@ -248,6 +219,15 @@ def singles(layout: Layout, item: StepRows) -> list[Step]:
             )
         )
     return steps
+
+
+def actions_of(layout: Layout, rows: Sequence[Any], row: int) -> dict[str, Any]:
+    """Returns the actions of one episode in the rows of many."""
+    return {
+        agent_id: row_of(kind.space, own, (row, place))
+        for kind, own in zip(layout.acted, rows, strict=True)
+        for place, agent_id in enumerate(kind.agents)
+    }
 
 
 def empty(space: Space, lead: tuple[int, ...]) -> Any:

@@ -20,7 +20,6 @@ from muxrl.client.episode_parameters import draw
 from muxrl.client.errors import ClientError, ServerUnavailable
 from muxrl.client.multiplexer import MultiplexingClient, finish
 from muxrl.client.outbox import Outbox
-from muxrl.client.step_values import InRows
 from muxrl.orchestrator.gateway.metrics import metrics_of
 from muxrl.orchestrator.gateway.open_episode import (
     Asked,
@@ -65,7 +64,7 @@ _MAX_REASON_CHARS = 500
 
 
 class GatewayEpisodes:
-    """All episodes of a gateway. For one thread only.
+    """All episodes of a gateway. For one thread at a time.
 
     Args:
         client: of the servers.
@@ -99,9 +98,7 @@ class GatewayEpisodes:
             spec.agents, spec.state_size, needs_state=False, agents_return=agents_return
         )
         # Large rewards are read one by one, beside returns.
-        self._reading = Reading(
-            spec.agents, spec.state_size, needs_state=False, max_abs_reward=SMALL_REWARD
-        )
+        self._reading = Reading(spec.agents, spec.state_size, max_abs_reward=SMALL_REWARD)
         self._max_forwarded = needed_items(spec.max_episodes)  # which a server takes in one frame
         self._num_ending = 0
         """Open episodes whose ends the servers are told in this round."""
@@ -281,16 +278,14 @@ class GatewayEpisodes:
             one.see(now)
             one.t, one.last_answer = one.t + 1, None
         actions = [kind.empty(len(episodes)) for kind in layout.acted]
-        whole = slice(0, len(episodes))
-        values = InRows(layout, item.observations, item.state, actions, whole)
 
         def answered() -> ActionRows:
             for row, one in enumerate(episodes):
-                one.last_answer = values, row
+                one.last_answer = layout, actions, row
             self._count(num_training, len(layout.agents))
             return ActionRows(actions=actions)
 
-        return Forwarded(asked, episodes, answered, values=values)
+        return Forwarded(asked, episodes, answered, rows=(layout, actions))
 
     def _start(self, asked: Asked, item: StartEpisode, now: float) -> Forwarded | None:
         episode_id = item.episode_id
@@ -458,12 +453,11 @@ class GatewayEpisodes:
         steps = [(one.episodes[0].joint.slot, one.step) for one in forwarded if one.step]
         try:
             for one in forwarded:
-                if one.values is not None:
+                if one.rows is not None:
                     slots = [episode.joint.slot for episode in one.episodes]
-                    rows = one.asked.item
-                    assert isinstance(rows, StepRows)
-                    agents = one.values.layout.agents
-                    client.table.step_in_rows(outbox, slots, agents, one.values, rows.rewards)
+                    (layout, actions), item = one.rows, one.asked.item
+                    assert isinstance(item, StepRows)
+                    client.table.step_in_rows(outbox, slots, layout, item, actions)
             if steps:
                 client.table.step(
                     outbox,
@@ -494,16 +488,16 @@ class GatewayEpisodes:
         asked, episodes = forwarded.asked, forwarded.episodes
         if failures.keys().isdisjoint(asked.episode_ids):
             asked.answer = forwarded.answered()
-        elif forwarded.values is None:
+        elif forwarded.rows is None:
             asked.answer = self._lose(asked, episodes[0], failures[asked.item.episode_id])
         else:
             assert isinstance(asked.item, StepRows)
-            steps = self._reading.singles(asked.item)
+            (layout, actions), steps = forwarded.rows, self._reading.singles(asked.item)
             asked.steps = [Asked(step) for step in steps]
             for row, (one, step) in enumerate(zip(asked.steps, steps, strict=True)):
                 failure = failures.get(step.episode_id)
                 if failure is None:
-                    episodes[row].last_answer = forwarded.values, row
+                    episodes[row].last_answer = layout, actions, row
                     one.answer = episodes[row].repeated(step.t)
                     self._count(int(episodes[row].is_training), len(step.observations))
                 else:

@@ -104,6 +104,7 @@ class Gateway(Front):
             why = self._stopped()
             reply([self.refuse(item, why) for item in items])
             return
+        self._received_at = time.monotonic()
         loop = asyncio.get_running_loop()
         self._frames.append(_Waiting([Asked(item) for item in items], reply, loop))
         if is_alone:
@@ -252,8 +253,8 @@ class Gateway(Front):
         is_free = not (self._is_held or self._is_stopping or self._orders)
         if not (is_free and (self._frames or self._beyond) and self._turn.acquire(blocking=False)):
             return
-        self._busy_since = self._received_at = time.monotonic()
-        work = self._answer_all()
+        self._busy_since = time.monotonic()
+        work = self._answer_all(self._busy_since)
         if next(work, work) is not work:
             self._long.put(work)
 
@@ -268,7 +269,7 @@ class Gateway(Front):
                 finish(work)
                 if self._frames:
                     self._wake()
-            if time.monotonic() - looked_at >= _LOOK_EVERY_S:
+            if time.monotonic() - looked_at >= _LOOK_EVERY_S and not self._is_held:
                 looked_at = time.monotonic()
                 self._do(self._expire)
 
@@ -280,13 +281,13 @@ class Gateway(Front):
 
     # --- answers ------------------------------------------------------------------------
 
-    def _answer_all(self) -> Generator[None, None, None]:
+    def _answer_all(self, now: float) -> Generator[None, None, None]:
         """Answers the frames that wait, and ends the turn; pauses before what takes long."""
         frames, self._beyond = [*self._beyond, *self._take()], []
         together = [one for frame in frames for one in frame.asked]
         answers: list[tuple[_Waiting, list[AnyReply]]] = []
         try:
-            yield from self.episodes.answering(together, self._received_at, _MOST_WAIT_S)
+            yield from self.episodes.answering(together, now, _MOST_WAIT_S)
             self.episodes.touch(together, time.monotonic())
             for frame in frames:
                 if any(one.unanswered for one in frame.asked):
@@ -369,7 +370,7 @@ def merged_spec(specs: Mapping[str, ServerSpec]) -> ServerSpec:
         state_size=state_size,
         max_episodes=max_episodes,
         max_message_bytes=needed_bytes(agents, state_size, max_episodes),
-        takes_rows=True,
+        takes_rows=len(set(state_sizes)) < 2,
         episode_timeout_s=min(spec.episode_timeout_s for spec in specs.values()),
         while_learning="wait"
         if any(s.while_learning == "wait" for s in specs.values())

@@ -14,9 +14,9 @@ from muxrl.client.episode import Episode
 from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.client.step_values import InRows
 from muxrl.protocol.errors import OutOfOrder, ProtocolError
 from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Started, StartEpisode, StepRows
+from muxrl.protocol.rows import Layout, actions_of
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.step_check import CheckedStep
 
@@ -101,8 +101,8 @@ class OpenEpisode:
     longest_step_s: float = 0.0
     """That its simulation took."""
     agents_done: set[str] = field(default_factory=set)
-    last_answer: Actions | tuple[InRows, int] | None = None
-    """To its last step, or the rows of many in which it is."""
+    last_answer: Actions | tuple[Layout, list[Any], int] | None = None
+    """To its last step, or the rows of many, and where it is there."""
 
     def see(self, now: float) -> None:
         """Notes that its simulation has spoken."""
@@ -119,8 +119,8 @@ class OpenEpisode:
         if self.last_answer is None:
             raise OutOfOrder(f"t={t} of episode {self.joint.episode_id} is being answered")
         if isinstance(self.last_answer, tuple):
-            values, row = self.last_answer
-            self.last_answer = Actions(self.joint.episode_id, t, values.actions_of(row))
+            actions = actions_of(*self.last_answer)
+            self.last_answer = Actions(self.joint.episode_id, t, actions)
         return self.last_answer
 
     @property
@@ -171,8 +171,8 @@ class Forwarded:
     outbox: Outbox = field(default_factory=Outbox)
     step: CheckedStep | None = None
     """Told with those of other episodes."""
-    values: InRows | None = None
-    """Of steps in rows."""
+    rows: tuple[Layout, list[Any]] | None = None
+    """Of steps in rows, and where their actions are put."""
 
     @property
     def client(self) -> MultiplexingClient:

@@ -27,7 +27,7 @@ class Reading:
     """Reads the steps of the clients of a server, or of a gateway.
 
     Args:
-        agents, state_size, needs_state, max_abs_reward, max_abs_observation: see `StepCheck`.
+        agents, state_size, max_abs_reward, max_abs_observation: see `StepCheck`.
     """
 
     def __init__(
@@ -35,14 +35,12 @@ class Reading:
         agents: Mapping[str, AgentSpaces],
         state_size: int | None,
         *,
-        needs_state: bool = True,
         max_abs_reward: float | None = None,
         max_abs_observation: float | None = None,
     ) -> None:
         self._agents = agents
         self.everybody = tuple(agents)
         self._state_size = state_size
-        self._needs_state = needs_state
         self._max_reward = _limit(max_abs_reward)
         self._max_observation = _limit(max_abs_observation)
         self._layouts: dict[tuple[str, ...], Layout] = {}
@@ -105,10 +103,9 @@ class Reading:
                     return False
             elif not t.all() and rewards[t == 0].any():
                 return False
-        if self._state_size is None or (item.state is None and not self._needs_state):
-            return True
-        shape = lead, self._state_size
-        return _are_floats(item.state, shape, self._max_observation, np.float32)
+        return self._state_size is None or _are_floats(
+            item.state, (lead, self._state_size), self._max_observation, np.float32
+        )
 
     def singles(self, item: StepRows) -> list[Step]:
         """Returns what has been checked as single steps."""
