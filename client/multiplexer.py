@@ -6,8 +6,8 @@ import copy
 import functools
 import logging
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from muxrl.client.assignment import Assignment, check_by_agent, given_by_agent
 from muxrl.client.episode import Episode
@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # in `typing` since Python 3.11
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 EpisodeId = str | int | uuid.UUID
 """Its text counts."""
 
@@ -413,27 +412,13 @@ class MultiplexingClient:
                 the others.
             EpisodeMisuse: another thread is in here, or this is another process.
         """
-        return finish(self.exchanging(outbox))
-
-    def exchanging(
-        self, outbox: Outbox, wait_s: float | None = None
-    ) -> Generator[None, None, dict[str, EpisodeAborted]]:
-        """Does as `exchange`, and pauses before what takes long.
-
-        Args:
-            outbox: what is exchanged.
-            wait_s: what takes longer takes long: an answer, a connection, or what follows from a
-                refusal. None: nothing does.
-        """
         with self._use:
             try:
-                failures, lost = yield from self._servers.ask(outbox, wait_s)
+                failures, lost = self._servers.ask(outbox)
             except BaseException:
                 for interrupt in outbox.asked:
                     interrupt()
                 raise
-            if wait_s is not None and (lost or failures or self._servers.pending_aborts):
-                yield
             if lost:
                 reason = f"lost server {', '.join(lost)}"
                 self._abort(self._open_among(outbox.episode_ids), reason, without=lost)
@@ -481,15 +466,6 @@ class MultiplexingClient:
                 "was that interrupted? abort_episode() closes it on every server"
             )
         return episode
-
-
-def finish(work: Generator[None, None, T]) -> T:
-    """Does work that pauses, without a pause; returns what it returns."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            return done.value
 
 
 def _of_agents(actions: Mapping[str, Any], observations: Mapping[Any, Any]) -> dict[Any, Any]:

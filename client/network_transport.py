@@ -113,8 +113,6 @@ class NetworkTransport(Transport, abc.ABC):
         self._carry_s = 0
         """Seconds that a slow link takes to carry the frame; 0 for nearly all."""
         self._refusals: list[AnyReply] = []
-        self._came: list[AnyReply] | Broken | MalformedMessage | None = None
-        """What `is_answered` has met, and `receive` has not returned yet."""
         self._sent_at = 0.0
         self._is_answer_due = False
 
@@ -208,7 +206,7 @@ class NetworkTransport(Transport, abc.ABC):
         if self._is_answer_due:  # a Ctrl-C, say; it is not to be taken for the next one
             self._drop()
         self._items = items
-        self._refusals, self._came = [], None
+        self._refusals = []
         self._frame = frame = self._encode(items if type(items) is list else list(items))
         self._carry_s = len(frame) // _SLOWEST_BYTES_PER_S
         if self._spec is not None and 0 < self._spec.max_message_bytes < len(frame):
@@ -222,33 +220,13 @@ class NetworkTransport(Transport, abc.ABC):
         except Broken:
             self._drop()  # `receive` tries again, when all servers have their messages
 
-    @property
-    def is_connected(self) -> bool:
-        return self._connection is not None
-
-    def is_answered(self, timeout_s: float) -> bool:
-        if not self._refusals:
-            try:
-                self._came = self._decode(self._await(timeout_s))
-            except TimeoutError:
-                return False
-            except (Broken, MalformedMessage) as error:
-                self._came = error
-        came = self._came
-        return isinstance(came, list) and Refused not in map(type, came)
-
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         if self._refusals:
             refusals, self._refusals = self._refusals, []
             return refusals
         began_at = time.monotonic()
-        came, self._came = self._came, None
         try:
-            if isinstance(came, Exception):
-                raise came
-            if came is None:
-                came = self._decode(self._await(self._silence_s + self._carry_s))
-            replies = came
+            replies = self._decode(self._await(self._silence_s + self._carry_s))
         except (Broken, TimeoutError) as error:
             replies = self._recover(error, self._outage(began_at, patience_s))
         except MalformedMessage as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from muxrl.client.episode import Episode
 from muxrl.client.errors import AssignmentError, EpisodeAborted, ServerUnavailable, failure_of
@@ -85,37 +85,25 @@ class Servers:
         if not logger.hasHandlers():
             sys.stderr.write(f"{text}\n")
 
-    def ask(
-        self, outbox: Outbox, wait_s: float | None = None
-    ) -> Generator[None, None, tuple[dict[str, EpisodeAborted], dict[str, ServerUnavailable]]]:
+    def ask(self, outbox: Outbox) -> tuple[dict[str, EpisodeAborted], dict[str, ServerUnavailable]]:
         """Sends every server its frame, then receives all answers.
-
-        Args:
-            outbox: the frames.
-            wait_s: see `MultiplexingClient.exchanging`.
 
         Returns:
             Why episodes cannot continue, by id, and the servers that do not answer.
         """
         lost: dict[str, ServerUnavailable] = {}
         for server_id, items in outbox.items.items():
-            transport = self.transports[server_id]
-            if wait_s is not None and not transport.is_connected:
-                yield
             try:
-                transport.send(items)
+                self.transports[server_id].send(items)
             except ServerUnavailable as error:
                 lost[server_id] = error
         failures: dict[str, EpisodeAborted] = {}
         for server_id, items in outbox.items.items():
             if server_id in lost:
                 continue
-            transport = self.transports[server_id]
-            if wait_s is not None and not transport.is_answered(wait_s):
-                yield
             try:
                 # Where one is lost, no patience is left for others.
-                replies = transport.receive(0.0 if lost else None)
+                replies = self.transports[server_id].receive(0.0 if lost else None)
                 self._handle(server_id, items, outbox.handlers[server_id], replies, failures)
             except ServerUnavailable as error:
                 lost[server_id] = error

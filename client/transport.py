@@ -31,18 +31,6 @@ class Transport(Protocol):
             ServerUnavailable: it cannot be reached.
         """
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether `send` has not to wait for a connection."""
-        return True
-
-    def is_answered(self, timeout_s: float) -> bool:
-        """Whether the frame sent last is answered within so long, and nothing is refused.
-
-        Then `receive` returns at once. Else it may take long.
-        """
-        return True
-
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         """Returns the replies to the frame sent last, one for each item, in order.
 
@@ -98,13 +86,6 @@ class Around(Transport):
 
     def send(self, items: Sequence[AnyItem]) -> None:
         self._server.send(items)
-
-    @property
-    def is_connected(self) -> bool:
-        return self._server.is_connected
-
-    def is_answered(self, timeout_s: float) -> bool:
-        return self._server.is_answered(timeout_s)
 
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         return self._server.receive(patience_s)

@@ -25,7 +25,6 @@ from muxrl.protocol.messages import AnyItem, Batch
 from muxrl.protocol.websocket_frames import Fragments, FrameCutter, binary_frame
 
 _READ_BYTES = 1 << 16
-"""What is read at once, and certainly has room in the system's buffers."""
 _END_OF_HEAD = b"\r\n\r\n"
 _NO_WEBSOCKET = (404, 405, 501)
 """What servers without that route answer."""
@@ -75,7 +74,7 @@ class _Connection:
     def send(self, data: bytes, timeout_s: float) -> None:
         if self._protocol.state is not OPEN:
             raise Broken("it is closing")
-        if timeout_s > self._timeout_s and len(data) > _READ_BYTES:  # less does not block
+        if timeout_s > self._timeout_s:
             self._set_timeout(timeout_s)
         self._write(binary_frame(data, is_masked=True))
 

@@ -11,14 +11,14 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.client.episode_metrics import EpisodeMetrics
 from muxrl.client.episode_parameters import draw
 from muxrl.client.errors import ClientError, ServerUnavailable
-from muxrl.client.multiplexer import MultiplexingClient, finish
+from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
 from muxrl.orchestrator.gateway.metrics import metrics_of
 from muxrl.orchestrator.gateway.open_episode import (
@@ -64,7 +64,7 @@ _MAX_REASON_CHARS = 500
 
 
 class GatewayEpisodes:
-    """All episodes of a gateway. For one thread at a time.
+    """All episodes of a gateway. For one thread only.
 
     Args:
         client: of the servers.
@@ -129,38 +129,29 @@ class GatewayEpisodes:
         return sum(map(len, played.episodes)), max(lengths, default=0)
 
     def answer(self, asked: Sequence[Asked], now: float) -> None:
-        """Does as `answering`, without a pause."""
-        finish(self.answering(asked, now))
-
-    def answering(
-        self, asked: Sequence[Asked], now: float, wait_s: float | None = None
-    ) -> Generator[None, None, None]:
         """Answers items of any episodes, those of one episode in order.
 
         What concerns different episodes goes to the servers together, and so do a start and the
-        first step of its episode. It pauses before what takes long.
+        first step of its episode.
 
         Args:
             asked: gets the answers, except what is beyond `most_env_steps`, and what follows it in
                 its episode: to be asked again.
             now: monotonic time.
-            wait_s: see `MultiplexingClient.exchanging`.
         """
         left = [one for whole in asked for one in whole.unanswered]
         self._received = {episode_id for one in left for episode_id in one.episode_ids}
         beyond: set[str] = set()
         while left:
-            left = yield from self._answer_round(left, beyond, now, wait_s)
+            left = self._answer_round(left, beyond, now)
 
-    def _answer_round(
-        self, asked: Iterable[Asked], beyond: set[str], now: float, wait_s: float | None
-    ) -> Generator[None, None, list[Asked]]:
+    def _answer_round(self, asked: Iterable[Asked], beyond: set[str], now: float) -> list[Asked]:
         """Answers the first items of each episode; returns the others.
 
         Args:
             asked: in order.
             beyond: episodes whose next step has to wait; those of which it is found are added.
-            now, wait_s: see `answering`.
+            now: monotonic time.
         """
         forwarded: list[Forwarded] = []
         aborts: list[Asked] = []
@@ -202,11 +193,10 @@ class GatewayEpisodes:
                 num_forwarded += len(ids)
                 (through if continues else begun).update(ids)
         if aborts:
-            yield
             self._abort(aborts)
         for client in dict.fromkeys(one.client for one in forwarded):
             of_client = [one for one in forwarded if one.client is client]
-            yield from self._exchange(client, of_client, wait_s)
+            self._exchange(client, of_client)
         return left
 
     def _is_beyond(self, item: AnyItem) -> bool:
@@ -444,9 +434,7 @@ class GatewayEpisodes:
 
     # --- what the servers say -----------------------------------------------------------
 
-    def _exchange(
-        self, client: MultiplexingClient, forwarded: list[Forwarded], wait_s: float | None
-    ) -> Generator[None, None, None]:
+    def _exchange(self, client: MultiplexingClient, forwarded: list[Forwarded]) -> None:
         outbox = Outbox()
         for one in forwarded:
             outbox.merge(one.outbox)
@@ -471,7 +459,7 @@ class GatewayEpisodes:
                     },
                 )
             failures: Mapping[str, ClientError]
-            failures = yield from client.exchanging(outbox, wait_s)
+            failures = client.exchange(outbox)
         except ServerUnavailable as error:
             failures = {id_: error for one in forwarded for id_ in one.asked.episode_ids}
         except Exception:

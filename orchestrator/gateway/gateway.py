@@ -4,26 +4,23 @@ A simulation in any language holds one conversation, with plain dicts by agent. 
 starts on all servers or none, ends on every one of them and patience with one that is lost are
 those of the Python client (`muxrl.client.multiplexer`), which is used here.
 
-The frames of all clients are answered on the event loop that brings them in: what has come in
-while the servers answered goes to them together, as the episodes of one client with many
-environments do. What takes long, such as an update of a server, or one that is lost, is waited for
-in another thread, so that the status is told meanwhile. Only who has the turn asks the servers.
+The frames of all clients are answered in one thread, the asker's: what has come in while the
+servers answered goes to them together, as the episodes of one client with many environments do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import logging
 import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from muxrl.client.errors import ClientError
-from muxrl.client.multiplexer import MultiplexingClient, finish
+from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.orchestrator.gateway.episodes import GatewayEpisodes
 from muxrl.orchestrator.gateway.open_episode import Asked, Evaluation
 from muxrl.protocol import PROTOCOL_VERSION
@@ -45,8 +42,6 @@ logger = logging.getLogger(__name__)
 ALGORITHM = "GATEWAY"
 _LOOK_EVERY_S = 1.0
 _STOP_S = 10.0
-_MOST_WAIT_S = 0.05
-"""As long as the event loop waits for an answer of a server."""
 _WAITS_S = 0.2
 """Answers that take longer are said to wait: no client asks before it was silent for 0.3 s."""
 
@@ -57,6 +52,13 @@ class _Waiting(NamedTuple):
     asked: list[Asked]
     reply: Answered
     loop: asyncio.AbstractEventLoop
+
+
+class _Order(NamedTuple):
+    """What another thread has the asker do between two frames."""
+
+    action: Callable[[], None]
+    done: threading.Event
 
 
 class Gateway(Front):
@@ -81,36 +83,26 @@ class Gateway(Front):
         super().__init__(merged_spec(client.specs), address, token, on_shutdown)
         self.episodes = GatewayEpisodes(client, self.spec, agents_return=agents_return)
         self._client = client
-        self._frames: deque[_Waiting] = deque()
-        """Those that nobody has looked at."""
-        self._beyond: list[_Waiting] = []
-        """Those with steps beyond what may be played."""
-        self._turn = threading.Lock()
-        self._orders: list[Callable[[], None]] = []
-        """What other threads do as soon as they have the turn."""
-        self._long: queue.SimpleQueue[Generator[None, None, None] | None] = queue.SimpleQueue()
-        """Answers that take long; they have the turn. None: there are no more."""
-        self._is_held = False
+        self._frames: queue.SimpleQueue[_Waiting | _Order] = queue.SimpleQueue()
         self._is_stopping = False
-        self._has_stopped = False
+        self._held = threading.Event()
+        self._released = threading.Event()
+        self._released.set()
+        self._beyond: list[_Waiting] = []
+        """Frames with steps beyond what may be played."""
         self._is_used_up = threading.Event()
         self._busy_since: float | None = None
         self._received_at = time.monotonic()
-        self._thread = threading.Thread(target=self._wait, name="gateway", daemon=True)
+        self._thread = threading.Thread(target=self._ask, name="gateway", daemon=True)
         self._thread.start()
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
         if self._is_stopping:
             why = self._stopped()
             reply([self.refuse(item, why) for item in items])
-            return
-        self._received_at = time.monotonic()
-        loop = asyncio.get_running_loop()
-        self._frames.append(_Waiting([Asked(item) for item in items], reply, loop))
-        if is_alone:
-            self._go()
-        else:  # after the others that are here
-            loop.call_soon(self._go)
+        else:
+            asked = [Asked(item) for item in items]
+            self._frames.put(_Waiting(asked, reply, asyncio.get_running_loop()))
 
     def status(self) -> Status:
         return Status(
@@ -135,7 +127,7 @@ class Gateway(Front):
         """Whether answers are held back: a server learns, is waited for, or all are held."""
         since = self._busy_since
         is_busy = since is not None and time.monotonic() - since > _WAITS_S
-        return is_busy or self._is_held or bool(self._beyond)
+        return is_busy or bool(self._beyond)
 
     @property
     def behind(self) -> list[str]:
@@ -151,20 +143,24 @@ class Gateway(Front):
 
     def hold(self) -> None:
         """Has all clients wait for their answers until `release`."""
-        self._is_held = True
+        if self._released.is_set():  # else they are held already, or will be
+            self._held.clear()
+            self._released.clear()
+            self._frames.put(_Order(self._wait_for_release, threading.Event()))
 
     def wait_held(self, timeout_s: float) -> bool:
         """Waits until all clients wait; returns whether that was in time."""
-        has_turn = self._turn.acquire(timeout=timeout_s)
-        if has_turn:
-            self._turn.release()
-            self._wake()  # who came in vain meanwhile
-        return has_turn
+        return self._held.wait(timeout_s)
+
+    def _wait_for_release(self) -> None:
+        if not self._released.is_set():
+            self._held.set()
+        while not self._released.wait(_LOOK_EVERY_S) and not self._is_stopping:
+            pass
 
     def release(self) -> None:
         """Continues to answer."""
-        self._is_held = False
-        self._wake()
+        self._released.set()
 
     def limit(self, num_env_steps: int) -> None:
         """Lets so many env steps of training be played; further ones wait for their answers."""
@@ -209,105 +205,81 @@ class Gateway(Front):
         """Closes all episodes on all servers; returns whether that was done in time."""
         self._is_stopping = True
         self.episodes.give_up()
-        is_in_time = self._turn.acquire(timeout=_STOP_S)
-        self._has_stopped = True
-        if is_in_time:
-            self._client.close()
-        self._long.put(None)
-        for frame in (*self._beyond, *self._take()):
-            self._send(frame, self._refused_all(frame, self._stopped()))
+        self.release()
+        self._frames.put(_Order(lambda: None, threading.Event()))
+        self._thread.join(_STOP_S)
         self._is_used_up.set()
-        return is_in_time
-
-    # --- by turns -----------------------------------------------------------------------
+        return not self._thread.is_alive()
 
     def _do(self, action: Callable[[], None]) -> None:
-        """Does something between two rounds of answers; nothing any more once it has stopped."""
-        self._orders.append(action)
-        while not self._turn.acquire(timeout=_LOOK_EVERY_S):
-            if self._has_stopped:
-                return
-        self._busy_since = time.monotonic()
+        order = _Order(action, threading.Event())
+        self._frames.put(order)
+        while not order.done.wait(_LOOK_EVERY_S) and self._thread.is_alive():
+            pass
+
+    # --- the asker ----------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        looked_at = 0.0
+        while not self._is_stopping:
+            taken = self._take()
+            taken_at = self._busy_since = time.monotonic()
+            frames = [one for one in taken if isinstance(one, _Waiting)]
+            if frames:
+                self._received_at = taken_at
+            if frames or self._beyond:
+                self._answer_together([*self._beyond, *frames])
+            for order in taken:
+                if isinstance(order, _Order):
+                    self._guarded(order.action)
+                    self._answer_together(self._beyond)  # it may have raised the limit
+                    order.done.set()
+            if self.episodes.is_used_up:
+                self._is_used_up.set()
+            if taken_at - looked_at >= _LOOK_EVERY_S:
+                looked_at = taken_at
+                # Not as of now: what has come in since was not looked at.
+                self._guarded(functools.partial(self.episodes.expire, taken_at))
+            self._busy_since = None
+        self._client.close()
+        for frame in self._beyond:
+            self._refuse_all(frame, self._stopped())
+        while not self._frames.empty():  # which came in the last moment
+            left = self._frames.get()
+            if isinstance(left, _Waiting):
+                self._refuse_all(left, self._stopped())
+
+    def _take(self) -> list[_Waiting | _Order]:
+        """Returns all that has come in; nothing if nothing comes for a second."""
+        try:
+            taken = [self._frames.get(timeout=_LOOK_EVERY_S)]
+        except queue.Empty:
+            return []
+        while not self._frames.empty():
+            taken.append(self._frames.get())
+        return taken
+
+    def _guarded(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception:  # clients would wait for ever
+        except Exception:  # the top of the thread: clients would wait for ever
             logger.exception("the gateway could not do what it was to do")
-        self._orders.remove(action)
-        self._leave()
-        self._wake()  # it may have raised the limit
 
-    def _leave(self) -> None:
-        """Ends the turn."""
-        if self.episodes.is_used_up:
-            self._is_used_up.set()
-        self._busy_since = None
-        self._turn.release()
-
-    def _wake(self) -> None:
-        """Has the event loop look at the frames that wait."""
-        for frame in (*self._frames, *self._beyond)[:1]:
-            self._call(frame, self._go)
-
-    def _go(self) -> None:
-        """Answers the frames that wait, on the event loop, unless it is somebody else's turn."""
-        is_free = not (self._is_held or self._is_stopping or self._orders)
-        if not (is_free and (self._frames or self._beyond) and self._turn.acquire(blocking=False)):
-            return
-        self._busy_since = time.monotonic()
-        work = self._answer_all(self._busy_since)
-        if next(work, work) is not work:
-            self._long.put(work)
-
-    def _wait(self) -> None:
-        """Waits for answers that take long, and has silent episodes expire."""
-        looked_at = time.monotonic()
-        while True:
-            with contextlib.suppress(queue.Empty):
-                work = self._long.get(timeout=_LOOK_EVERY_S)
-                if work is None:
-                    return
-                finish(work)
-                if self._frames:
-                    self._wake()
-            if time.monotonic() - looked_at >= _LOOK_EVERY_S and not self._is_held:
-                looked_at = time.monotonic()
-                self._do(self._expire)
-
-    def _expire(self) -> None:
-        now = time.monotonic()
-        for frame in (*self._frames, *self._beyond):
-            self.episodes.touch(frame.asked, now)
-        self.episodes.expire(now)
-
-    # --- answers ------------------------------------------------------------------------
-
-    def _answer_all(self, now: float) -> Generator[None, None, None]:
-        """Answers the frames that wait, and ends the turn; pauses before what takes long."""
-        frames, self._beyond = [*self._beyond, *self._take()], []
+    def _answer_together(self, frames: list[_Waiting]) -> None:
         together = [one for frame in frames for one in frame.asked]
-        answers: list[tuple[_Waiting, list[AnyReply]]] = []
+        self._beyond = []
         try:
-            yield from self.episodes.answering(together, now, _MOST_WAIT_S)
+            self.episodes.answer(together, self._received_at)
             self.episodes.touch(together, time.monotonic())
-            for frame in frames:
-                if any(one.unanswered for one in frame.asked):
-                    self._beyond.append(frame)
-                else:
-                    answers.append((frame, [self._reply(one) for one in frame.asked]))
         except Exception as error:  # noqa: BLE001, the refusals are logged; else clients would wait
-            why = internal_error(error)
-            self._beyond = []
-            answers = [(frame, self._refused_all(frame, why)) for frame in frames]
-        self._leave()
-        for frame, replies in answers:
-            self._send(frame, replies)
-
-    def _take(self) -> list[_Waiting]:
-        """Returns all frames that have come in."""
-        taken = []
-        while self._frames:
-            taken.append(self._frames.popleft())
-        return taken
+            for frame in frames:
+                self._refuse_all(frame, internal_error(error))
+            return
+        for frame in frames:
+            if any(one.unanswered for one in frame.asked):
+                self._beyond.append(frame)
+            else:
+                self._send(frame, [self._reply(one) for one in frame.asked])
 
     def _reply(self, asked: Asked) -> AnyReply:
         if asked.steps:
@@ -316,21 +288,12 @@ class Gateway(Front):
         assert answer is not None
         return self.refuse(asked.item, answer) if isinstance(answer, ProtocolError) else answer
 
-    def _refused_all(self, frame: _Waiting, why: ProtocolError) -> list[AnyReply]:
-        return [self.refuse(one.item, why) for one in frame.asked]
+    def _refuse_all(self, frame: _Waiting, why: ProtocolError) -> None:
+        self._send(frame, [self.refuse(one.item, why) for one in frame.asked])
 
     def _send(self, frame: _Waiting, replies: list[AnyReply]) -> None:
-        if frame.loop is asyncio._get_running_loop():
-            frame.reply(replies)
-        else:
-            self._call(frame, frame.reply, replies)
-
-    def _call(
-        self, frame: _Waiting, call: Callable[..., None], *arguments: Sequence[AnyReply]
-    ) -> None:
-        """Calls something on the event loop of a frame."""
         try:
-            frame.loop.call_soon_threadsafe(call, *arguments)
+            frame.loop.call_soon_threadsafe(frame.reply, replies)
         except RuntimeError:
             logger.info("a frame's connection is closed: nobody is there for its answers")
 

@@ -22,7 +22,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
 from muxrl.client import EpisodeLost, MultiplexingClient, ServerLost
-from muxrl.client.multiplexer import finish
 from muxrl.client.network_transport import Broken, NetworkTransport
 from muxrl.orchestrator.gateway.gateway import Gateway, _Waiting
 from muxrl.orchestrator.gateway.open_episode import Asked
@@ -111,17 +110,10 @@ class Loop:
 
 
 class UnthreadedGateway(Gateway):
-    """A gateway without a thread that waits: the test says when frames are taken."""
+    """A gateway without a thread that asks: the test says when frames are taken."""
 
-    def _wait(self) -> None:
+    def _ask(self) -> None:
         """Nothing."""
-
-    def take(self) -> None:
-        self._go()
-        while not self._long.empty():
-            work = self._long.get()
-            assert work is not None
-            finish(work)
 
 
 class GatewayServer:
@@ -130,21 +122,24 @@ class GatewayServer:
     def __init__(self, links: Mapping[str, HostileTransport]) -> None:
         self.app = UnthreadedGateway(MultiplexingClient(links), "memory:2", "")
         self.is_held = False
+        self._frames: list[_Waiting] = []
 
     def answer(self, *frames: bytes) -> list[bytes]:
         """As `Server.answer`; while it is held, frames wait as they do for its thread."""
         answers: list[list[bytes]] = [[] for _ in frames]
         for frame, mine in zip(frames, answers, strict=True):
             asked = [Asked(item) for item in decode_batch(frame).items]
-            waiting = _Waiting(asked, keep_in(mine), Loop())  # type: ignore[arg-type]
-            self.app._frames.append(waiting)
-        self.app._is_held = self.is_held
-        self.app.take()
+            self._frames.append(_Waiting(asked, keep_in(mine), Loop()))  # type: ignore[arg-type]
+        self.app._busy_since = -1e9 if self.is_held else None
+        if not self.is_held:
+            self.release()
         return answers[0]
 
     def release(self) -> None:
-        self.is_held = self.app._is_held = False
-        self.app.take()
+        self.is_held, self.app._busy_since = False, None
+        frames, self._frames = self._frames, []
+        if frames:
+            self.app._answer_together(frames)
 
 
 class Unhurried:

@@ -44,9 +44,6 @@ class SlowServer(Server):
         self.is_asked = threading.Event()
         self.has_given_up = threading.Event()
 
-    def is_answered(self, timeout_s: float) -> bool:
-        return self.may_answer.wait(timeout_s)
-
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         replies = super().receive(patience_s)
         self.is_asked.set()
@@ -144,34 +141,6 @@ def test_a_gateway_whose_answers_wait_for_a_server_says_so(asked: Asked) -> None
     assert becomes(lambda: asked.gateway.status().is_waiting_for_learner)
 
 
-def test_what_takes_long_does_not_hold_up_the_event_loop(asked: Asked) -> None:
-    """Others ask for the status meanwhile, and what they say is answered after it."""
-    asked.server.may_answer.clear()
-
-    async def ask_while_it_is_slow() -> list[list[AnyReply]]:
-        first = asyncio.create_task(asked.gateway.answered([StartEpisode("slow")]))
-        while not asked.server.is_asked.is_set():
-            await asyncio.sleep(0.001)
-        second = asyncio.create_task(asked.gateway.answered([StartEpisode("e")]))
-        await asyncio.sleep(0.3)
-        assert asked.gateway.status().is_waiting_for_learner
-        assert not first.done()
-        assert len(asked.server.frames) == 1
-        asked.server.may_answer.set()
-        return await asyncio.gather(first, second)
-
-    assert asyncio.run(ask_while_it_is_slow()) == [[Started("slow")], [Started("e")]]
-
-
-def test_frames_of_one_moment_go_to_the_servers_together(asked: Asked) -> None:
-    async def ask_at_once() -> list[list[AnyReply]]:
-        items = [StartEpisode(str(n)) for n in range(3)]
-        return await asyncio.gather(*(asked.gateway.answered([item]) for item in items))
-
-    assert asyncio.run(ask_at_once()) == [[Started(str(n))] for n in range(3)]
-    assert [len(frame) for frame in asked.server.frames] == [3]
-
-
 def test_a_hold_that_came_too_late_does_not_hinder_the_next(asked: Asked) -> None:
     answer = asked.keep_busy()
     asked.gateway.hold()
@@ -200,7 +169,7 @@ def test_it_stops_while_it_is_held(asked: Asked) -> None:
     asked.gateway.hold()
     assert asked.gateway.wait_held(PATIENCE_S)
     step = asked.soon(asked.ask, StartEpisode("e"))
-    assert becomes(lambda: bool(asked.gateway._frames))
+    assert becomes(lambda: not asked.gateway._frames.empty())
     assert asked.gateway.stop()
     assert isinstance(step.result(PATIENCE_S), AnyReply)
 

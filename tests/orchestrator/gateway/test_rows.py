@@ -203,7 +203,7 @@ def test_rows_beyond_the_budget_wait_and_those_within_are_played() -> None:
     assert not answers
     assert behind.episodes.counts.num_env_steps == 1
     behind.episodes.most_env_steps = 2
-    behind.gateway.release()
+    behind.gateway.app._answer_together(behind.gateway.app._beyond)
     (reply,) = decode_batch_reply(answers[0]).replies
     assert [(one.episode_id, one.t) for one in reply.replies] == [("one", 0), ("two", 0)]  # type: ignore[union-attr]
 
