@@ -6,6 +6,9 @@ them. Contestants take turns (A B A B ...), so that a machine whose speed drifts
 
     python benchmarks/step_path.py --rounds 3 --seconds 10
 
+With `--processes` several clients play at a time, each in a process of its own with its own
+simulations, and their rates are summed.
+
 Prints for each contestant the median over the rounds and the range, the latency of one exchange
 with all servers, and the processor time of client and servers.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -21,7 +25,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -50,8 +55,11 @@ class Contestant:
     asks_gateway: bool = False
     is_local: bool = False
     is_vector: bool = False
+    num_processes: int = 1
 
     def __str__(self) -> str:
+        if self.num_processes > 1:
+            return f"{self.num_processes} x {replace(self, num_processes=1)}"
         learning = "learning" if self.is_learning else "acting only"
         through = ", gateway" if self.asks_gateway else ", local" if self.is_local else ""
         plural = "s" * (self.num_simulations > 1)
@@ -62,11 +70,16 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One round of one contestant."""
+    """One round of one contestant, or of one of its processes."""
 
+    num_steps: int
     steps_per_s: float
     exchange_ms: np.ndarray
-    cpu_ms_per_step: float
+    cpu_s: float
+
+    @property
+    def cpu_ms_per_step(self) -> float:
+        return 1e3 * self.cpu_s / self.num_steps
 
 
 class Timed(MultiplexingClient):
@@ -101,8 +114,28 @@ def wait_idle(pids: list[int]) -> None:
             return
 
 
+def play_all(
+    contestant: Contestant, addresses: list[str], pids: list[int], seconds: float, pool: Executor
+) -> Outcome:
+    """Plays one round of `seconds` in all processes of a contestant, and measures it."""
+    if contestant.num_processes == 1:
+        return play(contestant, addresses, pids, seconds)
+    before = cpu_s(pids)
+    asked = [
+        pool.submit(play, contestant, addresses, [], seconds)
+        for _ in range(contestant.num_processes)
+    ]
+    outcomes = [one.result() for one in asked]
+    return Outcome(
+        sum(one.num_steps for one in outcomes),
+        sum(one.steps_per_s for one in outcomes),
+        np.concatenate([one.exchange_ms for one in outcomes]),
+        sum(one.cpu_s for one in outcomes) + cpu_s(pids) - before,
+    )
+
+
 def play(contestant: Contestant, addresses: list[str], pids: list[int], seconds: float) -> Outcome:
-    """Plays one round of `seconds` and measures it."""
+    """Plays one round of `seconds` in this process and measures it, and those with `pids`."""
     num, name = contestant.num_simulations, "muxrl.experiments.simulations.zero_cost:ZeroCost"
     with Timed(addresses, "local" if contestant.is_local else "remote") as client:
         # An evaluation episode takes the same path, but records nothing to learn from.
@@ -120,11 +153,8 @@ def play(contestant: Contestant, addresses: list[str], pids: list[int], seconds:
         elapsed = time.perf_counter() - started
         cpu = cpu_s([*pids, os.getpid()]) - cpu_before
         assert client.num_mismatches == 0
-        return Outcome(
-            loop.num_env_steps / elapsed,
-            np.array(client.durations_s) * 1e3,
-            1e3 * cpu / loop.num_env_steps,
-        )
+        exchange_ms = np.array(client.durations_s) * 1e3
+        return Outcome(loop.num_env_steps, loop.num_env_steps / elapsed, exchange_ms, cpu)
 
 
 def main() -> None:
@@ -133,6 +163,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--simulations", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--vectors", type=int, nargs="*", default=[256], help="of so many copies")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1], help="that play at a time")
     parser.add_argument("--gateway", action="store_true", help="ask through a gateway, too")
     parser.add_argument("--local", action="store_true", help="act in the client, too")
     parser.add_argument("--config", type=Path, default=CONFIG, help="step_path.yaml by default")
@@ -198,25 +229,28 @@ def run(
 ) -> None:
     """Plays all rounds and prints the table."""
     contestants = [
-        Contestant(n, is_learning, asks_gateway, is_local)
+        Contestant(n, is_learning, asks_gateway, is_local, num_processes=num_processes)
         for n in args.simulations
+        for num_processes in args.processes
         for is_learning in (False, True)
         for asks_gateway in ((False, True) if gateway else (False,))
         for is_local in ((False, True) if args.local else (False,))
         if not (asks_gateway and is_local)
     ] + [
-        Contestant(n, is_learning, is_vector=True)
+        Contestant(n, is_learning, is_vector=True, num_processes=num_processes)
         for n in args.vectors
+        for num_processes in args.processes
         for is_learning in (False, True)
     ]
 
     def play_one(contestant: Contestant, seconds: float) -> Outcome:
         wait_idle(pids)
         if not contestant.asks_gateway:
-            return play(contestant, addresses, pids, seconds)
+            return play_all(contestant, addresses, pids, seconds, pool)
         assert gateway is not None
-        return play(contestant, [gateway[0]], [*pids, gateway[1]], seconds)
+        return play_all(contestant, [gateway[0]], [*pids, gateway[1]], seconds, pool)
 
+    pool = ProcessPoolExecutor(max(args.processes), multiprocessing.get_context("spawn"))
     for contestant in contestants:  # warm-up: first batches, first updates, buffers
         play_one(contestant, min(args.seconds, 3.0))
     outcomes: dict[Contestant, list[Outcome]] = {c: [] for c in contestants}
@@ -224,15 +258,16 @@ def run(
         for contestant in contestants:
             print(f"round {number + 1}: {contestant}", file=sys.stderr, flush=True)
             outcomes[contestant].append(play_one(contestant, args.seconds))
+    pool.shutdown()
     print(f"{len(addresses)} servers, {args.rounds} rounds of {args.seconds:g} s, in turn")
-    print(f"{'':37}{'env steps/s (range)':>26}{'exchange ms p50':>17}{'p99':>7}{'cpu ms/step':>13}")
+    print(f"{'':41}{'env steps/s (range)':>26}{'exchange ms p50':>17}{'p99':>7}{'cpu ms/step':>13}")
     for contestant, rounds in outcomes.items():
         rates = [r.steps_per_s for r in rounds]
         exchanges = np.concatenate([r.exchange_ms for r in rounds])
         p50, p99 = np.percentile(exchanges, [50, 99])
         cpu = statistics.median(r.cpu_ms_per_step for r in rounds)
         span = f"{statistics.median(rates):,.0f} ({min(rates):,.0f}..{max(rates):,.0f})"
-        print(f"{contestant!s:37}{span:>26}{p50:>17.2f}{p99:>7.1f}{cpu:>13.2f}")
+        print(f"{contestant!s:41}{span:>26}{p50:>17.2f}{p99:>7.1f}{cpu:>13.2f}")
 
 
 if __name__ == "__main__":

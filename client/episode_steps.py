@@ -35,7 +35,7 @@ from muxrl.client.step_values import InArrays, InDicts, StepValues
 from muxrl.client.transport import Transport
 from muxrl.protocol.episode import unanswered
 from muxrl.protocol.messages import AnyItem, Step, StepRows
-from muxrl.protocol.rows import NotInRows, each_array, empty
+from muxrl.protocol.rows import Layout, NotInRows, each_array, empty
 
 _SENT_PER_TIMEOUT = 3
 """How often a server is told of an open episode, at least, in its `episode_timeout_s`."""
@@ -178,6 +178,47 @@ class EpisodeSteps(EpisodeColumns):
             values = InArrays(observations, state, where, num_copies, self.actions_in_arrays, own)
             self._ask(outbox, split, slots, where, values, NONE)
 
+    def step_in_rows(
+        self,
+        outbox: Outbox,
+        slots: Sequence[int],
+        layout: Layout,
+        item: StepRows,
+        actions: Sequence[Any],
+    ) -> None:
+        """Adds the next step of some episodes, which came in rows and is plain.
+
+        Args:
+            outbox: where items are added.
+            slots: of the episodes.
+            layout: of the rows.
+            item: has them.
+            actions: rows of each kind, where those that are answered are put.
+        """
+        if self._unanswered:
+            self._check_answered(slots, "observe")
+        agents, rewards, paid = layout.agents, item.rewards, None
+        split, where = self._assignment.split(agents), index_of(slots)
+        outbox.asked.append(partial(self._interrupt, slots))
+        if rewards is not None:
+            if agents != split.agents:
+                rewards = rewards[:, layout.places_of(split.agents)]
+            at = cells(where, split.columns)
+            self._returns[at] += rewards
+            splits = [self._split_of[slot] for slot in slots]
+            if self._is_plain_on(split) and splits.count(split) == len(slots):
+                paid = rewards
+            else:
+                self._rewards[at] += rewards
+                self._is_paid[at] |= rewards != 0.0
+        values = InArrays.of_rows(layout, item.observations, item.state, actions, len(slots))
+        self._ask(outbox, split, slots, where, values, NONE, paid)
+
+    def _is_plain_on(self, split: Split) -> bool:
+        """Whether steps after equal ones are rows on all servers, with all that they are told."""
+        takes_rows = (self._transports[part.place].takes_rows for part in split.parts)
+        return split.is_of_all and not self._pending and all(takes_rows)
+
     def _ask(
         self,
         outbox: Outbox,
@@ -292,10 +333,9 @@ class EpisodeSteps(EpisodeColumns):
         rewards = [self._fresh.pop(slot, None) for slot in slots]
         if (
             len(slots) > 1
-            and split.is_of_all
-            and not (self._pending or logged)
+            and not logged
             and [splits[slot] for slot in slots].count(split) == len(slots)
-            and all(self._transports[part.place].takes_rows for part in split.parts)
+            and self._is_plain_on(split)
         ):
             try:
                 flat = [given[a] for given in rewards for a in agents]  # type: ignore[index]

@@ -21,7 +21,7 @@ from muxrl.protocol.messages import (
     Step,
     StepRows,
 )
-from muxrl.protocol.rows import Layout, row_of, singles
+from muxrl.protocol.rows import Layout, actions_of, singles
 
 
 class Shadowed(Around):
@@ -109,11 +109,7 @@ class Shadowed(Around):
             Actions(
                 step.episode_id,
                 step.t,
-                {
-                    agent_id: row_of(kind.space, rows, (row, place))
-                    for kind, rows in zip(layout.acted, reply.actions, strict=True)
-                    for place, agent_id in enumerate(kind.agents)
-                },
+                actions_of(layout, reply.actions, row),
                 reply.weights_seq_no,
             )
             for row, step in enumerate(steps)

@@ -17,7 +17,7 @@ from muxrl.client.assignment import Index, Part, index_of
 from muxrl.client.errors import EpisodeMisuse
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Actions, Refused, Step, StepRows
-from muxrl.protocol.rows import Kind, NotInRows, each_array, put, row_of, stack
+from muxrl.protocol.rows import Kind, Layout, NotInRows, each_array, put, row_of, stack
 from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace, leaf_type, parts_of
 
 
@@ -241,6 +241,20 @@ class InArrays(StepValues):
         self._stacked: dict[int, list[Any]] = {}
         """By place of a server: what its agents observe, of each kind."""
 
+    @classmethod
+    def of_rows(
+        cls,
+        layout: Layout,
+        observations: Sequence[Any],
+        state: Rows | None,
+        actions: Sequence[Any],
+        num: int,
+    ) -> InArrays:
+        """Returns values of `num` episodes in rows of a layout; `actions` are written."""
+        chosen = _by_agent(layout.acted, actions)
+        seen = _by_agent(layout.observed, observations)
+        return cls(seen, state, slice(0, num), num, chosen, set(chosen))
+
     def of(self, rows: Sequence[int]) -> InArrays:
         return InArrays(
             self._observations,
@@ -282,7 +296,7 @@ class InArrays(StepValues):
     def store(self, kind: Kind, rows: Any) -> None:
         for place, agent_id in enumerate(kind.agents):
             mine = _column(kind.space, rows, place)
-            if self._is_whole:
+            if self._is_whole and agent_id not in self._own:
                 self._actions[agent_id] = mine
             else:
                 put(self._writable(agent_id), self._copies, mine)
@@ -334,6 +348,14 @@ def _widens(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
     if given.kind == dtype.kind == "f":
         return True
     return given.kind in "iub" and np.can_cast(given, dtype)
+
+
+def _by_agent(kinds: Sequence[Kind], rows: Sequence[Any]) -> dict[str, Rows]:
+    return {
+        agent_id: _column(kind.space, own, place) if kind.leaf is None else own[:, place]
+        for kind, own in zip(kinds, rows, strict=True)
+        for place, agent_id in enumerate(kind.agents)
+    }
 
 
 def _column(space: Space, rows: Any, place: int) -> Rows:

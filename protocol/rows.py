@@ -221,6 +221,15 @@ def singles(layout: Layout, item: StepRows) -> list[Step]:
     return steps
 
 
+def actions_of(layout: Layout, rows: Sequence[Any], row: int) -> dict[str, Any]:
+    """Returns the actions of one episode in the rows of many."""
+    return {
+        agent_id: row_of(kind.space, own, (row, place))
+        for kind, own in zip(layout.acted, rows, strict=True)
+        for place, agent_id in enumerate(kind.agents)
+    }
+
+
 def empty(space: Space, lead: tuple[int, ...]) -> Any:
     """Returns rows of a space that are to be written."""
     if isinstance(space, DictSpace):

@@ -36,6 +36,7 @@ from muxrl.protocol.message_sizes import needed_items
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
+    ActionRows,
     Actions,
     AnyItem,
     AnyReply,
@@ -48,7 +49,8 @@ from muxrl.protocol.messages import (
     StepRows,
 )
 from muxrl.servers.episodes.ledger import Ledger
-from muxrl.servers.episodes.step_check import StepCheck
+from muxrl.servers.episodes.reading import Reading
+from muxrl.servers.episodes.step_check import SMALL_REWARD, StepCheck
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +97,13 @@ class GatewayEpisodes:
         self._check = StepCheck(
             spec.agents, spec.state_size, needs_state=False, agents_return=agents_return
         )
+        # Large rewards are read one by one, beside returns.
+        self._reading = Reading(spec.agents, spec.state_size, max_abs_reward=SMALL_REWARD)
         self._max_forwarded = needed_items(spec.max_episodes)  # which a server takes in one frame
         self._num_ending = 0
         """Open episodes whose ends the servers are told in this round."""
+        self._num_stepping = 0
+        """Training steps that they are told."""
         self._received: set[str] = set()
         """Episodes of which the items that are being answered are."""
         self._open: dict[str, OpenEpisode] = {}
@@ -133,61 +139,74 @@ class GatewayEpisodes:
                 its episode: to be asked again.
             now: monotonic time.
         """
-        queues: dict[str, deque[Asked]] = {}
-        for one in asked:
-            if one.answer is None:
-                queues.setdefault(one.item.episode_id, deque()).append(one)
-        self._received = set(queues)
-        while queues:
-            self._answer_round(queues, now)
+        left = [one for whole in asked for one in whole.unanswered]
+        self._received = {episode_id for one in left for episode_id in one.episode_ids}
+        beyond: set[str] = set()
+        while left:
+            left = self._answer_round(left, beyond, now)
 
-    def _answer_round(self, queues: dict[str, deque[Asked]], now: float) -> None:
-        """Answers the first items of each episode, which leave its queue."""
+    def _answer_round(self, asked: Iterable[Asked], beyond: set[str], now: float) -> list[Asked]:
+        """Answers the first items of each episode; returns the others.
+
+        Args:
+            asked: in order.
+            beyond: episodes whose next step has to wait; those of which it is found are added.
+            now: monotonic time.
+        """
         forwarded: list[Forwarded] = []
         aborts: list[Asked] = []
-        self._num_ending = 0
-        for episode_id, queue in list(queues.items()):
-            has_begun = False
-            while queue and len(forwarded) < self._max_forwarded:
-                one, item = queue[0], queue[0].item
-                continues = isinstance(item, Step | EndEpisode)
-                if self._is_beyond(item, forwarded):
-                    queue.clear()
-                    break
-                if has_begun and not continues:
-                    break
-                queue.popleft()
-                if isinstance(item, AbortEpisode):
-                    aborts.append(one)
-                    break
-                assert not isinstance(item, StepRows), "its spec takes none"
-                try:
+        left: list[Asked] = []
+        begun: set[str] = set()
+        through: set[str] = set()
+        """Episodes whose further items are for another round."""
+        self._num_ending = self._num_stepping = num_forwarded = 0
+        queue = deque(asked)
+        while queue:
+            one = queue.popleft()
+            item, ids = one.item, one.episode_ids
+            continues = isinstance(item, StepRows | Step | EndEpisode)
+            is_full = num_forwarded and num_forwarded + len(ids) > self._max_forwarded
+            if is_full or not through.isdisjoint(ids) or not (continues or begun.isdisjoint(ids)):
+                through.update(ids)
+                left.append(one)
+                continue
+            if not beyond.isdisjoint(ids) or self._is_beyond(item):
+                beyond.update(ids)
+                continue
+            if isinstance(item, AbortEpisode):
+                aborts.append(one)
+                through.update(ids)
+                continue
+            try:
+                if isinstance(item, StepRows):
+                    prepared = self._prepare_rows(one, item, now)
+                    if prepared is None:
+                        one.steps = [Asked(step) for step in self._reading.singles(item)]
+                        queue.extendleft(reversed(one.steps))
+                else:
                     prepared = self._prepare(one, item, now)
-                except ProtocolError as error:
-                    one.answer = error
-                    continue
-                if prepared is not None:
-                    forwarded.append(prepared)
-                    has_begun = True
-                    if continues:
-                        break
-            if not queue:
-                del queues[episode_id]
+            except ProtocolError as error:
+                one.answer = error
+                continue
+            if prepared is not None:
+                forwarded.append(prepared)
+                num_forwarded += len(ids)
+                (through if continues else begun).update(ids)
         if aborts:
             self._abort(aborts)
-        for client in dict.fromkeys(one.episode.client for one in forwarded):
-            self._exchange(client, [one for one in forwarded if one.episode.client is client])
+        for client in dict.fromkeys(one.client for one in forwarded):
+            of_client = [one for one in forwarded if one.client is client]
+            self._exchange(client, of_client)
+        return left
 
-    def _is_beyond(self, item: AnyItem, forwarded: Sequence[Forwarded]) -> bool:
+    def _is_beyond(self, item: AnyItem) -> bool:
         """Whether a step has to wait, since with those that are told all is played."""
+        if self.counts.num_env_steps + self._num_stepping < self.most_env_steps:  # nearly always
+            return False
         episode = self._open.get(item.episode_id)
         if not isinstance(item, Step) or episode is None or not episode.is_training:
             return False
-        if self.counts.num_env_steps + len(forwarded) < self.most_env_steps:  # nearly always
-            return False
-        steps = (t for t in forwarded if t.episode.is_training and isinstance(t.asked.item, Step))
-        num_env_steps = self.counts.num_env_steps + sum(1 for _ in steps)
-        return num_env_steps >= self.most_env_steps and item.t == episode.t
+        return item.t == episode.t
 
     # --- what is asked ------------------------------------------------------------------
 
@@ -214,11 +233,49 @@ class GatewayEpisodes:
         if isinstance(item, PlayedSteps):
             raise errors.ValueMismatch("a gateway takes no steps in which a client acted by itself")
         episode = self._ledger.find(item.episode_id)
-        episode.longest_step_s = max(episode.longest_step_s, now - episode.last_seen)
-        episode.last_seen = now
+        episode.see(now)
         if isinstance(item, Step):
             return self._step(asked, item, episode)
         return self._end(asked, item, episode)
+
+    def _prepare_rows(self, asked: Asked, item: StepRows, now: float) -> Forwarded | None:
+        """Receives steps that are plain, all of them; None: they are to be read one by one.
+
+        Raises:
+            MalformedMessage: they are no rows.
+        """
+        if not self._reading.check(item) or self.refusal is not None:
+            return None
+        found = [self._open.get(episode_id) for episode_id in item.episode_ids]
+        episodes = [one for one in found if one is not None]
+        if len(set(episodes)) < len(found):
+            return None
+        layout, client = self._reading.layout(item), episodes[0].client
+        num_training = 0
+        for one, t in zip(episodes, item.t.tolist(), strict=True):
+            if one.t != t or one.client is not client:
+                return None
+            if one.agents_done and not one.agents_done.isdisjoint(layout.agents):
+                return None
+            if one.evaluation is not None and t >= one.evaluation.max_steps:
+                return None
+            num_training += one.is_training
+        num_after = self.counts.num_env_steps + self._num_stepping + num_training
+        if num_training and num_after > self.most_env_steps:
+            return None
+        self._num_stepping += num_training
+        for one in episodes:
+            one.see(now)
+            one.t, one.last_answer = one.t + 1, None
+        actions = [kind.empty(len(episodes)) for kind in layout.acted]
+
+        def answered() -> ActionRows:
+            for row, one in enumerate(episodes):
+                one.last_answer = layout, actions, row
+            self._count(num_training, len(layout.agents))
+            return ActionRows(actions=actions)
+
+        return Forwarded(asked, episodes, answered, rows=(layout, actions))
 
     def _start(self, asked: Asked, item: StartEpisode, now: float) -> Forwarded | None:
         episode_id = item.episode_id
@@ -260,7 +317,7 @@ class GatewayEpisodes:
             self.counts.num_env_steps, now,
         )  # fmt: skip
         self._open[episode_id] = episode
-        return Forwarded(asked, episode, lambda: episode.started, outbox)
+        return Forwarded(asked, [episode], lambda: episode.started, outbox)
 
     def _give_up_silent(self, evaluation: Evaluation, now: float) -> None:
         """Closes the evaluation's episodes whose simulation seems lost, for others to play them."""
@@ -278,11 +335,9 @@ class GatewayEpisodes:
 
     def _step(self, asked: Asked, item: Step, episode: OpenEpisode) -> Forwarded | None:
         if is_repeat(item.episode_id, episode.t, item.t):
-            if episode.last_answer is None:
-                raise OutOfOrder(f"t={item.t} of episode {item.episode_id} is being answered")
-            return self._repeat(asked, episode, episode.last_answer)
+            return self._repeat(asked, episode, episode.repeated(item.t))
         joint, table, slot = episode.joint, episode.client.table, episode.joint.slot
-        checked = self._check.step(item, episode.agents_done, joint.returns)
+        checked = self._check.step(item, episode.agents_done, lambda: joint.returns)
         table.log(
             slot, checked.rewards, item.terminations, item.truncations, checked.final_observations
         )
@@ -291,25 +346,29 @@ class GatewayEpisodes:
             episode.evaluation.num_truncated[episode.condition] += 1
             outbox = Outbox()
             table.end(outbox, slot, checked.observations, is_truncated=True, state=checked.state)
-            return Forwarded(asked, episode, lambda: self._truncated(episode), outbox)
+            return Forwarded(asked, [episode], lambda: self._truncated(episode), outbox)
         if episode.evaluation is not None:
             logged = episode.evaluation.logged_agents[episode.condition]
             logged.update(checked.logged_actions)
         episode.agents_done |= checked.terminated | checked.truncated
         episode.agents_done -= checked.observations.keys()
+        self._num_stepping += episode.is_training
         episode.t += 1
         episode.last_answer = None
 
         def answered() -> Actions:
             chosen = table.actions[slot]
             actions = {agent_id: chosen[agent_id] for agent_id in item.observations}
-            episode.last_answer = Actions(item.episode_id, item.t, actions)
-            if episode.is_training:
-                self.counts.num_env_steps += 1
-                self.counts.num_agent_steps += len(actions)
-            return episode.last_answer
+            answer = episode.last_answer = Actions(item.episode_id, item.t, actions)
+            self._count(int(episode.is_training), len(actions))
+            return answer
 
-        return Forwarded(asked, episode, answered, step=checked)
+        return Forwarded(asked, [episode], answered, step=checked)
+
+    def _count(self, num_steps: int, num_agents: int) -> None:
+        """Counts training steps that were answered, in which so many agents act."""
+        self.counts.num_env_steps += num_steps
+        self.counts.num_agent_steps += num_steps * num_agents
 
     def _end(self, asked: Asked, item: EndEpisode, episode: OpenEpisode) -> Forwarded:
         if is_repeat(item.episode_id, episode.t, item.t):
@@ -319,7 +378,7 @@ class GatewayEpisodes:
                 got=f"t={item.t}",
             )
         joint = episode.joint
-        checked = self._check.end(item, episode.agents_done, joint.returns)
+        checked = self._check.end(item, episode.agents_done, lambda: joint.returns)
         metrics = metrics_of(item, self._spec.agents)
         table, slot, outbox = episode.client.table, joint.slot, Outbox()
         table.log(slot, checked.rewards, item.terminations, item.truncations)
@@ -334,7 +393,7 @@ class GatewayEpisodes:
         self._num_ending += 1
 
         return Forwarded(
-            asked, episode, lambda: self._ended(episode, metrics, "it has ended"), outbox
+            asked, [episode], lambda: self._ended(episode, metrics, "it has ended"), outbox
         )
 
     def _ended(self, episode: OpenEpisode, metrics: EpisodeMetrics, why: str) -> Ended:
@@ -360,7 +419,7 @@ class GatewayEpisodes:
         of the episode, which would expire there."""
         outbox = Outbox()
         if episode.client.table.keep_alive(outbox, episode.joint.slot, time.monotonic()):
-            return Forwarded(asked, episode, lambda: answer, outbox)
+            return Forwarded(asked, [episode], lambda: answer, outbox)
         asked.answer = answer
         return None
 
@@ -379,36 +438,58 @@ class GatewayEpisodes:
         outbox = Outbox()
         for one in forwarded:
             outbox.merge(one.outbox)
-        steps = [(one.episode.joint.slot, one.step) for one in forwarded if one.step is not None]
+        steps = [(one.episodes[0].joint.slot, one.step) for one in forwarded if one.step]
         try:
-            client.table.step(
-                outbox,
-                [slot for slot, _ in steps],
-                [step.observations for _, step in steps],
-                [step.state for _, step in steps],
-                {
-                    slot: (step.logged_actions, step.logged_log_probs)
-                    for slot, step in steps
-                    if step.logged_actions
-                },
-            )
+            for one in forwarded:
+                if one.rows is not None:
+                    slots = [episode.joint.slot for episode in one.episodes]
+                    (layout, actions), item = one.rows, one.asked.item
+                    assert isinstance(item, StepRows)
+                    client.table.step_in_rows(outbox, slots, layout, item, actions)
+            if steps:
+                client.table.step(
+                    outbox,
+                    [slot for slot, _ in steps],
+                    [step.observations for _, step in steps],
+                    [step.state for _, step in steps],
+                    {
+                        slot: (step.logged_actions, step.logged_log_probs)
+                        for slot, step in steps
+                        if step.logged_actions
+                    },
+                )
+            failures: Mapping[str, ClientError]
             failures = client.exchange(outbox)
         except ServerUnavailable as error:
-            for one in forwarded:
-                one.asked.answer = self._lose(one.asked, one.episode, error)
-            return
+            failures = {id_: error for one in forwarded for id_ in one.asked.episode_ids}
         except Exception:
             self._close(
-                {one.episode.joint.episode_id for one in forwarded},
+                {id_ for one in forwarded for id_ in one.asked.episode_ids},
                 "an error in the gateway, see its log",
             )
             raise
         for one in forwarded:
-            failure = failures.get(one.asked.item.episode_id)
-            if failure is None:
-                one.asked.answer = one.answered()
-            else:
-                one.asked.answer = self._lose(one.asked, one.episode, failure)
+            self._note(one, failures)
+
+    def _note(self, forwarded: Forwarded, failures: Mapping[str, ClientError]) -> None:
+        """Answers what was forwarded."""
+        asked, episodes = forwarded.asked, forwarded.episodes
+        if failures.keys().isdisjoint(asked.episode_ids):
+            asked.answer = forwarded.answered()
+        elif forwarded.rows is None:
+            asked.answer = self._lose(asked, episodes[0], failures[asked.item.episode_id])
+        else:
+            assert isinstance(asked.item, StepRows)
+            (layout, actions), steps = forwarded.rows, self._reading.singles(asked.item)
+            asked.steps = [Asked(step) for step in steps]
+            for row, (one, step) in enumerate(zip(asked.steps, steps, strict=True)):
+                failure = failures.get(step.episode_id)
+                if failure is None:
+                    episodes[row].last_answer = layout, actions, row
+                    one.answer = episodes[row].repeated(step.t)
+                    self._count(int(episodes[row].is_training), len(step.observations))
+                else:
+                    one.answer = self._lose(one, episodes[row], failure)
 
     def _lose(self, asked: Asked, episode: OpenEpisode, why: ClientError) -> ProtocolError:
         """Buries an episode that the client has closed on all servers; returns the refusal."""
@@ -432,9 +513,10 @@ class GatewayEpisodes:
     def touch(self, asked: Iterable[Asked], now: float) -> None:
         """Notes that items have just been answered: who waited for that was not idle."""
         for one in asked:
-            episode = self._open.get(one.item.episode_id)
-            if episode is not None:
-                episode.last_seen = now
+            for episode_id in one.episode_ids:
+                episode = self._open.get(episode_id)
+                if episode is not None:
+                    episode.last_seen = now
 
     def expire(self, now: float) -> None:
         """Closes episodes that were silent for longer than the servers keep them."""

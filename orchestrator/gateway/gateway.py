@@ -16,7 +16,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from muxrl.client.errors import ClientError
@@ -26,7 +26,14 @@ from muxrl.orchestrator.gateway.open_episode import Asked, Evaluation
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.errors import NotServing, ProtocolError
 from muxrl.protocol.message_sizes import needed_bytes
-from muxrl.protocol.messages import AgentInfo, AnyItem, AnyReply, ServerSpec, Status
+from muxrl.protocol.messages import (
+    ActionRows,
+    AgentInfo,
+    AnyItem,
+    AnyReply,
+    ServerSpec,
+    Status,
+)
 from muxrl.servers.network.exposition import Family
 from muxrl.servers.network.front import Answered, Front, internal_error
 
@@ -269,16 +276,17 @@ class Gateway(Front):
                 self._refuse_all(frame, internal_error(error))
             return
         for frame in frames:
-            if any(one.answer is None for one in frame.asked):
+            if any(one.unanswered for one in frame.asked):
                 self._beyond.append(frame)
             else:
-                self._send(frame, list(self._replies(frame.asked)))
+                self._send(frame, [self._reply(one) for one in frame.asked])
 
-    def _replies(self, asked: list[Asked]) -> Iterator[AnyReply]:
-        for one in asked:
-            answer = one.answer
-            assert answer is not None
-            yield self.refuse(one.item, answer) if isinstance(answer, ProtocolError) else answer
+    def _reply(self, asked: Asked) -> AnyReply:
+        if asked.steps:
+            return ActionRows(replies=[self._reply(one) for one in asked.steps])  # type: ignore[misc]
+        answer = asked.answer
+        assert answer is not None
+        return self.refuse(asked.item, answer) if isinstance(answer, ProtocolError) else answer
 
     def _refuse_all(self, frame: _Waiting, why: ProtocolError) -> None:
         self._send(frame, [self.refuse(one.item, why) for one in frame.asked])
@@ -325,6 +333,7 @@ def merged_spec(specs: Mapping[str, ServerSpec]) -> ServerSpec:
         state_size=state_size,
         max_episodes=max_episodes,
         max_message_bytes=needed_bytes(agents, state_size, max_episodes),
+        takes_rows=len(set(state_sizes)) < 2,
         episode_timeout_s=min(spec.episode_timeout_s for spec in specs.values()),
         while_learning="wait"
         if any(s.while_learning == "wait" for s in specs.values())

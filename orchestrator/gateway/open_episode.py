@@ -14,8 +14,9 @@ from muxrl.client.episode import Episode
 from muxrl.client.episode_parameters import Parameters, draw
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.client.outbox import Outbox
-from muxrl.protocol.errors import ProtocolError
-from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Started, StartEpisode
+from muxrl.protocol.errors import OutOfOrder, ProtocolError
+from muxrl.protocol.messages import Actions, AnyItem, AnyReply, Started, StartEpisode, StepRows
+from muxrl.protocol.rows import Layout, actions_of
 from muxrl.servers.episodes.counts import EpisodeCounts
 from muxrl.servers.episodes.step_check import CheckedStep
 
@@ -100,7 +101,27 @@ class OpenEpisode:
     longest_step_s: float = 0.0
     """That its simulation took."""
     agents_done: set[str] = field(default_factory=set)
-    last_answer: Actions | None = None
+    last_answer: Actions | tuple[Layout, list[Any], int] | None = None
+    """To its last step, or the rows of many, and where it is there."""
+
+    def see(self, now: float) -> None:
+        """Notes that its simulation has spoken."""
+        if now - self.last_seen > self.longest_step_s:
+            self.longest_step_s = now - self.last_seen
+        self.last_seen = now
+
+    def repeated(self, t: int) -> Actions:
+        """Returns the answer to its last step once more.
+
+        Raises:
+            OutOfOrder: there is none yet.
+        """
+        if self.last_answer is None:
+            raise OutOfOrder(f"t={t} of episode {self.joint.episode_id} is being answered")
+        if isinstance(self.last_answer, tuple):
+            actions = actions_of(*self.last_answer)
+            self.last_answer = Actions(self.joint.episode_id, t, actions)
+        return self.last_answer
 
     @property
     def _is_evaluation(self) -> bool:
@@ -122,6 +143,21 @@ class Asked:
 
     item: AnyItem
     answer: AnyReply | ProtocolError | None = None
+    steps: list[Asked] = field(default_factory=list)
+    """What rows are answered by: of each episode, if they are not answered as a whole."""
+
+    @property
+    def episode_ids(self) -> Sequence[str]:
+        """Of all episodes that it concerns."""
+        item = self.item
+        return item.episode_ids if type(item) is StepRows else (item.episode_id,)
+
+    @property
+    def unanswered(self) -> list[Asked]:
+        """What of it has no answer yet."""
+        if self.steps:
+            return [one for one in self.steps if one.answer is None]
+        return [self] if self.answer is None else []
 
 
 @dataclass
@@ -129,8 +165,15 @@ class Forwarded:
     """An item that the servers have to be asked about."""
 
     asked: Asked
-    episode: OpenEpisode
+    episodes: Sequence[OpenEpisode]
+    """Of one client."""
     answered: Callable[[], AnyReply | ProtocolError]
     outbox: Outbox = field(default_factory=Outbox)
     step: CheckedStep | None = None
     """Told with those of other episodes."""
+    rows: tuple[Layout, list[Any]] | None = None
+    """Of steps in rows, and where their actions are put."""
+
+    @property
+    def client(self) -> MultiplexingClient:
+        return self.episodes[0].client

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.errors import MalformedMessage
+from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import Step, StepRows
 from muxrl.protocol.rows import Kind, Layout, are_rows, leaves, singles, stack
 from muxrl.protocol.values import within
-from muxrl.servers.config import ServerPlan
 
 _INT64 = np.dtype(np.int64)
 _LAST_T = np.iinfo(_INT64).max
@@ -24,28 +24,45 @@ _MAX_LAYOUTS = 256
 
 
 class Reading:
-    """Reads the steps of a server's clients.
+    """Reads the steps of the clients of a server, or of a gateway.
 
     Args:
-        plan: the server.
+        agents, state_size, max_abs_reward, max_abs_observation: see `StepCheck`.
     """
 
-    def __init__(self, plan: ServerPlan) -> None:
-        self._agents = plan.agents
-        self.everybody = tuple(plan.agents)
-        self._state_size = plan.state_size
-        self._max_reward = _limit(plan.limits.max_abs_reward)
-        self._max_observation = _limit(plan.limits.max_abs_observation)
+    def __init__(
+        self,
+        agents: Mapping[str, AgentSpaces],
+        state_size: int | None,
+        *,
+        max_abs_reward: float | None = None,
+        max_abs_observation: float | None = None,
+    ) -> None:
+        self._agents = agents
+        self.everybody = tuple(agents)
+        self._state_size = state_size
+        self._max_reward = _limit(max_abs_reward)
+        self._max_observation = _limit(max_abs_observation)
         self._layouts: dict[tuple[str, ...], Layout] = {}
 
     def agents_of(self, item: StepRows) -> tuple[str, ...]:
         """Returns the agents that act in each row."""
         return tuple(item.agents) if item.agents else self.everybody
 
-    def check(self, item: StepRows) -> None:
-        """Raises `MalformedMessage` unless the arrays have a row for each episode and agent."""
+    def check(self, item: StepRows) -> bool:
+        """Returns whether all of an item is of its spaces, and within limits.
+
+        Raises:
+            MalformedMessage: its arrays have no row for each episode and agent.
+        """
+        if self._is_sound(item):
+            return True
+        self._check_shapes(item)
+        return self._is_sound(item)
+
+    def _check_shapes(self, item: StepRows) -> None:
         lead = len(item.episode_ids)
-        layout = self._layout(self.agents_of(item))
+        layout = self.layout(item)
         if len(item.observations) != len(layout.observed):
             raise MalformedMessage(
                 f"rows of {len(layout.observed)} kinds of observations are expected, of "
@@ -67,13 +84,8 @@ class Reading:
                 shape = (lead, len(kind.agents))
                 _check_rows(f"observations of {kind.agents[0]!r}", leaf, shape, is_whole=False)
 
-    def is_sound(self, item: StepRows) -> bool:
-        """Whether all of an item is of its spaces, and within limits.
-
-        Raises:
-            MalformedMessage: there is no such layout.
-        """
-        layout, t, lead = self._layout(self.agents_of(item)), item.t, len(item.episode_ids)
+    def _is_sound(self, item: StepRows) -> bool:
+        layout, t, lead = self.layout(item), item.t, len(item.episode_ids)
         if type(t) is not np.ndarray or t.dtype != _INT64 or t.shape != (lead,) or not lead:
             return False
         if len(item.observations) != len(layout.observed):
@@ -97,14 +109,15 @@ class Reading:
 
     def singles(self, item: StepRows) -> list[Step]:
         """Returns what has been checked as single steps."""
-        return singles(self._layout(self.agents_of(item)), item)
+        return singles(self.layout(item), item)
 
-    def _layout(self, agents: tuple[str, ...]) -> Layout:
-        """Returns the layout of some agents.
+    def layout(self, item: StepRows) -> Layout:
+        """Returns how the agents of an item are ordered.
 
         Raises:
-            MalformedMessage: there is none.
+            MalformedMessage: one is unknown, or named twice.
         """
+        agents = self.agents_of(item)
         found = self._layouts.get(agents)
         if found is not None:
             return found

@@ -7,7 +7,7 @@ correct it and send the same `t` again.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -23,11 +23,14 @@ from muxrl.protocol.values import Mismatch, Unsound, check_available, conform, n
 AgentIds = set[str] | frozenset[str]
 
 NO_IDS: AgentIds = frozenset()
+Returns = Callable[[], Mapping[str, float]]
+"""Asked for the sum of each agent's rewards so far, where one is not small."""
 
 MAX_RETURN = float(np.finfo(np.float32).max)
 """Of an agent in an episode, up or down, since learners compute in float32. Sums over agents and
 episodes stay finite, too: they are float64."""
-_MIN_RETURN = -MAX_RETURN
+SMALL_REWARD = 1e18
+"""With smaller ones no episode comes near `MAX_RETURN`, of however many steps."""
 MIN_LOG_PROB = -80.0
 """Of one of a few actions that somebody has drawn. At -88 its probability ends in float32, and with
 it a learner's ratios of probabilities, losses and weights."""
@@ -91,15 +94,13 @@ class StepCheck:
         self._state_space: Space | None = None if state_size is None else Box((state_size,))
         self._needs_state = needs_state
 
-    def step(
-        self, message: Step, agents_done: AgentIds, returns: Mapping[str, float]
-    ) -> CheckedStep:
+    def step(self, message: Step, agents_done: AgentIds, returns: Returns) -> CheckedStep:
         """Returns the checked values of a step.
 
         Args:
             message: what came.
             agents_done: agents that ended at an earlier step.
-            returns: sum of each agent's rewards so far.
+            returns: those of the episode.
 
         Raises:
             ValueMismatch: a value does not fit its space, an agent is unknown, or an agent that is
@@ -154,9 +155,7 @@ class StepCheck:
             state,
         )
 
-    def end(
-        self, message: EndEpisode, agents_done: AgentIds, returns: Mapping[str, float]
-    ) -> CheckedStep:
+    def end(self, message: EndEpisode, agents_done: AgentIds, returns: Returns) -> CheckedStep:
         """Returns the checked values of an end; whoever was not done by then ends with it.
 
         Raises:
@@ -248,17 +247,20 @@ class StepCheck:
                 )
         return log_probs
 
-    def _rewards(self, given: Mapping[str, Any], returns: Mapping[str, float]) -> dict[str, float]:
+    def _rewards(self, given: Mapping[str, Any], returns: Returns) -> dict[str, float]:
         rewards = {}
         agents, most = self._agents, self._max_reward
+        small = min(most, SMALL_REWARD)
         for agent_id, reward in given.items():
             if agent_id not in agents:
                 raise self._unknown_agent(agent_id, "reward")
             if type(reward) is not float:
                 reward = _plain(agent_id, "reward", reward)
             rewards[agent_id] = reward
-            total = returns.get(agent_id, 0.0) + reward if returns else reward
-            if -most <= reward <= most and _MIN_RETURN <= total <= MAX_RETURN:  # no NaN is
+            if -small <= reward <= small:  # no NaN is
+                continue
+            total = returns().get(agent_id, 0.0) + reward
+            if -most <= reward <= most and abs(total) <= MAX_RETURN:
                 continue
             if not math.isfinite(reward):
                 reason, expected, got = str(reward), "a finite number", str(reward)
@@ -287,10 +289,13 @@ class StepCheck:
         self,
         given: Mapping[str, Any],
         rewards: Mapping[str, float],
-        returns: Mapping[str, float],
+        returns: Returns,
         done: AgentIds,
     ) -> dict[str, float]:
-        so_far = {a: returns.get(a, 0.0) + rewards.get(a, 0.0) for a in given}
+        def so_far() -> dict[str, float]:
+            before = returns()
+            return {a: before.get(a, 0.0) + rewards.get(a, 0.0) for a in given}
+
         late = self._rewards(given, so_far)
         if alive := given.keys() - done:
             agent_id = min(alive)

@@ -7,6 +7,7 @@ refused step and send the same `t` again. A repeated step gets the answer that i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,15 +25,19 @@ from muxrl.servers.episodes.blocks import Block, Logged, Seats, ServedLayout
 from muxrl.servers.episodes.ends import Ends
 from muxrl.servers.episodes.reading import Reading
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.episodes.step_check import MAX_RETURN, NO_IDS, AgentIds, CheckedStep, StepCheck
+from muxrl.servers.episodes.step_check import (
+    MAX_RETURN,
+    NO_IDS,
+    SMALL_REWARD,
+    AgentIds,
+    CheckedStep,
+    StepCheck,
+)
 from muxrl.servers.episodes.table import EpisodeTable
 from muxrl.servers.episodes.trajectories import Chunk
 
 _MOST_LINKED = 256
 """Blocks until a record is put together: each holds the rows of other episodes, too."""
-
-_SMALL_REWARD = 1e18
-"""With smaller ones no episode comes near `MAX_RETURN`, of however many steps."""
 
 
 class Mode(NamedTuple):
@@ -93,7 +98,12 @@ class Steps:
         self._records = records
         self._observing = observing
         self._scales = reward_scales
-        self.reading = Reading(plan)
+        self.reading = Reading(
+            plan.agents,
+            plan.state_size,
+            max_abs_reward=plan.limits.max_abs_reward,
+            max_abs_observation=plan.limits.max_abs_observation,
+        )
         self._check = StepCheck(
             plan.agents,
             plan.state_size,
@@ -102,7 +112,7 @@ class Steps:
             agents_return=plan.agents_return,
         )
         limit = plan.limits.max_abs_reward
-        self._has_large_rewards = limit is None or limit > _SMALL_REWARD
+        self._has_large_rewards = limit is None or limit > SMALL_REWARD
         self._ends = Ends(table, reward_scales, agents_return=plan.agents_return)
         self._has_pending = False
         """Whether a seat was ever paid while it did not act."""
@@ -131,8 +141,7 @@ class Steps:
         table, mode = self._table, self._table.modes[slot]
         seats: Seats = mode.seats
         done = table.done_agents(slot) if table.num_done[slot] else NO_IDS
-        returns = self._returns_before(item, slot) if self._has_large_rewards else {}
-        step = self._check.step(item, done, returns)
+        step = self._check.step(item, done, partial(self._returns, slot))
         seen_agents = step.observations
         if len(seen_agents) == len(table.agents) and not mode.untrained:
             served = seats.everybody
@@ -208,8 +217,7 @@ class Steps:
             )
         if table.is_waiting(slot):
             raise OutOfOrder(unanswered(item.episode_id, t, "end"))
-        returns = self._returns_before(item, slot) if self._has_large_rewards else {}
-        step = self._check.end(item, table.done_agents(slot), returns)
+        step = self._check.end(item, table.done_agents(slot), partial(self._returns, slot))
         record = table.records[slot] if mode.is_training and t else None
         change = self._ends.find(slot, mode.seats, step)
         if record is not None:
@@ -221,10 +229,8 @@ class Steps:
             record.note_env_step()
         return table.returns_of(slot), is_env_step
 
-    def _returns_before(self, item: Step | EndEpisode, slot: int) -> Mapping[str, float]:
-        """Returns what an episode's agents have earned, if they earn more."""
-        if not (item.rewards or item.late_rewards):
-            return {}
+    def _returns(self, slot: int) -> Mapping[str, float]:
+        """Returns what an episode's agents have earned."""
         table = self._table
         return dict(zip(table.agents, table.returns[slot].tolist(), strict=True))
 

@@ -282,11 +282,7 @@ class EpisodeStore:
             MalformedMessage: its arrays do not hang together.
         """
         reading = self._steps.reading
-        if not reading.is_sound(item):
-            reading.check(item)
-            if not reading.is_sound(item):
-                return reading.singles(item)
-        found = self._steps.read(item)
+        found = self._steps.read(item) if reading.check(item) else None
         if found is None:
             return reading.singles(item)
         if not all(self._put_long_together(rows.block) for rows in found):
