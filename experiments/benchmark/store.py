@@ -1,0 +1,90 @@
+"""Stores what `muxrl compare` reads of the benchmark's sweeps, and writes README.md's table of it.
+
+    python -m muxrl.experiments.benchmark.store sweeps/spread sweeps/foraging ...
+
+A sweep's folder has its task's name. Checkpoints, logs, and all that names a machine stay where
+they are. Without folders only the table is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
+from muxrl.orchestrator.measure.number_text import MISSING, number
+
+HERE = Path(__file__).parent
+RESULTS, PAGE = HERE / "results", HERE / "README.md"
+FILES = ("config.yaml", "plan.json", "versions.json", "metrics/evaluation.jsonl")
+"""What is read of a run."""
+_DIGITS = 4  # of a return: far less than what seeds differ by
+_TABLE = re.compile(r"(?<=<!-- results -->\n\n).*?(?=\n\n)", re.DOTALL)
+
+
+def store(sweep: Path, results: Path = RESULTS) -> Path:
+    """Copies what is read of a sweep; returns its new folder, which replaces an older one."""
+    stored = results / sweep.name
+    shutil.rmtree(stored, ignore_errors=True)
+    for run in sorted((sweep / "runs").iterdir()):
+        for name in FILES:
+            copy = stored / "runs" / run.name / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            text = (run / name).read_text(encoding="utf-8")
+            copy.write_text(text if name.endswith(".yaml") else _short(text, name), "utf-8")
+    for name in ("sweep.yaml", "trials.jsonl"):
+        shutil.copyfile(sweep / name, stored / name)
+    return stored
+
+
+def _short(text: str, name: str) -> str:
+    """Returns JSON, or lines of it, without blanks and far decimals."""
+    parts = text.splitlines() if name.endswith("l") else [text]
+    values = [json.loads(part, parse_float=_rounded) for part in parts]
+    return "".join(f"{json.dumps(value, separators=(',', ':'))}\n" for value in values)
+
+
+def _rounded(digits: str) -> float:
+    return round(float(digits), _DIGITS)
+
+
+def table(results: Path = RESULTS) -> str:
+    """Returns a row for each algorithm and a column for each task, of what is stored."""
+    columns = {}
+    for task in sorted(path.name for path in results.iterdir()):
+        # One episode: random agents are read, too, and nobody looks at those played here.
+        found = compare_runs([results / task], num_episodes=1)
+        columns[task] = dict(_cells(found))
+    rows = list(dict.fromkeys(row for column in columns.values() for row in column))
+    lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
+    for row in [*rows[2:], *rows[:2]]:
+        cells = (column.get(row, MISSING) for column in columns.values())
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cells(found: Comparison) -> Iterator[tuple[str, str]]:
+    roles = found.frame("roles").query("role == 'team'")
+    yield "random", number(roles["random_in_place"].mean())
+    yield "env steps, actions", f"{found.budget.place:,}, {_rule(found)}"
+    for row in roles.to_dict("records"):
+        yield str(row["label"]), _interval(row)
+
+
+def _rule(found: Comparison) -> str:
+    return "sampled" if found.should_explore else "greedy"
+
+
+def _interval(row: dict[Any, Any]) -> str:
+    return f"{number(row['iqm'])} [{number(row['iqm_low'])}, {number(row['iqm_high'])}]"
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        store(Path(argument))
+    PAGE.write_text(_TABLE.sub(table(), PAGE.read_text("utf-8")), "utf-8")
