@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +34,27 @@ def store(sweep: Path, results: Path = RESULTS) -> Path:
     shutil.rmtree(stored, ignore_errors=True)
     for run in sorted((sweep / "runs").iterdir()):
         for name in FILES:
+            text = (run / name).read_text(encoding="utf-8")
             copy = stored / "runs" / run.name / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            text = (run / name).read_text(encoding="utf-8")
-            copy.write_text(text if name.endswith(".yaml") else _short(text, name), "utf-8")
+            copy.write_text(_SHORT.get(copy.suffix, str)(text), encoding="utf-8")
     for name in ("sweep.yaml", "trials.jsonl"):
         shutil.copyfile(sweep / name, stored / name)
     return stored
 
 
-def _short(text: str, name: str) -> str:
-    """Returns JSON, or lines of it, without blanks and far decimals."""
-    parts = text.splitlines() if name.endswith("l") else [text]
-    values = [json.loads(part, parse_float=_rounded) for part in parts]
-    return "".join(f"{json.dumps(value, separators=(',', ':'))}\n" for value in values)
+def _plain(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":")) + "\n"
 
 
-def _rounded(digits: str) -> float:
-    return round(float(digits), _DIGITS)
+def _rounded(lines: str) -> str:
+    """Returns evaluations with fewer decimals."""
+    read = partial(json.loads, parse_float=lambda digits: round(float(digits), _DIGITS))
+    return "".join(_plain(read(line)) for line in lines.splitlines())
+
+
+_SHORT = {".json": lambda text: _plain(json.loads(text)), ".jsonl": _rounded}
+"""How a file's text is kept, by its suffix; others stay as they are."""
 
 
 def table(results: Path = RESULTS) -> str:
