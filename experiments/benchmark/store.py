@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,15 @@ _SHORT = {".json": lambda text: _plain(json.loads(text)), ".jsonl": _rounded}
 """How a file's text is kept, by its suffix; others stay as they are."""
 
 
-def table(results: Path = RESULTS) -> str:
-    """Returns a row for each algorithm and a column for each task, of what is stored."""
-    columns = {}
-    for task in sorted(path.name for path in results.iterdir()):
-        # One episode: random agents are read, too, and nobody looks at those played here.
-        found = compare_runs([results / task], num_episodes=1)
-        columns[task] = dict(_cells(found))
+def comparisons() -> dict[str, Comparison]:
+    """Returns by task what its results come to. Random agents are read, too: one episode of those
+    that are played is enough."""
+    return {p.name: compare_runs([p], num_episodes=1) for p in sorted(RESULTS.iterdir())}
+
+
+def table(found: Mapping[str, Comparison]) -> str:
+    """Returns a row for each algorithm and a column for each task."""
+    columns = {task: dict(_cells(one)) for task, one in found.items()}
     rows = list(dict.fromkeys(row for column in columns.values() for row in column))
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
     for row in [*rows[2:], *rows[:2]]:
@@ -91,4 +93,4 @@ def _interval(row: dict[Any, Any]) -> str:
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
         store(Path(argument))
-    PAGE.write_text(_TABLE.sub(table(), PAGE.read_text("utf-8")), "utf-8")
+    PAGE.write_text(_TABLE.sub(table(comparisons()), PAGE.read_text("utf-8")), "utf-8")

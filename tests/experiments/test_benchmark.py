@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from muxrl.experiments.benchmark.store import FILES, PAGE, RESULTS, store, table
-from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
+from muxrl.experiments.benchmark.store import FILES, PAGE, RESULTS, comparisons, store, table
+from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs, default_folder
 from muxrl.orchestrator.config import find_config, load_config, packaged_configs
 from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.errors import CannotCompare
@@ -18,6 +18,11 @@ from muxrl.orchestrator.sweeps.plan import make_plan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 TASKS = sorted(path.name for path in RESULTS.iterdir())
+
+
+@pytest.fixture(scope="module")
+def compared() -> dict[str, Comparison]:
+    return comparisons()
 
 
 def stored_sweep(task: str) -> SweepConfig:
@@ -44,9 +49,8 @@ def test_a_task_can_be_run_as_it_was(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_all_that_is_stored_is_compared(task: str) -> None:
-    sweep = stored_sweep(task)
-    found = compare_runs([f"benchmark/{task}"], num_episodes=1)
+def test_all_that_is_stored_is_compared(task: str, compared: Mapping[str, Comparison]) -> None:
+    sweep, found = stored_sweep(task), compared[task]
     roles = found.frame("roles").query("role == 'team'")
     assert dict(zip(roles.label, roles.num_runs, strict=True)) == dict.fromkeys(
         sweep.algorithms, len(sweep.seeds)
@@ -55,16 +59,15 @@ def test_all_that_is_stored_is_compared(task: str) -> None:
     assert not [note for note in found.notes if "left out" in note or "versions" in note]
 
 
-def test_the_table_says_what_is_stored() -> None:
-    assert f"<!-- results -->\n\n{table()}\n\n" in PAGE.read_text()
+def test_the_table_says_what_is_stored(compared: Mapping[str, Comparison]) -> None:
+    assert f"<!-- results -->\n\n{table(compared)}\n\n" in PAGE.read_text()
 
 
 def test_what_is_stored_is_small_and_names_no_machine() -> None:
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 3_000_000
-    names = Counter(str(path.relative_to(path.parents[2 if "metrics" in str(path) else 1]))
-                    for path in files if "runs" in path.parts)  # fmt: skip
-    assert len({name.partition("/")[2] for name in names}) == len(FILES)
+    of_runs = {"/".join(path.relative_to(RESULTS).parts[3:]) for path in files} - {""}
+    assert of_runs == {*FILES}
     for path in files:
         assert not re.search(r"""["'\s]/\w|"host"|"pid""", path.read_text()), path
 
