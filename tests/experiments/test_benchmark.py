@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from muxrl.experiments.benchmark.store import FILES, PAGE, RESULTS, comparisons, store, table
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs, default_folder
-from muxrl.orchestrator.config import find_config, load_config, packaged_configs
+from muxrl.orchestrator.config import find_config, packaged_configs
 from muxrl.orchestrator.config.load import load_written
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.plan import make_plan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
@@ -40,12 +43,22 @@ def test_every_task_has_results() -> None:
 def test_a_task_can_be_run_as_it_was(task: str) -> None:
     for package in re.findall(r"\(package (\w+)\)", find_config(f"benchmark/{task}").read_text()):
         pytest.importorskip(package)
-    asked, sweep = load_config(f"benchmark/{task}"), stored_sweep(task)
-    ran = sweep.experiment
-    for section in ("simulation", "servers", "stop", "evaluation"):
-        assert getattr(ran, section) == getattr(asked, section)
     trials = (RESULTS / task / "trials.jsonl").read_text().splitlines()
-    assert [spec.id for spec in make_plan(sweep).trials] == [json.loads(t)["id"] for t in trials]
+    plan = make_plan(stored_sweep(task))
+    assert [spec.id for spec in plan.trials] == [json.loads(t)["id"] for t in trials]
+
+
+def test_the_page_has_the_command_of_each_sweep() -> None:
+    shown = re.findall(r"^    (muxrl sweep.*|[A-Z]+=.*)$", PAGE.read_text(), re.MULTILINE)
+    script = "\n".join(["muxrl() { echo $2 $*; }", "set -f", *shown])
+    told = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True).stdout
+    named = set()
+    for source, *words in map(str.split, told.splitlines()):
+        task = words[words.index("--sweep-dir") + 1].removeprefix("sweeps/")
+        asked = load_sweep(source, [word for word in words if "=" in word])
+        assert replace(asked, base="") == stored_sweep(task), task
+        named.add(task)
+    assert named == {*TASKS}
 
 
 @pytest.mark.parametrize("task", TASKS)
