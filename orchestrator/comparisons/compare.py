@@ -20,7 +20,11 @@ from muxrl.orchestrator.comparisons.findings.by_parameter import (
     compare_by_parameter,
     parameter_notes,
 )
-from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
+from muxrl.orchestrator.comparisons.findings.compared_runs import (
+    find_budget,
+    find_runs,
+    read_compared_runs,
+)
 from muxrl.orchestrator.comparisons.findings.contestants import (
     find_contestants,
     find_roles,
@@ -161,7 +165,7 @@ def compare_runs(
     if num_episodes < 1:
         raise CannotCompare(f"the number of episodes is {num_episodes}, must be at least 1")
     doing("reading runs")
-    found = read_compared_runs([Path(path) for path in paths])
+    found = read_compared_runs([find_runs(path) for path in paths])
     runs = found.runs
     for run in runs:
         add_user_folders(run.status.folders if run.status else ())
@@ -255,8 +259,11 @@ def compare_runs(
 
 
 def default_folder(paths: Sequence[Path]) -> Path:
-    """Returns where the report goes by default: into the sweep, or beside the first run."""
-    first = paths[0]
+    """Returns where the report goes by default: into the sweep, or beside the first run.
+
+    Results that come with muxrl are left out: their folder is an installed one.
+    """
+    first = next((path for path in paths if find_runs(path) == path), Path("benchmark"))
     is_sweep = (first / TRIALS_FILE).is_file()
     return first / "comparison" if is_sweep else first.resolve().parent / "comparison"
 

@@ -49,12 +49,16 @@ _OF_SWEEPS = frozenset(
 )  # fmt: skip
 """Keys by which a sweep is known: no experiment has them."""
 _AFTER_ALL_LINES = 2**31
+BENCHMARK = "benchmark"
+"""The folder, and what begins the names, of tasks with stored results."""
 
 
 def packaged_configs(kind: str = "conf") -> dict[str, Path]:
     """Returns the configs that come with muxrl, by bare name; `kind` "sweeps" or "leagues"."""
-    folder = Path(str(resources.files("muxrl.experiments") / kind))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    folder = Path(str(resources.files("muxrl.experiments")))
+    found = {path.stem: path for path in sorted((folder / kind).glob("*.yaml"))}
+    tasks = sorted((folder / BENCHMARK / kind).glob("*.yaml"))
+    return {**found, **{f"{BENCHMARK}/{path.stem}": path for path in tasks}}
 
 
 def find_config(name: str | Path, kind: str = "conf") -> Path:

@@ -21,7 +21,9 @@ from muxrl.orchestrator.league import load as league_load
 from muxrl.orchestrator.sweeps import load as sweeps_load
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted((ROOT / "experiments").rglob("*.yaml"))
+SHIPPED = sorted(
+    file for file in (ROOT / "experiments").rglob("*.yaml") if "results" not in file.parts
+)
 MODELINE = "# yaml-language-server: $schema="
 
 GOOD: dict[str, Any] = {

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 
 from muxrl.orchestrator.config import ExperimentConfig
-from muxrl.orchestrator.config.load import load_written
+from muxrl.orchestrator.config.load import BENCHMARK, load_written
 from muxrl.orchestrator.errors import (
     CannotCompare,
     ConfigError,
@@ -28,7 +29,7 @@ from muxrl.orchestrator.records.run_status import NOT_ENDED
 from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.protocol.suggestions import listed
+from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.config import ServerConfig
 
 _MAX_LISTED = 5
@@ -53,6 +54,25 @@ class ComparedRuns:
     roles: Mapping[str, Sequence[str]]
     scripts: Mapping[str, Sequence[ServerConfig]]
     notes: tuple[str, ...]
+
+
+def find_runs(path: str | Path) -> Path:
+    """Returns the folder of a path, or of results that come with muxrl: "benchmark/TASK".
+
+    Raises:
+        CannotCompare: none come under that name.
+    """
+    folder, _, task = str(path).rpartition("/")
+    if folder != BENCHMARK or Path(path).exists():
+        return Path(path)
+    results = Path(str(resources.files("muxrl.experiments"))) / BENCHMARK / "results"
+    known = sorted(stored.name for stored in results.iterdir())
+    if task not in known:
+        raise CannotCompare(
+            f"{str(path)!r} is no folder, and no stored results"
+            + similar_or_known(task, known, f"in {BENCHMARK}/ there are")
+        )
+    return results / task
 
 
 def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:

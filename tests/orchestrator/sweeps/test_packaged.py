@@ -15,7 +15,9 @@ def test_a_packaged_sweep_has_its_trials(name, num_trials):
 
 
 def test_they_are_all_here():
-    assert set(packaged_configs("sweeps")) == {"chase", "chase_lr", "tag"}
+    assert set(packaged_configs("sweeps")) == {
+        "chase", "chase_lr", "tag", "benchmark/continuous", "benchmark/discrete"
+    }  # fmt: skip
 
 
 def test_teams_are_grouped_by_themselves():

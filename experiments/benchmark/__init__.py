@@ -1,0 +1,1 @@
+"""Small tasks, with stored results of all algorithms that `muxrl compare` reads."""

@@ -1,0 +1,96 @@
+"""Stores what `muxrl compare` reads of the benchmark's sweeps, and writes README.md's table of it.
+
+    python -m muxrl.experiments.benchmark.store sweeps/spread sweeps/foraging ...
+
+A sweep's folder has its task's name. Checkpoints, logs, and all that names a machine stay where
+they are. Without folders only the table is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
+from muxrl.orchestrator.measure.number_text import MISSING, number
+
+HERE = Path(__file__).parent
+RESULTS, PAGE = HERE / "results", HERE / "README.md"
+FILES = ("config.yaml", "plan.json", "versions.json", "metrics/evaluation.jsonl")
+"""What is read of a run."""
+_DIGITS = 4  # of a return: far less than what seeds differ by
+_TABLE = re.compile(r"(?<=<!-- results -->\n\n).*?(?=\n\n)", re.DOTALL)
+
+
+def store(sweep: Path, results: Path = RESULTS) -> Path:
+    """Copies what is read of a sweep; returns its new folder, which replaces an older one."""
+    stored = results / sweep.name
+    shutil.rmtree(stored, ignore_errors=True)
+    for run in sorted((sweep / "runs").iterdir()):
+        for name in FILES:
+            text = (run / name).read_text(encoding="utf-8")
+            copy = stored / "runs" / run.name / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(_SHORT.get(copy.suffix, str)(text), encoding="utf-8")
+    for name in ("sweep.yaml", "trials.jsonl"):
+        shutil.copyfile(sweep / name, stored / name)
+    return stored
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":")) + "\n"
+
+
+def _rounded(lines: str) -> str:
+    """Returns evaluations with fewer decimals."""
+    read = partial(json.loads, parse_float=lambda digits: round(float(digits), _DIGITS))
+    return "".join(_plain(read(line)) for line in lines.splitlines())
+
+
+_SHORT = {".json": lambda text: _plain(json.loads(text)), ".jsonl": _rounded}
+"""How a file's text is kept, by its suffix; others stay as they are."""
+
+
+def comparisons() -> dict[str, Comparison]:
+    """Returns by task what its results come to. Random agents are read, too: one episode of those
+    that are played is enough."""
+    return {p.name: compare_runs([p], num_episodes=1) for p in sorted(RESULTS.iterdir())}
+
+
+def table(found: Mapping[str, Comparison]) -> str:
+    """Returns a row for each algorithm and a column for each task."""
+    columns = {task: dict(_cells(one)) for task, one in found.items()}
+    rows = list(dict.fromkeys(row for column in columns.values() for row in column))
+    lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
+    for row in [*rows[2:], *rows[:2]]:
+        cells = (column.get(row, MISSING) for column in columns.values())
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cells(found: Comparison) -> Iterator[tuple[str, str]]:
+    roles = found.frame("roles").query("role == 'team'")
+    yield "random", number(roles["random_in_place"].mean())
+    yield "env steps, actions", f"{found.budget.place:,}, {_rule(found)}"
+    for row in roles.to_dict("records"):
+        yield str(row["label"]), _interval(row)
+
+
+def _rule(found: Comparison) -> str:
+    return "sampled" if found.should_explore else "greedy"
+
+
+def _interval(row: dict[Any, Any]) -> str:
+    return f"{number(row['iqm'])} [{number(row['iqm_low'])}, {number(row['iqm_high'])}]"
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        store(Path(argument))
+    PAGE.write_text(_TABLE.sub(table(comparisons()), PAGE.read_text("utf-8")), "utf-8")

@@ -1,0 +1,107 @@
+"""The benchmark: its tasks can be run, and its results are those of its table."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from muxrl.experiments.benchmark.store import FILES, PAGE, RESULTS, comparisons, store, table
+from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs, default_folder
+from muxrl.orchestrator.config import find_config, packaged_configs
+from muxrl.orchestrator.config.load import load_written
+from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.sweeps.load import load_sweep
+from muxrl.orchestrator.sweeps.plan import make_plan
+from muxrl.orchestrator.sweeps.schema import SweepConfig
+
+TASKS = sorted(path.name for path in RESULTS.iterdir())
+
+
+@pytest.fixture(scope="module")
+def compared() -> dict[str, Comparison]:
+    return comparisons()
+
+
+def stored_sweep(task: str) -> SweepConfig:
+    config = load_written(RESULTS / task / "sweep.yaml", SweepConfig)
+    assert isinstance(config, SweepConfig)
+    return config
+
+
+def test_every_task_has_results() -> None:
+    named = {name for name in packaged_configs() if name.startswith("benchmark/")}
+    assert named == {f"benchmark/{task}" for task in TASKS}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_can_be_run_as_it_was(task: str) -> None:
+    for package in re.findall(r"\(package (\w+)\)", find_config(f"benchmark/{task}").read_text()):
+        pytest.importorskip(package)
+    trials = (RESULTS / task / "trials.jsonl").read_text().splitlines()
+    plan = make_plan(stored_sweep(task))
+    assert [spec.id for spec in plan.trials] == [json.loads(t)["id"] for t in trials]
+
+
+def test_the_page_has_the_command_of_each_sweep() -> None:
+    shown = re.findall(r"^    (muxrl sweep.*|[A-Z]+=.*)$", PAGE.read_text(), re.MULTILINE)
+    script = "\n".join(["muxrl() { echo $2 $*; }", "set -f", *shown])
+    told = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True).stdout
+    named = set()
+    for source, *words in map(str.split, told.splitlines()):
+        task = words[words.index("--sweep-dir") + 1].removeprefix("sweeps/")
+        asked = load_sweep(source, [word for word in words if "=" in word])
+        assert replace(asked, base="") == stored_sweep(task), task
+        named.add(task)
+    assert named == {*TASKS}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_all_that_is_stored_is_compared(task: str, compared: Mapping[str, Comparison]) -> None:
+    sweep, found = stored_sweep(task), compared[task]
+    roles = found.frame("roles").query("role == 'team'")
+    assert dict(zip(roles.label, roles.num_runs, strict=True)) == dict.fromkeys(
+        sweep.algorithms, len(sweep.seeds)
+    )
+    assert found.budget.place == sweep.experiment.stop.env_steps
+    assert not [note for note in found.notes if "left out" in note or "versions" in note]
+
+
+def test_the_table_says_what_is_stored(compared: Mapping[str, Comparison]) -> None:
+    assert f"<!-- results -->\n\n{table(compared)}\n\n" in PAGE.read_text()
+
+
+def test_what_is_stored_is_small_and_names_no_machine() -> None:
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 3_000_000
+    of_runs = {"/".join(path.relative_to(RESULTS).parts[3:]) for path in files} - {""}
+    assert of_runs == {*FILES}
+    for path in files:
+        assert not re.search(r"""["'\s]/\w|"host"|"pid""", path.read_text()), path
+
+
+def test_a_sweep_is_stored_as_it_is_read(tmp_path: Path) -> None:
+    again = store(RESULTS / TASKS[0], tmp_path)
+    for path in again.rglob("*.*"):
+        assert path.read_bytes() == (RESULTS / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_another_task_is_refused() -> None:
+    run = next((RESULTS / "spread/runs").iterdir())
+    with pytest.raises(CannotCompare, match=r"cannot be compared: simulation\.env is"):
+        compare_runs([run, "benchmark/two_step"])
+
+
+def test_names_of_results_that_there_are_not() -> None:
+    with pytest.raises(CannotCompare, match="no stored results; did you mean 'spread'"):
+        compare_runs(["benchmark/sprea"])
+
+
+def test_the_report_lies_beside_the_own_run(tmp_path: Path) -> None:
+    assert default_folder([Path("benchmark/spread"), tmp_path]) == tmp_path.parent / "comparison"
+    assert default_folder([Path("benchmark/spread")]) == Path.cwd() / "comparison"
