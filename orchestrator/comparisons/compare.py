@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muxrl.client.env_loop import SimulationFailed
+from muxrl.client.episode_metrics import TRUNCATED
 from muxrl.orchestrator.comparisons.arena import Arena, random_players
 from muxrl.orchestrator.comparisons.findings.by_parameter import (
     compare_by_parameter,
@@ -221,8 +222,8 @@ def compare_runs(
     scores = score_runs(contestants, subjects, at, chosen, at_random)
     runs_frame = framed("runs", scores.rows)
     roles_rows, pairings = compare_roles(contestants, subjects, runs_frame)
-    asked = [s for s in subjects if s.metric in {name for run in runs for name in run.metrics}]
-    parts = proportions(runs_frame, asked)
+    asked = {TRUNCATED, *(name for run in runs for name in run.metrics)}
+    parts = proportions(runs_frame, [s for s in subjects if s.metric in asked])
     found_rows: dict[TableName, Iterable[Mapping[str, Any]]] = {
         "curves": curves(runs_frame),
         "standings": [

@@ -76,6 +76,15 @@ def test_the_table_says_what_is_stored(compared: Mapping[str, Comparison]) -> No
     assert f"<!-- results -->\n\n{table(compared)}\n\n" in PAGE.read_text()
 
 
+def test_shares_of_truncated_episodes_stay_within_0_and_1(
+    compared: Mapping[str, Comparison],
+) -> None:
+    shares = compared["foraging"].frame("standings").query("subject == 'metric:truncated'")
+    ends = shares[["iqm_low", "iqm_high", "mean_low", "mean_high"]].to_numpy()
+    assert len(shares) == 13
+    assert ((ends >= 0) & (ends <= 1)).all()
+
+
 def test_what_is_stored_is_small_and_names_no_machine() -> None:
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 3_000_000
