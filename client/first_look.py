@@ -72,6 +72,8 @@ class Found:
     """What a look has found."""
 
     agents: dict[str, tuple[Space, Space]]
+    first_agents: tuple[str, ...]
+    """Those that observe at the beginning of an episode."""
     state_size: int | None
     state_problem: str
     """Why there is no state to be had from an environment with a `state()`; "" if there is."""
@@ -116,6 +118,7 @@ def look(
             a: (simulation.observation_spaces[a], simulation.action_spaces[a])
             for a in simulation.possible_agents
         },
+        tuple(agent for what, agent in first.shown[0] if what == "observation"),
         None if first.state_problem else simulation.state_size,
         first.state_problem,
         (*getattr(simulation, "notes", ()), *notes),

@@ -29,6 +29,8 @@ class SimulationFacts:
     """What of the environment is not as it should be, and was taken all the same."""
     state_problem: str = ""
     """Why its `state()` gives none, though there is one."""
+    first_agents: tuple[str, ...] = ()
+    """Those that observe at the beginning of an episode; (): nobody knows."""
 
 
 def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> SimulationFacts:
@@ -81,7 +83,9 @@ def probe(simulation: SimulationConfig, *, is_whole: bool = False) -> Simulation
     except SimulationError as error:
         sentence = " ".join(str(error).split()).removeprefix("simulation ")
         raise ConfigError([f"simulation.env: {sentence}"]) from error
-    return SimulationFacts(found.agents, found.state_size, found.notes, found.state_problem)
+    return SimulationFacts(
+        found.agents, found.state_size, found.notes, found.state_problem, found.first_agents
+    )
 
 
 def _external_facts(simulation: SimulationConfig) -> SimulationFacts:

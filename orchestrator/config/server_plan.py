@@ -82,6 +82,8 @@ class ServerResolver:
         if not self.agents:
             return None
         groups = self._groups(algorithm)
+        if algorithm.learns and algorithm.seating.forms_teams and config.late_members == "refuse":
+            self._refuse_late_members(groups)
         # Without policies, and with the state whether it is needed or not.
         draft = self._draft(algorithm, groups, seed)
         policies = self._policies(algorithm, draft)
@@ -226,6 +228,15 @@ class ServerResolver:
 
     def _refuse(self, problem: object) -> None:
         self.problems.append(f"server {self.server_id!r}: {' '.join(str(problem).split())}")
+
+    def _refuse_late_members(self, groups: Mapping[str, Sequence[str]]) -> None:
+        for group, members in groups.items():
+            late = [one for one in members if one not in self.facts.first_agents]
+            if late and len(late) < len(members):
+                self._refuse(
+                    f"group {group!r} begins its episodes without {listed(late)}; where members "
+                    "take turns or join late, set late_members: allow"
+                )
 
     def _groups(self, algorithm: Algorithm) -> dict[str, tuple[str, ...]]:
         """Returns the groups by name, none for an algorithm that has no use for them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from muxrl.orchestrator.config import (
     StopConfig,
     resolve,
 )
+from muxrl.orchestrator.config.facts import probe
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
 from muxrl.servers.config import ServerConfig, ServerPlan
@@ -96,3 +98,32 @@ def test_teams_with_other_states_cannot_share_a_policy() -> None:
 def test_late_members_reach_the_plan() -> None:
     assert plan_of({"a": told(None)}).late_members == "refuse"
     assert plan_of({"a": told(None)}, late_members="allow").late_members == "allow"
+
+
+def test_a_team_that_begins_without_a_member_is_refused() -> None:
+    """Before its first step would be, in a run that has begun."""
+    server = ServerConfig(algorithm="QMIX", agents=["*"], groups={"t": ["a", "b"], "u": ["c"]})
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env"),
+        servers={"q": server},
+        stop=StopConfig(env_steps=10),
+    )
+    facts = SimulationFacts({a: (told(None), ACTS) for a in "abc"}, first_agents=("a",))
+    with pytest.raises(ConfigError) as caught:
+        resolve(config, facts)
+    assert caught.value.problems == [
+        "server 'q': group 't' begins its episodes without b; where members take turns or join "
+        "late, set late_members: allow"
+    ]
+    resolve(config, replace(facts, first_agents=("a", "b")))
+    server.late_members = "allow"
+    resolve(config, facts)
+    server.algorithm, server.late_members = "MAPPO", "refuse"  # whose members are agents
+    resolve(config, facts)
+
+
+def test_a_look_says_who_begins() -> None:
+    pytest.importorskip("pyspiel")
+    facts = probe(SimulationConfig("open_spiel:kuhn_poker"))
+    assert facts.first_agents == ("player_0",)
