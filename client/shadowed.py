@@ -81,7 +81,9 @@ class Shadowed(Around):
         if self._is_asked:
             self._is_asked = False
             answers = self._shadow.receive(patience_s)
-            self._refused |= {one.episode_id: one for one in answers if isinstance(one, Refused)}
+            for one in answers:
+                if isinstance(one, Refused) and one.episode_id in self._episodes:  # it goes on
+                    self._refused[one.episode_id] = one
 
     def _pass(self, item: AnyItem, reply: AnyReply, sent: list[AnyItem]) -> AnyReply:
         """Adds what the shadow is sent of an item; returns the answer to it."""

@@ -110,6 +110,14 @@ def test_what_it_refuses_ends_the_episode_on_all_servers(kind: type[NumberServer
     assert {item.t for item in world.shadow.of(Step)} == {0, 1}
 
 
+def test_what_it_refuses_of_an_end_is_not_kept() -> None:
+    world = Shadows(script=refusing(EndEpisode))
+    world.play([Both()], range(3))
+    world.shadowed.tell_played()
+    assert len(world.shadow.of(EndEpisode)) == len(world.results) == 3
+    assert world.shadowed._refused == {}
+
+
 def test_episodes_begin_again_where_it_is_lost() -> None:
     world = Shadows()
 
