@@ -17,7 +17,7 @@ from tests.client.test_vector_loop import NumberServer, RowServer, stop_after
 from muxrl.client import EpisodeAborted, MultiplexingClient, ServerLost
 from muxrl.client.adapters import adapt, adapt_vector
 from muxrl.client.shadowed import Shadowed
-from muxrl.protocol.messages import AbortEpisode, AnyItem, EndEpisode, StartEpisode, Step
+from muxrl.protocol.messages import AbortEpisode, AnyItem, EndEpisode, StartEpisode, Step, StepRows
 
 
 class Losable(RowServer):
@@ -30,11 +30,16 @@ class Losable(RowServer):
 class Shadows(World):
     """Two servers, of which the right one has a shadow."""
 
-    def __init__(self, kind: type[NumberServer] = NumberServer, **how: Any) -> None:
+    def __init__(
+        self,
+        kind: type[NumberServer] = NumberServer,
+        sizes: tuple[int | None, int | None] = (1, 1),
+        **how: Any,
+    ) -> None:
         self.log: Log = []
         self.left = kind("left", "a", self.log, space=SPACE)
-        self.right = kind("right", "bc", self.log, space=SPACE, state_size=1)
-        self.shadow = Losable("shadow", "bc", self.log, space=SPACE, state_size=1, **how)
+        self.right = kind("right", "bc", self.log, space=SPACE, state_size=sizes[0])
+        self.shadow = Losable("shadow", "bc", self.log, space=SPACE, state_size=sizes[1], **how)
         self.shadowed = Shadowed(self.right, self.shadow)
         self.client = MultiplexingClient([self.left, self.shadowed])
         self.results = []
@@ -90,6 +95,19 @@ def test_it_is_asked_after_its_server_and_answers_during_the_next_step() -> None
     assert calls[3:7] == turn
     world.shadowed.tell_played()  # whoever saves waits until it has heard of everything
     assert world.log[-1] == ("receive", "shadow")
+
+
+@pytest.mark.parametrize("kind", [NumberServer, RowServer])
+@pytest.mark.parametrize("sizes", [(1, None), (None, 1)])
+def test_who_reads_the_global_state_is_sent_it(
+    sizes: tuple[int | None, int | None], kind: type[NumberServer]
+) -> None:
+    world = Shadows(kind, sizes)
+    world.play([Both(), Both()], [0, 1])
+    for server, size in zip((world.right, world.shadow), sizes, strict=True):
+        steps = [*server.of(Step), *server.of(StepRows)]
+        assert steps
+        assert all((step.state is None) == (size is None) for step in steps)
 
 
 def test_it_is_sent_nothing_of_episodes_that_are_measured() -> None:
