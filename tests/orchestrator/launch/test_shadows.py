@@ -15,6 +15,7 @@ from muxrl import load_policy
 from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.measure.statistics import mean_interval
+from muxrl.orchestrator.records.frames import evaluation_frame
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.watch.run_view import RunView
@@ -110,6 +111,12 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
     assert len(run.training["sac"].returns)
     assert run.training["sac"].env_steps.min() >= 400
     assert run.training["dqn"].env_steps.max() <= 400
+
+    frame = evaluation_frame([folder])
+    frame = frame[frame["agent"] == "agent_0"].fillna({"replaced": ""})
+    acted = frame.groupby(["env_steps", "replaced"])["algorithm"].agg(list)
+    assert {*acted[200, ""]} == {*acted[0, "dqn"]} == {"DQN"}
+    assert {*acted[200, "dqn=sac"]} == {*acted[600, ""]} == {*acted[600, "sac"]} == {"SAC"}
 
     process, _ = host.launch(
         ["launch", "--resume", str(folder), "servers.dqn.replace_by=''", "stop.env_steps=700"]
