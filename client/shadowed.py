@@ -14,6 +14,7 @@ from muxrl.protocol.messages import (
     AnyItem,
     AnyReply,
     Ended,
+    EndEpisode,
     Refused,
     ServerSpec,
     Started,
@@ -39,6 +40,8 @@ class Shadowed(Around):
         super().__init__(server)
         self._shadow = shadow
         self._spec: ServerSpec
+        self._has_state = self._shadow_has_state = False
+        """Whether the server, and the shadow, is sent the global state."""
         self._items: Sequence[AnyItem] = ()
         self._episodes: set[str] = set()
         """Those that the shadow is told of."""
@@ -48,13 +51,14 @@ class Shadowed(Around):
         """What it said of episodes that have had no item since."""
 
     def fetch_spec(self) -> ServerSpec:
-        self._shadow.fetch_spec()
-        self._spec = super().fetch_spec()
-        return self._spec
+        size = self._shadow.fetch_spec().state_size
+        self._spec = spec = super().fetch_spec()
+        self._has_state, self._shadow_has_state = spec.state_size is not None, size is not None
+        return spec if self._has_state else replace(spec, state_size=size)
 
     def send(self, items: Sequence[AnyItem]) -> None:
         self._items = items
-        super().send(items)
+        super().send(items if self._has_state else _without_state(items))
 
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         replies = super().receive(patience_s)
@@ -69,7 +73,7 @@ class Shadowed(Around):
             else:
                 replies[place] = self._pass(item, reply, sent)
         if sent:
-            self._shadow.send(sent)
+            self._shadow.send(sent if self._shadow_has_state else _without_state(sent))
             self._is_asked = True
         return replies
 
@@ -81,7 +85,9 @@ class Shadowed(Around):
         if self._is_asked:
             self._is_asked = False
             answers = self._shadow.receive(patience_s)
-            self._refused |= {one.episode_id: one for one in answers if isinstance(one, Refused)}
+            for one in answers:
+                if isinstance(one, Refused) and one.episode_id in self._episodes:  # it goes on
+                    self._refused[one.episode_id] = one
 
     def _pass(self, item: AnyItem, reply: AnyReply, sent: list[AnyItem]) -> AnyReply:
         """Adds what the shadow is sent of an item; returns the answer to it."""
@@ -130,3 +136,13 @@ class Shadowed(Around):
     def close(self) -> None:
         super().close()
         self._shadow.close()
+
+
+def _without_state(items: Sequence[AnyItem]) -> list[AnyItem]:
+    """Returns items as they are sent to who reads no global state, and has no room for it."""
+    return [
+        replace(item, state=None)
+        if isinstance(item, Step | StepRows | EndEpisode) and item.state is not None
+        else item
+        for item in items
+    ]

@@ -34,7 +34,7 @@ def load_policy(
     """Returns a policy for each agent, ``policies[agent_id](observation)``, which acts greedily.
 
     A POOL, RANDOM or SCRIPTED server has none, nor has a trainer that acts for a team at once:
-    their agents are left out.
+    their agents are left out. A shadow's are in a folder of its own, ``RUN/checkpoints/last/NAME``.
 
     Recurrent policies, those that read their last action and stacked frames remember an episode:
     call their ``reset()`` at its start.
@@ -50,10 +50,10 @@ def load_policy(
 
     Raises:
         FileNotFoundError: there is neither a checkpoint nor an ONNX file; nor a snapshot.
-        ValueError: `mean_of` is a number below 1.
+        ValueError: `mean_of` is neither.
         AlgorithmProblem: a checkpoint cannot be read, or nobody has a policy.
     """
-    from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
+    from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
     from muxrl.servers.fixed_policies.loaded_policies import NoFunction, load_checkpoint
     from muxrl.servers.setting_values import AlgorithmProblem
 
@@ -67,6 +67,8 @@ def load_policy(
     )
     policies = Policies()
     for checkpoint in checkpoints:
+        if checkpoint != whole and Checkpoint.open(checkpoint).about.get("shadow"):
+            continue
         try:
             policies.update(load_checkpoint(checkpoint))
         except NoFunction as problem:
@@ -87,8 +89,8 @@ def load_policy(
 def _load_mean(path: Path, mean_of: int | Literal["all"], seed: int) -> Policies:
     from muxrl.servers.fixed_policies.loaded_policies import MeanPolicy
 
-    if mean_of != "all" and mean_of < 1:
-        raise ValueError(f"mean_of is {mean_of}; expected at least 1 snapshot, or 'all'")
+    if mean_of != "all" and not (isinstance(mean_of, int) and mean_of >= 1):
+        raise ValueError(f"mean_of is {mean_of!r}; expected at least 1 snapshot, or 'all'")
     whole = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     places = sorted(int(place.name) for place in whole.glob("*") if place.name.isdecimal())
     if not places:

@@ -42,7 +42,7 @@ def export(
 
     Args:
         run (RUN): a run's directory.
-        server (NAME): whose policies; default: of all servers that learned.
+        server (NAME): whose policies; default: of all servers that learned, without shadows.
         checkpoint (NAME): by env steps, or best.
         out (DIR): where the files go; default: RUN/onnx.
         tolerance (X): by how much a file's logits or values may differ from the server's;
@@ -85,14 +85,16 @@ def _find_checkpoints(
     Raises:
         CannotExport: there is no such server or checkpoint, or the server does not learn.
     """
+    from muxrl.orchestrator.config.shadows import acting
     from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
     from muxrl.protocol.suggestions import similar_or_known
     from muxrl.servers.fixed_names import is_fixed
 
     try:
-        servers = directory.read_config().servers
+        config = directory.read_config()
     except FileNotFoundError as error:
         raise CannotExport(f"run {directory.name!r} has no config.yaml: it never began") from error
+    servers = config.servers
     learned = [name for name, server in servers.items() if not is_fixed(server.algorithm)]
     if server_id is not None and server_id not in servers:
         hint = similar_or_known(server_id, servers, "its servers are")
@@ -100,11 +102,13 @@ def _find_checkpoints(
     if server_id is not None and server_id not in learned:
         algorithm = servers[server_id].algorithm
         raise CannotExport(f"server {server_id!r} is {algorithm}, which learns no policy")
-    if not learned:
-        raise CannotExport(f"no server of run {directory.name!r} learns a policy")
+    acts = acting(config)
+    names = [s for s in learned if s in acts] if server_id is None else [server_id]
+    if not names:
+        raise CannotExport(f"no server that acts in run {directory.name!r} learns a policy")
     folder = CheckpointFolder(directory.checkpoints)
     found = {}
-    for name in learned if server_id is None else [server_id]:
+    for name in names:
         path = folder.of_server(name, checkpoint)
         if path is None:
             raise CannotExport(

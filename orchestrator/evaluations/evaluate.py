@@ -28,6 +28,7 @@ from muxrl.orchestrator.config import Experiment, ExperimentConfig
 from muxrl.orchestrator.config.parameters import of_evaluations
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.config.seeds import evaluation_seed
+from muxrl.orchestrator.config.shadows import acting
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.orchestrator.evaluations.evaluated import (
@@ -106,10 +107,10 @@ def evaluate_run(
     if num_episodes < 1:
         raise CannotEvaluate(f"the number of episodes is {num_episodes}, must be at least 1")
     folder, config = open_run(Path(run))
-    replaced = dict(replace or {})
+    replaced, acts = dict(replace or {}), acting(config)
     for server_id in replaced:
-        if server_id not in config.servers:
-            hint = similar_or_known(server_id, config.servers, "its servers are")
+        if server_id not in acts:
+            hint = similar_or_known(server_id, acts, "its servers are")
             raise CannotEvaluate(
                 f"run {folder.name!r} has no server {server_id!r} to replace{hint}"
             )

@@ -195,8 +195,11 @@ def results_of(runs: Sequence[RecordedRun], *, over_episodes: bool = False) -> R
         raise ValueError("a report needs at least one run")
     for one, other in combinations(runs, 2):
         why = differences(one, other, "")
-        if one.servers != other.servers or one.assignment != other.assignment:
+        if one.assignment != other.assignment:
             why = [f"assignment {one.assignment!r} against {other.assignment!r}"]
+        elif one.servers != other.servers:
+            mine, theirs = one.servers, other.servers
+            why += [f"server {s!r}" for s in {**mine, **theirs} if mine.get(s) != theirs.get(s)]
         if why:
             raise DifferentRuns(one.name, other.name, listed(why, _MAX_CONFLICTS))
     unit = Unit.SEEDS if len(runs) > 1 and not over_episodes else Unit.EPISODES

@@ -6,12 +6,13 @@ brings, is imported when needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.config.merge import flat
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
@@ -60,9 +61,9 @@ METRIC_COLUMNS = (*_RUN_COLUMNS, "metric", "server", *_AT_COLUMNS, "value")
 def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
     """Returns every evaluated return of some runs, a row for each agent in each episode.
 
-    Columns are `EVALUATION_COLUMNS`: `server` and `algorithm` are those that serve the agent,
-    `env_steps` and `time_s` of training before the evaluation, `replaced` the server whose agents
-    acted at random (None: all as learned; ``SERVER:untrained``, ``SERVER/SIDE``: see
+    Columns are `EVALUATION_COLUMNS`: `server` and `algorithm` are those that served the agent
+    then, `env_steps` and `time_s` of training before the evaluation, `replaced` the server whose
+    agents acted at random (None: all as learned; ``SERVER:untrained``, ``SERVER=SHADOW``: see
     `muxrl.orchestrator.records.conditions`), `episode` its place in the evaluation, which is the
     same seed in every condition, and `return` the agent's raw one.
 
@@ -72,8 +73,8 @@ def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
     """
     rows = (
         (*run, server_id, plan.servers[server_id].algorithm, agent, *at, value)
-        for run, plan, row in _evaluations(run_dirs)
-        for server_id, agent, at, value in _values(plan, row, row.returns)
+        for run, plan, server_of, row in _evaluations(run_dirs)
+        for server_id, agent, at, value in _values(server_of, row, row.returns)
     )
     return frame_of(EVALUATION_COLUMNS, rows)
 
@@ -89,9 +90,9 @@ def metric_frame(run_dirs: Iterable[Path]) -> DataFrame:
     """
     rows = (
         (*run, name, server_id, None if who == COMMON else who, *at, value)
-        for run, plan, row in _evaluations(run_dirs)
+        for run, _, server_of, row in _evaluations(run_dirs)
         for name, by_agent in row.metrics.items()
-        for server_id, who, at, value in _values(plan, row, by_agent)
+        for server_id, who, at, value in _values(server_of, row, by_agent)
         if value is not None
     )
     return frame_of(METRIC_COLUMNS, rows)
@@ -99,21 +100,29 @@ def metric_frame(run_dirs: Iterable[Path]) -> DataFrame:
 
 def _evaluations(
     run_dirs: Iterable[Path],
-) -> Iterator[tuple[tuple[Any, ...], Plan, EvaluationRow]]:
-    """Yields each evaluation: the run, as `_RUN_COLUMNS` have it, its plan, and the row."""
+) -> Iterator[tuple[tuple[Any, ...], Plan, Mapping[str, str], EvaluationRow]]:
+    """Yields each evaluation: the run, as `_RUN_COLUMNS` have it, its plan, by agent who acted, and
+    the row."""
     for run_dir in run_dirs:
         folder = RunDirectory.open(run_dir)
         plan = folder.read_plan()
         run = (folder.path.resolve().name, plan.assignment, plan.seed)
-        for row in iter_rows(folder.metrics / "evaluation.jsonl", EvaluationRow):
-            yield run, plan, row
+        rows = list(iter_rows(folder.metrics / "evaluation.jsonl", EvaluationRow))
+        acted: dict[int, set[str]] = {}  # one that shadows follow, or have replaced, is among them
+        for row in rows:
+            acted.setdefault(row.env_steps, set()).add(Condition.of_row(row).server_id or "")
+        for row in rows:
+            server_of = plan.server_of
+            for server_id in (*acted[row.env_steps], Condition.of_row(row).shadow):
+                if server_id:
+                    server_of |= dict.fromkeys(plan.servers[server_id].agents, server_id)
+            yield run, plan, server_of, row
 
 
 def _values(
-    plan: Plan, row: EvaluationRow, by_agent: AgentReturns
+    server_of: Mapping[str, str], row: EvaluationRow, by_agent: AgentReturns
 ) -> Iterator[tuple[Any, str, tuple[Any, ...], float | None]]:
     """Yields each value: the server and the agent that it is of, when it was, and itself."""
-    server_of = plan.server_of
     for agent, values in by_agent.items():
         for episode, value in enumerate(values):
             at = (row.env_steps, row.time_s, row.is_final, row.replaced, episode)

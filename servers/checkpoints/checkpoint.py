@@ -165,6 +165,7 @@ def note_of(plan: ServerPlan) -> dict[str, Any]:
         "groups": {group: list(members) for group, members in plan.groups.items()},
         **{part: getattr(plan, part) for part in _OF_PLAN},
         "late_members": plan.late_members,
+        "shadow": plan.shadow,
         "settings": plan.settings,
         "seed": plan.seed,
     }

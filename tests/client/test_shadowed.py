@@ -17,7 +17,7 @@ from tests.client.test_vector_loop import NumberServer, RowServer, stop_after
 from muxrl.client import EpisodeAborted, MultiplexingClient, ServerLost
 from muxrl.client.adapters import adapt, adapt_vector
 from muxrl.client.shadowed import Shadowed
-from muxrl.protocol.messages import AbortEpisode, AnyItem, EndEpisode, StartEpisode, Step
+from muxrl.protocol.messages import AbortEpisode, AnyItem, EndEpisode, StartEpisode, Step, StepRows
 
 
 class Losable(RowServer):
@@ -30,11 +30,16 @@ class Losable(RowServer):
 class Shadows(World):
     """Two servers, of which the right one has a shadow."""
 
-    def __init__(self, kind: type[NumberServer] = NumberServer, **how: Any) -> None:
+    def __init__(
+        self,
+        kind: type[NumberServer] = NumberServer,
+        sizes: tuple[int | None, int | None] = (1, 1),
+        **how: Any,
+    ) -> None:
         self.log: Log = []
         self.left = kind("left", "a", self.log, space=SPACE)
-        self.right = kind("right", "bc", self.log, space=SPACE, state_size=1)
-        self.shadow = Losable("shadow", "bc", self.log, space=SPACE, state_size=1, **how)
+        self.right = kind("right", "bc", self.log, space=SPACE, state_size=sizes[0])
+        self.shadow = Losable("shadow", "bc", self.log, space=SPACE, state_size=sizes[1], **how)
         self.shadowed = Shadowed(self.right, self.shadow)
         self.client = MultiplexingClient([self.left, self.shadowed])
         self.results = []
@@ -92,6 +97,19 @@ def test_it_is_asked_after_its_server_and_answers_during_the_next_step() -> None
     assert world.log[-1] == ("receive", "shadow")
 
 
+@pytest.mark.parametrize("kind", [NumberServer, RowServer])
+@pytest.mark.parametrize("sizes", [(1, None), (None, 1)])
+def test_who_reads_the_global_state_is_sent_it(
+    sizes: tuple[int | None, int | None], kind: type[NumberServer]
+) -> None:
+    world = Shadows(kind, sizes)
+    world.play([Both(), Both()], [0, 1])
+    for server, size in zip((world.right, world.shadow), sizes, strict=True):
+        steps = [*server.of(Step), *server.of(StepRows)]
+        assert steps
+        assert all((step.state is None) == (size is None) for step in steps)
+
+
 def test_it_is_sent_nothing_of_episodes_that_are_measured() -> None:
     world = Shadows()
     world.play([Both()], [0], mode="eval")
@@ -108,6 +126,14 @@ def test_what_it_refuses_ends_the_episode_on_all_servers(kind: type[NumberServer
         assert len(server.of(AbortEpisode)) == 2, server.server_id
         assert server.open == {}
     assert {item.t for item in world.shadow.of(Step)} == {0, 1}
+
+
+def test_what_it_refuses_of_an_end_is_not_kept() -> None:
+    world = Shadows(script=refusing(EndEpisode))
+    world.play([Both()], range(3))
+    world.shadowed.tell_played()
+    assert len(world.shadow.of(EndEpisode)) == len(world.results) == 3
+    assert world.shadowed._refused == {}
 
 
 def test_episodes_begin_again_where_it_is_lost() -> None:

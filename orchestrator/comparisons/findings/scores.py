@@ -298,10 +298,10 @@ class _Played:
         own = [s for s in playing if set(servers[s].agents) == set(subject.agents)]
         in_place = own[0] if own else ""  # the server that plays these agents and no others
         at = self._point
-        until = [point for point in run.points if point.env_steps <= at.env_steps]
-        self._measured = [
-            one.cut(len(one.learned)) for one in measured(run.evaluations, until, subject, in_place)
-        ]
+        seen = run.seen_by(*playing) if len(playing) == 1 else run  # not whom it has replaced
+        until = [point for point in seen.points if point.env_steps <= at.env_steps]
+        found = measured(seen.evaluations, until, subject, in_place)
+        self._measured = [one.cut(len(one.learned)) for one in found]
         self._final = Measured(at.env_steps, at.first_seed, {AS_LEARNED: np.empty(0)})
         if self._measured and self._measured[-1].env_steps == at.env_steps:
             self._final = self._measured[-1].cut(budget.num_episodes)

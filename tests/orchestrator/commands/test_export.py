@@ -84,6 +84,21 @@ def test_one_server_that_cannot_be_exported_keeps_no_other_from_it(
     assert [path.parent.name for path in run.path.rglob("*.onnx")] == ["a2c"]
 
 
+@pytest.mark.parametrize("replace_by", ["", "dqn"])
+def test_of_a_shadow_and_its_server_who_acts_is_written(
+    replace_by: str, run: RunDirectory, muxrl: Muxrl
+) -> None:
+    a2c = ServerConfig("A2C", ["prey_1"], replace_by=replace_by)
+    servers = {"a2c": a2c, "dqn": ServerConfig("DQN", shadow="a2c")}
+    config = dataclasses.replace(CHASE, servers={**CHASE.servers, **servers})
+    run.write_config(to_yaml(config))
+    for server_id, plan in prepare(config, needs_stop=False).servers.items():
+        save(plan, run.checkpoints / server_id / "last")
+    muxrl("export", run.path)
+    written = {path.parent.name for path in run.path.rglob("*.onnx")}
+    assert written == {"qmix", "ppo", replace_by or "a2c"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

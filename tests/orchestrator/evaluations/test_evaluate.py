@@ -105,13 +105,19 @@ def test_checkpoints_that_are_not_there_are_named_with_those_that_are(tmp_path: 
     ("replace", "reason"),
     [
         ({"ppo2": "random"}, "has no server 'ppo2' to replace; did you mean 'ppo'?"),
+        (
+            {"shadow": "random"},
+            "has no server 'shadow' to replace; its servers are qmix, ppo, random",
+        ),
         ({"ppo": "rndom"}, "server 'ppo': there is no checkpoint at"),
     ],
 )
 def test_replacements_that_are_not_there(
     tmp_path: Path, replace: Mapping[str, str], reason: str
 ) -> None:
-    run = new_run(tmp_path, learners())
+    config = learners()
+    servers = {**config.servers, "shadow": ServerConfig("DQN", shadow="ppo")}
+    run = new_run(tmp_path, dataclasses.replace(config, servers=servers))
     with pytest.raises(CannotEvaluate) as refusal:
         evaluate_run(run.path, replace=replace)
     assert reason in str(refusal.value)

@@ -11,9 +11,11 @@ import yaml
 from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
 
+from muxrl import load_policy
 from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.measure.statistics import mean_interval
+from muxrl.orchestrator.records.frames import evaluation_frame
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.watch.run_view import RunView
@@ -42,6 +44,12 @@ def launched(host: Host, *arguments: str) -> str:
     return said
 
 
+def acting_in(folder: Path) -> str:
+    policy: Any = load_policy(folder)["agent_0"]
+    assert isinstance(policy.server_id, str)
+    return policy.server_id
+
+
 def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
     tmp_path: Path, host: Host
 ) -> None:
@@ -54,6 +62,8 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
     assert run.env_steps["sac"] == run.env_steps["dqn"] == 400
     _, manifest, _ = find_checkpoint(RunDirectory(folder))
     assert manifest.servers["sac"].files
+    assert acting_in(folder / "checkpoints" / "last") == "dqn"
+    assert acting_in(folder / "checkpoints" / "last" / "sac") == "sac"
     (report,) = [one for one in results_of([run]).servers if one.server_id == "sac"]
     assert report.shadow == "dqn"
     assert report.has_updates
@@ -88,7 +98,7 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
     launched(host, "--resume", str(folder), "servers.dqn.replace_by=sac", "stop.env_steps=600")
     run = RecordedRun.read(folder)
     assert run.assignment == "sac:agent_0,agent_1|random:agent_2"
-    assert run.server_of["agent_0"] == "sac"
+    assert run.server_of["agent_0"] == acting_in(folder) == "sac"
     of = {one.server_id: one for one in results_of([run]).servers}
     final = of["sac"].final
     assert final is not None
@@ -101,6 +111,12 @@ def test_a_shadow_learns_is_measured_and_acts_once_it_is_promoted(
     assert len(run.training["sac"].returns)
     assert run.training["sac"].env_steps.min() >= 400
     assert run.training["dqn"].env_steps.max() <= 400
+
+    frame = evaluation_frame([folder])
+    frame = frame[frame["agent"] == "agent_0"].fillna({"replaced": ""})
+    acted = frame.groupby(["env_steps", "replaced"])["algorithm"].agg(list)
+    assert {*acted[200, ""]} == {*acted[0, "dqn"]} == {"DQN"}
+    assert {*acted[200, "dqn=sac"]} == {*acted[600, ""]} == {*acted[600, "sac"]} == {"SAC"}
 
     process, _ = host.launch(
         ["launch", "--resume", str(folder), "servers.dqn.replace_by=''", "stop.env_steps=700"]

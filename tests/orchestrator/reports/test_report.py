@@ -315,6 +315,18 @@ def test_runs_of_different_experiments_are_not_combined(tmp_path: Path) -> None:
         combine_runs([first.path, other.path], tmp_path / "study")
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_runs_of_one_assignment_that_differ_in_a_server_name_it(tmp_path: Path) -> None:
+    runs = [new_run(tmp_path, seed) for seed in (1, 2)]
+    for run in runs:
+        write_whole_run(run)
+    plan = json.loads((runs[1].path / "plan.json").read_text())
+    plan["servers"]["more"] = {**plan["servers"]["wolves"], "shadow": "wolves"}
+    (runs[1].path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(DifferentRuns, match="cannot be combined: server 'more'; expected"):
+        combine_runs([run.path for run in runs], tmp_path / "study")
+
+
 @pytest.mark.parametrize(
     ("changes", "conflict"),
     [

@@ -1,5 +1,6 @@
 """At how much training runs are compared, and which of their evaluations count."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,29 @@ def test_a_run_is_scored_at_the_point_that_made_the_budget(tmp_path: Path) -> No
     runs = rows(compare_runs(paths, num_episodes=2), "runs", subject="role:hunters")
     assert [run["env_steps"] for run in runs] == [100_000, 105_200]
     assert [run["return"] for run in runs] == pytest.approx([5.0, 5.0])
+
+
+def test_a_promoted_shadow_is_compared_by_what_it_returned_as_a_shadow(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
+    plan = json.loads((path / "plan.json").read_text())
+    hunters = plan["servers"]["hunters"]
+    plan["servers"]["dqn"] = {**hunters, "algorithm": "DQN", "shadow": "hunters"}
+    hunters["replaced_by"] = "dqn"
+    (path / "plan.json").write_text(json.dumps(plan))
+    config = (path / "config.yaml").read_text()
+    added = "servers:\n  dqn: {algorithm: DQN, shadow: hunters}\n"
+    (path / "config.yaml").write_text(config.replace("servers:\n", added))
+    file, rows_ = path / "metrics" / "evaluation.jsonl", []
+    for row in map(json.loads, file.read_text().splitlines()):
+        is_random = row["replaced"] == "hunters"
+        if row["env_steps"] == 1_000 and is_random:
+            row["replaced"] = "dqn"
+        rows_.append(row)
+        if row["env_steps"] == 500 and is_random:
+            nine = {agent: [9.0] * 4 for agent in row["returns"]}
+            rows_.append({**row, "replaced": "hunters=dqn", "returns": nine})
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows_))
+    for budget, expected in ((500, 9.0), (1_000, 5.0)):
+        found = compare_runs([path], num_episodes=2, budget=budget)
+        (run,) = rows(found, "runs", subject="role:dqn")
+        assert run["return"] == pytest.approx(expected)
