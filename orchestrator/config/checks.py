@@ -192,9 +192,10 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
 def _inference_problems(config: ExperimentConfig) -> Iterator[str]:
     key, given = "simulation.inference_mode", config.simulation.inference_mode
     modes = given if isinstance(given, Mapping) else {"": given}
+    acts = shadows.acting(config)
     for server_id, mode in modes.items():
-        if server_id and server_id not in config.servers:
-            hint = similar_or_known(server_id, config.servers, "there are")
+        if server_id and server_id not in acts:
+            hint = similar_or_known(server_id, acts, "there are")
             yield f"{key}: there is no server {server_id!r}{hint}"
         if mode not in get_args(InferenceMode):
             where = f"{key}.{server_id}" if server_id else key

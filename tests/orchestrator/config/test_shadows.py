@@ -89,10 +89,11 @@ def test_what_is_refused_of_a_shadow(sac: dict[str, Any], problem: str) -> None:
 def test_what_is_refused_beside_one() -> None:
     tried = config(dqn=DQN | {"replace_by": "pac"}, sac=SAC)
     tried.stop.episode_return, tried.checkpoint.best = {"sac": 1.0}, BestConfig("sac")
-    tried.simulation.env = "external"
+    tried.simulation.env, tried.simulation.inference_mode = "external", {"sac": "remote"}
     tried.simulation.agents = {"agent": ExternalAgentConfig({"type": "box"}, {"type": "box"})}
     tried.evaluation.interval_env_steps = 10
     assert checks.find_problems(tried) == [
+        "simulation.inference_mode: there is no server 'sac'; there are dqn",
         "servers.dqn.replace_by: 'pac' is none of its shadows (sac)",
         "servers.sac.shadow: needs a simulation that muxrl starts, which tells a shadow what "
         "others chose",
