@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 
 from msgspec.structs import replace
 
@@ -24,6 +25,9 @@ from muxrl.protocol.messages import (
 )
 from muxrl.protocol.rows import Layout, actions_of, singles
 
+_MAX_LAYOUTS = 256
+"""That are remembered; agents that come and go make many."""
+
 
 class Shadowed(Around):
     """A server, and its shadow, which is sent each training episode with the server's actions.
@@ -40,19 +44,21 @@ class Shadowed(Around):
         super().__init__(server)
         self._shadow = shadow
         self._spec: ServerSpec
+        self._layout: Callable[[tuple[str, ...]], Layout]
         self._has_state = self._shadow_has_state = False
         """Whether the server, and the shadow, is sent the global state."""
         self._items: Sequence[AnyItem] = ()
         self._episodes: set[str] = set()
         """Those that the shadow is told of."""
-        self._is_asked = False
-        """Whether the shadow has not answered yet."""
+        self._sent: list[AnyItem] = []
+        """To the shadow, which has not answered yet."""
         self._refused: dict[str, Refused] = {}
         """What it said of episodes that have had no item since."""
 
     def fetch_spec(self) -> ServerSpec:
         size = self._shadow.fetch_spec().state_size
         self._spec = spec = super().fetch_spec()
+        self._layout = lru_cache(_MAX_LAYOUTS)(partial(Layout, spaces=spec.agents))
         self._has_state, self._shadow_has_state = spec.state_size is not None, size is not None
         return spec if self._has_state else replace(spec, state_size=size)
 
@@ -74,7 +80,7 @@ class Shadowed(Around):
                 replies[place] = self._pass(item, reply, sent)
         if sent:
             self._shadow.send(sent if self._shadow_has_state else _without_state(sent))
-            self._is_asked = True
+            self._sent = sent
         return replies
 
     def tell_played(self) -> None:
@@ -82,12 +88,15 @@ class Shadowed(Around):
         self._receive_shadow()
 
     def _receive_shadow(self, patience_s: float | None = None) -> None:
-        if self._is_asked:
-            self._is_asked = False
-            answers = self._shadow.receive(patience_s)
-            for one in answers:
-                if isinstance(one, Refused) and one.episode_id in self._episodes:  # it goes on
-                    self._refused[one.episode_id] = one
+        sent, self._sent = self._sent, []
+        if not sent:
+            return
+        answers = self._shadow.receive(patience_s)
+        if len(answers) != len(sent):  # the frame was refused as a whole
+            answers = answers * len(sent)
+        for item, one in zip(sent, answers, strict=True):
+            if isinstance(one, Refused) and item.episode_id in self._episodes:  # it goes on
+                self._refused[item.episode_id] = one
 
     def _pass(self, item: AnyItem, reply: AnyReply, sent: list[AnyItem]) -> AnyReply:
         """Adds what the shadow is sent of an item; returns the answer to it."""
@@ -109,7 +118,7 @@ class Shadowed(Around):
         return reply
 
     def _pass_rows(self, item: StepRows, reply: ActionRows, sent: list[AnyItem]) -> ActionRows:
-        layout = Layout(tuple(item.agents or self._spec.agents), self._spec.agents)
+        layout = self._layout(tuple(item.agents or self._spec.agents))
         steps = singles(layout, item)
         answers: list[Actions | Refused] = reply.replies or [
             Actions(

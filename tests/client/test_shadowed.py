@@ -17,7 +17,16 @@ from tests.client.test_vector_loop import NumberServer, RowServer, stop_after
 from muxrl.client import EpisodeAborted, MultiplexingClient, ServerLost
 from muxrl.client.adapters import adapt, adapt_vector
 from muxrl.client.shadowed import Shadowed
-from muxrl.protocol.messages import AbortEpisode, AnyItem, EndEpisode, StartEpisode, Step, StepRows
+from muxrl.protocol.messages import (
+    AbortEpisode,
+    AnyItem,
+    AnyReply,
+    EndEpisode,
+    Refused,
+    StartEpisode,
+    Step,
+    StepRows,
+)
 
 
 class Losable(RowServer):
@@ -126,6 +135,23 @@ def test_what_it_refuses_ends_the_episode_on_all_servers(kind: type[NumberServer
         assert len(server.of(AbortEpisode)) == 2, server.server_id
         assert server.open == {}
     assert {item.t for item in world.shadow.of(Step)} == {0, 1}
+
+
+def test_a_frame_that_it_refuses_as_a_whole_ends_each_episode_of_it() -> None:
+    world = Shadows()
+    too_long = Refused("", 413, "the frame is too long")
+
+    def receive(patience_s: float | None = None) -> list[AnyReply]:
+        replies = Losable.receive(world.shadow, patience_s)
+        is_it = [item.t for item in world.shadow.frames[-1] if isinstance(item, Step)] == [1, 1]
+        return [too_long] if is_it else replies
+
+    world.shadow.receive = receive  # type: ignore[method-assign]
+    with pytest.raises(EpisodeAborted, match="the frame is too long"):
+        world.play([Both(num_steps=5), Both(num_steps=5)], range(9))
+    for server in (world.left, world.right, world.shadow):
+        assert len(server.of(AbortEpisode)) == 2, server.server_id
+        assert server.open == {}
 
 
 def test_what_it_refuses_of_an_end_is_not_kept() -> None:
