@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
 from msgspec.structs import replace
 
 from muxrl.client.transport import Around, Transport
 from muxrl.protocol.messages import (
+    MIN_LOG_PROB,
     Aborted,
     ActionRows,
     Actions,
@@ -64,7 +65,15 @@ class Shadowed(Around):
 
     def send(self, items: Sequence[AnyItem]) -> None:
         self._items = items
-        super().send(items if self._has_state else _without_state(items))
+        items = items if self._has_state else _without_state(items)
+        if self._spec.gives_log_probs:
+            items = [
+                replace(one, wants_log_probs=True)
+                if isinstance(one, StartEpisode) and one.mode == "train"
+                else one
+                for one in items
+            ]
+        super().send(items)
 
     def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         replies = super().receive(patience_s)
@@ -107,7 +116,9 @@ class Shadowed(Around):
             return reply
         refusal = self._refused.pop(episode_id, None)
         if isinstance(reply, Actions) and isinstance(item, Step):
-            item = replace(item, logged_actions=reply.actions)
+            item = replace(
+                item, logged_actions=reply.actions, logged_log_probs=_sound(reply.log_probs)
+            )
         elif isinstance(reply, Ended | Aborted):
             self._episodes.discard(episode_id)
         elif isinstance(reply, Refused):
@@ -120,12 +131,14 @@ class Shadowed(Around):
     def _pass_rows(self, item: StepRows, reply: ActionRows, sent: list[AnyItem]) -> ActionRows:
         layout = self._layout(tuple(item.agents or self._spec.agents))
         steps = singles(layout, item)
+        known = [()] * len(steps) if reply.log_probs is None else reply.log_probs.tolist()
         answers: list[Actions | Refused] = reply.replies or [
             Actions(
                 step.episode_id,
                 step.t,
                 actions_of(layout, reply.actions, row),
                 reply.weights_seq_no,
+                dict(zip(layout.agents, known[row], strict=False)),  # () of none
             )
             for row, step in enumerate(steps)
         ]
@@ -145,6 +158,12 @@ class Shadowed(Around):
     def close(self) -> None:
         super().close()
         self._shadow.close()
+
+
+def _sound(log_probs: Mapping[str, float]) -> dict[str, float]:
+    """Returns those that a server takes: of float32 a sum may exceed 0, and one that is almost
+    impossible says nothing."""
+    return {a: min(one, 0.0) for a, one in log_probs.items() if one >= MIN_LOG_PROB}
 
 
 def _without_state(items: Sequence[AnyItem]) -> list[AnyItem]:

@@ -52,12 +52,14 @@ class StartEpisode(Item, tag="start"):
     only. `untrained`, in mode "eval": agents that act with the weights that the server began with,
     if it has kept these. `seed`, for servers whose spec says `takes_seed`: with it they draw what
     they draw for an episode as a whole, such as the member of a pool; without it, with its id.
+    `wants_log_probs`, for servers whose spec says `gives_log_probs`: see `Actions`.
     """
 
     mode: Mode = "train"
     should_explore: bool | None = None
     untrained: list[str] = []
     seed: int | None = None
+    wants_log_probs: bool = False
 
 
 class Step(Item, tag="step"):
@@ -173,11 +175,16 @@ class Started(Reply, tag="started"):
 
 
 class Actions(Reply, tag="actions"):
-    """The actions of step `t`, for exactly the agents whose observations were sent."""
+    """The actions of step `t`, for exactly the agents whose observations were sent.
+
+    `log_probs`, where the episode wants them: the logarithms of the probabilities with which they
+    were drawn, of agents with discrete actions, as far as the policy knows.
+    """
 
     t: int
     actions: dict[str, Value]
     weights_seq_no: int = 0
+    log_probs: dict[str, Number] = {}
 
 
 class Recorded(Reply, tag="recorded"):
@@ -223,13 +230,15 @@ class ActionRows(Reply, tag="rows", kw_only=True):
     """What a `StepRows` is answered with: all of its actions, or else a reply for each episode.
 
     `actions` has rows for each kind of action space. `replies`, in the order of the episodes, come
-    in their place where one of the steps is a repeat, or is refused.
+    in their place where one of the steps is a repeat, or is refused. `log_probs`: those of
+    `Actions`, float64 ``[E, A]``, NaN where one is not known; None: none is.
     """
 
     episode_id: str = ""
     actions: list[Any] = []
     weights_seq_no: int = 0
     replies: list[Actions | Refused] = []
+    log_probs: Any = None
 
 
 ReplyInJson = Started | Actions | Recorded | Ended | Aborted | Refused
@@ -267,6 +276,7 @@ class ServerSpec(msgspec.Struct, omit_defaults=True):
     offers: list[str] = []
     takes_rows: bool = False
     takes_seed: bool = False
+    gives_log_probs: bool = False
 
 
 class ServerWarning(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -377,5 +387,8 @@ class Stopping(msgspec.Struct):
     status: Literal["stopping"] = "stopping"
 
 
+MIN_LOG_PROB = -80.0
+"""Of one of a few actions that somebody has drawn. At -88 its probability ends in float32, and with
+it a learner's ratios of probabilities, losses and weights."""
 MAX_REASON_CHARS = 2_000
 """Maximum length of a refusal's message: enough for a sentence, not for a traceback."""

@@ -201,6 +201,7 @@ class PolicyServer:
             while_learning="wait" if plan.while_learning == "wait" else "serve",
             takes_rows=True,
             takes_seed=getattr(self.policies, "takes_seed", False),
+            gives_log_probs=True,
         )
 
     def status(self) -> Status:

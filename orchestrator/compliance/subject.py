@@ -163,10 +163,10 @@ class Subject:
         self._opened.append(next(self._ids))
         return self._opened[-1]
 
-    def start(self, mode: Mode = "train") -> Episode:
+    def start(self, mode: Mode = "train", *, wants_log_probs: bool = False) -> Episode:
         """Returns an episode that is open."""
         episode = Episode(self, self.new_id())
-        reply = self.ask(StartEpisode(episode.id, mode))
+        reply = self.ask(StartEpisode(episode.id, mode, wants_log_probs=wants_log_probs))
         expect(isinstance(reply, Started), "started", reply)
         return episode
 

@@ -124,9 +124,15 @@ def logged_actions(server: Subject) -> None:
 
 @RULES.of("an episode")
 def log_probs(server: Subject) -> None:
-    """a log-probability comes only beside a logged action"""
+    """a log-probability comes only beside a logged action, and in answers that want it"""
     agent_id = server.agents[0]
     refused(server.ask(server.start().next(logged_log_probs={agent_id: -1.0})), 422)
+    if server.spec.gives_log_probs:
+        reply = server.start(wants_log_probs=True).step()
+        is_sound = all(one < 1e-5 for one in reply.log_probs.values())  # of float32
+        is_sound = is_sound and reply.log_probs.keys() <= reply.actions.keys()
+        expect(is_sound, "logarithms of the probabilities of its agents' actions", reply)
+        expect(not server.start().step().log_probs, "none where an episode wants none", reply)
 
 
 @RULES.of("an episode")

@@ -18,7 +18,7 @@ from muxrl.orchestrator.config.experiment import Experiment, pool_members
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
-from muxrl.orchestrator.config.shadows import acting, shadows
+from muxrl.orchestrator.config.shadows import acting, find_learning_problems, shadows
 from muxrl.orchestrator.doing import doing
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.patterns import match, similar_pattern
@@ -81,6 +81,7 @@ def resolve(
         for server_id, server in config.servers.items()
         if server_id in agents_of
     }
+    problems += find_learning_problems(config, plans)
     keep_mib = config.checkpoint.replay_max_mib
     experiment = Experiment(
         _with_checkpoints(config, plans),

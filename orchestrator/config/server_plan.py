@@ -23,7 +23,6 @@ from muxrl.orchestrator.config.checks import is_file_name
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
 from muxrl.orchestrator.config.seeds import derive_seed
-from muxrl.orchestrator.config.shadows import find_problem
 from muxrl.orchestrator.storage.json_files import finite
 from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.spaces import Box, Space, bounds
@@ -77,8 +76,6 @@ class ServerResolver:
         elif config.callbacks and algorithm.name != EXTERNAL:  # which imports them itself
             for problem in find_callback_problems(config.callbacks):
                 self._refuse(problem)
-        if config.shadow and (problem := find_problem(algorithm, own_algorithms())):
-            self._refuse(problem)
         if not self.agents:
             return None
         groups = self._groups(algorithm)

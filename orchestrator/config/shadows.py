@@ -7,11 +7,14 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
+from muxrl.client.local_transport import InferenceModes
 from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.protocol.spaces import choices
 from muxrl.protocol.suggestions import listed, similar_or_known
-from muxrl.servers.trainers.algorithm import Algorithm
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.lookup import find, own_algorithms
 
 
 def acting(config: ExperimentConfig) -> dict[str, str]:
@@ -72,12 +75,39 @@ def find_problems(config: ExperimentConfig) -> Iterator[str]:
                 )
 
 
-def find_problem(algorithm: Algorithm, others: Iterable[Algorithm]) -> str:
-    """Returns why an algorithm cannot learn from what others chose; "" if it can."""
-    if algorithm.learns_from == "replay":
-        return ""
-    names = listed([one.name for one in others if one.learns_from == "replay"])
-    return (
-        f"is a shadow, and {algorithm.name} cannot learn from actions that others chose; those "
-        f"with a replay can: {names}"
-    )
+def find_learning_problems(
+    config: ExperimentConfig, plans: Mapping[str, ServerPlan | None]
+) -> Iterator[str]:
+    """Yields a sentence for each shadow that cannot learn from what others chose.
+
+    Args:
+        config: the experiment.
+        plans: of its servers, as far as there are any.
+    """
+    for server_id, other_id in shadows(config).items():
+        shadow, other = plans.get(server_id), plans.get(other_id)
+        if shadow is None or other is None:  # of which other things are wrong
+            continue
+        learner = find(shadow.algorithm)
+        able = [one.name for one in own_algorithms() if one.learns_from == "replay"]
+        problem = f"; those with a replay can: {listed(able)}"
+        if learner.learns_from == "recent":
+            problem = _find_log_prob_problem(config, other)
+        if problem and learner.learns_from != "replay":
+            yield (
+                f"server {server_id!r}: is a shadow, and {learner.name} cannot learn from actions "
+                f"that others chose{problem}"
+            )
+
+
+def _find_log_prob_problem(config: ExperimentConfig, other: ServerPlan) -> str:
+    """Returns why V-trace's probabilities of a server's actions are not known; "" if they are."""
+    actor, missing = find(other.algorithm), " without their probabilities, which "
+    if not actor.gives_log_probs:
+        able = [one.name for one in own_algorithms() if one.gives_log_probs]
+        return f"{missing}{actor.name} does not give; those that do: {listed(able)}"
+    if not all(choices(agent.action_space) for agent in other.agents.values()):
+        return f"{missing}are given of discrete actions only"
+    if InferenceModes(config.simulation.inference_mode, 0.0).is_local(other.server_id):
+        return f"{missing}are not given with simulation.inference_mode: local"
+    return ""

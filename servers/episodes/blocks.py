@@ -11,6 +11,7 @@ policy. A step of one episode is a block of one row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +20,8 @@ import numpy as np
 
 from muxrl.protocol.messages import ActionRows, Actions, StartEpisode
 from muxrl.protocol.rows import Layout, pick, put, row_of
-from muxrl.protocol.spaces import Discrete
+from muxrl.protocol.spaces import Discrete, MultiDiscrete
+from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.agents.memory import Memory, Slots
 from muxrl.servers.agents.parts import Part, Seen, places_of
 from muxrl.servers.agents.seats import Seat
@@ -159,6 +161,7 @@ class OpenEpisodes(Protocol):
     """Whose episodes a block is of: see `muxrl.servers.episodes.table.EpisodeTable`."""
 
     started: list[StartEpisode | None]
+    modes: list[Any]
 
     def act(self, block: Block) -> None: ...
 
@@ -242,7 +245,28 @@ class Block(msgspec.Struct, eq=False):
             else:
                 for i, agent_id in enumerate(kind.agents):
                     actions[agent_id] = row_of(kind.space, rows, (row, i))
-        return Actions(self.ids[row], int(self.t[row]), actions, self.weights_seq_no)
+        answer = Actions(self.ids[row], int(self.t[row]), actions, self.weights_seq_no)
+        if (log_probs := self.log_probs) is not None:
+            known = zip(self.served.layout.agents, log_probs[row].tolist(), strict=True)
+            answer.log_probs = {a: one for a, one in known if math.isfinite(one)}
+        return answer
+
+    @property
+    def log_probs(self) -> np.ndarray | None:
+        """Those with which policies drew its actions, ``[E, A]``, NaN where one is not known; None:
+        its episodes do not want them, or none is."""
+        if self.table is None or not self.table.modes[self.slots[0]].wants_log_probs:
+            return None
+        agents, found = self.served.layout.agents, None
+        for one, own in zip(self.served.parts, self.chosen or (), strict=True):
+            # A real number is sent clipped: it has another density than what was drawn.
+            if LOG_PROB in own.outputs and isinstance(one.action_space, Discrete | MultiDiscrete):
+                if found is None:
+                    found = np.full((len(self), len(agents)), np.nan)
+                for i, seat_id in enumerate(one.seat_ids):
+                    if seat_id in agents:  # not a team's, nor of one that is absent
+                        found[:, agents.index(seat_id)] = own.outputs[LOG_PROB][:, i]
+        return found
 
     def seed_of(self, row: int) -> int | None:
         """Returns the seed of what is drawn for one of its episodes; None: it has none."""
@@ -320,10 +344,15 @@ class AwaitedRows(Awaited):
 
     def answer(self) -> ActionRows:
         first = self.blocks[0]
-        if len(self.blocks) == 1:
-            return ActionRows(actions=first.actions, weights_seq_no=first.weights_seq_no)
-        lead = sum(map(len, self.blocks))
-        actions = [kind.empty(lead) for kind in first.served.acted]
-        for block, places in zip(self.blocks, self.places, strict=True):
-            put(actions, places, block.actions)
-        return ActionRows(actions=actions, weights_seq_no=first.weights_seq_no)
+        actions, log_probs = first.actions, first.log_probs
+        if len(self.blocks) > 1:
+            lead = sum(map(len, self.blocks))
+            actions = [kind.empty(lead) for kind in first.served.acted]
+            for block, places in zip(self.blocks, self.places, strict=True):
+                put(actions, places, block.actions)
+            known = [block.log_probs for block in self.blocks]
+            if any(one is not None for one in known):
+                log_probs = np.full((lead, len(first.served.layout.agents)), np.nan)
+                for own, places in zip(known, self.places, strict=True):
+                    log_probs[places] = np.nan if own is None else own
+        return ActionRows(actions=actions, weights_seq_no=first.weights_seq_no, log_probs=log_probs)

@@ -17,14 +17,13 @@ import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.message_sizes import AgentSpaces
-from muxrl.protocol.messages import PlayedSteps, Step
+from muxrl.protocol.messages import MIN_LOG_PROB, PlayedSteps, Step
 from muxrl.protocol.rows import each_array
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.agents.keys import NO_ACTION
 from muxrl.servers.agents.log_probs import DISTRIBUTION, IS_LOGGED, LOG_PROB, log_probs_of
 from muxrl.servers.episodes.blocks import Block, Chosen
-from muxrl.servers.episodes.step_check import MIN_LOG_PROB
 from muxrl.servers.episodes.trajectories import stack
 
 Row = tuple[np.ndarray, np.ndarray]

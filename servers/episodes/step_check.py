@@ -15,7 +15,7 @@ import numpy as np
 
 from muxrl.protocol.errors import UnsoundValue, ValueMismatch
 from muxrl.protocol.message_sizes import AgentSpaces
-from muxrl.protocol.messages import EndEpisode, Step
+from muxrl.protocol.messages import MIN_LOG_PROB, EndEpisode, Step
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.protocol.suggestions import did_you_mean
 from muxrl.protocol.values import Mismatch, Unsound, check_available, conform, number, within
@@ -31,9 +31,6 @@ MAX_RETURN = float(np.finfo(np.float32).max)
 episodes stay finite, too: they are float64."""
 SMALL_REWARD = 1e18
 """With smaller ones no episode comes near `MAX_RETURN`, of however many steps."""
-MIN_LOG_PROB = -80.0
-"""Of one of a few actions that somebody has drawn. At -88 its probability ends in float32, and with
-it a learner's ratios of probabilities, losses and weights."""
 
 _NAMED = 10
 """Members of a group in a message, at most."""

@@ -47,6 +47,7 @@ class Mode(NamedTuple):
     is_training: bool
     should_explore: bool
     untrained: frozenset[str]
+    wants_log_probs: bool
 
 
 class Rows(NamedTuple):

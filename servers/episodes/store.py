@@ -251,7 +251,7 @@ class EpisodeStore:
         seats = member.seats if member else self._seats
         trains = item.mode == "train"
         explores = trains if item.should_explore is None else item.should_explore
-        mode = Mode(seats, trains, explores, untrained)
+        mode = Mode(seats, trains, explores, untrained, item.wants_log_probs)
         if member is None:
             mode = self._modes.setdefault(mode, mode)  # those of all episodes are few objects
         record = Record(episode_id, seats.seats) if trains else None

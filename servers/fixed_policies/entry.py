@@ -54,6 +54,7 @@ class FixedAlgorithm(Algorithm):
     defaults: ClassVar[Mapping[str, Any]] = {}
     learns = False
     learns_from = "-"
+    gives_log_probs = False
     samples_actions = False
     space_check = None
 

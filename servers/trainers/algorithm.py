@@ -50,6 +50,10 @@ class Algorithm(ABC):
             """See `Trainer.learns_from`; "-": it does not learn."""
 
         @property
+        def gives_log_probs(self) -> bool:
+            """Whether it records with which probabilities it draws the actions that it learns."""
+
+        @property
         def samples_actions(self) -> bool:
             """Whether its policy is a distribution to draw actions from; else it takes one action,
             that of the highest value or the actor's, and only exploration is random."""

@@ -155,6 +155,10 @@ class TrainerEntry(Algorithm):
         found: LearnsFrom = self._declared("learns_from", "newest")
         return found
 
+    @property
+    def gives_log_probs(self) -> bool:
+        return bool(self._declared("gives_log_probs", False))
+
     # --- settings -----------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.client.scripted_servers import CountingSimulation, Log, World, refusing
 from tests.client.test_vector_lives import SPACE, Batch, Lives, episodes
 from tests.client.test_vector_loop import NumberServer, RowServer, stop_after
@@ -19,10 +21,13 @@ from muxrl.client.adapters import adapt, adapt_vector
 from muxrl.client.shadowed import Shadowed
 from muxrl.protocol.messages import (
     AbortEpisode,
+    ActionRows,
+    Actions,
     AnyItem,
     AnyReply,
     EndEpisode,
     Refused,
+    ServerSpec,
     StartEpisode,
     Step,
     StepRows,
@@ -117,6 +122,46 @@ def test_who_reads_the_global_state_is_sent_it(
         steps = [*server.of(Step), *server.of(StepRows)]
         assert steps
         assert all((step.state is None) == (size is None) for step in steps)
+
+
+class Giving(NumberServer):
+    """One that gives log-probabilities, of which one is a float32's sum and one next to nothing."""
+
+    def fetch_spec(self) -> ServerSpec:
+        return replace(super().fetch_spec(), gives_log_probs=True)
+
+    def _answer(self, item: AnyItem) -> AnyReply:
+        reply = super()._answer(item)
+        if isinstance(reply, Actions):
+            return replace(reply, log_probs={a: self.log_prob(a, reply.t) for a in reply.actions})
+        if isinstance(item, StepRows) and isinstance(reply, ActionRows):
+            agents = self.fetch_spec().agents
+            rows = [[self.log_prob(a, t) for a in agents] for t in item.t]
+            return replace(reply, log_probs=np.array(rows))
+        return reply
+
+    @staticmethod
+    def log_prob(agent_id: str, t: int) -> float:
+        return -3.0 if agent_id == "c" else 1e-9 if t else -100.0
+
+
+class GivingRows(Giving):
+    takes_rows = True
+
+
+@pytest.mark.parametrize("kind", [Giving, GivingRows])
+def test_it_is_sent_the_log_probabilities_that_its_server_gives(kind: type[Giving]) -> None:
+    world = Shadows(kind)
+    world.play([Both(num_steps=3), Both(num_steps=3)], range(4))
+    assert all(one.wants_log_probs for one in world.right.of(StartEpisode))
+    assert not any(one.wants_log_probs for one in world.shadow.of(StartEpisode))
+    steps = world.shadow.of(Step)
+    assert len(steps) == 4 * 3
+    assert [one.logged_log_probs for one in steps] == [
+        {"b": 0.0, "c": -3.0} if one.t else {"c": -3.0} for one in steps
+    ]
+    world.play([Both()], [0], mode="eval")
+    assert not world.right.of(StartEpisode)[-1].wants_log_probs
 
 
 def test_it_is_sent_nothing_of_episodes_that_are_measured() -> None:

@@ -229,6 +229,7 @@ LISTS: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("algorithms", "`tanh`; {} have `relu`"): lambda one: (
         one.model_settings().get("fcnet_activation") == "relu"
     ),
+    ("algorithms", "probabilities of its actions: {}, RLLIB_PPO"): lambda one: one.gives_log_probs,
     ("algorithms", "makes {} recurrent"): lambda one: one.memory() == "LSTM",
     ("client", "| {} | MLPs"): lambda one: one.seating.reads_no_others,
     ("client", "| {} | GRU and"): lambda one: one.seating.actions is TeamChoices,

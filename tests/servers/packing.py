@@ -95,6 +95,11 @@ def answers_of(
                     for i, agent_id in enumerate(kind.agents)
                 }
                 found.append(Actions(episode_id, t, actions, reply.weights_seq_no))
+                if reply.log_probs is not None:
+                    known = zip(
+                        _layout(agents, item).agents, reply.log_probs[row].tolist(), strict=True
+                    )
+                    found[-1].log_probs = {a: one for a, one in known if np.isfinite(one)}
     return found
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.servers.acted import actions_of
+from tests.servers.acted import act_on, actions_of
+from tests.servers.packing import answers_of, rows_of
 from tests.servers.scripted_store import ScriptedStore, make_plan, seat_of, seen
 
 from muxrl.protocol.errors import ValueMismatch
-from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.protocol.messages import AnyItem, EndEpisode, StartEpisode, Step, StepRows
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
 from muxrl.servers.agents.log_probs import LOG_PROB
 from muxrl.servers.episodes.blocks import AwaitedStep
@@ -155,6 +156,50 @@ def test_the_given_log_probability_is_recorded(name: str) -> None:
     logp = {one.seat_id: np.array(one.outputs[LOG_PROB]) for one in chunk.trajectories}
     assert np.isposinf(logp["a"]).all()
     np.testing.assert_allclose(logp["b"], -0.25 * np.arange(NUM_STEPS))
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C", "MAPPO", "IMPALA", "APPO", "DQN", "QMIX"])
+def test_who_wants_them_is_answered_the_log_probabilities_that_are_recorded(name: str) -> None:
+    wants, others = ("e", "f"), ("g",)
+    with policies_of(name) as policies:
+        agents, answered = policies.store.plan.agents, []
+        for one in (*wants, *others):
+            policies.store.accept(StartEpisode(one, wants_log_probs=one in wants), 0.0)
+        for t in range(NUM_STEPS // 2):  # in rows, of one episode and of all, and by itself
+            seen_now = {a: seen(a, t % 3) / 100 for a in "ab"}
+            steps = [Step(one, t, seen_now, {"a": 1.0} if t else {}) for one in (*wants, *others)]
+            items: list[AnyItem] = [rows_of(agents, steps)]
+            if t % 3 == 1:
+                items = [rows_of(agents, [one]) for one in steps]
+            elif t % 3 == 2:
+                items, steps[0].logged_actions = [*steps], {"a": 1}
+            awaited = [
+                policies.store.accept_rows(item, 0.0)
+                if isinstance(item, StepRows)
+                else policies.store.accept(item, 0.0)
+                for item in items
+            ]
+            replies = answers_of(agents, items, act_on(policies.acting, *awaited))
+            answered.append({one.episode_id: one.log_probs for one in replies})
+        for one in (*wants, *others):
+            policies.store.accept(EndEpisode(one, NUM_STEPS // 2), 0.0)
+        policies.store.finish_frame()
+        chunks = policies.store._chunks or policies.feed.take()
+        played = [one for chunk in chunks for one in chunk.trajectories]
+    is_known = find(name).gives_log_probs
+    assert is_known == (name not in ("DQN", "QMIX"))
+    assert {one.episode_id for one in played} == {*wants, *others}
+    for one in played:  # pieces of episodes
+        got = [step[one.episode_id] for step in answered[one.t : one.t + len(one)]]
+        if not is_known or one.episode_id in others:
+            assert got == [{}] * len(one)
+            continue
+        assert [known.get(one.seat_id, np.inf) for known in got] == list(one.outputs[LOG_PROB])
+        is_logged = [
+            (one.episode_id, one.seat_id) == ("e", "a") and t % 3 == 2
+            for t in range(one.t, one.t + len(one))
+        ]
+        assert [one.seat_id not in known for known in got] == is_logged
 
 
 @pytest.mark.parametrize("name", ["DQN", "SAC", "QMIX", "VDN", "QPLEX", "IQL"])

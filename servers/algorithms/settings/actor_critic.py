@@ -39,6 +39,7 @@ class ActorCriticSettings(AlgorithmSettings):
     """What all have that learn a policy and a value from whole batches."""
 
     learns_from: ClassVar[LearnsFrom] = "newest"
+    gives_log_probs: ClassVar[bool] = True
     space_check: ClassVar[AgentSpaces] = AgentSpaces()
 
     model: ModelSettings = ModelSettings()

@@ -277,6 +277,7 @@ class OnPolicy(RLlibTrainer):
     """PPO and its kin: batches of the newest weights."""
 
     learns_from: ClassVar[LearnsFrom] = "newest"
+    gives_log_probs: ClassVar[bool] = True
 
     def act(self, rows: Rows) -> Acted:
         return self._act(rows, dict.fromkeys((DISTRIBUTION, LOG_PROB)) if rows.is_training else {})

@@ -76,7 +76,11 @@ def test_one_server_acts_whoever_was_promoted(replaced_by: list[str]) -> None:
         ({"agents": ["agent"]}, "servers.sac.agents: are given, and a shadow learns from the ag"),
         ({"on_server_loss": "random"}, "servers.sac.on_server_loss: is 'random', and a shadow"),
         ({"algorithm": "A2C"}, "'sac': is a shadow, and A2C cannot learn from actions that others"),
-        ({"algorithm": "IMPALA"}, "with a replay can: DQN, IQL, MADDPG, MASAC, QMIX, QPLEX, SAC"),
+        ({"algorithm": "PPO"}, "with a replay can: DQN, IQL, MADDPG, MASAC, QMIX, QPLEX, SAC"),
+        (
+            {"algorithm": "IMPALA"},
+            "without their probabilities, which DQN does not give; those that",
+        ),
         ({"algorithm": "RANDOM"}, "'sac': is a shadow, and RANDOM cannot learn from actions"),
     ],
 )
@@ -84,6 +88,27 @@ def test_what_is_refused_of_a_shadow(sac: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         prepare(config(dqn=DQN, sac=SAC | sac))
     assert problem in str(refused.value)
+
+
+V_TRACE = {"algorithm": "APPO", "shadow": "ppo"}
+PPO = {"algorithm": "PPO", "agents": ["agent"]}
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C", "MAPPO", "IMPALA", "RLLIB_PPO"])
+def test_v_trace_learns_from_whoever_gives_log_probabilities(name: str) -> None:
+    for shadow in ("IMPALA", "APPO", "RLLIB_IMPALA"):
+        tried = config(ppo=PPO | {"algorithm": name}, appo=V_TRACE | {"algorithm": shadow})
+        assert prepare(tried).servers["appo"].shadow == "ppo"
+
+
+def test_v_trace_needs_discrete_actions_and_a_server_that_acts() -> None:
+    tried = config(ppo=PPO, appo=V_TRACE)
+    tried.simulation.inference_mode = "local"
+    with pytest.raises(ConfigError, match="which are not given with simulation"):
+        prepare(tried)
+    tried.simulation = SimulationConfig("gymnasium:Pendulum-v1")
+    with pytest.raises(ConfigError, match="which are given of discrete actions only"):
+        prepare(tried)
 
 
 def test_what_is_refused_beside_one() -> None:
