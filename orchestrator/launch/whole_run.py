@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.errors import ConfigError, RunFailed
 from muxrl.orchestrator.launch.progress import Progress
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.resuming import (
@@ -59,10 +59,13 @@ def run_experiment(
         hidden_metrics: how the names of those begin that are not written there; "": none.
 
     Raises:
-        ConfigError: a server wants a GPU that is not there.
+        ConfigError: a server wants a GPU that is not there, or is replaced, as in a resumed run.
         OSError: the run directory is there already, or cannot be made.
     """
     check_gpus(experiment.config)
+    if replaced := [s for s, server in experiment.config.servers.items() if server.replace_by]:
+        why = "is for a run that is resumed: a new one has learned nothing to act with"
+        raise ConfigError([f"servers.{server_id}.replace_by: {why}" for server_id in replaced])
     folder = run_dir if isinstance(run_dir, RunDirectory) else make_folder(experiment, run_dir)
     with locked(folder):
         return _run(experiment, folder, None, show_progress, console, hidden_metrics)

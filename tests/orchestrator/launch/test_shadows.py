@@ -12,13 +12,17 @@ from tests.faults.hosted import Host
 from tests.faults.started import PATIENCE_S
 
 from muxrl import load_policy
+from muxrl.orchestrator.config import ConfigError, ExperimentConfig, StopConfig, prepare
+from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.launch.resuming import find_checkpoint
+from muxrl.orchestrator.launch.whole_run import run_experiment
 from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.frames import evaluation_frame
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.watch.run_view import RunView
+from muxrl.servers.config import ServerConfig
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -42,6 +46,17 @@ def launched(host: Host, *arguments: str) -> str:
     said: str = process.communicate(timeout=PATIENCE_S)[0]
     assert process.returncode == 0, said
     return said
+
+
+def test_no_shadow_is_promoted_in_a_new_run(tmp_path: Path) -> None:
+    servers = {s: ServerConfig(**given) for s, given in CONFIG["servers"].items()}
+    servers["dqn"].replace_by = "sac"
+    simulation = SimulationConfig(CONFIG["simulation"]["env"], {"num_agents": 3})
+    stop = StopConfig(env_steps=10)
+    config = ExperimentConfig("x", simulation=simulation, servers=servers, stop=stop)
+    with pytest.raises(ConfigError, match=r"servers.dqn.replace_by: is for a run that is resumed"):
+        run_experiment(prepare(config), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def acting_in(folder: Path) -> str:
