@@ -30,7 +30,7 @@ from torch import Tensor
 
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.agents.keys import ACTION_MASK, OBS
-from muxrl.servers.agents.log_probs import DISTRIBUTION, IS_LOGGED, LOG_PROB
+from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB
 from muxrl.servers.agents.seating import MASKED_AGENTS, Seating
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.gymnasium_spaces import Spaces
@@ -206,9 +206,6 @@ class RLlibTrainer:
 
     def _episode(self, one: Trajectory) -> Any:
         outputs = {k: one.outputs[k] for k in (DISTRIBUTION, LOG_PROB) if k in one.outputs}
-        if LOG_PROB in outputs and np.any(logged := one.outputs.get(IS_LOGGED, False)):
-            # No weight in the policy's loss, of what the policy did not choose.
-            outputs[LOG_PROB] = np.where(logged, np.float32(np.inf), outputs[LOG_PROB])
         num_states = len(tree.flatten(self._initial_state))
         states = [one.outputs[f"{_STATE}{i}"] for i in range(num_states)]
         name = one.id if self.learns_from == "replay" else f"{one.id}@{one.t}"

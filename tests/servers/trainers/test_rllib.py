@@ -229,12 +229,27 @@ def test_what_the_simulation_chose_has_no_weight_in_the_policys_loss() -> None:
     settings = {**ON_POLICY, "use_kl_loss": False, "num_epochs": 1, "minibatch_size": None}
     trainer = made("RLLIB_PPO", settings)
     one, before = Player(trainer).play(), flat(trainer)
-    one.outputs = {**one.outputs, "is_logged": np.ones(NUM_STEPS, bool)}
+    one.outputs = {**one.outputs, LOG_PROB: np.full(NUM_STEPS, np.inf, np.float32)}
     trainer.learn([one])
     after = flat(trainer)
     changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
     assert changed
     assert all("critic" in name or name.startswith("vf.") for name in changed), changed
+
+
+@pytest.mark.parametrize("name", ["RLLIB_IMPALA", "RLLIB_APPO"])
+def test_v_trace_learns_from_logged_actions_whose_probabilities_are_known(name: str) -> None:
+    def learned(log_prob: float) -> dict[str, torch.Tensor]:
+        trainer = made(name, {**ON_POLICY, "entropy_coeff": 0.0})
+        one, before = Player(trainer).play(), flat(trainer)
+        known = np.full(NUM_STEPS, log_prob, np.float32)
+        one.outputs = {**one.outputs, "is_logged": np.ones(NUM_STEPS, bool), LOG_PROB: known}
+        trainer.learn([one])
+        return {n: one - before[n] for n, one in flat(trainer).items() if "critic" not in n}
+
+    likely, unlikely = learned(np.log(0.9)), learned(np.log(0.25))
+    assert any(not torch.equal(one, unlikely[n]) for n, one in likely.items())
+    assert not any(one.any() for one in learned(np.inf).values())
 
 
 def test_dqn_explores_by_its_schedule_and_its_weights_tell_how_far_it_is() -> None:
