@@ -75,10 +75,10 @@ def print_plan(plan: SweepPlan, console: Console) -> None:
     for sentence in plan.deferred:
         warner(console)(sentence)
     if sweep.searcher != "random":
-        num_seeds = max(1, len(sweep.seeds))
+        num_seeds = len(sweep.all_seeds)
         seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
         console.print(
-            f"{sweep.num_samples * num_seeds} trials: {sweep.num_samples} settings that "
+            f"{plan.num_trials} trials: {sweep.num_samples} settings that "
             f"{sweep.searcher} will choose, {seeds} each; how long they take is not "
             "reckoned, since it depends on the choice"
         )
@@ -123,8 +123,8 @@ def estimate_text(timings: Sequence[Timing], num_concurrent: int) -> str:
 
 def concurrency(plan: SweepPlan) -> int:
     """Returns how many trials a local Ray holds at once, by their logical CPUs."""
-    wanted = [sum(cpus_wanted(plan.config_of(trial))) for trial in plan.trials]
-    fit = int(local_num_cpus(plan) / max(max(wanted), 1e-9))
+    wanted = max(sum(cpus_wanted(one.config)) for one in plan.resolved)
+    fit = int(local_num_cpus(plan) / max(wanted, 1e-9))
     most = plan.config.max_concurrent or fit
     return max(1, min(fit, most, len(plan.trials)))
 
