@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.compliance.rules import Rules
 from muxrl.orchestrator.compliance.subject import Subject, refused, same
-from muxrl.orchestrator.compliance.verdicts import Skipped, expect
+from muxrl.orchestrator.compliance.verdicts import Rules, Skipped, expect
 from muxrl.protocol.messages import Refused
 from muxrl.protocol.spaces import ACTION_MASK_KEY, bounds
 from muxrl.protocol.values import conform
