@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -237,23 +238,20 @@ def find_trial_warnings(plan: SweepPlan) -> Iterator[str]:
 
 
 def by_setting(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
-    """Returns the trials that differ in their seed alone, a list for each setting.
+    """Returns the trials that differ in their seed alone, a list for each setting."""
+    groups: dict[str, list[TrialRecord]] = {}
+    for setting, trial in _with_settings(trials):
+        groups.setdefault(setting, []).append(trial)
+    return list(groups.values())
 
-    What was drawn twice is two settings.
-    """
-    groups: dict[str, list[list[TrialRecord]]] = {}
+
+def _with_settings(trials: Sequence[TrialRecord]) -> Iterator[tuple[str, TrialRecord]]:
+    """Yields what tells a trial's setting from others; what was drawn twice is two settings."""
+    nums: Counter[tuple[str, int]] = Counter()
     for trial in trials:
-        alike = groups.setdefault(_setting(trial), [])
-        fitting = (group for group in alike if all(one.seed != trial.seed for one in group))
-        group = next(fitting, None)
-        if group is None:
-            alike.append(group := [])
-        group.append(trial)
-    return [group for alike in groups.values() for group in alike]
-
-
-def _setting(trial: TrialRecord) -> str:
-    return json.dumps([trial.roles, trial.parameters], sort_keys=True)
+        drawn = json.dumps([trial.roles, trial.parameters], sort_keys=True)
+        nums[drawn, trial.seed] += 1
+        yield f"{drawn}, {nums[drawn, trial.seed]}", trial
 
 
 def keep_trials(plan: SweepPlan, earlier: Sequence[TrialRecord]) -> None:
@@ -267,20 +265,16 @@ def keep_trials(plan: SweepPlan, earlier: Sequence[TrialRecord]) -> None:
         for group in by_setting(earlier)
         if group[0].assignment
     ]
-    known: dict[tuple[str, int], list[TrialRecord]] = {}
-    for trial in earlier:
-        known.setdefault((_setting(trial), trial.seed), []).append(trial)
+    known = {(setting, trial.seed): trial for setting, trial in _with_settings(earlier)}
     trials, experiments = list(earlier), {}
-    for one in wanted:
-        same = known.get((_setting(one), one.seed))
-        if same:
-            trial_id = same.pop(0).id
-        else:
+    for setting, one in _with_settings(wanted):
+        same = known.get((setting, one.seed))
+        if same is None:
             what = one.assignment, one.roles, one.parameters, one.seed
-            trials.append(make_trial(len(trials), len(wanted), *what))
-            trial_id = trials[-1].id
+            same = make_trial(len(trials), len(wanted), *what)
+            trials.append(same)
         if one.id in plan.experiments:
-            experiments[trial_id] = plan.experiments[one.id]
+            experiments[same.id] = plan.experiments[one.id]
     plan.trials, plan.experiments = trials, experiments
 
 
