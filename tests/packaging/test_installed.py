@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, make_plan
+from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, make_plan, running
 from tests.orchestrator.commands.test_probe import PLAIN_ENV, PLAIN_SECTION
 from tests.packaging.installed import Installed
 
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.server import PolicyServer
 
 pytestmark = pytest.mark.packaging
 
@@ -218,16 +217,12 @@ def test_on_other_pythons_the_client_plays(client: tuple[str, Installed], tmp_pa
     agents = {"agent": Box((2,), low=0.0, high=1.0)}
     plan = make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL)
     agent = replace(plan.agents["agent"], action_space=Discrete(4))
-    server = PolicyServer(replace(plan, agents={"agent": agent}))
-    server.start()
-    try:
+    with running(replace(plan, agents={"agent": agent})) as server:
         done = installed.run("python", "-c", LOOP, server.address, str(tmp_path))
         said = done.stderr.splitlines()
         assert (done.returncode, [x for x in said if not x.startswith("connected to ")]) == (0, [])
         assert done.stdout.splitlines() == [version.replace(".", " "), "20 0", "20 0", "20 0"]
         assert server.status().num_episodes == 60
-    finally:
-        assert server.stop()
 
 
 def test_on_the_oldest_python_servers_are_refused(oldest: Installed, tmp_path: Path) -> None:
