@@ -1,11 +1,10 @@
-"""Episodes to look at: written down as JSON, or filmed, as they are played."""
+"""Episodes to look at: filmed as they are played."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from muxrl.client.adapters.around import Around
 from muxrl.client.adapters.simulation import Simulation, StepResult
 from muxrl.orchestrator.errors import CannotEvaluate
-from muxrl.orchestrator.records.played import Row
 
 RENDER_MODE = "rgb_array"
 _FRAME_MS = 100
@@ -70,18 +68,3 @@ class Filmed(Around):
             self._folder / self._name, save_all=True, append_images=rest, duration=_FRAME_MS, loop=0
         )
         self._frames = []
-
-
-def write_json_lines(file: TextIO, rows: Iterable[Row]) -> None:
-    """Writes rows of `muxrl.orchestrator.records.played`, a JSON object a line."""
-    for row in rows:
-        file.write(json.dumps(row, default=_plain) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    """Returns an array or a number of NumPy's as JSON has it."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
