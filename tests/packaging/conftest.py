@@ -6,18 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 from tests.nights import at_night
 from tests.packaging.installed import (
     Installed,
     lend_all_packages,
     lend_packages,
     make_environment,
-    site_packages,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -76,8 +73,7 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel without extras: a simulation's machine."""
     installed = make_environment(tmp_path_factory.mktemp("light"), wheel)
-    (muxrl,) = Distribution.discover(name="muxrl", path=[str(site_packages(installed))])
-    lend_packages(installed, muxrl.requires or ())
+    lend_packages(installed)
     return installed
 
 
@@ -85,12 +81,7 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def servers(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel with the extra `servers` alone: runs on one machine."""
     installed = make_environment(tmp_path_factory.mktemp("servers"), wheel)
-    (muxrl,) = Distribution.discover(name="muxrl", path=[str(site_packages(installed))])
-    wanted = [Requirement(text) for text in muxrl.requires or ()]
-    lend_packages(
-        installed,
-        [r.name for r in wanted if r.marker is None or r.marker.evaluate({"extra": "servers"})],
-    )
+    lend_packages(installed, "servers")
     return installed
 
 
