@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,19 +32,28 @@ SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.floa
 MakeServer = Callable[..., PolicyServer]
 
 
-def make_plan(algorithm: str, agents: dict[str, Space], **fields: Any) -> ServerPlan:
-    """Returns a plan; every kind of observation has its own policy."""
+def make_plan(
+    algorithm: str, agents: Mapping[str, Space | tuple[Space, Space]], **fields: Any
+) -> ServerPlan:
+    """Returns a plan: by agent what it observes, which of three actions it takes then.
+
+    Every kind of observation has its own policy. Or what an agent observes and does, which has one
+    of its own.
+    """
     groups: dict[str, tuple[str, ...]] = fields.get("groups", {})
     group_of = {member: group for group, members in groups.items() for member in members}
     policy_of: dict[str, str] = {}
-    for agent, space in agents.items():
-        policy_of[agent] = group_of.get(agent, f"policy_{len(getattr(space, 'shape', ()))}")
+    spaces: dict[str, tuple[Space, Space]] = {}
+    for agent, given in agents.items():
+        own = agent if isinstance(given, tuple) else f"policy_{len(getattr(given, 'shape', ()))}"
+        policy_of[agent] = group_of.get(agent, own)
+        spaces[agent] = given if isinstance(given, tuple) else (given, Discrete(3))
     defaults: dict[str, Any] = {
         "server_id": algorithm.lower(),
         "algorithm": algorithm,
         "agents": {
-            agent: AgentPlan(policy_of[agent], space, Discrete(3), group_of.get(agent))
-            for agent, space in agents.items()
+            agent: AgentPlan(policy_of[agent], *both, group_of.get(agent))
+            for agent, both in spaces.items()
         },
         "groups": {},
         "state_size": None,

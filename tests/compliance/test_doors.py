@@ -6,7 +6,6 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -24,7 +23,6 @@ from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.standalone import muxrl_client
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
-from muxrl.servers.config import AgentPlan
 
 SPACES: dict[str, Space] = {
     "box": Box((2,)),
@@ -41,9 +39,8 @@ TAKEN: Verdict = "taken"
 @pytest.fixture(scope="module")
 def address(make_server: MakeServer) -> Iterator[str]:
     """Of a gateway to a server that gives its networks away, whose own address is `.behind`."""
-    agents = {a: AgentPlan(f"p_{a}", space, Discrete(3)) for a, space in SPACES.items()}
-    plan = make_plan("PPO", {}, settings=PPO_SETTINGS, model=SMALL_MODEL)
-    server = make_server(replace(plan, agents=agents))
+    agents = {agent: (space, Discrete(3)) for agent, space in SPACES.items()}
+    server = make_server(make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL))
     with gateway_to(server) as gateway:
         BEHIND[gateway.address] = server.address
         yield gateway.address

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from tests.compliance.gateways import gateway_to
@@ -12,7 +11,7 @@ from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, TOKEN, Make
 from muxrl.orchestrator.compliance.server_trial import RULES, judge_server
 from muxrl.orchestrator.compliance.verdicts import Verdict
 from muxrl.protocol.spaces import Box, DictSpace
-from muxrl.servers.config import AgentPlan, LimitsConfig
+from muxrl.servers.config import LimitsConfig
 from muxrl.servers.server import PolicyServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -67,7 +66,7 @@ def test_rules_hold_for_boxes_in_which_a_learning_policy_is_clipped(
     make_server: MakeServer,
 ) -> None:
     limits = LimitsConfig(max_episodes=8)
-    plan = make_plan("PPO", {}, settings=PPO_SETTINGS, model=SMALL_MODEL, limits=limits)
-    agents = {a: AgentPlan("p", Box((2,)), Box((6,), low=0, high=5)) for a in "ab"}
-    server = make_server(replace(plan, agents=agents))
+    agents = dict.fromkeys("ab", (Box((2,)), Box((6,), low=0, high=5)))
+    plan = make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL, limits=limits)
+    server = make_server(plan)
     assert len(skipped(list(judge_server(server.address)))) < 12

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -27,7 +26,6 @@ from muxrl.client.adapters import adapt
 from muxrl.orchestrator.cli import main
 from muxrl.protocol.spaces import Box as PlainBox
 from muxrl.protocol.spaces import Discrete as PlainDiscrete
-from muxrl.servers.config import AgentPlan
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = ROOT / "experiments" / "examples" / "signals"
@@ -155,15 +153,14 @@ def test_what_was_learned_is_played_by_the_same_agents(monkeypatch: pytest.Monke
 
 @pytest.mark.skipif(not SUMO_PYTHON.exists(), reason="there is no SUMO in build/sumo")
 def test_an_episode_in_sumo() -> None:
-    agents = {
-        f"{column}{row}": AgentPlan("p", PlainBox((33,)), PlainDiscrete(8))
-        for column in "ABCD"
-        for row in range(4)
-    }
+    spaces = PlainBox((33,)), PlainDiscrete(8)
+    agents = {f"{column}{row}": spaces for column in "ABCD" for row in range(4)}
     command = [SUMO_PYTHON, SIGNALS / "signals.py", "--first-seed", "7", "--num-seconds", "300"]
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    plan = replace(make_plan("RANDOM", {}), agents=agents)
-    with running(plan) as server, gateway_to(server, num_episodes=1) as gateway:
+    with (
+        running(make_plan("RANDOM", agents)) as server,
+        gateway_to(server, num_episodes=1) as gateway,
+    ):
         done = subprocess.run(
             [*command, gateway.address], env=own, capture_output=True, text=True, timeout=60
         )

@@ -11,7 +11,6 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from tests.compliance.real_servers import make_plan, running
 
 from muxrl.orchestrator.cli import main
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.config import AgentPlan
 from muxrl.servers.server import PolicyServer
 
 ROOT = Path(__file__).parents[2]
@@ -54,13 +52,12 @@ def serve() -> Iterator[Callable[..., PolicyServer]]:
 
     def start(num_routes: int, habits: dict[str, int]) -> PolicyServer:
         agents = {
-            agent: AgentPlan("p", Box((1 + num_routes,)),
-                             Discrete(5 if agent == "operator" else num_routes))
+            agent: (Box((1 + num_routes,)), Discrete(5 if agent == "operator" else num_routes))
             for agent in habits
-        }  # fmt: skip
+        }
         settings = {"policy": f"{__name__}:make_habit", "kwargs": {"habits": habits}}
-        plan = make_plan("SCRIPTED", {}, server_id=next(names), settings=settings)
-        return stack.enter_context(running(replace(plan, agents=agents)))
+        plan = make_plan("SCRIPTED", agents, server_id=next(names), settings=settings)
+        return stack.enter_context(running(plan))
 
     with contextlib.ExitStack() as stack:
         yield start

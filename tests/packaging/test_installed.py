@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,10 +213,9 @@ def test_on_other_pythons_the_client_plays(client: tuple[str, Installed], tmp_pa
     """Over WebSocket and HTTP, and acting by itself, with a server that learns here."""
     version, installed = client
     (tmp_path / "mine.py").write_text(PLAIN_ENV)
-    agents = {"agent": Box((2,), low=0.0, high=1.0)}
+    agents = {"agent": (Box((2,), low=0.0, high=1.0), Discrete(4))}
     plan = make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL)
-    agent = replace(plan.agents["agent"], action_space=Discrete(4))
-    with running(replace(plan, agents={"agent": agent})) as server:
+    with running(plan) as server:
         done = installed.run("python", "-c", LOOP, server.address, str(tmp_path))
         said = done.stderr.splitlines()
         assert (done.returncode, [x for x in said if not x.startswith("connected to ")]) == (0, [])
