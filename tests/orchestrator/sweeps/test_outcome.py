@@ -22,15 +22,18 @@ from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.dry_run import (
     Timing,
     _timing_text,
+    concurrency,
     duration,
     estimate_text,
     why_unknown,
 )
+from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.measure import Metric
+from muxrl.orchestrator.sweeps.plan import make_plan
 from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
+from muxrl.orchestrator.sweeps.runner import local_num_cpus
 from muxrl.orchestrator.sweeps.schema import MetricConfig as M
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.orchestrator.sweeps.trial import trial_of, tune_config
 from muxrl.orchestrator.sweeps.tuner import placement
 from muxrl.protocol.messages import Status
 from muxrl.servers.config import ServerConfig
@@ -162,11 +165,6 @@ def test_a_metric_is_one_number_of_evaluations_or_of_training(
     assert told.value(row, JointRow(env_steps=500, **training)) == value
 
 
-def test_tune_carries_a_row_about_and_gives_it_back():
-    spec = TrialRecord("0-a", "a:x", {"r": "a"}, {"servers.r.settings.lr": 0.1}, 4)
-    assert trial_of(tune_config(spec, Path("/x"))) == spec
-
-
 def test_a_placement_group_has_a_bundle_for_each_process():
     from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
     from muxrl.servers.config import ResourcesConfig, ServerConfig
@@ -183,6 +181,15 @@ def test_a_placement_group_has_a_bundle_for_each_process():
     assert group.strategy == "STRICT_PACK"
     assert group.head_bundle_is_empty, "the trial itself only watches"
     assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}, *[{"CPU": 0.25}] * 3]
+
+
+def test_as_many_trials_as_fit_are_reckoned_with_at_once(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    found = {}  # a trial takes 2.5 logical CPUs
+    for most in ("null", 1, 5):
+        plan = make_plan(load_sweep("chase", [f"max_concurrent={most}"]))
+        found[most] = local_num_cpus(plan), concurrency(plan)
+    assert found == {"null": (6, 2), 1: (6, 1), 5: (13, 5)}
 
 
 def timing(train_s, num_trials):

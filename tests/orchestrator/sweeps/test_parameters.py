@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.sweeps.parameters import active, draw, find_problems, settings
+from muxrl.orchestrator.sweeps.parameters import draw, find_problems, settings
 from muxrl.orchestrator.sweeps.schema import ParameterConfig as P
 
 KEY = "servers.a.settings.lr"
@@ -71,12 +71,6 @@ def test_draws_reach_everywhere():
     assert {draw(KEY, P(randint=[0, 3]), i, 0) for i in range(50)} == {0, 1, 2}
     logs = [math.log10(draw(KEY, P(loguniform=[1e-5, 1e-1]), i, 0)) for i in range(400)]
     assert abs(sum(logs) / len(logs) + 3) < 0.2  # the middle of -5..-1
-
-
-def test_parameters_of_templates_count_where_the_template_is_used():
-    parameters = {"algorithms.ppo.settings.lr": P(grid=[1]), "stop.env_steps": P(grid=[1])}
-    assert list(active(parameters, {"qmix"})) == ["stop.env_steps"]
-    assert list(active(parameters, {"qmix", "ppo"})) == list(parameters)
 
 
 @pytest.mark.parametrize(
