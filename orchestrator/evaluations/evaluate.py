@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 from muxrl.client.adapters.around import Around
-from muxrl.client.adapters.simulation import COMMON, SimulationError
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig
 from muxrl.orchestrator.config.parameters import of_evaluations
-from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.config.seeds import evaluation_seed
 from muxrl.orchestrator.config.shadows import acting
 from muxrl.orchestrator.doing import doing
@@ -37,8 +35,8 @@ from muxrl.orchestrator.evaluations.evaluated import (
     returns_of,
     roles_by_name,
 )
+from muxrl.orchestrator.evaluations.filming import filmed_copy
 from muxrl.orchestrator.evaluations.frozen import frozen_servers, open_run, prepared
-from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed
 from muxrl.orchestrator.launch.in_process import serve_experiment
 from muxrl.orchestrator.records.played import ParquetFile, Recorded, Row
 from muxrl.orchestrator.records.rows import Metrics
@@ -93,7 +91,7 @@ def evaluate_run(
         should_write: whether the result is written to the run's ``evaluations``.
         record: a new file for what each agent saw, did and earned, ``.parquet`` or else JSON, an
             object a line; see `muxrl.orchestrator.records.played`.
-        video: a new folder for an animated picture of each episode; see `Filmed`.
+        video: a new folder for an animated picture of each episode; see `filming.Filmed`.
 
     Raises:
         CannotEvaluate: there is no such run or checkpoint, its simulation is external, or
@@ -205,21 +203,6 @@ def _simulation(experiment: Experiment, number: int, video: Path | None) -> Arou
     if video is None:
         return make_evaluation_copy(config, max_steps, number)
     return filmed_copy(config, number, video, max_steps)
-
-
-def filmed_copy(
-    config: SimulationConfig, number: int, video: Path, max_steps: float = math.inf
-) -> Filmed:
-    """Makes an environment that is filmed, in episodes of so many env steps at most.
-
-    Raises:
-        CannotEvaluate: it cannot be.
-    """
-    try:
-        made = make_evaluation_copy(config, max_steps, number, render_mode=RENDER_MODE)
-    except SimulationError as error:
-        raise CannotEvaluate(f"the environment cannot be filmed: {error}") from error
-    return Filmed(made, video)
 
 
 def _result(
