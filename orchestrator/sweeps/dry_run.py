@@ -222,8 +222,7 @@ def _measure(
     with tempfile.TemporaryDirectory(prefix="muxrl-calibration-") as temporary:
         calibrated = replace(experiment, config=config)
         folder = make_folder(calibrated, Path(temporary) / "run")
-        evaluated_at: list[float] = []
-        """When all had played as learned."""
+        evaluated_at: list[float] = []  # when all had played as learned
         began_at = time.monotonic()
         with contextlib.closing(
             Run(calibrated, folder, None, lambda row: evaluated_at.append(time.monotonic()))
