@@ -41,10 +41,7 @@ def no_numbers(server: Subject) -> None:
     for wrong in (np.nan, np.inf):
         _is_refused(server, agent_id, np.full(space.shape, wrong, np.float32))
     for no_number in (None, "1"):
-        nested: Any = no_number
-        for length in reversed(space.shape):
-            nested = [nested] * length
-        _is_refused(server, agent_id, nested)
+        _is_refused(server, agent_id, np.full(space.shape, no_number, object).tolist())
 
 
 @RULES.of("refusals", has_items=False, is_needed=True)
