@@ -15,6 +15,7 @@ from tests.packaging.installed import (
     lend_all_packages,
     lend_packages,
     make_environment,
+    run,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +113,7 @@ def _client_of(version: str, wheel: Path, factory: pytest.TempPathFactory) -> In
     pip = [installed.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)
     # Its compiled packages are other ones than this interpreter's, which could be lent.
-    done = subprocess.run([*pip, wheel], capture_output=True, text=True, check=False)
+    done = run([*pip, wheel])
     if done.returncode:
         pytest.skip(f"its packages cannot be had here: {done.stderr.strip()[-200:]}")
     return installed
@@ -123,18 +124,13 @@ def _find_python(version: str) -> str | None:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")]
     for python in filter(None, found):
-        done = subprocess.run([python, "-c", "import ensurepip"], capture_output=True, check=False)
-        if done.returncode == 0:
+        if run([python, "-c", "import ensurepip"]).returncode == 0:
             return str(python)
     return None
 
 
 def _build(source: Path, out: Path, *arguments: str) -> Path:
-    done = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", *arguments, "--outdir", out, source],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    build = [sys.executable, "-m", "build", "--no-isolation", *arguments]
+    done = run([*build, "--outdir", out, source])
     assert done.returncode == 0, done.stdout + done.stderr
     return out

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -19,6 +19,11 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+
+def run(command: Sequence[str | Path], **how: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command, and returns what it says and its exit code."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
 
 @dataclass(frozen=True)
@@ -40,15 +45,8 @@ class Installed:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Runs one of the environment's commands in the empty folder."""
-        return subprocess.run(
-            [str(self.root / "bin" / command[0]), *command[1:]],
-            cwd=self.folder,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=90,
-        )
+        program = [str(self.root / "bin" / command[0]), *command[1:]]
+        return run(program, cwd=self.folder, env=self.environment(), timeout=90)
 
     def start(self, *command: str, log: Path) -> subprocess.Popen[Any]:
         """Starts one of the environment's commands, its output in a file."""
@@ -67,14 +65,10 @@ def make_environment(root: Path, wheel: Path) -> Installed:
     venv.create(root / "venv", with_pip=False, symlinks=True)
     (root / "empty").mkdir()
     installed = Installed(root / "venv", root / "empty")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", str(installed.python), "install", "--quiet",
-         "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)],
-        cwd=root,
-        env=installed.environment(),
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
+    pip = [sys.executable, "-m", "pip", "--python", installed.python, "install", "--quiet"]
+    pip += ["--no-deps", "--no-index", "--disable-pip-version-check", wheel]
+    done = run(pip, cwd=root, env=installed.environment())
+    assert done.returncode == 0, done.stderr
     return installed
 
 

@@ -7,7 +7,6 @@ pyproject.toml is lent by the tests' interpreter, unless a lowest version does n
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from tests.packaging.installed import (
     lend_all_packages,
     make_environment,
     needed,
+    run,
     site_packages,
 )
 
@@ -63,14 +63,9 @@ def _installed_in(environment: Installed) -> dict[str, Distribution]:
 
 
 def _pip(environment: Installed, *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--python", environment.python, "install", "--quiet",
-         "--disable-pip-version-check", "--only-binary", ":all:", *arguments],
-        env=environment.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
+    pip = [sys.executable, "-m", "pip", "--python", environment.python, "install", "--quiet"]
+    pip += ["--disable-pip-version-check", "--only-binary", ":all:"]
+    done = run([*pip, *arguments], env=environment.environment())
     if NOTHING in done.stderr:
         pytest.skip(f"needs an index of packages: {done.stderr.strip()[-200:]}")
     assert done.returncode == 0, done.stderr
@@ -129,14 +124,8 @@ def test_every_algorithm_makes_an_update(wheel: Path, tmp_path: Path) -> None:
         _pip(environment, "--constraint", str(pins), *sorted(others))
     assert not list(unmet(_installed_in(environment)))
     lend_all_packages(environment)
-    done = subprocess.run(
-        [environment.python, "-c", LEARN, str(ROOT), *lowest],
-        cwd=environment.folder,
-        env=environment.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    learn = [environment.python, "-c", LEARN, str(ROOT), *lowest]
+    done = run(learn, cwd=environment.folder, env=environment.environment())
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert Path(told["muxrl"]).is_relative_to(environment.root)
