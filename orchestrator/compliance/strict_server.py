@@ -62,7 +62,6 @@ class _Episode:
     t: int = 0
     """How many steps were taken."""
     last: Step | None = None
-    acted: frozenset[str] = frozenset()
     done: frozenset[str] = frozenset()
     is_closed: bool = False
     is_gone: bool = False
@@ -253,22 +252,16 @@ class StrictServer(PolicyServerApp):
                 return
             episode.t += 1
             episode.last = item
-        elif episode.is_closed:
-            return
         if isinstance(item, Step | EndEpisode):
             self._notes.kept("values")
             terminated = {a for a, is_over in item.terminations.items() if is_over}
             truncated = {a for a, is_over in item.truncations.items() if is_over}
             if isinstance(item, EndEpisode) and item.is_truncated:
                 truncated |= self.spec.agents.keys() - episode.done
-            for agent_id in (truncated - terminated) & episode.acted:
-                if agent_id in item.final_observations:
-                    self._notes.kept("finals")
-                else:
-                    self._notes.broken("finals", f"final_observations[{agent_id!r}]", "none")
+            if (truncated - terminated) & item.final_observations.keys():  # or it is refused
+                self._notes.kept("finals")
             episode.done |= terminated | truncated
         if isinstance(item, Step):
-            episode.acted = frozenset(item.observations)
             if episode.done:
                 self._notes.kept("done")
             return
