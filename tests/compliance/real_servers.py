@@ -19,7 +19,7 @@ from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.protocol.messages import AnyItem, AnyReply
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.server import PolicyServer
 
 TOKEN = "open-sesame"
@@ -40,36 +40,21 @@ def make_plan(
     Every kind of observation has its own policy. Or what an agent observes and does, which has one
     of its own.
     """
-    groups: dict[str, tuple[str, ...]] = fields.get("groups", {})
-    group_of = {member: group for group, members in groups.items() for member in members}
-    policy_of: dict[str, str] = {}
-    spaces: dict[str, tuple[Space, Space]] = {}
+    group_of = {a: group for group, members in fields.get("groups", {}).items() for a in members}
+    plans = {}
     for agent, given in agents.items():
-        own = agent if isinstance(given, tuple) else f"policy_{len(getattr(given, 'shape', ()))}"
-        policy_of[agent] = group_of.get(agent, own)
-        spaces[agent] = given if isinstance(given, tuple) else (given, Discrete(3))
+        spaces = given if isinstance(given, tuple) else (given, Discrete(3))
+        own = agent if spaces is given else f"policy_{len(getattr(given, 'shape', ()))}"
+        group = group_of.get(agent)
+        plans[agent] = AgentPlan(group or own, *spaces, group)
     defaults: dict[str, Any] = {
         "server_id": algorithm.lower(),
-        "algorithm": algorithm,
-        "agents": {
-            agent: AgentPlan(policy_of[agent], *both, group_of.get(agent))
-            for agent, both in spaces.items()
-        },
         "groups": {},
         "state_size": None,
-        "team_reward": "sum",
-        "settings": {},
-        "model": {},
         "while_learning": "wait",
-        "max_policy_lag": 1,
         "host": "127.0.0.1",
-        "port": 0,
-        "token": "",
-        "seed": 0,
-        "resources": ResourcesConfig(),
-        "limits": LimitsConfig(),
     }
-    return ServerPlan(**(defaults | fields))
+    return ServerPlan(**{"algorithm": algorithm, "agents": plans, **defaults, **fields})
 
 
 PPO_SETTINGS: dict[str, Any] = {
