@@ -150,6 +150,7 @@ def test_what_comes_is_added_and_what_is_cut_back_is_forgotten(tmp_path: Path) -
     with MetricsWriter(run) as metrics:
         for n in range(3):
             metrics.evaluation(played(n, None, [float(n)]))
+            metrics.evaluation(played(n, "wolves", [9.0]))  # others' metrics are not the run's
             metrics.joint({"env_steps": n, "episode_return_mean": {}, "metrics": {}})
             view.read()
         lengths = metrics.sync()
